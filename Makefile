@@ -1,0 +1,64 @@
+# Everything runs in .venv, which is made on demand: `make demo` and `make test` need python3 (3.11 or newer) with venv.
+# EXTRAS adds optional dependencies: make test EXTRAS=torch, make test EXTRAS=torch,plots.
+
+PYTHON ?= python3
+EXTRAS ?=
+
+comma := ,
+empty :=
+space := $(empty) $(empty)
+
+BIN := .venv/bin
+DEV := .venv/installed/$(subst $(space),$(comma),$(strip dev $(sort $(subst $(comma),$(space),$(EXTRAS)))))
+# The demo takes whatever is installed already, and nothing beyond the core if nothing is.
+ANY := $(or $(firstword $(wildcard .venv/installed/*)),.venv/installed/core)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-quick test-all lint format bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
+	  printf '%-20s %s\n' "$$name" "$$text"; done
+
+demo: $(ANY)  ## compute a private mean over 50 simulated clients
+	@$(BIN)/dordis demo
+
+test: $(DEV)  ## run the tests
+	$(BIN)/python -m pytest -n 2
+
+test-quick: $(DEV)  ## run the tests that are not slow
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all:  ## run the tests with every extra installed
+	@$(MAKE) --no-print-directory test EXTRAS=plots,torch
+
+lint: $(DEV)  ## check style, types and layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(DEV)  ## format the code and sort its imports
+	$(BIN)/ruff check --fix --select I
+	$(BIN)/ruff format
+
+bench: $(DEV)  ## measure the kernels
+	$(BIN)/python -m benchmarks kernels
+
+clean:  ## remove .venv, caches and builds
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "dordis needs Python 3.11 or newer: install it, or name it with make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "$(PYTHON) has no venv module: install it (on Debian: apt install python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+
+# The stamp's name is the set of extras, so that another set is another installation.
+.venv/installed/%: pyproject.toml constraints.txt | $(BIN)/python
+	@case '$*' in core) what=. ;; *) what='.[$*]' ;; esac; echo "installing dordis $$what into .venv"; \
+	  PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --editable "$$what"
+	@mkdir -p .venv/installed && touch '$@'

@@ -1,0 +1,52 @@
+"""Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import kernels
+from benchmarks.figure import Figure, Suite
+
+SUITES: dict[str, Suite] = {"kernels": kernels}
+WIDTH_OF_A_FILE = 140
+
+
+def main() -> None:
+    """Measure, and print a table or one flat JSON object."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--json", action="store_true", help="print one JSON object, name -> number, and nothing else")
+    parser.add_argument("--quick", action="store_true", help="repeat little: a smoke test, not a measurement")
+    chosen = parser.parse_args()
+    suite = SUITES[chosen.suite]
+    values = suite.run(chosen.quick)
+    if chosen.json:
+        print(json.dumps(values))
+    else:
+        Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE).print(
+            tabulate(chosen.suite, values, suite.FIGURES)
+        )
+
+
+def tabulate(title: str, values: Mapping[str, float], figures: Mapping[str, Figure]) -> Table:
+    """Lay the figures out beside their bars."""
+    table = Table(title=title)
+    table.add_column("figure", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    table.add_column("bar", justify="right", no_wrap=True)
+    table.add_column("")
+    table.add_column("note")
+    for name, value in values.items():
+        figure = figures[name]
+        verdict = "[green]pass[/]" if figure.met_by(value) else "[bold red]FAIL[/]"
+        table.add_row(name, f"{value:,.4g}", figure.unit, figure.bar, verdict if figure.has_bar else "", figure.note)
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Primitives, one a file: stateless functions on bytes over vetted libraries."""

@@ -1,0 +1,33 @@
+"""Authenticated encryption: AES-256-GCM, whose key and nonce serve one message only."""
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from dordis.errors import DecryptionFailed, InputError
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+
+
+def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
+    """Encrypt a plaintext, bind it to the associated data, and append the tag of 16 bytes."""
+    _check(key, nonce)
+    return AESGCM(key).encrypt(nonce, plaintext, associated)
+
+
+def decrypt(key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
+    """Decrypt what `encrypt` returned, or raise if anything at all was altered."""
+    _check(key, nonce)
+    try:
+        return AESGCM(key).decrypt(nonce, ciphertext, associated)
+    except InvalidTag:
+        raise DecryptionFailed("the ciphertext does not open under this key, nonce and associated data") from None
+
+
+def _check(key: bytes, nonce: bytes) -> None:
+    # AESGCM would take AES-128 and AES-192 keys and other nonces too.
+    if len(key) != KEY_BYTES:
+        raise InputError(f"an AES-256-GCM key has {KEY_BYTES} bytes, got {len(key)}")
+    if len(nonce) != NONCE_BYTES:
+        raise InputError(f"an AES-256-GCM nonce has {NONCE_BYTES} bytes, got {len(nonce)}")

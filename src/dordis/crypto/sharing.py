@@ -1,0 +1,252 @@
+"""Shamir secret sharing of many 32-byte secrets at once, with correction of wrong shares.
+
+A secret is nine little-endian limbs of 30 bits, the last of 16, each shared modulo p = 2^31 - 1; a share of it is nine
+numbers below p.  All secrets of a call have the same points, so sharing and recovering are one matrix product each.
+"""
+
+import secrets as os_random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dordis.errors import InputError, SharingError
+from dordis.kernels.field import PRIME, lagrange, locate_errors, multiply, vandermonde
+
+SECRET_BYTES = 32
+LIMBS = 9
+SHARE_BYTES = 4 * LIMBS
+
+Shares = NDArray[np.uint32]
+
+_LIMB_BITS = 30
+_LAST_LIMB_BITS = 8 * SECRET_BYTES - (LIMBS - 1) * _LIMB_BITS
+_LIMB_RANGE = np.array([2**_LIMB_BITS] * (LIMBS - 1) + [2**_LAST_LIMB_BITS], np.uint32)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Hold the secrets and, for each, the points whose shares of it were wrong."""
+
+    secrets: tuple[bytes, ...] = field(repr=False)
+    wrong: tuple[frozenset[int], ...]
+
+
+def split(
+    secrets: Sequence[bytes],
+    points: Sequence[int],
+    threshold: int,
+    entropy: Callable[[int], bytes] = os_random.token_bytes,
+) -> Shares:
+    """Share every secret among the points so that any `threshold` shares give it and fewer say nothing about it.
+
+    Returns shape (points, secrets, 9).  Coefficients are drawn in the order degree, secret, limb.
+
+    >>> shares = split([bytes(range(32))], points=[1, 2, 3], threshold=2)
+    >>> Interpolation([3, 1], threshold=2).combine(shares[[2, 0]]) == (bytes(range(32)),)
+    True
+    """
+    at = _checked_points(points)
+    if not 1 <= threshold <= len(points):
+        raise InputError(f"threshold is {threshold}; pass one from 1 to the number of points, {len(points)}")
+    width = LIMBS * len(secrets)
+    coefficients = np.empty((threshold, width), np.uint32)
+    coefficients[0] = _to_limbs(secrets).ravel()
+    coefficients[1:] = _uniform((threshold - 1) * width, entropy).reshape(threshold - 1, width)
+    return multiply(vandermonde(at, threshold), coefficients).reshape(len(points), len(secrets), LIMBS)
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """Recover secrets from the shares held at fixed points; the weights are computed once and serve every call.
+
+    >>> shares = split([bytes(32), bytes(range(32))], points=[1, 2, 3, 4], threshold=2)
+    >>> shares[2, 1] = 0
+    >>> Interpolation([1, 2, 3, 4], threshold=2).combine_robust(shares).wrong
+    (frozenset(), frozenset({3}))
+    """
+
+    points: Sequence[int]
+    threshold: int
+
+    def __post_init__(self) -> None:
+        """Check the points and the threshold; fewer points than the threshold are a `SharingError`."""
+        object.__setattr__(self, "points", tuple(self.points))
+        _checked_points(self.points)
+        if self.threshold < 1:
+            raise InputError(f"threshold is {self.threshold}; pass at least 1")
+        if len(self.points) < self.threshold:
+            raise SharingError(f"{len(self.points)} shares are fewer than the threshold {self.threshold}")
+
+    @property
+    def correctable(self) -> int:
+        """The number of wrong shares of one secret that `combine_robust` corrects."""
+        return (len(self.points) - self.threshold) // 2
+
+    def combine(self, shares: Shares) -> tuple[bytes, ...]:
+        """Recover the secrets from the first `threshold` points of shares of shape (points, secrets, 9).
+
+        The result is only as good as these shares: check it, or use `combine_robust`.
+        """
+        columns = self._columns(shares)[: self.threshold]
+        return _to_secrets(multiply(self._weights, columns).reshape(-1, LIMBS))
+
+    def combine_robust(self, shares: Shares) -> Recovered:
+        """Recover the secrets from shares of shape (points, secrets, 9), up to `correctable` of them wrong for each.
+
+        Raises `SharingError`, naming a secret that has no solution within that bound.  With more wrong shares
+        than the bound a different secret can come out, as with any such code: commitments tell.
+        """
+        limbs, wrong = self._decode(self._columns(shares))
+        liars: NDArray[np.bool_] = np.logical_or.reduce(wrong.reshape(shares.shape), axis=2)
+        overfull = np.flatnonzero(liars.sum(axis=0) > self.correctable)
+        if overfull.size:
+            raise self._undetermined(int(overfull[0]))
+        names = np.array(self.points, np.int64)
+        blamed = tuple(frozenset(names[row].tolist()) for row in liars.T)
+        return Recovered(_to_secrets(limbs.reshape(-1, LIMBS)), blamed)
+
+    def _decode(self, columns: Shares) -> tuple[Shares, NDArray[np.bool_]]:
+        """Return the constant terms, one a column, and which entries of `columns` are off their polynomials.
+
+        A polynomial off at no more than `correctable` points is the only such one, so any way of guessing it will do:
+        interpolate all columns through points believed right, and locate the errors of one column that is still off
+        to believe better.  Liars who lie everywhere cost two rounds.
+        """
+        limbs = np.empty(columns.shape[1], np.uint32)
+        wrong = np.zeros(columns.shape, np.bool_)
+        pending = np.arange(columns.shape[1])
+        suspects = np.zeros(len(self.points), np.bool_)
+        located = -1
+        while pending.size:
+            values, off = self._interpolate(~suspects, columns[:, pending])
+            settled = off.sum(axis=0) <= self.correctable
+            limbs[pending[settled]] = values[settled]
+            wrong[:, pending[settled]] = off[:, settled]
+            pending = pending[~settled]
+            if located in pending:
+                raise self._undetermined(located // LIMBS)
+            if pending.size:
+                located = int(pending[0])
+                suspects = self._suspect(suspects, columns, located)
+        return limbs, wrong
+
+    def _suspect(self, suspects: NDArray[np.bool_], columns: Shares, column: int) -> NDArray[np.bool_]:
+        """Add the points that are wrong in one column, or start over with these when too few others would be left."""
+        found = locate_errors(self._at, np.ascontiguousarray(columns[:, column]), self.threshold)
+        if found.sum() > self.correctable:
+            raise self._undetermined(column // LIMBS)
+        both: NDArray[np.bool_] = suspects | found
+        return both if len(self.points) - both.sum() >= self.threshold else found
+
+    def _interpolate(self, believed: NDArray[np.bool_], columns: Shares) -> tuple[Shares, NDArray[np.bool_]]:
+        """Interpolate through the first believed points; return the values at 0 and which entries are off."""
+        nodes = np.flatnonzero(believed)[: self.threshold]
+        others = np.setdiff1d(np.arange(len(self.points)), nodes)
+        basis = self._first_basis if believed.all() else self._basis(nodes, others)
+        values = multiply(basis, np.ascontiguousarray(columns[nodes]))
+        off = np.zeros(columns.shape, np.bool_)
+        off[others] = values[1:] != columns[others]
+        return values[0], off
+
+    def _basis(self, nodes: NDArray[np.intp], others: NDArray[np.intp]) -> Shares:
+        """Return the matrix from values at the nodes to the value at 0 and then those at the others."""
+        return lagrange(self._at[nodes], np.concatenate([np.zeros(1, np.uint32), self._at[others]]))
+
+    @cached_property
+    def _at(self) -> Shares:
+        return np.array(self.points, np.uint32)
+
+    @cached_property
+    def _weights(self) -> Shares:
+        return lagrange(self._at[: self.threshold], np.zeros(1, np.uint32))
+
+    @cached_property
+    def _first_basis(self) -> Shares:
+        everyone = np.arange(len(self.points))
+        return self._basis(everyone[: self.threshold], everyone[self.threshold :])
+
+    def _columns(self, shares: Shares) -> Shares:
+        """Check the shares and return them with one column for each limb of each secret."""
+        _check_shares(shares, dimensions=3)
+        if len(shares) != len(self.points):
+            raise InputError(f"got shares of {len(shares)} points; pass one row for each of the {len(self.points)}")
+        # Writable even if the caller's array is not: each layout would be a compilation of its own.
+        return np.require(shares, requirements=["C", "W"]).reshape(len(self.points), shares.shape[1] * LIMBS)
+
+    def _undetermined(self, secret: int) -> SharingError:
+        return SharingError(
+            f"secret {secret}: more than {self.correctable} of {len(self.points)} shares are wrong"
+            f" at threshold {self.threshold}",
+            secret,
+        )
+
+
+def to_bytes(shares: Shares) -> bytes:
+    """Serialise shares of shape (count, 9), 36 bytes each, little-endian."""
+    _check_shares(shares, dimensions=2)
+    return shares.astype("<u4").tobytes()
+
+
+def from_bytes(data: bytes, count: int = 1) -> Shares:
+    """Parse `count` shares from elsewhere to shape (count, 9); a `SharingError` if they are malformed."""
+    if len(data) != count * SHARE_BYTES:
+        raise SharingError(f"{count} shares take {count * SHARE_BYTES} bytes, got {len(data)}")
+    shares = np.frombuffer(data, "<u4").astype(np.uint32).reshape(count, LIMBS)
+    if (shares >= PRIME).any():
+        raise SharingError("a share is out of range: every limb must be below 2^31 - 1")
+    return shares
+
+
+def _checked_points(points: Sequence[int]) -> Shares:
+    if not all(0 < point < PRIME for point in points):
+        raise InputError("a point is out of range: pass points from 1 to 2^31 - 2")
+    if len(set(points)) != len(points):
+        raise InputError("points repeat: pass each once")
+    return np.array(points, np.uint32)
+
+
+def _check_shares(shares: Shares, dimensions: int) -> None:
+    if shares.dtype != np.uint32 or shares.ndim != dimensions or shares.shape[-1] != LIMBS:
+        raise InputError(
+            f"got shares of type {shares.dtype} and shape {shares.shape};"
+            f" pass uint32 in {dimensions} dimensions, the last of {LIMBS} limbs"
+        )
+    if (shares >= PRIME).any():
+        raise InputError("a share is out of range: pass limbs below 2^31 - 1")
+
+
+def _uniform(count: int, entropy: Callable[[int], bytes]) -> Shares:
+    """Draw field elements: four little-endian bytes each, the top bit cleared, the value p rejected."""
+    accepted = np.empty(0, np.uint32)
+    while accepted.size < count:
+        missing = count - accepted.size
+        drawn = np.frombuffer(entropy(4 * missing), "<u4", missing) & np.uint32(PRIME)
+        accepted = np.concatenate([accepted, drawn[drawn != PRIME]], dtype=np.uint32)
+    return accepted
+
+
+def _to_limbs(secrets: Sequence[bytes]) -> Shares:
+    """Cut every secret into limbs, shape (secrets, 9)."""
+    if any(len(secret) != SECRET_BYTES for secret in secrets):
+        raise InputError(f"a secret has the wrong length: pass {SECRET_BYTES} bytes each")
+    octets = np.frombuffer(b"".join(secrets), np.uint8).reshape(len(secrets), SECRET_BYTES)
+    bits = np.zeros((len(secrets), LIMBS * _LIMB_BITS), np.uint8)
+    bits[:, : 8 * SECRET_BYTES] = np.unpackbits(octets, axis=1, bitorder="little")
+    words = np.zeros((len(secrets), LIMBS, 32), np.uint8)
+    words[:, :, :_LIMB_BITS] = bits.reshape(len(secrets), LIMBS, _LIMB_BITS)
+    limbs = np.packbits(words, axis=2, bitorder="little").view("<u4")
+    return limbs.reshape(len(secrets), LIMBS).astype(np.uint32)
+
+
+def _to_secrets(limbs: Shares) -> tuple[bytes, ...]:
+    """Join limbs of shape (secrets, 9); one out of range is a `SharingError`."""
+    outside = np.flatnonzero((limbs >= _LIMB_RANGE).any(axis=1))
+    if outside.size:
+        raise SharingError(f"secret {outside[0]}: the shares do not give {SECRET_BYTES} bytes", int(outside[0]))
+    octets = limbs.astype("<u4").view(np.uint8).reshape(len(limbs), LIMBS, 4)
+    words = np.unpackbits(octets, axis=2, bitorder="little")
+    bits = words[:, :, :_LIMB_BITS].reshape(len(limbs), LIMBS * _LIMB_BITS)[:, : 8 * SECRET_BYTES]
+    return tuple(row.tobytes() for row in np.packbits(bits, axis=1, bitorder="little"))

@@ -1,0 +1,59 @@
+"""Signatures: Ed25519 (RFC 8032) by libsodium, which refuses non-canonical encodings and points of low order."""
+
+import secrets
+from collections.abc import Callable
+
+import nacl.exceptions
+from nacl.bindings import crypto_core_ed25519_is_valid_point, crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
+
+from dordis.errors import InputError, InvalidKey, InvalidSignature
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+
+
+def generate(entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
+    """Draw a private key: the 32-byte seed of RFC 8032."""
+    private = entropy(KEY_BYTES)
+    _check_private(private)
+    return private
+
+
+def public(private: bytes) -> bytes:
+    """Compute the public key of a private one."""
+    _check_private(private)
+    return crypto_sign_seed_keypair(private)[0]
+
+
+def sign(private: bytes, message: bytes) -> bytes:
+    """Sign a message, deterministically."""
+    _check_private(private)
+    return crypto_sign(message, crypto_sign_seed_keypair(private)[1])[:SIGNATURE_BYTES]
+
+
+def validate(public: bytes) -> None:
+    """Refuse a key that is not a canonical point of the prime-order group: do this once, when keys are registered."""
+    if len(public) != KEY_BYTES or not crypto_core_ed25519_is_valid_point(public):
+        raise InvalidKey("the Ed25519 public key is malformed or not in the prime-order group")
+
+
+def verify(public: bytes, message: bytes, signature: bytes) -> None:
+    """Return if the signature is good, and raise otherwise.
+
+    A bad key is an InvalidKey.  Points with a component of low order are left to `validate`, which costs as much as
+    a verification.
+    """
+    if len(public) != KEY_BYTES:
+        raise InvalidKey(f"an Ed25519 public key has {KEY_BYTES} bytes, got {len(public)}")
+    if len(signature) != SIGNATURE_BYTES:
+        raise InvalidSignature(f"an Ed25519 signature has {SIGNATURE_BYTES} bytes, got {len(signature)}")
+    try:
+        crypto_sign_open(signature + message, public)
+    except nacl.exceptions.BadSignatureError:
+        validate(public)  # the key itself may be to blame
+        raise InvalidSignature("the signature does not verify under this key and message") from None
+
+
+def _check_private(private: bytes) -> None:
+    if len(private) != KEY_BYTES:
+        raise InputError(f"an Ed25519 private key has {KEY_BYTES} bytes, got {len(private)}")

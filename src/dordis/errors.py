@@ -1,0 +1,117 @@
+"""Every exception that dordis raises on purpose, as one tree.
+
+::
+
+    DordisError
+    ├── InputError             the caller passed something unusable: the message says what to pass instead
+    │   ├── MissingExtra       an optional dependency is not installed
+    │   └── ParametersRefused  the parameters of a round break a rule, or this client's owner forbids them
+    ├── CryptoError            a cryptographic object from elsewhere is not what it claims to be
+    │   ├── InvalidKey         malformed or low-order public key
+    │   ├── DecryptionFailed   the ciphertext, its key or its associated data were altered
+    │   ├── InvalidSignature   the signature does not verify
+    │   ├── InvalidProof       the VRF proof does not verify
+    │   └── SharingError       the shares do not determine a secret
+    ├── ProtocolError          a peer deviated from the protocol
+    │   ├── MalformedMessage   bytes that are no message, or no message that belongs here
+    │   ├── UnexpectedRequest  out of order, repeated with other content, or after the end
+    │   └── Aborted            this machine has stopped for good
+    └── RoundFailed            bad luck, or a saboteur: the round ends without an output
+        ├── TooFewClients      fewer answers than the threshold
+        ├── TooManyDropouts    more clients lost than the noise tolerates
+        └── Unrecoverable      shares too damaged to rebuild what is needed; names the pairs to blame
+
+`InputError` is also a `ValueError`.  No message ever contains a key, seed, share or plaintext.
+"""
+
+
+class DordisError(Exception):
+    """Root of the tree: catch this to catch everything dordis raises on purpose."""
+
+
+class InputError(DordisError, ValueError):
+    """An argument is unusable; the message says what is wrong and what to pass instead."""
+
+
+class MissingExtra(InputError):
+    """An optional dependency is needed and absent; `extra` names the one to install."""
+
+    def __init__(self, extra: str) -> None:
+        super().__init__(f"this needs the extra '{extra}': pip install 'dordis[{extra}]'")
+        self.extra = extra
+
+
+class ParametersRefused(InputError):
+    """The parameters of a round break a rule of the protocol or of the client's owner."""
+
+
+class CryptoError(DordisError):
+    """A cryptographic object from elsewhere is not what it claims to be."""
+
+
+class InvalidKey(CryptoError):
+    """A public key is malformed or of low order."""
+
+
+class DecryptionFailed(CryptoError):
+    """A ciphertext does not open: it, its key or its associated data were altered."""
+
+
+class InvalidSignature(CryptoError):
+    """A signature does not verify under the given key and message."""
+
+
+class InvalidProof(CryptoError):
+    """A VRF proof does not verify under the given key and input."""
+
+
+class SharingError(CryptoError):
+    """The shares at hand do not determine a secret; `secret` is its place among those asked for, if known."""
+
+    def __init__(self, message: str, secret: int | None = None) -> None:
+        super().__init__(message)
+        self.secret = secret
+
+
+class ProtocolError(DordisError):
+    """A peer deviated from the protocol."""
+
+
+class MalformedMessage(ProtocolError):
+    """Bytes that are no message, or a message whose content cannot be what it should."""
+
+
+class UnexpectedRequest(ProtocolError):
+    """A request out of order, repeated with other content, or for another round."""
+
+
+class Aborted(ProtocolError):
+    """This machine has stopped for good and answers nothing any more."""
+
+
+class RoundFailed(DordisError):
+    """The round ends without an output."""
+
+
+class TooFewClients(RoundFailed):
+    """Fewer than the threshold answered a stage."""
+
+    def __init__(self, stage: str, answered: int, needed: int) -> None:
+        super().__init__(f"{answered} clients answered {stage}, {needed} are needed")
+        self.stage, self.answered, self.needed = stage, answered, needed
+
+
+class TooManyDropouts(RoundFailed):
+    """More clients were lost than the noise tolerates; nothing was disclosed."""
+
+    def __init__(self, dropped: int, tolerated: int) -> None:
+        super().__init__(f"{dropped} clients dropped out, the noise tolerates {tolerated}")
+        self.dropped, self.tolerated = dropped, tolerated
+
+
+class Unrecoverable(RoundFailed):
+    """A secret that is needed cannot be rebuilt; `blame` holds pairs (dealer, holder), one of each pair is at fault."""
+
+    def __init__(self, message: str, blame: frozenset[tuple[int, int]]) -> None:
+        super().__init__(message)
+        self.blame = blame

@@ -1,0 +1,1 @@
+"""Loops on blocks of bytes and integers, compiled by numba; no policy, no randomness, no keys."""

@@ -1,0 +1,167 @@
+"""Draw from cell tables (noise format, version 1): nodes and hats in bulk, escapes by inversion.
+
+Samples are added with flip = 0 and subtracted with flip = 2^32 - 1, because (x ^ flip) - flip is x or -x.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.kernels.compiler import kernel
+from dordis.kernels.vector import LANES, add_hats, add_nodes, at_least, rank, trailing_zeros
+
+PAGE = 1 << 16
+"""Samples a page: escapes are counted afresh in each."""
+_RUN = 2048
+"""Samples handled together, so that they stay in the first-level cache from pass to pass."""
+
+INDEXED = 14
+"""Places of the residual listed in a row of its index: with the first place, 32 bytes."""
+
+Vector = npt.NDArray[np.uint32]
+Shorts = npt.NDArray[np.uint16]
+Words = npt.NDArray[np.uint64]
+
+
+@kernel
+def draw(
+    acc: Vector,
+    flip: np.uint32,
+    cells: Shorts,
+    hats: Shorts,
+    nodes: npt.NDArray[np.int16],
+    log_width: int,
+    first_escape: int,
+    first: int,
+    places: Vector,
+    tops: Shorts,
+    blocks: Vector,
+) -> int:
+    """Add, for each cell, its node and its hat to acc; list the escapes, which add nothing yet.
+
+    `cells` and `hats` start with the page of sample `first`, which goes to acc[0]; a log_width of 0 means no hats.  An
+    escape's place in acc goes into `places`, its cell minus F into `tops`, the number of its keystream block into the
+    last word of its row of `blocks`.  Return how many there are.
+    """
+    skip = first % PAGE
+    limit = np.uint16(first_escape)
+    rank = 0  # of the page's escapes so far
+    for cell in cells[:skip]:
+        rank += cell >= limit
+    cells, hats = cells[skip:], hats[skip:]
+    found = 0
+    at = 0
+    while at < cells.size:
+        page = (first + at) // PAGE
+        end = min((page + 1) * PAGE - first, cells.size)
+        before = found
+        for run in range(at, end, _RUN):
+            stop = min(run + _RUN, end)
+            found += _list_escapes(cells[run:stop], run, limit, places[found:])
+            if log_width > 0:
+                _add_hats(acc[run:stop], flip, cells[run:stop], hats[run:stop], nodes, np.uint32(log_width))
+            else:
+                _add_nodes(acc[run:stop], flip, cells[run:stop], nodes)
+        for e in range(before, found):
+            if log_width > 0:  # escapes were given hats like everybody: cheaper to take back than to ask each sample
+                acc[places[e]] -= _signed(_hat(hats[places[e]], np.uint32(log_width)), flip)
+            tops[e] = cells[places[e]] - limit
+            blocks[e, 3] = np.uint32(page * PAGE + rank + e - before)
+        rank = 0
+        at = end
+    return found
+
+
+# Loops below count from zero over slices: numba then knows that no index is negative, and LLVM makes vectors of them.
+
+
+@kernel
+def _list_escapes(cells: Shorts, offset: int, limit: Any, places: Vector) -> int:
+    """List the places of escaping cells, 64 cells at a time."""
+    found = 0
+    whole = cells.size // 64 * 64
+    for i in range(0, whole, 64):
+        escaping = at_least(cells, i, limit)
+        while escaping != np.uint64(0):
+            places[found] = np.uint32(offset + i + trailing_zeros(escaping))
+            found += 1
+            escaping &= escaping - np.uint64(1)
+    for i in range(whole, cells.size):
+        if cells[i] >= limit:
+            places[found] = np.uint32(offset + i)
+            found += 1
+    return found
+
+
+@kernel
+def _add_nodes(acc: Vector, flip: Any, cells: Shorts, nodes: npt.NDArray[np.int16]) -> None:
+    whole = acc.size // LANES * LANES
+    for i in range(0, whole, LANES):
+        add_nodes(acc, cells, nodes, flip, i)
+    for i in range(whole, acc.size):
+        acc[i] += _signed(np.uint32(nodes[cells[i]]), flip)
+
+
+@kernel
+def _add_hats(
+    acc: Vector, flip: Any, cells: Shorts, hats: Shorts, nodes: npt.NDArray[np.int16], log_width: Any
+) -> None:
+    whole = acc.size // LANES * LANES
+    for i in range(0, whole, LANES):
+        add_hats(acc, cells, hats, nodes, log_width, flip, i)
+    for i in range(whole, acc.size):
+        acc[i] += _signed((np.uint32(nodes[cells[i]]) << log_width) + _hat(hats[i], log_width), flip)
+
+
+@kernel
+def _hat(pair: Any, log_width: Any) -> Any:
+    """Return L1 - L2 from two bytes of the hat stream."""
+    below = (np.uint32(1) << log_width) - np.uint32(1)
+    return (np.uint32(pair) & below) - ((np.uint32(pair) >> np.uint32(8)) & below)
+
+
+@kernel
+def _signed(value: Any, flip: Any) -> Any:
+    return (value ^ flip) - flip
+
+
+@kernel
+def write_counters(blocks: Vector, nonce: Vector, first_counter: int) -> None:
+    """Turn rows whose last word is a block number into cipher input: the nonce, then a big-endian counter."""
+    for i in range(len(blocks)):
+        counter = blocks[i, 3] + np.uint32(first_counter)
+        blocks[i, 0], blocks[i, 1], blocks[i, 2] = nonce[0], nonce[1], nonce[2]
+        swapped = ((counter & np.uint32(0xFF00FF)) << np.uint32(8)) | ((counter >> np.uint32(8)) & np.uint32(0xFF00FF))
+        blocks[i, 3] = (swapped << np.uint32(16)) | (swapped >> np.uint32(16))
+
+
+@kernel
+def resolve(
+    acc: Vector,
+    flip: np.uint32,
+    places: Vector,
+    tops: Shorts,
+    blocks: Words,
+    residual: Words,
+    index: Shorts,
+    shift: int,
+) -> None:
+    """Give each escape the least x with C[x] > u, u = top * 2^112 + the block's first fourteen bytes.
+
+    `residual` is C[-X..X] as rows (high word, low word), and mostly not looked at: row `u >> (64 + shift)` of `index`
+    holds the first place in its range and the next 16 bits of the places there.  One access to memory finds all that.
+    """
+    largest = len(residual) // 2
+    for e in range(places.size):
+        low = blocks[e, 0]
+        high = (np.uint64(tops[e]) << np.uint64(48)) | (blocks[e, 1] & np.uint64(0xFFFFFFFFFFFF))
+        row = np.int64(high >> np.uint64(shift))
+        x = np.int64(index[row, 0]) + (np.int64(index[row, 1]) << 16)
+        below = rank(index, row, np.uint16(high >> np.uint64(shift - 16)))
+        if below < INDEXED:
+            x += below
+        else:  # too close to tell by 16 bits, or past the end of the row
+            while residual[x, 0] < high or (residual[x, 0] == high and residual[x, 1] <= low):
+                x += 1
+        acc[places[e]] += (np.uint32(x - largest) ^ flip) - flip

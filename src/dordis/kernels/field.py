@@ -1,0 +1,214 @@
+"""Arithmetic modulo the prime p = 2^31 - 1: matrix products, interpolation, and finding wrong evaluations.
+
+Elements are uint32 below p; no kernel checks that.  A product of two is below 2^62, so four of them fit a uint64 and
+are folded (2^31 = 1 mod p) once.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dordis.kernels.compiler import inlined, kernel
+
+PRIME = 2**31 - 1
+
+Elements = NDArray[np.uint32]
+
+_P = np.uint64(PRIME)
+_BITS = np.uint64(31)
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+
+# Columns of the right factor handled at a time: a tile of 500 rows then stays in the second-level cache.
+_TILE = 256
+
+
+@inlined
+def _fold(value: np.uint64) -> np.uint64:
+    """Return a number congruent to `value`, below 2^34."""
+    return (value & _P) + (value >> _BITS)
+
+
+@kernel
+def _reduce(value: np.uint64) -> np.uint64:
+    """Return `value` mod p, for any uint64."""
+    folded = _fold(_fold(value))
+    return folded - _P if folded >= _P else folded
+
+
+@kernel
+def _times(left: np.uint64, right: np.uint64) -> np.uint64:
+    """Return left * right mod p."""
+    folded = _fold(left * right)
+    return folded - _P if folded >= _P else folded
+
+
+@kernel
+def _minus(left: np.uint64, right: np.uint64) -> np.uint64:
+    """Return left - right mod p."""
+    return left - right if left >= right else left + _P - right
+
+
+@kernel
+def _inverse(value: np.uint64) -> np.uint64:
+    """Return 1 / value mod p, by Fermat; the inverse of 0 is 0."""
+    result = _ONE
+    square = value
+    exponent = PRIME - 2
+    while exponent:
+        if exponent & 1:
+            result = _times(result, square)
+        square = _times(square, square)
+        exponent >>= 1
+    return result
+
+
+@kernel
+def _accumulate(sums: NDArray[np.uint64], row: Elements, right: Elements, start: int) -> None:
+    """Add to `sums`, unreduced, the product of `row` with the columns of `right` from `start` on."""
+    depth = right.shape[0]
+    stop = start + sums.size
+    for k in range(0, depth - 3, 4):
+        a, b, c, d = np.uint64(row[k]), np.uint64(row[k + 1]), np.uint64(row[k + 2]), np.uint64(row[k + 3])
+        w, x, y, z = right[k, start:stop], right[k + 1, start:stop], right[k + 2, start:stop], right[k + 3, start:stop]
+        for j in range(sums.size):
+            total = a * np.uint64(w[j]) + b * np.uint64(x[j]) + c * np.uint64(y[j]) + d * np.uint64(z[j])
+            sums[j] += _fold(total)
+    for k in range(depth - depth % 4, depth):
+        a = np.uint64(row[k])
+        w = right[k, start:stop]
+        for j in range(sums.size):
+            sums[j] += _fold(a * np.uint64(w[j]))
+
+
+@kernel
+def multiply(left: Elements, right: Elements) -> Elements:
+    """Return the matrix product left @ right mod p, for C-contiguous (n, k) and (k, m)."""
+    rows = left.shape[0]
+    width = right.shape[1]
+    product = np.empty((rows, width), np.uint32)
+    tile = np.empty(_TILE, np.uint64)
+    for start in range(0, width, _TILE):
+        sums = tile[: min(_TILE, width - start)]
+        for i in range(rows):
+            sums[:] = 0
+            _accumulate(sums, left[i], right, start)
+            for j in range(sums.size):
+                product[i, start + j] = np.uint32(_reduce(sums[j]))
+    return product
+
+
+@kernel
+def vandermonde(points: Elements, width: int) -> Elements:
+    """Return the powers 0 to width - 1 of every point, shape (points, width)."""
+    powers = np.empty((points.size, width), np.uint32)
+    for i in range(points.size):
+        power = _ONE
+        for k in range(width):
+            powers[i, k] = np.uint32(power)
+            power = _times(power, np.uint64(points[i]))
+    return powers
+
+
+@kernel
+def barycentric(points: Elements) -> Elements:
+    """Return 1 / prod_{j != i} (x_i - x_j) for every point x_i, with one modular inverse; points are distinct."""
+    count = points.size
+    weights = np.empty(count, np.uint32)
+    products = np.empty(count, np.uint64)
+    before = np.empty(count, np.uint64)
+    running = _ONE
+    for i in range(count):
+        product = _ONE
+        for j in range(count):
+            if j != i:
+                product = _times(product, _minus(np.uint64(points[i]), np.uint64(points[j])))
+        products[i] = product
+        before[i] = running
+        running = _times(running, product)
+    inverse = _inverse(running)
+    for i in range(count - 1, -1, -1):
+        weights[i] = np.uint32(_times(inverse, before[i]))
+        inverse = _times(inverse, products[i])
+    return weights
+
+
+@kernel
+def lagrange(nodes: Elements, targets: Elements) -> Elements:
+    """Return the matrix, shape (targets, nodes), that takes a polynomial's values at the nodes to those at the targets.
+
+    The polynomial is of degree below the number of nodes, which are distinct.  The row of target 0 holds the weights
+    that give the constant term.
+    """
+    weights = barycentric(nodes)
+    matrix = np.empty((targets.size, nodes.size), np.uint32)
+    for i in range(targets.size):
+        target = np.uint64(targets[i])
+        running = _ONE
+        for j in range(nodes.size):
+            matrix[i, j] = np.uint32(_times(running, np.uint64(weights[j])))
+            running = _times(running, _minus(target, np.uint64(nodes[j])))
+        running = _ONE
+        for j in range(nodes.size - 1, -1, -1):
+            matrix[i, j] = np.uint32(_times(running, np.uint64(matrix[i, j])))
+            running = _times(running, _minus(target, np.uint64(nodes[j])))
+    return matrix
+
+
+@kernel
+def _syndromes(points: Elements, values: Elements, count: int) -> NDArray[np.uint64]:
+    """Return sum_i w_i y_i x_i^k for k < count, w the barycentric weights; zero for degrees below points - count."""
+    terms = barycentric(points).astype(np.uint64)
+    for i in range(points.size):
+        terms[i] = _times(terms[i], np.uint64(values[i]))
+    syndromes = np.empty(count, np.uint64)
+    for k in range(count):
+        total = _ZERO
+        for i in range(points.size):
+            total += terms[i]
+            terms[i] = _times(terms[i], np.uint64(points[i]))
+        syndromes[k] = _reduce(total)
+    return syndromes
+
+
+@kernel
+def _shortest_recurrence(sequence: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the coefficients 1, c_1 .. c_L of the shortest linear recurrence (Berlekamp and Massey)."""
+    size = sequence.size + 1
+    current = np.zeros(size, np.uint64)
+    previous = np.zeros(size, np.uint64)
+    current[0] = previous[0] = _ONE
+    length, shift, last = 0, 1, _ONE
+    for k in range(sequence.size):
+        gap = sequence[k]
+        for i in range(1, length + 1):
+            gap += _times(current[i], sequence[k - i])
+        gap = _reduce(gap)
+        if gap == _ZERO:
+            shift += 1
+            continue
+        factor = _times(gap, _inverse(last))
+        replaced = current.copy()
+        for i in range(size - shift):
+            current[i + shift] = _minus(current[i + shift], _times(factor, previous[i]))
+        if 2 * length <= k:
+            length, shift, last, previous = k + 1 - length, 1, gap, replaced
+        else:
+            shift += 1
+    return current[: length + 1]
+
+
+@kernel
+def locate_errors(points: Elements, values: Elements, threshold: int) -> NDArray[np.bool_]:
+    """Mark the values that differ from the polynomial of degree below `threshold` nearest to them.
+
+    Right whenever at most (points - threshold) // 2 values are off; otherwise the marks mean nothing, so the caller
+    interpolates through unmarked values and counts.  Points are distinct and not 0.
+    """
+    locator = _shortest_recurrence(_syndromes(points, values, points.size - threshold))
+    wrong = np.empty(points.size, np.bool_)
+    for i in range(points.size):
+        value = _ZERO
+        for k in range(locator.size):
+            value = _reduce(_times(value, np.uint64(points[i])) + locator[k])
+        wrong[i] = value == _ZERO
+    return wrong

@@ -1,0 +1,190 @@
+"""Rotate a vector: random signs, then the orthonormal Walsh-Hadamard transform (Sylvester order) of each block.
+
+A transform of length r * c is one of length r along the columns and one of length c along the rows of an r by c matrix.
+Inside a *leaf*, which fits the first-level cache, rows are turned into columns by a transposition, because only columns
+leave neighbours in memory to the same instruction.  Above the leaf, a *panel* of columns is copied to the cache,
+transformed over all its rows and copied back, so memory is crossed once per factor of up to 256.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import InputError
+from dordis.kernels.arrays import check_array
+from dordis.kernels.compiler import kernel
+
+Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+_LEAF = 4096
+_PANEL = 64  # columns: four cache lines of float32, so that the copies run at the speed of memory
+_MOST_LEVELS = 8  # doublings per panel: more would not fit the cache
+
+
+def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
+    """Flip x[i] where bit i of `signs` is set, then transform each block, in place.
+
+    Bit i is bit i % 8 of byte i // 8.  `block` is a power of two that divides the length.  NaN and infinity are not
+    looked for: they spread over their block, and rounding refuses them.
+    """
+    x, signs = _check(x, block, signs)
+    _rotate(x, block, signs, _scale(x, block))
+
+
+def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
+    """Undo `rotate` in place, up to floating-point error."""
+    x, signs = _check(x, block, signs)
+    _unrotate(x, block, signs, _scale(x, block))
+
+
+def transform(x: Reals, block: int) -> None:
+    """Transform each block in place, without signs; doing it twice gives x back."""
+    x = check_array("x", x, np.float32, np.float64, written=True)
+    rotate(x, block, np.zeros((x.size + 7) // 8, dtype=np.uint8))
+
+
+def _check(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> tuple[Any, Any]:
+    x = check_array("x", x, np.float32, np.float64, written=True)
+    if type(block) is not int or block < 1 or block & (block - 1):
+        raise InputError(f"block must be a power of two: got {block!r}")
+    if x.size % block:
+        raise InputError(f"block must divide the length: got {block} and {x.size}")
+    signs = check_array("signs", signs, np.uint8)
+    if signs.size != (x.size + 7) // 8:
+        raise InputError(f"{x.size} coordinates take {(x.size + 7) // 8} bytes of signs: got {signs.size}")
+    return x, signs
+
+
+def _scale(x: Reals, block: int) -> np.floating[Any]:
+    return x.dtype.type(1.0 / math.sqrt(block))
+
+
+@kernel
+def _rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
+    scratch = np.empty(_LEAF, x.dtype)
+    leaf = min(block, _LEAF)
+    for start in range(0, x.size, _LEAF):
+        piece = x[start : start + _LEAF]
+        _flip(piece, signs[start >> 3 :], scale)
+        _transform_leaves(piece, leaf, scratch)
+    _transform_above(x, leaf, block)
+
+
+@kernel
+def _unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
+    """Take the steps of `_rotate` backwards; the levels of a transform commute."""
+    scratch = np.empty(_LEAF, x.dtype)
+    leaf = min(block, _LEAF)
+    _transform_above(x, leaf, block)
+    for start in range(0, x.size, _LEAF):
+        piece = x[start : start + _LEAF]
+        _transform_leaves(piece, leaf, scratch)
+        _flip(piece, signs[start >> 3 :], scale)
+
+
+@kernel
+def _flip(x: Reals, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
+    """Multiply by scale, and by -1 where the sign bit is set; 32 coordinates at a time become vector instructions."""
+    words = x.size >> 5
+    for word in range(words):
+        part = x[32 * word : 32 * word + 32]
+        octets = signs[4 * word : 4 * word + 4]
+        bits = np.uint32(0)
+        for place in range(4):
+            bits |= np.uint32(octets[place]) << np.uint32(8 * place)
+        for place in range(32):
+            scaled = part[place] * scale
+            part[place] = -scaled if (bits >> np.uint32(place)) & np.uint32(1) else scaled
+    for i in range(32 * words, x.size):
+        scaled = x[i] * scale
+        x[i] = -scaled if (signs[i >> 3] >> (i & 7)) & 1 else scaled
+
+
+@kernel
+def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
+    """Transform each leaf as a matrix, as square as can be: along the rows, then along the columns."""
+    columns = 1
+    while columns * columns < leaf:
+        columns *= 2
+    rows = leaf // columns
+    for start in range(0, x.size, leaf):
+        part = x[start : start + leaf]
+        turned = scratch[:leaf]
+        _transpose(part, rows, columns, turned)
+        _transform_columns(turned, rows)
+        _transpose(turned, columns, rows, part)
+        _transform_columns(part, columns)
+
+
+@kernel
+def _transform_above(x: Reals, leaf: int, block: int) -> None:
+    """Finish blocks whose leaves are done, in as few and as equal factors as the panels allow."""
+    levels = 0
+    while leaf << levels < block:
+        levels += 1
+    crossings = (levels + _MOST_LEVELS - 1) // _MOST_LEVELS
+    stride = leaf
+    for crossing in range(crossings, 0, -1):
+        taken = (levels + crossing - 1) // crossing
+        _transform_panels(x, 1 << taken, stride)
+        stride <<= taken
+        levels -= taken
+
+
+@kernel
+def _transform_panels(x: Reals, rows: int, stride: int) -> None:
+    """Transform along the columns of each rows by stride matrix, a panel of columns at a time."""
+    panel = np.empty(rows * _PANEL, x.dtype)
+    for matrix in range(0, x.size, rows * stride):
+        for column in range(matrix, matrix + stride, _PANEL):
+            for row in range(rows):
+                at = column + row * stride
+                _copy(x[at : at + _PANEL], panel[row * _PANEL : (row + 1) * _PANEL])
+            _transform_columns(panel, _PANEL)
+            for row in range(rows):
+                at = column + row * stride
+                _copy(panel[row * _PANEL : (row + 1) * _PANEL], x[at : at + _PANEL])
+
+
+@kernel
+def _transform_columns(x: Reals, columns: int) -> None:
+    """Transform along the columns of a matrix with rows of this length: butterflies four rows at a time, then two."""
+    stride = columns
+    while 4 * stride <= x.size:
+        for start in range(0, x.size, 4 * stride):
+            _combine_four(x[start : start + 4 * stride], stride)
+        stride *= 4
+    if stride < x.size:
+        _combine_two(x, stride)
+
+
+@kernel
+def _combine_four(x: Reals, stride: int) -> None:
+    """Replace four rows by their sums and differences; as slices they can be seen not to overlap."""
+    p, q, r, s = x[:stride], x[stride : 2 * stride], x[2 * stride : 3 * stride], x[3 * stride :]
+    for j in range(stride):
+        a, b, c, d = p[j] + q[j], p[j] - q[j], r[j] + s[j], r[j] - s[j]
+        p[j], q[j], r[j], s[j] = a + c, b + d, a - c, b - d
+
+
+@kernel
+def _combine_two(x: Reals, stride: int) -> None:
+    p, q = x[:stride], x[stride:]
+    for j in range(stride):
+        p[j], q[j] = p[j] + q[j], p[j] - q[j]
+
+
+@kernel
+def _copy(source: Reals, target: Reals) -> None:
+    for j in range(target.size):
+        target[j] = source[j]
+
+
+@kernel
+def _transpose(source: Reals, rows: int, columns: int, target: Reals) -> None:
+    for column in range(columns):
+        line = target[column * rows : (column + 1) * rows]
+        for row in range(rows):
+            line[row] = source[row * columns + column]

@@ -1,0 +1,205 @@
+"""Pack b-bit integers into bytes and back: element i occupies bits i*b to i*b + b - 1 of a little-endian bit stream.
+
+Eight elements fill exactly b bytes, so every group of eight starts on a byte.  Inside a group, unaligned 64-bit loads
+and stores move one element (or two, while two fit) at a time; stores overlap, and each one repairs what the one before
+it spilled.  The last elements, where a 64-bit access would leave the array, go byte by byte.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+from numba.extending import intrinsic
+
+from dordis.errors import InputError
+from dordis.kernels.arrays import check_array, check_bits
+from dordis.kernels.compiler import kernel
+
+_WIDEST_PAIR = 28  # two elements and up to 7 bits carried over must fit 64 bits
+
+
+def packed_size(count: int, bits: int) -> int:
+    """Return how many bytes `count` elements of `bits` bits take."""
+    check_bits(bits)
+    if type(count) is not int or count < 0:
+        raise InputError(f"count must be an integer from 0: got {count!r}")
+    return (count * bits + 7) // 8
+
+
+def pack(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+    """Pack elements below 2^bits; pass `out`, of the packed size, to reuse memory.
+
+    If an element is too large, `out` is left all zero.
+
+    >>> pack(np.array([1, 2, 3], dtype=np.uint32), 4).tobytes().hex()
+    '2103'
+    """
+    values = check_array("values", values, np.uint32)
+    size = packed_size(values.size, bits)
+    out = _output(out, size, np.uint8)
+    groups = _whole_groups(values.size, bits)
+    seen = (_pack_pairs if bits <= _WIDEST_PAIR else _pack_singles)(values, bits, out, groups)
+    seen |= _pack_bytes(values[8 * groups :], bits, out[bits * groups :])
+    if seen >> bits:
+        out.fill(0)
+        raise InputError(f"every value must be below 2^{bits}, so that it fits {bits} bits")
+    return out
+
+
+def unpack(
+    data: bytes | bytearray | memoryview | npt.NDArray[np.uint8],
+    bits: int,
+    count: int,
+    out: npt.NDArray[np.uint32] | None = None,
+) -> npt.NDArray[np.uint32]:
+    """Unpack exactly `count` elements; refuse any bytes that `pack` would not have written.
+
+    >>> unpack(bytes.fromhex("2103"), 4, 3).tolist()
+    [1, 2, 3]
+    """
+    size = packed_size(count, bits)
+    packed = check_array("data", _as_array(data), np.uint8)
+    if packed.size != size:
+        raise InputError(f"{count} elements of {bits} bits take {size} bytes: got {packed.size}")
+    padding = 8 * size - count * bits
+    if padding and int(packed[-1]) >> (8 - padding):
+        raise InputError(f"the last {padding} bits are padding and must be zero")
+    out = _output(out, count, np.uint32)
+    groups = _whole_groups(count, bits)
+    _unpack_groups(packed, bits, out, groups)
+    _unpack_bytes(packed[bits * groups :], bits, out[8 * groups :])
+    return out
+
+
+def _as_array(data: bytes | bytearray | memoryview | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    if isinstance(data, np.ndarray):
+        return data
+    if isinstance(data, memoryview) and not data.c_contiguous:
+        raise InputError("data must be contiguous: pass bytes(...)")
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _output(out: npt.NDArray[Any] | None, size: int, dtype: type[np.generic]) -> Any:
+    if out is None:
+        return np.empty(size, dtype=dtype)
+    if check_array("out", out, dtype, written=True).size != size:
+        raise InputError(f"out must have {size} elements: got {out.size}")
+    return out
+
+
+def _whole_groups(count: int, bits: int) -> int:
+    """Count the groups of eight whose 64-bit accesses, up to 7 bytes past the group, stay inside the bytes."""
+    return min(count // 8, max(0, packed_size(count, bits) - 7) // bits)
+
+
+def _build_load64(_: Any, data: Any, at: Any) -> Any:
+    """Compile a read of 64 bits at any byte of a uint8 array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_word_at(context, builder, signature, arguments), align=1)
+
+    return types.uint64(data, at), generate
+
+
+def _build_store64(_: Any, data: Any, at: Any, word: Any) -> Any:
+    """Compile a write of 64 bits at any byte of a uint8 array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        builder.store(arguments[2], _word_at(context, builder, signature, arguments), align=1)
+
+    return types.void(data, at, types.uint64), generate
+
+
+def _word_at(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    word = context.get_value_type(types.uint64).as_pointer()
+    return builder.bitcast(builder.gep(array.data, [arguments[1]]), word)
+
+
+_load64: Any = intrinsic(_build_load64)
+_store64: Any = intrinsic(_build_store64)
+
+
+@kernel
+def _pack_pairs(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8], groups: int) -> int:
+    """Pack whole groups two elements at a time; return the OR of all of them."""
+    seen = np.uint32(0)
+    for group in range(groups):
+        first = np.uint64(8 * group)  # unsigned: a signed index would be tested for being negative
+        carry = np.uint64(0)
+        for pair in range(4):
+            start = 2 * pair * bits
+            low = values[first + np.uint64(2 * pair)]
+            high = values[first + np.uint64(2 * pair + 1)]
+            seen |= low | high
+            both = np.uint64(low) | (np.uint64(high) << np.uint64(bits))
+            word = carry | (both << np.uint64(start & 7))
+            _store64(out, group * bits + (start >> 3), word)
+            carry = word >> np.uint64(((start & 7) + 2 * bits) & 56)
+    return int(seen)
+
+
+@kernel
+def _pack_singles(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8], groups: int) -> int:
+    """Pack whole groups one element at a time; return the OR of all of them."""
+    seen = np.uint32(0)
+    for group in range(groups):
+        first = np.uint64(8 * group)
+        carry = np.uint64(0)
+        for place in range(8):
+            start = place * bits
+            value = values[first + np.uint64(place)]
+            seen |= value
+            word = carry | (np.uint64(value) << np.uint64(start & 7))
+            _store64(out, group * bits + (start >> 3), word)
+            carry = word >> np.uint64(((start & 7) + bits) & 56)
+    return int(seen)
+
+
+@kernel
+def _pack_bytes(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8]) -> int:
+    """Pack elements byte by byte, zero padding included; return the OR of all of them."""
+    seen = np.uint32(0)
+    carry = np.uint64(0)
+    held = 0
+    at = 0
+    for value in values:
+        seen |= value
+        carry |= np.uint64(value) << np.uint64(held)
+        held += bits
+        while held >= 8:
+            out[at] = np.uint8(carry & np.uint64(255))
+            carry >>= np.uint64(8)
+            held -= 8
+            at += 1
+    if held:
+        out[at] = np.uint8(carry & np.uint64(255))
+    return int(seen)
+
+
+@kernel
+def _unpack_groups(data: npt.NDArray[np.uint8], bits: int, out: npt.NDArray[np.uint32], groups: int) -> None:
+    mask = np.uint64((1 << bits) - 1)
+    for group in range(groups):
+        first = np.uint64(8 * group)
+        for place in range(8):
+            start = place * bits
+            word = _load64(data, group * bits + (start >> 3))
+            out[first + np.uint64(place)] = np.uint32((word >> np.uint64(start & 7)) & mask)
+
+
+@kernel
+def _unpack_bytes(data: npt.NDArray[np.uint8], bits: int, out: npt.NDArray[np.uint32]) -> None:
+    mask = np.uint64((1 << bits) - 1)
+    carry = np.uint64(0)
+    held = 0
+    at = 0
+    for index in range(out.size):
+        while held < bits:
+            carry |= np.uint64(data[at]) << np.uint64(held)
+            held += 8
+            at += 1
+        out[index] = np.uint32(carry & mask)
+        carry >>= np.uint64(bits)
+        held -= bits

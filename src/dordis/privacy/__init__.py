@@ -1,0 +1,1 @@
+"""Noise, encoding and accounting: everything that makes the guarantee true."""

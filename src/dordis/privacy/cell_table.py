@@ -1,0 +1,167 @@
+"""The law of the noise, in integers: the Skellam pmf as 128-bit masses, cut into 65,536 cells and a residual.
+
+Noise format, version 1.  Nothing here is floating point, so every platform builds the same table for ever: the
+server must be able to draw again what a client drew.  A table's law is exactly P / 2^128; its total variation
+distance to Skellam(v) is at most (2N + 1) 2^-128 + 2^-172.
+"""
+
+import hashlib
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import isqrt
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import DordisError, InputError
+from dordis.kernels import cell_tables
+
+GRID = 2**20
+"""Variances are multiples of 1 / GRID."""
+LARGEST_VARIANCE = 10**10
+CELLS = 1 << 16
+PLACES_A_ROW = 8
+
+
+def rounded_up(variance: Fraction | int) -> Fraction:
+    """Return the least multiple of 2^-20 that is at least `variance`."""
+    return Fraction(-(-Fraction(variance) * GRID // 1), GRID)
+
+
+def check_variance(variance: Fraction | int) -> Fraction:
+    """Return the variance as a Fraction, or refuse it."""
+    if isinstance(variance, bool) or not isinstance(variance, int | Fraction):
+        raise InputError(f"a noise variance is an int or a Fraction, not {type(variance).__name__}")
+    exact = Fraction(variance)
+    if not 0 < exact <= LARGEST_VARIANCE:
+        raise InputError("a noise variance lies above 0 and at most at 10^10")
+    if GRID % exact.denominator:
+        raise InputError("a noise variance is a multiple of 2^-20: round it up with dordis.privacy.noise.rounded_up")
+    return exact
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CellTable:
+    """Hold everything that one variance needs: cells, residual, and where to start a search in it."""
+
+    variance: Fraction
+    log_width: int
+    pmf: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.uint32]
+    nodes: npt.NDArray[np.int16]
+    """H of each cell, 0 for those that escape, and one entry more that pads the last."""
+    first_escape: int
+    residual: npt.NDArray[np.uint64]
+    index: npt.NDArray[np.uint16]
+    index_shift: int
+    """Where to search the residual: see `dordis.kernels.cells.resolve`."""
+
+    @property
+    def width(self) -> int:
+        """Return w = 2^k, the distance between nodes."""
+        return 1 << self.log_width
+
+    @property
+    def largest(self) -> int:
+        """Return X, the largest sample of positive probability."""
+        return len(self.pmf) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory held."""
+        arrays = (self.pmf, self.counts, self.nodes, self.residual, self.index)
+        return sum(array.nbytes for array in arrays)
+
+    def digest(self) -> bytes:
+        """Return the table hash, a parameter of the round."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> bytes:
+        scaled = int(self.variance * GRID)
+        head = struct.pack("<QIIII", scaled, self.log_width, self.largest, self.counts.size - 1, self.first_escape)
+        masses = np.ascontiguousarray(self.pmf[:, ::-1]).astype("<u8")  # 16 bytes each, low word first
+        return hashlib.sha256(head + masses.tobytes() + self.counts.astype("<u4").tobytes()).digest()
+
+
+def build(variance: Fraction | int) -> CellTable:
+    """Build the table of one variance; 0.1 ms for the smallest, a second or two for the largest."""
+    exact = check_variance(variance)
+    masses = skellam_masses(exact)
+    raw = b"".join(mass.to_bytes(16, "big") for mass in masses)
+    pmf = np.frombuffer(raw, ">u8").astype(np.uint64).reshape(-1, 2)
+    log_width = _log_width(exact)
+    counts = np.trim_zeros(cell_tables.node_cells(pmf, 1 << log_width), "b")
+    if log_width == 0:
+        counts = np.trim_zeros((pmf[:, 0] >> np.uint64(48)).astype(np.uint32), "b")
+    nodes, first_escape = _cells(counts)
+    left = cell_tables.residual_masses(pmf, counts, log_width)
+    if not left.size or first_escape >= CELLS:
+        raise DordisError(f"the cell table of variance {exact} covers more than the pmf")
+    residual = cell_tables.accumulate(left)
+    rows = max(1, len(residual) // PLACES_A_ROW // (CELLS - first_escape))  # for each cell that escapes
+    shift = 48 - min(16, rows.bit_length())
+    index = cell_tables.search_index(residual, (CELLS - first_escape) << (48 - shift), shift)
+    return CellTable(exact, log_width, pmf, counts, nodes, first_escape, residual, index, shift)
+
+
+def skellam_masses(variance: Fraction) -> list[int]:
+    """Return P[0..X]: the pmf of Skellam(v) by Miller's backward recurrence, as integers that sum to 2^128."""
+    num, den = variance.numerator, variance.denominator
+    last = 43 + isqrt(41**2 + 240 * -(-num // den))
+    above, here = 0, 1 << 220
+    ratios = [here]
+    for j in range(last, 0, -1):
+        above, here = here, above + 2 * j * den * here // num
+        ratios.append(here)
+    ratios.reverse()
+    total = 2 * sum(ratios) - ratios[0]
+    masses = [(ratio << 128) // total for ratio in ratios]
+    masses[0] += (1 << 128) - (2 * sum(masses) - masses[0])
+    while not masses[-1]:
+        masses.pop()
+    return masses
+
+
+def _log_width(variance: Fraction) -> int:
+    """Return k: hats of width 2^k keep the nodes few where the variance is large."""
+    if variance < 2**17:
+        return 0
+    return max(k for k in range(9) if 64 * 4**k <= variance)
+
+
+def _cells(counts: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.int16], int]:
+    """Lay the nodes out over the cells in signed ascending order; return H of each cell, and F."""
+    values = np.arange(-(counts.size - 1), counts.size, dtype=np.int16)
+    filled = np.repeat(values, np.concatenate([counts[:0:-1], counts]))
+    nodes = np.zeros(CELLS + 1, np.int16)
+    nodes[: filled.size] = filled
+    return nodes, filled.size
+
+
+class TableCache:
+    """Keep the tables last used, up to a number of bytes."""
+
+    def __init__(self, limit: int = 256 << 20) -> None:
+        self._limit = limit
+        self._tables: OrderedDict[Fraction, CellTable] = OrderedDict()
+        self._lock = Lock()
+
+    def table(self, variance: Fraction | int) -> CellTable:
+        """Return the table of a variance, built if it is not at hand."""
+        exact = check_variance(variance)
+        with self._lock:
+            if exact not in self._tables:
+                self._tables[exact] = build(exact)
+            self._tables.move_to_end(exact)
+            while len(self._tables) > 1 and sum(table.nbytes for table in self._tables.values()) > self._limit:
+                self._tables.popitem(last=False)
+            return self._tables[exact]
+
+
+TABLES = TableCache()
+"""Tables are pure functions of the variance; sharing them saves seconds and changes nothing."""

@@ -1,0 +1,95 @@
+"""The command line as a user meets it: exit codes, one line for a refusal, a traceback for a bug, a quick start."""
+
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import dordis
+from dordis.cli import app, main
+from dordis.cli.demo import DIM, simulate
+
+STARTUP_SECONDS = 1.0
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dordis", *arguments], capture_output=True, text=True, timeout=300)
+
+
+def test_version_is_the_package_version() -> None:
+    shown = run("--version")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"dordis {dordis.__version__}\n", "")
+
+
+def test_help_lists_the_commands() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    assert re.search(r"^ +demo ", shown.stdout, re.MULTILINE)
+
+
+def test_start_up_is_quick_and_imports_nothing_heavy() -> None:
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        run("--help")
+        seconds.append(time.perf_counter() - started)
+    print(f"dordis --help: {min(seconds):.3f} s")  # noqa: T201
+    assert min(seconds) < STARTUP_SECONDS
+    program = "import sys, dordis.cli; print(sorted({'numpy', 'numba', 'scipy', 'aiohttp'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_demo_shows_the_mean_and_says_what_is_missing() -> None:
+    shown = run("demo", "--clients", "10", "--dropped", "2")
+    assert shown.returncode == 0, shown.stderr
+    assert "private mean" in shown.stdout
+    assert "arrives later" in shown.stdout
+
+
+@pytest.mark.parametrize("dropped", [0, 1, 3])
+def test_the_error_of_the_demo_is_the_noise_that_must_stay(dropped: int) -> None:
+    outcome = simulate(clients=10, dropped=dropped)
+    assert len(outcome.survivors) == 10 - dropped
+    ratio = np.mean((outcome.mean - outcome.true_mean) ** 2) / outcome.expected_error**2
+    assert abs(ratio - 1) < 8 * np.sqrt(2 / DIM)
+
+
+def test_the_server_sees_uniform_garbage() -> None:
+    seen = simulate(clients=5, dropped=0).seen / 2**24
+    assert abs(seen.mean() - 0.5) < 8 / np.sqrt(12 * DIM)
+    assert abs((seen < 0.01).mean() + (seen > 0.99).mean() - 0.02) < 8 * np.sqrt(0.02 / DIM)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("demo", "--clients", "many"),
+        ("demo", "--clients", "2"),
+        ("demo", "--clients", "10", "--dropped", "9"),
+        ("demo", "--dropped", "-1"),
+        ("demo", "--colour"),
+        ("nonsense",),
+        (),
+    ],
+)
+def test_a_bad_call_is_refused_in_one_line(arguments: tuple[str, ...]) -> None:
+    shown = run(*arguments)
+    assert shown.returncode == 2
+    assert shown.stdout == ""
+    assert re.fullmatch(r"dordis: .+\n", shown.stderr)
+
+
+def test_a_bug_keeps_its_traceback_and_shows_no_locals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(clients: int, dropped: int) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("dordis.cli.demo.demo", broken)
+    monkeypatch.setattr(sys, "argv", ["dordis", "demo"])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(ZeroDivisionError):
+        main()
+    assert app.pretty_exceptions_enable is False

@@ -1,0 +1,32 @@
+"""The public names: which they are, that each explains itself, and that asking for none of them costs nothing."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import dordis
+
+NAMES = ["DordisError", "InputError", "noise"]
+
+
+def test_the_public_names_are_these() -> None:
+    assert dordis.__all__ == NAMES
+    assert set(NAMES) < set(dir(dordis))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    assert inspect.getdoc(getattr(dordis, name))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        dordis.nonsense  # noqa: B018
+
+
+def test_importing_dordis_imports_neither_numpy_nor_numba() -> None:
+    program = "import sys, dordis; print(sorted({'numpy', 'numba'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
