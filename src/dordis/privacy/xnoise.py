@@ -1,0 +1,175 @@
+"""XNoise: every client adds more noise than is needed, and what is too much is removed once it is known who dropped.
+
+All of it is one pure function of the plan and of U3, the clients whose input arrived; client, peers and server call
+it and agree.  Variances are exact rationals on the grid of 2^-20, rounded up.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+
+from dordis.errors import ParametersRefused
+from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
+
+
+class Scheme(Enum):
+    """How the noise of a round is divided into components."""
+
+    NONE = "none"
+    SINGLE = "single"
+    """One base and one removable component each: c (T - |D|) survivors lose their removable one.  The default."""
+    EXACT = "exact"
+    """The paper's: T removable components each, of which every survivor loses those above |D|."""
+    ORIG = "orig"
+    """A baseline: an even share each, as if nobody dropped."""
+    CONSERVATIVE = "conservative"
+    """A baseline: an even share each, as if a fixed number dropped."""
+
+
+Due = Mapping[int, tuple[int, ...]]
+"""For each survivor, the removable components (counted from 0) that are to be disclosed."""
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """Say which noise each of n clients adds and which of it is removed, for a central variance sigma*^2.
+
+    `tolerance` is T, the dropouts after which the target still holds; `colluders` is T_C, clients whose noise the
+    server may know.  `fraction` is c of the scheme `single`: the removable component has variance v / c.  `reserve`
+    is the number of dropouts that the scheme `conservative` provides for.
+
+    >>> plan = NoisePlan(Scheme.SINGLE, clients=10, tolerance=4, colluders=1, variance=Fraction(100))
+    >>> plan.charged(range(10), context=b"") == plan.charged(range(6), context=b"") >= 100
+    True
+    """
+
+    scheme: Scheme
+    clients: int
+    tolerance: int
+    colluders: int
+    variance: Fraction
+    fraction: int = 0
+    reserve: int = 0
+
+    def __post_init__(self) -> None:
+        if self.fraction == 0:
+            object.__setattr__(self, "fraction", default_fraction(self.clients, self.tolerance))
+        self._check()
+
+    def _check(self) -> None:
+        n, T, T_C = self.clients, self.tolerance, self.colluders
+        if not (0 <= T < n and 0 <= T_C < n - T):
+            raise ParametersRefused(f"need 0 <= T and T + T_C < n, not T = {T}, T_C = {T_C}, n = {n}")
+        if not 1 <= self.fraction * max(T, 1) <= n:
+            raise ParametersRefused(f"need 1 <= c <= n / T, not c = {self.fraction} for n = {n}, T = {T}")
+        if not 0 <= self.reserve < n - T_C:
+            raise ParametersRefused(f"need 0 <= reserve < n - T_C, not {self.reserve}")
+        if self.scheme is Scheme.NONE:
+            if self.variance != 0:
+                raise ParametersRefused("a plan without noise has variance 0")
+        elif self.variance <= 0 or GRID % self.variance.denominator:
+            raise ParametersRefused("the central variance must be positive and a multiple of 2^-20")
+        if max((*self.base, *self.removable), default=Fraction(0)) > LARGEST_VARIANCE:
+            raise ParametersRefused("a noise component exceeds the variance of 10^10: lower the scale")
+
+    @property
+    def kappa(self) -> Fraction:
+        """Return the factor that makes up for noise which colluders know."""
+        honest = self.clients - self.tolerance - self.colluders
+        return Fraction(self.clients - self.tolerance, honest)
+
+    @cached_property
+    def base(self) -> tuple[Fraction, ...]:
+        """Return the variance of the component that is never shared nor disclosed, if there is one."""
+        n, s = self.clients, self.kappa * self.variance
+        match self.scheme:
+            case Scheme.NONE:
+                variance = Fraction(0)
+            case Scheme.SINGLE:
+                variance = (self.fraction - 1) * self._unit if self.tolerance else self._unit
+            case Scheme.EXACT:
+                variance = rounded_up(s / n)
+            case Scheme.ORIG:
+                variance = rounded_up(self.variance / (n - self.colluders))
+            case Scheme.CONSERVATIVE:
+                variance = rounded_up(self.variance / (n - self.reserve - self.colluders))
+        return (variance,) if variance else ()
+
+    @cached_property
+    def removable(self) -> tuple[Fraction, ...]:
+        """Return the variances of the components that may have to be removed; their seeds are shared."""
+        n, s = self.clients, self.kappa * self.variance
+        if self.scheme is Scheme.SINGLE and self.tolerance:
+            return (self._unit,)
+        if self.scheme is Scheme.EXACT:
+            return tuple(rounded_up(s / ((n - k + 1) * (n - k))) for k in range(1, self.tolerance + 1))
+        return ()
+
+    @cached_property
+    def _unit(self) -> Fraction:
+        """Return v / c, rounded up; v, the noise of one client of `single`, is c times that."""
+        v = self.kappa * self.variance / (self.clients - self.tolerance)
+        return rounded_up(v / (self.fraction if self.tolerance else 1))
+
+    @property
+    def added(self) -> Fraction:
+        """Return the variance that one client adds in all."""
+        return sum((*self.base, *self.removable), Fraction(0))
+
+    def due(self, survivors: Collection[int], context: bytes) -> Due:
+        """Return which removable components each survivor discloses, given U3.
+
+        `context` names the round, the chunk and the parameters; in `single` it decides, with the ids, who is chosen.
+        """
+        excess = self.tolerance - (self.clients - len(survivors))
+        if not self.removable or excess <= 0:
+            return dict.fromkeys(survivors, ())
+        if self.scheme is Scheme.EXACT:
+            return dict.fromkeys(survivors, tuple(range(self.tolerance - excess, self.tolerance)))
+        chosen = set(sorted(survivors, key=lambda u: _lot(context, u))[: self.fraction * excess])
+        return {u: (0,) if u in chosen else () for u in survivors}
+
+    def left(self, survivors: Collection[int], context: bytes, stayed: Due | None = None) -> Fraction:
+        """Return the variance of the noise in the sum; `stayed` lists due components that could not be removed."""
+        kept = sum(self._kept(survivors, context).values(), Fraction(0))
+        return kept + sum((self.removable[k] for ks in (stayed or {}).values() for k in ks), Fraction(0))
+
+    def charged(self, survivors: Collection[int], context: bytes) -> Fraction:
+        """Return the variance that privacy may count on: what survivors keep, less the T_C largest of them.
+
+        A due component counts as removed even if the server failed to: t - 1 answers and the colluders' shares may
+        still give it the seed.
+        """
+        kept = sorted(self._kept(survivors, context).values())
+        return sum(kept[: max(0, len(kept) - self.colluders)], Fraction(0))
+
+    def reserved(self) -> Fraction:
+        """Return the least charged variance that any U3 with |D| <= T can have."""
+        n, T, T_C = self.clients, self.tolerance, self.colluders
+        if self.scheme is Scheme.SINGLE:
+            return (n - T - T_C) * self.added if T == 0 else (n - T - T_C) * self.fraction * self._unit
+        return min(self.charged(range(n - dropped), b"") for dropped in range(T + 1))
+
+    def _kept(self, survivors: Collection[int], context: bytes) -> dict[int, Fraction]:
+        """Return the variance that each survivor keeps once everything due is removed."""
+        due = self.due(survivors, context)
+        kept = {ks: self.added - sum((self.removable[k] for k in ks), Fraction(0)) for ks in set(due.values())}
+        return {u: kept[ks] for u, ks in due.items()}
+
+
+def default_fraction(clients: int, tolerance: int) -> int:
+    """Return the default c: 2 where n >= 2T, else 1."""
+    return max(1, min(2, clients // tolerance)) if tolerance else 1
+
+
+def context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes:
+    """Name a chunk of a round under its parameters."""
+    return len(round_id).to_bytes(8, "big") + round_id + chunk.to_bytes(8, "big") + parameter_hash
+
+
+def _lot(context: bytes, client: int) -> bytes:
+    """Draw the public lot by which removal is given to clients."""
+    return hashlib.sha256(b"dordis/v1/removal" + context + client.to_bytes(8, "big")).digest()

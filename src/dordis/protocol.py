@@ -1,0 +1,223 @@
+"""The sans-I/O core: messages, the server's workflow, the client's routine, and the journal that makes it replay-safe.
+
+A protocol is two machines.  The server's is a sequence of steps, each a generator that yields requests and is sent
+the replies; the client's is a table of requests it will answer, in order.  Neither waits, sleeps, reads a clock or
+touches a network: whoever drives them does.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, NewType, Protocol, TypeVar
+
+import msgspec
+
+from dordis.errors import Aborted, UnexpectedRequest
+
+ClientId = NewType("ClientId", int)
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Anything that crosses the wire: a frozen value made of numbers, strings, bytes and maps.
+
+    Lists are not used: a decoder allocates the length they announce before it sees their content.
+    """
+
+
+Requests = Mapping[ClientId, Message]
+Replies = Iterable[tuple[ClientId, Message]]
+"""Replies come one by one, so that a server can add up vectors without holding them all."""
+Flow = Generator[Requests, Replies, None]
+
+Output = TypeVar("Output")
+Request = TypeVar("Request", bound=Message)
+
+
+class Resource(Enum):
+    """What a step keeps busy."""
+
+    CLIENT = "c-comp"
+    NETWORK = "comm"
+    SERVER = "s-comp"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One round trip, or one computation of the server's own, and the resource that dominates it."""
+
+    run: Callable[[], Flow | None]
+    resource: Resource
+
+
+class ProtocolServer(ABC, Generic[Output]):
+    """The server's side: steps in order, then an output."""
+
+    @property
+    @abstractmethod
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps in the order in which they run."""
+
+    @abstractmethod
+    def output(self) -> Output:
+        """Return what the round was for, once every step has run."""
+
+
+@dataclass(frozen=True)
+class On(Generic[Request]):
+    """A request the client will answer, with what, and how; an optional one may be left out by the server."""
+
+    request: type[Request]
+    reply: type[Message]
+    respond: Callable[[Request], Message]
+    optional: bool = False
+
+
+class Journal(Protocol):
+    """Where a client's answers become durable before they leave.
+
+    `claim` calls `respond` only if the key is unclaimed, and stores digest, state and reply together; a key claimed
+    for the same digest gives the stored pair; for another digest it raises `UnexpectedRequest`.  After `close`,
+    every claim raises `Aborted` and the stored states and replies are gone.
+    """
+
+    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        """Return the state and the reply stored under the key, made by `respond` if there were none."""
+        ...
+
+    def close(self) -> None:
+        """Refuse everything from now on and forget what was stored."""
+        ...
+
+
+class MemoryJournal:
+    """A journal that lasts as long as the process: for simulations and tests."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, tuple[bytes, bytes, bytes]] = {}
+        self._closed = False
+
+    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        """Return the state and the reply stored under the key, made by `respond` if there were none."""
+        if self._closed:
+            raise Aborted("this client has left the round")
+        if key not in self._claims:
+            self._claims[key] = (digest, *respond())
+        claimed, state, reply = self._claims[key]
+        if claimed != digest:
+            raise UnexpectedRequest(f"another request than this one was answered at {key}")
+        return state, reply
+
+    def close(self) -> None:
+        """Refuse everything from now on and forget what was stored."""
+        self._closed = True
+        self._claims.clear()
+
+
+SETUP = -1
+"""The lane of requests made once a round; the others are numbered by chunk."""
+
+
+class ClientState(msgspec.Struct):
+    """What a client remembers between requests: plain data, to be stored, shipped and restored.
+
+    `passed` tells for the set-up and for each chunk how many entries of the routine lie behind.
+    """
+
+    answered: int = 0
+    passed: dict[int, int] = msgspec.field(default_factory=dict)
+    aborted: bool = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} after {self.answered} answers>"
+
+
+State = TypeVar("State", bound=ClientState)
+
+
+class ProtocolClient(ABC, Generic[State]):
+    """The client's side: a set-up, then the same routine for every chunk; any other request aborts it for good."""
+
+    def __init__(self, state: State, journal: Journal) -> None:
+        self.state = state
+        self._journal = journal
+
+    @property
+    @abstractmethod
+    def setup(self) -> Sequence[On[Any]]:
+        """Return the requests answered once a round, in order."""
+
+    @property
+    @abstractmethod
+    def routine(self) -> Sequence[On[Any]]:
+        """Return the requests answered for every chunk, in order; each has a field `chunk`."""
+
+    @property
+    @abstractmethod
+    def chunks(self) -> int:
+        """Return the number of chunks of the round."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer a request in its turn, and a repeated one with the same bytes; anything else aborts this client."""
+        answered = False
+        try:
+            if self.state.aborted:
+                raise Aborted("this client has left the round")
+            reply = self._answer(request)
+            answered = True
+            return reply
+        finally:
+            if not answered:
+                self.close()
+
+    def close(self) -> None:
+        """Leave the round, whether it ended well or not: erase its secrets, answer nothing any more."""
+        self._journal.close()
+        self.state = type(self.state)(answered=self.state.answered, aborted=True)
+
+    def _answer(self, request: Message) -> Message:
+        lane, place = self._locate(request)
+        entry = self._entries(lane)[place]
+        fresh: list[Message] = []
+
+        def respond() -> tuple[bytes, bytes]:
+            self._check_turn(lane, place)
+            fresh.append(entry.respond(request))
+            self.state.passed[lane] = place + 1
+            self.state.answered += 1
+            return msgspec.msgpack.encode(self.state), msgspec.msgpack.encode(fresh[0])
+
+        digest = hashlib.sha256(msgspec.msgpack.encode(request)).digest()
+        state, reply = self._journal.claim(f"{lane}/{type(request).__name__}", digest, respond)
+        if fresh:
+            return fresh[0]
+        self._adopt(state)
+        return msgspec.msgpack.decode(reply, type=entry.reply)
+
+    def _adopt(self, stored: bytes) -> None:
+        """Take over a stored state if this machine is an older copy, restored from before the answer."""
+        state = msgspec.msgpack.decode(stored, type=type(self.state))
+        if state.answered > self.state.answered:
+            self.state = state
+
+    def _locate(self, request: Message) -> tuple[int, int]:
+        """Return the lane and the place in its routine where a request belongs."""
+        kinds = [entry.request for entry in self.setup]
+        if type(request) in kinds:
+            return SETUP, kinds.index(type(request))
+        kinds = [entry.request for entry in self.routine]
+        chunk = getattr(request, "chunk", SETUP)
+        if type(request) not in kinds or not 0 <= chunk < self.chunks:
+            raise UnexpectedRequest(f"{type(request).__name__} has no place in this round")
+        return chunk, kinds.index(type(request))
+
+    def _entries(self, lane: int) -> Sequence[On[Any]]:
+        return self.setup if lane == SETUP else self.routine
+
+    def _check_turn(self, lane: int, place: int) -> None:
+        """Refuse a request before its turn, after it, or before the set-up is complete."""
+        entries, passed = self._entries(lane), self.state.passed.get(lane, 0)
+        in_turn = passed <= place and all(entry.optional for entry in entries[passed:place])
+        if not in_turn or (lane != SETUP and self.state.passed.get(SETUP, 0) < len(self.setup)):
+            raise UnexpectedRequest(f"{entries[place].request.__name__} is out of turn")

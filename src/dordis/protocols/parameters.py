@@ -1,0 +1,259 @@
+"""What a round is agreed on: everything that is hashed, and the rules it must keep.
+
+The server checks the rules when it configures a round, every client checks them again before it sends anything, and
+the hash goes into every derivation, commitment and ciphertext: two clients with different parameters cannot
+understand each other.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable
+from fractions import Fraction
+from functools import cached_property
+
+import msgspec
+
+from dordis import wire
+from dordis.errors import MalformedMessage, ParametersRefused
+from dordis.privacy.cell_table import TABLES
+from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction
+from dordis.protocol import ClientId, Message
+
+SEMI_HONEST = "semi-honest"
+RUN_BYTES, INDEX_BYTES = 32, 8
+LARGEST_ID = 2**63 - 1
+_WORD = 8
+
+
+class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How updates become ring vectors; the protocol only carries it, so that all clients use the same."""
+
+    mechanism: str = "none"
+    clip: float = 0.0
+    sensitivity: int = 0
+    scale: float = 1.0
+    block: int = 1
+    rotation: bytes = b""
+
+
+class Parameters(Message, frozen=True, dict=True):
+    """The parameters of one round; `members` and `ends` are little-endian words of eight bytes.
+
+    `round` is the run id followed by the round's index; `ends` are the coordinates at which the chunks end;
+    `variances` holds sigma*^2 of each chunk as a fraction; `tables` is the hash of the noise tables.
+    """
+
+    mode: str
+    round: bytes
+    members: bytes
+    threshold: int
+    tolerance: int
+    colluders: int
+    bits: int
+    ends: bytes
+    scheme: str
+    fraction: int
+    reserve: int
+    variances: dict[int, str]
+    tables: bytes
+    encoding: Encoding = Encoding()
+    model: bytes = b""
+    beacon: bytes = b""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Return the parameter hash; the protocol version is in it."""
+        return hashlib.sha256(b"dordis/v1/parameters" + wire.encode(self)).digest()
+
+    @cached_property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Return U, sorted."""
+        return tuple(ClientId(i) for i in _unpack(self.members))
+
+    @cached_property
+    def rank(self) -> dict[ClientId, int]:
+        """Return the place of each client in U."""
+        return {u: i for i, u in enumerate(self.clients)}
+
+    def point(self, client: ClientId) -> int:
+        """Return the client's evaluation point for secret sharing."""
+        return 1 + self.rank[client]
+
+    @cached_property
+    def chunks(self) -> tuple[slice, ...]:
+        """Return the coordinates of each chunk."""
+        ends = _unpack(self.ends)
+        return tuple(slice(start, end) for start, end in zip((0, *ends), ends, strict=False))
+
+    @property
+    def dim(self) -> int:
+        """Return the length of the whole vector."""
+        return _unpack(self.ends)[-1]
+
+    @cached_property
+    def plans(self) -> tuple[NoisePlan, ...]:
+        """Return the noise plan of each chunk."""
+        return tuple(
+            NoisePlan(
+                Scheme(self.scheme),
+                len(self.clients),
+                self.tolerance,
+                self.colluders,
+                Fraction(self.variances[chunk]),
+                self.fraction,
+                self.reserve,
+            )
+            for chunk in range(len(self.chunks))
+        )
+
+    def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
+        """Return the removable components that each member of U3 discloses."""
+        return self.plans[chunk].due(survivors, context(self.round, chunk, self.digest))
+
+    def pack(self, members: Iterable[ClientId]) -> bytes:
+        """Write a subset of U as a bitmap over sorted U."""
+        bits = sum(1 << self.rank[u] for u in members)
+        return bits.to_bytes(-(-len(self.clients) // 8), "little")
+
+    def unpack(self, bitmap: bytes) -> tuple[ClientId, ...]:
+        """Read a subset of U, sorted, from a bitmap of just the right length."""
+        bits, n = int.from_bytes(bitmap, "little"), len(self.clients)
+        if len(bitmap) != -(-n // 8) or bits >> n:
+            raise MalformedMessage("a set of clients is not a bitmap over the round's clients")
+        return tuple(u for i, u in enumerate(self.clients) if bits >> i & 1)
+
+
+def agree_on(
+    *,
+    run: bytes,
+    index: int,
+    clients: Collection[int],
+    threshold: int,
+    bits: int,
+    ends: Collection[int],
+    tolerance: int | None = None,
+    colluders: int = 1,
+    scheme: Scheme = Scheme.NONE,
+    variances: Collection[Fraction | int] | None = None,
+    fraction: int | None = None,
+    reserve: int = 0,
+    mode: str = SEMI_HONEST,
+    encoding: Encoding | None = None,
+    model: bytes = b"",
+    beacon: bytes = b"",
+) -> Parameters:
+    """Write down and check the parameters of a round; what is left out takes its default.
+
+    The default tolerance is floor(0.8 (n - t)): room for losses after the upload.
+    """
+    n, chunks = len(clients), len(ends)
+    tolerance = 4 * (n - threshold) // 5 if tolerance is None else tolerance
+    variances = [Fraction(0)] * chunks if variances is None else list(variances)
+    draft = Parameters(
+        mode=mode,
+        round=run + index.to_bytes(INDEX_BYTES, "big"),
+        members=_pack(sorted(clients)),
+        threshold=threshold,
+        tolerance=tolerance,
+        colluders=colluders,
+        bits=bits,
+        ends=_pack(ends),
+        scheme=scheme.value,
+        fraction=default_fraction(n, tolerance) if fraction is None else fraction,
+        reserve=reserve,
+        variances={chunk: str(Fraction(variance)) for chunk, variance in enumerate(variances)},
+        tables=b"",
+        encoding=encoding or Encoding(),
+        model=model,
+        beacon=beacon,
+    )
+    check_rules(draft)
+    parameters = msgspec.structs.replace(draft, tables=table_hash(draft))
+    check(parameters)
+    return parameters
+
+
+def check(parameters: Parameters) -> None:
+    """Refuse parameters that break a rule; the server does at configuration, every client at set-up."""
+    check_rules(parameters)
+    if parameters.tables != table_hash(parameters):
+        raise ParametersRefused("the noise tables of this round are not the ones this program builds")
+
+
+def check_rules(parameters: Parameters) -> None:
+    """Refuse parameters that break a rule that does not need the noise tables."""
+    check_identity(parameters)
+    check_thresholds(parameters)
+    check_vector(parameters)
+    check_noise(parameters)
+
+
+def check_identity(parameters: Parameters) -> None:
+    """Check the mode, the round id, and that U is sorted without repetition."""
+    if parameters.mode != SEMI_HONEST:
+        raise ParametersRefused(f"there is no mode '{parameters.mode}'")
+    if len(parameters.round) != RUN_BYTES + INDEX_BYTES:
+        raise ParametersRefused(f"a round id has {RUN_BYTES} bytes of run and {INDEX_BYTES} of index")
+    if len(parameters.members) % _WORD or not parameters.members:
+        raise ParametersRefused("the clients of a round are ids of eight bytes each, at least one")
+    clients = parameters.clients
+    if list(clients) != sorted(set(clients)) or clients[-1] > LARGEST_ID:
+        raise ParametersRefused("the clients of a round are distinct ids in ascending order, below 2^63")
+
+
+def check_thresholds(parameters: Parameters) -> None:
+    """Check t, T and T_C against each other."""
+    n, t, T, T_C = len(parameters.clients), parameters.threshold, parameters.tolerance, parameters.colluders
+    if not 1 <= t <= n:
+        raise ParametersRefused(f"the threshold t = {t} must lie in 1..{n}")
+    if T_C < 0 or t <= T_C:
+        raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than the threshold t = {t}")
+    if not 0 <= T <= n - t:
+        raise ParametersRefused(f"the dropout tolerance T = {T} must lie in 0..n - t = {n - t}")
+    if n - T <= T_C:
+        raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than n - T = {n - T}")
+
+
+def check_vector(parameters: Parameters) -> None:
+    """Check the ring and the chunks."""
+    if not 1 <= parameters.bits <= 32:
+        raise ParametersRefused(f"bits must lie in 1..32, not {parameters.bits}")
+    if len(parameters.ends) % _WORD or not parameters.ends:
+        raise ParametersRefused("the ends of the chunks are numbers of eight bytes each, at least one")
+    ends = _unpack(parameters.ends)
+    if list(ends) != sorted(set(ends)) or ends[0] == 0 or ends[-1] > 2**31:
+        raise ParametersRefused("chunks end at ascending coordinates, from 1 to 2^31")
+
+
+def check_noise(parameters: Parameters) -> None:
+    """Check that every chunk has a noise plan that can be kept."""
+    if parameters.scheme not in {scheme.value for scheme in Scheme}:
+        raise ParametersRefused(f"there is no noise scheme '{parameters.scheme}'")
+    if sorted(parameters.variances) != list(range(len(parameters.chunks))):
+        raise ParametersRefused("there must be one noise variance for each chunk")
+    if parameters.fraction < 1:
+        raise ParametersRefused(f"c must be at least 1, not {parameters.fraction}")
+    for text in parameters.variances.values():
+        if not text.replace("/", "", 1).isdecimal() or text != str(_fraction(text)):
+            raise ParametersRefused("a noise variance is written as a reduced fraction, like 7/1048576")
+    assert parameters.plans  # noqa: S101  building them checks them
+
+
+def table_hash(parameters: Parameters) -> bytes:
+    """Return the hash of all noise tables that the round uses, in the order of chunks and components."""
+    digests = (TABLES.table(v).digest() for plan in parameters.plans for v in (*plan.base, *plan.removable))
+    return hashlib.sha256(b"dordis/v1/tables" + b"".join(digests)).digest()
+
+
+def _fraction(text: str) -> Fraction | None:
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        return None
+
+
+def _pack(numbers: Iterable[int]) -> bytes:
+    return b"".join(number.to_bytes(_WORD, "little") for number in numbers)
+
+
+def _unpack(words: bytes) -> tuple[int, ...]:
+    return tuple(int.from_bytes(words[i : i + _WORD], "little") for i in range(0, len(words), _WORD))

@@ -1,0 +1,6 @@
+"""Secure aggregation (SecAgg) with noise that stays exact whoever drops out."""
+
+from dordis.protocols.secagg.client import SecAggClient
+from dordis.protocols.secagg.server import ChunkOutput, SecAggServer
+
+__all__ = ["ChunkOutput", "SecAggClient", "SecAggServer"]

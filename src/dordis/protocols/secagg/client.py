@@ -1,0 +1,264 @@
+"""The SecAgg client: what it answers, stage by stage.
+
+Whoever restores a client must give it the same input vector again: it is part of what was promised when the first
+chunk left.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dordis.crypto import agreement, prg, sharing
+from dordis.errors import DecryptionFailed, InputError, ProtocolError, SharingError
+from dordis.kernels.packing import pack
+from dordis.kernels.ring import Vector
+from dordis.protocol import ClientId, ClientState, Journal, MemoryJournal, On, ProtocolClient
+from dordis.protocols import parameters as rules
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg import checks, masking
+from dordis.protocols.secagg.escrow import Escrow
+from dordis.protocols.secagg.masking import KEY_BYTES, Channel, Entropy, split
+from dordis.protocols.secagg.messages import (
+    AdvertiseKeys,
+    Advertisement,
+    CollectInput,
+    DeliverShares,
+    EncryptedShares,
+    MaskedInput,
+    NoiseShares,
+    RemoveNoise,
+    ShareKeys,
+    SharesDelivered,
+    Unmask,
+    Unmasking,
+)
+
+
+class Secrets(msgspec.Struct, frozen=True):
+    """A client's own secrets for one chunk."""
+
+    masking: bytes
+    """s_u^SK: private key of the pairwise masks; shared."""
+    self_mask: bytes
+    """b_u: seed of the self-mask; shared."""
+    token: bytes
+    """Shown with the upload; whoever knows it vouches for the upload."""
+    base: tuple[bytes, ...]
+    """g_0: seeds of noise that stays; shared with nobody."""
+    removable: tuple[bytes, ...]
+    """g_1, g_2, ..: seeds of noise that may have to go; shared."""
+
+    def __repr__(self) -> str:
+        return "<Secrets>"
+
+    @property
+    def shared(self) -> tuple[bytes, ...]:
+        """Return what is shared, in the order in which it is shared."""
+        return (self.masking, self.self_mask, *self.removable)
+
+
+class SecAggState(ClientState):
+    """What a SecAgg client remembers: parameters, its secrets, peers' keys, the shares it holds, and each U3."""
+
+    parameters: Parameters | None = None
+    channel: bytes = b""
+    secrets: dict[int, Secrets] = msgspec.field(default_factory=dict)
+    advertisements: dict[int, Advertisement] = msgspec.field(default_factory=dict)
+    own_shares: bytes = b""
+    shares: dict[int, bytes] = msgspec.field(default_factory=dict)
+    accused: bool = False
+    survivors: dict[int, bytes] = msgspec.field(default_factory=dict)
+
+    __repr__ = ClientState.__repr__
+
+
+class SecAggClient(ProtocolClient[SecAggState]):
+    """One client in one round; `vector` is its input over Z_{2^b}, encoded and rounded as a whole."""
+
+    def __init__(
+        self,
+        me: ClientId,
+        vector: Vector,
+        journal: Journal | None = None,
+        state: SecAggState | None = None,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        super().__init__(state or SecAggState(), journal or MemoryJournal())
+        self.me = me
+        self._vector = vector
+        self._entropy = entropy
+
+    @property
+    def setup(self) -> Sequence[On[Any]]:
+        """Return stages 0 and 1, once a round."""
+        return (
+            On(AdvertiseKeys, Advertisement, self.advertise_keys),
+            On(ShareKeys, EncryptedShares, self.share_keys),
+            On(DeliverShares, SharesDelivered, self.open_shares),
+        )
+
+    @property
+    def routine(self) -> Sequence[On[Any]]:
+        """Return stages 2, 4 and 5, for every chunk."""
+        return (
+            On(CollectInput, MaskedInput, self.mask_input),
+            On(Unmask, Unmasking, self.unmask),
+            On(RemoveNoise, NoiseShares, self.share_noise, optional=True),
+        )
+
+    @property
+    def chunks(self) -> int:
+        """Return m."""
+        return len(self._parameters.chunks)
+
+    @property
+    def _parameters(self) -> Parameters:
+        if self.state.parameters is None:
+            raise ProtocolError("no round has begun")
+        return self.state.parameters
+
+    def advertise_keys(self, request: AdvertiseKeys) -> Advertisement:
+        """Stage 0: accept the parameters, make all secrets of the round, show the public keys."""
+        parameters = request.parameters
+        rules.check(parameters)
+        checks.check_member(parameters, self.me)
+        prg.check_ring(self._vector, parameters.bits)
+        if self._vector.size != parameters.dim:
+            raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {self._vector.size}")
+        self.state.parameters = parameters
+        self.state.channel = agreement.generate(self._entropy)
+        self.state.secrets = {chunk: self._make_secrets(chunk) for chunk in range(self.chunks)}
+        return self._advertisement()
+
+    def _make_secrets(self, chunk: int) -> Secrets:
+        escrow = Escrow(self._parameters, chunk)
+        return Secrets(
+            masking=agreement.generate(self._entropy),
+            self_mask=self._entropy(KEY_BYTES),
+            token=self._entropy(KEY_BYTES),
+            base=tuple(self._entropy(KEY_BYTES) for _ in escrow.plan.base),
+            removable=tuple(self._entropy(KEY_BYTES) for _ in escrow.plan.removable),
+        )
+
+    def _advertisement(self) -> Advertisement:
+        own = [self.state.secrets[chunk] for chunk in range(self.chunks)]
+        hashes = (masking.token_hash(self._parameters, chunk, self.me, s.token) for chunk, s in enumerate(own))
+        return Advertisement(
+            channel=agreement.public(self.state.channel),
+            masking=b"".join(agreement.public(s.masking) for s in own),
+            tokens=b"".join(hashes),
+        )
+
+    def share_keys(self, request: ShareKeys) -> EncryptedShares:
+        """Stage 1: share every secret of every chunk among U1, and commit to it."""
+        parameters, advertisements = self._parameters, request.advertisements
+        u1 = advertisements.keys()
+        checks.check_subset(u1, parameters.rank.keys(), "U1")
+        checks.check_present(u1, self.me, "U1")
+        checks.check_enough(u1, parameters, "U1")
+        checks.check_keys_well_formed(advertisements, parameters)
+        checks.check_own_keys(advertisements, self.me, self._advertisement())
+        checks.check_keys_distinct(advertisements, parameters)
+        self.state.advertisements = advertisements
+        peers = sorted(ClientId(u) for u in u1)
+        own = [self.state.secrets[chunk] for chunk in range(self.chunks)]
+        shares = sharing.split(
+            [secret for chunk in own for secret in chunk.shared],
+            [parameters.point(u) for u in peers],
+            parameters.threshold,
+            self._entropy,
+        )
+        plaintexts = dict(zip(peers, (sharing.to_bytes(share) for share in shares), strict=True))
+        self.state.own_shares = plaintexts.pop(self.me)
+        return EncryptedShares(
+            ciphertexts={v: self._channel(self.me, v).encrypt(share) for v, share in plaintexts.items()},
+            commitments=b"".join(
+                commitment
+                for chunk, s in enumerate(own)
+                for commitment in masking.commitments(parameters, chunk, self.me, s.self_mask, s.removable)
+            ),
+        )
+
+    def _channel(self, sender: ClientId, receiver: ClientId) -> Channel:
+        peer = receiver if sender == self.me else sender
+        keys = [self.state.advertisements[u].channel for u in (sender, receiver)]
+        shared = agreement.agree(self.state.channel, self.state.advertisements[peer].channel)
+        return Channel(self._parameters, sender, receiver, keys, shared)
+
+    def open_shares(self, request: DeliverShares) -> SharesDelivered:
+        """End of stage 1: open what the other members of U2 sent; accuse those whose ciphertext does not open."""
+        parameters, ciphertexts = self._parameters, request.ciphertexts
+        checks.check_subset(ciphertexts.keys(), self.state.advertisements.keys() - {self.me}, "U2")
+        u2 = {*ciphertexts.keys(), self.me}
+        checks.check_enough(u2, parameters, "U2")
+        checks.check_tolerated(u2, parameters)
+        accused = []
+        self.state.shares = {self.me: self.state.own_shares}
+        for u, ciphertext in ciphertexts.items():
+            try:
+                share = self._channel(ClientId(u), self.me).decrypt(ciphertext)
+                sharing.from_bytes(share, len(share) // sharing.SHARE_BYTES)
+                checks.check_share_length(share, self.state.own_shares)
+            except (DecryptionFailed, ProtocolError, SharingError):
+                accused.append(ClientId(u))
+                continue
+            self.state.shares[u] = share
+        self.state.accused = bool(accused)
+        return SharesDelivered(accused=parameters.pack(accused))
+
+    def mask_input(self, request: CollectInput) -> MaskedInput:
+        """Stage 2: y = x + noise + PRG(b_u) + sum of +-PRG(s_uv) over U2, mod 2^b."""
+        checks.check_nobody_accused(self.state.accused)
+        parameters, chunk = self._parameters, request.chunk
+        own = self.state.secrets[chunk]
+        y = np.array(self._vector[parameters.chunks[chunk]])
+        Escrow(parameters, chunk).add_noise(y, own.base, own.removable)
+        added = [masking.self_mask(parameters, chunk, self.me, own.self_mask)]
+        subtracted: list[prg.Stream] = []
+        for v in self.state.shares.keys() - {self.me}:
+            public = split(self.state.advertisements[v].masking, KEY_BYTES, self.chunks)[chunk]
+            mask = masking.pair_mask(parameters, chunk, (self.me, ClientId(v)), own.masking, public)
+            (added if self.me < v else subtracted).append(mask)
+        prg.add_masks(y, added, subtracted, parameters.bits)
+        return MaskedInput(chunk=chunk, vector=pack(y, parameters.bits).tobytes(), token=own.token)
+
+    def unmask(self, request: Unmask) -> Unmasking:
+        """Stage 4: for this U3, disclose shares of self-masks and of lost masking keys, and the own due seeds."""
+        parameters, chunk = self._parameters, request.chunk
+        u3 = frozenset(parameters.unpack(request.survivors))
+        checks.check_subset(u3, self.state.shares.keys(), "U3")
+        checks.check_present(u3, self.me, "U3")
+        checks.check_enough(u3, parameters, "U3")
+        checks.check_tolerated(u3, parameters)
+        self.state.survivors[chunk] = request.survivors
+        due = Escrow(parameters, chunk).due(u3)[self.me]
+        lost = self.state.shares.keys() - u3
+        return Unmasking(
+            chunk=chunk,
+            key_shares=b"".join(self._share(u, chunk, _KEY) for u in sorted(lost)),
+            mask_shares=b"".join(self._share(u, chunk, _SELF_MASK) for u in sorted(u3)),
+            seeds={k: self.state.secrets[chunk].removable[k] for k in due},
+        )
+
+    def share_noise(self, request: RemoveNoise) -> NoiseShares:
+        """Stage 5: disclose shares of seeds that are due under the stored U3, and of no others."""
+        parameters, chunk = self._parameters, request.chunk
+        u3 = parameters.unpack(self.state.survivors[chunk])
+        due = {u: ks for u, ks in Escrow(parameters, chunk).due(u3).items() if ks}
+        owing = frozenset(parameters.unpack(request.owing))
+        checks.check_not_empty(owing, "the request to remove noise")
+        checks.check_subset(owing, due.keys(), "the request to remove noise")
+        shares = (self._share(u, chunk, _FIRST_SEED + k) for u in sorted(owing) for k in due[u])
+        return NoiseShares(chunk=chunk, shares=b"".join(shares))
+
+    def _share(self, dealer: int, chunk: int, place: int) -> bytes:
+        """Return my share of a dealer's secret, as received."""
+        size = sharing.SHARE_BYTES
+        start = size * (chunk * Escrow(self._parameters, chunk).shared + place)
+        return self.state.shares[dealer][start : start + size]
+
+
+_KEY, _SELF_MASK, _FIRST_SEED = 0, 1, 2

@@ -1,0 +1,45 @@
+"""The seam between secret sharing and noise: which secrets a client puts in escrow, and which a given U3 releases.
+
+SecAgg shares a tuple of secrets for each chunk and releases those that `due` names; it does not know that they are
+seeds of noise.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from dordis.kernels.ring import Vector
+from dordis.privacy.noise import add_noise
+from dordis.privacy.xnoise import Due, NoisePlan
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import Parameters
+
+
+@dataclass(frozen=True)
+class Escrow:
+    """The escrowed secrets of one chunk: the seeds of its removable noise."""
+
+    parameters: Parameters
+    chunk: int
+
+    @property
+    def plan(self) -> NoisePlan:
+        """Return the noise plan of the chunk."""
+        return self.parameters.plans[self.chunk]
+
+    @property
+    def shared(self) -> int:
+        """Return how many secrets a client shares for this chunk: masking key, self-mask seed, escrowed seeds."""
+        return 2 + len(self.plan.removable)
+
+    def due(self, survivors: Collection[ClientId]) -> Due:
+        """Return, for each member of U3, the escrowed secrets to release."""
+        return self.parameters.due(self.chunk, survivors)
+
+    def add_noise(self, vector: Vector, base: Sequence[bytes], removable: Sequence[bytes]) -> None:
+        """Add all components of one client to its input."""
+        for seed, variance in zip((*base, *removable), (*self.plan.base, *self.plan.removable), strict=True):
+            add_noise(vector, seed, variance)
+
+    def remove_noise(self, total: Vector, component: int, seed: bytes) -> None:
+        """Subtract a released component from the sum."""
+        add_noise(total, seed, self.plan.removable[component], subtract=True)

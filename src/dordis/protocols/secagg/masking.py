@@ -1,0 +1,75 @@
+"""Every derivation of SecAgg in one place: channels, masks, commitments, tokens."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from dordis.crypto import agreement, cipher, kdf, prg
+from dordis.errors import MalformedMessage
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import Parameters
+
+KEY_BYTES = 32
+Entropy = Callable[[int], bytes]
+
+
+def split(data: bytes, size: int, count: int) -> tuple[bytes, ...]:
+    """Cut a concatenation of `count` items, or refuse it."""
+    if len(data) != size * count:
+        raise MalformedMessage(f"expected {count} items of {size} bytes, got {len(data)} bytes")
+    return tuple(data[i:j] for i, j in pairwise(range(0, len(data) + 1, size)))
+
+
+def self_mask(parameters: Parameters, chunk: int, client: ClientId, seed: bytes) -> prg.Stream:
+    """Return PRG(b_u): the mask that only the seed of the client removes."""
+    label = kdf.label("self-mask", parameters.round, chunk, client, client)
+    return prg.Stream.of(kdf.derive(seed, label, parameters.digest, prg.STREAM_BYTES))
+
+
+def pair_mask(
+    parameters: Parameters, chunk: int, pair: tuple[ClientId, ClientId], private: bytes, public: bytes
+) -> prg.Stream:
+    """Return PRG(s_uv), the mask that two clients share: the lower id adds it, the higher one subtracts it."""
+    label = kdf.label("pair-mask", parameters.round, chunk, min(pair), max(pair))
+    shared = agreement.agree(private, public)
+    return prg.Stream.of(kdf.derive(shared, label, parameters.digest, prg.STREAM_BYTES))
+
+
+class Channel:
+    """One direction of the encrypted channel between two clients, for the one message it carries."""
+
+    def __init__(
+        self, parameters: Parameters, sender: ClientId, receiver: ClientId, keys: Sequence[bytes], shared: bytes
+    ) -> None:
+        label = kdf.label("shares", parameters.round, 0, sender, receiver)
+        derived = kdf.derive(shared, label, parameters.digest, cipher.KEY_BYTES + cipher.NONCE_BYTES)
+        self._key, self._nonce = derived[: cipher.KEY_BYTES], derived[cipher.KEY_BYTES :]
+        self._bound = label + parameters.digest + b"".join(keys)
+
+    def encrypt(self, plaintext: bytes) -> bytes:
+        """Encrypt the message, bound to round, sender, receiver, parameters and the keys of both."""
+        return cipher.encrypt(self._key, self._nonce, plaintext, self._bound)
+
+    def decrypt(self, ciphertext: bytes) -> bytes:
+        """Decrypt the message, or raise `DecryptionFailed`."""
+        return cipher.decrypt(self._key, self._nonce, ciphertext, self._bound)
+
+
+def commitment(parameters: Parameters, chunk: int, client: ClientId, use: str, index: int, secret: bytes) -> bytes:
+    """Commit to a shared secret; the index tells secrets of one use apart."""
+    label = kdf.label(f"commit-{use}", parameters.round, chunk, client, index)
+    return kdf.commit(label, parameters.digest, secret)
+
+
+def commitments(
+    parameters: Parameters, chunk: int, client: ClientId, seed: bytes, noise: Sequence[bytes]
+) -> tuple[bytes, ...]:
+    """Commit to the self-mask seed and to every removable noise seed; a masking key's commitment is its public key."""
+    own = commitment(parameters, chunk, client, "self-mask", 0, seed)
+    return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(noise)))
+
+
+def token_hash(parameters: Parameters, chunk: int, client: ClientId, token: bytes) -> bytes:
+    """Hash an upload token; whoever shows the token has the upload, or colludes with its owner."""
+    label = kdf.label("token", parameters.round, chunk, client, client)
+    return hashlib.sha256(label + token).digest()

@@ -1,0 +1,101 @@
+"""What SecAgg puts on the wire: a request of the server's and a reply of the client's for each stage.
+
+Sets of clients are bitmaps over sorted U; shares, keys and hashes are concatenated in the order of sorted ids.
+"""
+
+from dordis.protocol import Message
+from dordis.protocols.parameters import Parameters
+
+
+class AdvertiseKeys(Message, frozen=True):
+    """Stage 0, once a round: these are the parameters; show your keys."""
+
+    parameters: Parameters
+
+
+class Advertisement(Message, frozen=True):
+    """Public keys: one for the channel to each peer, one for masking in each chunk; hashes of the upload tokens."""
+
+    channel: bytes
+    masking: bytes
+    tokens: bytes
+
+
+class ShareKeys(Message, frozen=True):
+    """Stage 1, once a round: U1 and their keys; share your secrets among them."""
+
+    advertisements: dict[int, Advertisement]
+
+
+class EncryptedShares(Message, frozen=True):
+    """Shares for each peer, encrypted to it, and commitments to all that is shared."""
+
+    ciphertexts: dict[int, bytes]
+    commitments: bytes
+
+
+class DeliverShares(Message, frozen=True):
+    """End of stage 1: what the other members of U2 sent to you."""
+
+    ciphertexts: dict[int, bytes]
+
+
+class SharesDelivered(Message, frozen=True):
+    """The shares are open; `accused` is the set of senders whose ciphertext is not."""
+
+    accused: bytes
+
+
+class CollectInput(Message, frozen=True):
+    """Stage 2, per chunk: upload your masked input."""
+
+    chunk: int
+
+
+class MaskedInput(Message, frozen=True):
+    """The masked vector, b bits a coordinate, and the token that proves it was uploaded."""
+
+    chunk: int
+    vector: bytes
+    token: bytes
+
+
+class Unmask(Message, frozen=True):
+    """Stage 4, per chunk: this is U3; disclose what belongs to it."""
+
+    chunk: int
+    survivors: bytes
+
+
+class Unmasking(Message, frozen=True):
+    """Shares of the masking keys of U2 without U3, of the self-masks of U3, and the sender's own due seeds."""
+
+    chunk: int
+    key_shares: bytes
+    mask_shares: bytes
+    seeds: dict[int, bytes]
+
+
+class RemoveNoise(Message, frozen=True):
+    """Stage 5, per chunk: the due seeds of these survivors are missing; give your shares of them."""
+
+    chunk: int
+    owing: bytes
+
+
+class NoiseShares(Message, frozen=True):
+    """Shares of the due seeds, in the order of clients and components."""
+
+    chunk: int
+    shares: bytes
+
+
+REPLIES: dict[type[Message], type[Message]] = {
+    AdvertiseKeys: Advertisement,
+    ShareKeys: EncryptedShares,
+    DeliverShares: SharesDelivered,
+    CollectInput: MaskedInput,
+    Unmask: Unmasking,
+    RemoveNoise: NoiseShares,
+}
+"""Which reply answers which request."""

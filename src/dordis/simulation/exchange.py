@@ -1,0 +1,74 @@
+"""An exchange in memory: every message goes through the codec, and any of them can be lost on cue."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from dordis import wire
+from dordis.errors import DordisError
+from dordis.protocol import ClientId, Message, Requests
+
+Lost = Callable[[ClientId, Message], bool]
+
+
+class Party(Protocol):
+    """Anything that answers requests; a dishonest client is just another one."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer a request, or raise."""
+        ...
+
+
+def nothing_lost(client: ClientId, message: Message) -> bool:
+    """Lose nothing."""
+    return False
+
+
+class LocalExchange:
+    """Deliver requests to clients in this process, one after the other, as their replies are asked for.
+
+    `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
+    what it raised.  `sent` and `received` count the bytes of each client's replies and requests.
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[ClientId, Party],
+        kinds: Mapping[type[Message], type[Message]],
+        lost_request: Lost = nothing_lost,
+        lost_reply: Lost = nothing_lost,
+    ) -> None:
+        self._clients = clients
+        self._kinds = kinds
+        self._lost_request, self._lost_reply = lost_request, lost_reply
+        self.errors: list[tuple[ClientId, DordisError]] = []
+        self.sent: Counter[ClientId] = Counter()
+        self.received: Counter[ClientId] = Counter()
+
+    def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        """Deliver the requests; yield the replies one by one."""
+        encoded: dict[int, bytes] = {}  # a broadcast is encoded once
+        for u, request in requests.items():
+            if u not in self._clients or self._lost_request(u, request):
+                continue
+            if id(request) not in encoded:
+                encoded[id(request)] = wire.encode(request)
+            reply = self._deliver(u, request, encoded[id(request)])
+            if reply is not None:
+                yield u, reply
+
+    def _deliver(self, u: ClientId, request: Message, data: bytes) -> Message | None:
+        self.received[u] += len(data)
+        try:
+            answer = wire.encode(self._clients[u].handle(wire.decode(data, type(request))))
+        except DordisError as error:
+            self.errors.append((u, error))
+            return None
+        self.sent[u] += len(answer)
+        if self._lost_reply(u, request):
+            return None
+        try:
+            return wire.decode(answer, self._kinds[type(request)])
+        except DordisError as error:
+            self.errors.append((u, error))
+            return None

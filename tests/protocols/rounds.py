@@ -1,0 +1,72 @@
+"""Run whole rounds in tests: scripted losses, and what the output must be, from the plaintext protocol."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dordis import drive
+from dordis.errors import DordisError
+from dordis.protocols import plaintext
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer
+from dordis.protocols.secagg.messages import REPLIES
+from dordis.simulation.exchange import LocalExchange
+
+Loss = tuple[int, str, int]
+"""A client, the name of a request, and a chunk (-1 in the set-up)."""
+
+
+@dataclass
+class Round:
+    """A round to run, with what is lost on the way."""
+
+    parameters: Parameters
+    inputs: dict[int, np.ndarray]
+    lost_requests: Iterable[Loss] = ()
+    lost_replies: Iterable[Loss] = ()
+    clients: dict[int, SecAggClient] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for u, x in self.inputs.items():
+            self.clients.setdefault(u, SecAggClient(u, x))
+        self.exchange = LocalExchange(self.clients, REPLIES, _listed(self.lost_requests), _listed(self.lost_replies))
+        self.server = SecAggServer(self.parameters)
+
+    def run(self) -> tuple[ChunkOutput, ...]:
+        return drive.run(self.server, self.exchange)
+
+    def outcome(self) -> tuple[ChunkOutput, ...] | DordisError:
+        try:
+            return self.run()
+        except DordisError as error:
+            return error
+
+    def expected(self, outputs: tuple[ChunkOutput, ...]) -> tuple[np.ndarray, ...]:
+        """Return what the plaintext protocol gives on the same inputs, seeds, survivors, and noise that stayed."""
+        clients = {u: plaintext.PlaintextClient(u, x, self.seeds(u)) for u, x in self.inputs.items()}
+        gone = {
+            (u, "Contribute", chunk)
+            for chunk, output in enumerate(outputs)
+            for u in self.inputs
+            if u not in output.survivors
+        }
+        server = plaintext.PlaintextServer(
+            self.parameters, {chunk: output.stayed for chunk, output in enumerate(outputs)}
+        )
+        return drive.run(server, LocalExchange(clients, plaintext.REPLIES, _listed(gone)))
+
+    def seeds(self, u):
+        """Return the noise seeds that a client drew, to give them to its plaintext double."""
+        secrets = self.clients[u].state.secrets
+        return {chunk: plaintext.Seeds(own.base, own.removable) for chunk, own in secrets.items()}
+
+
+def random_inputs(parameters: Parameters, seed: int) -> dict[int, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {u: rng.integers(0, 2**parameters.bits, parameters.dim, dtype=np.uint32) for u in parameters.clients}
+
+
+def _listed(losses):
+    losses = frozenset(losses)
+    return lambda u, message: (u, type(message).__name__, getattr(message, "chunk", -1)) in losses

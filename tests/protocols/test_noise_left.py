@@ -1,0 +1,107 @@
+"""The noise in the output is exactly what must stay, whoever drops and whenever: recomputed from the seeds."""
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dordis.privacy.noise import noise
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols.parameters import agree_on
+from tests.protocols.rounds import Round
+
+CLIENTS, THRESHOLD, TOLERANCE, DIM = 6, 3, 3, 5
+
+
+def _parameters(scheme, chunks=1):
+    return agree_on(
+        run=bytes(32),
+        index=7,
+        clients=range(10, 10 + CLIENTS),
+        threshold=THRESHOLD,
+        tolerance=TOLERANCE,
+        colluders=1,
+        bits=24,
+        ends=[DIM * (chunk + 1) for chunk in range(chunks)],
+        scheme=scheme,
+        variances=[Fraction(1000 + chunk) for chunk in range(chunks)],
+    )
+
+
+def _zeros(p):
+    return {u: np.zeros(p.dim, np.uint32) for u in p.clients}
+
+
+def _components(p, session, chunk, u):
+    own, plan = session.clients[u].state.secrets[chunk], p.plans[chunk]
+    base = [noise(s, v, DIM).astype(np.int64) for s, v in zip(own.base, plan.base, strict=True)]
+    return base, [noise(s, v, DIM).astype(np.int64) for s, v in zip(own.removable, plan.removable, strict=True)]
+
+
+def _check(p, session, chunk, output, removed):
+    """The sum of zero inputs is the noise of U3 minus the removed components, in the ring."""
+    left = np.zeros(DIM, np.int64)
+    variance = Fraction(0)
+    for u in output.survivors:
+        base, removable = _components(p, session, chunk, u)
+        kept = [k for k in range(len(removable)) if k not in removed.get(u, ())]
+        left += sum(base, np.zeros(DIM, np.int64)) + sum((removable[k] for k in kept), np.zeros(DIM, np.int64))
+        variance += sum(p.plans[chunk].base) + sum(p.plans[chunk].removable[k] for k in kept)
+    assert np.array_equal(output.total, left % 2**24)
+    assert output.left == variance
+    return variance
+
+
+@pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT])
+@pytest.mark.parametrize("dropped", range(TOLERANCE + 1))
+def test_noise_left_is_the_target_whoever_drops_and_whoever_is_lost_later(scheme, dropped):
+    p = _parameters(scheme)
+    target = p.plans[0].kappa * p.plans[0].variance
+    clients = list(p.clients)
+    gone = clients[:dropped]
+    later = clients[dropped:]
+    for silent in [s for r in range(len(later) - THRESHOLD + 1) for s in combinations(later, r)]:
+        answering = [u for u in later if u not in silent]
+        for deaf in [d for r in range(len(answering) + 1) for d in combinations(answering, r)]:
+            losses = [(u, "CollectInput", 0) for u in gone]
+            losses += [(u, "Unmask", 0) for u in silent] + [(u, "RemoveNoise", 0) for u in deaf]
+            session = Round(p, _zeros(p), losses)
+            (output,) = session.run()
+            due = p.due(0, output.survivors)
+            short = len(answering) - len(deaf) < THRESHOLD
+            stayed = {u: due[u] for u in silent if due[u]} if short else {}
+            assert output.stayed == stayed
+            removed = {u: ks for u, ks in due.items() if u not in stayed}
+            variance = _check(p, session, 0, output, removed)
+            if stayed:
+                assert variance > target
+            else:
+                assert target <= variance <= target + Fraction(CLIENTS * (TOLERANCE + 1), 2**20)
+            assert output.charged >= p.plans[0].variance
+
+
+@pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT])
+def test_chunks_that_lose_different_clients_each_keep_their_own_target(scheme):
+    p = _parameters(scheme, chunks=4)
+    losses = [(10 + i, "CollectInput", chunk) for chunk in range(4) for i in range(chunk)]
+    losses += [(15, "Unmask", 0), (14, "Unmask", 2)]
+    session = Round(p, _zeros(p), losses)
+    for chunk, output in enumerate(session.run()):
+        assert len(output.survivors) == CLIENTS - chunk
+        variance = _check(p, session, chunk, output, p.due(chunk, output.survivors))
+        target = p.plans[chunk].kappa * p.plans[chunk].variance
+        assert target <= variance <= target + Fraction(CLIENTS * (TOLERANCE + 1), 2**20)
+
+
+def test_every_chunk_has_its_own_secrets():
+    p = _parameters(Scheme.EXACT, chunks=3)
+    session = Round(p, _zeros(p))
+    session.run()
+    everything = [
+        secret
+        for client in session.clients.values()
+        for own in client.state.secrets.values()
+        for secret in (own.masking, own.self_mask, own.token, *own.base, *own.removable)
+    ]
+    assert len(everything) == len(set(everything)) == CLIENTS * 3 * (3 + 1 + TOLERANCE)

@@ -1,0 +1,83 @@
+"""The codec takes one encoding of each message, of the kind expected, within the limit, and nothing else."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dordis import wire
+from dordis.errors import MalformedMessage
+from dordis.protocols.secagg.messages import REPLIES, CollectInput, MaskedInput, ShareKeys, Unmasking
+
+UPLOAD = MaskedInput(chunk=3, vector=b"abc", token=bytes(32))
+
+
+def test_a_message_survives_the_wire():
+    assert wire.decode(wire.encode(UPLOAD), MaskedInput) == UPLOAD
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+def test_truncated_bytes_are_refused(cut):
+    with pytest.raises(MalformedMessage):
+        wire.decode(wire.encode(UPLOAD)[:-cut], MaskedInput)
+
+
+def test_leftover_bytes_are_refused():
+    with pytest.raises(MalformedMessage):
+        wire.decode(wire.encode(UPLOAD) + b"\0", MaskedInput)
+
+
+def test_another_version_is_refused():
+    with pytest.raises(MalformedMessage, match="version"):
+        wire.decode(b"\x02" + wire.encode(UPLOAD)[1:], MaskedInput)
+
+
+def test_another_kind_is_refused():
+    with pytest.raises(MalformedMessage):
+        wire.decode(wire.encode(CollectInput(0)), MaskedInput)
+
+
+def test_a_long_message_is_refused_before_it_is_read():
+    with pytest.raises(MalformedMessage, match="limit"):
+        wire.decode(b"\x01" + b"\xff" * 100, MaskedInput, limit=50)
+
+
+def test_unknown_fields_are_refused():
+    raw = b"\x01" + msgspec.msgpack.encode({"type": "CollectInput", "chunk": 0, "more": 1})
+    with pytest.raises(MalformedMessage):
+        wire.decode(raw, CollectInput)
+
+
+def test_a_key_that_comes_twice_is_refused():
+    once = wire.encode(Unmasking(chunk=0, key_shares=b"", mask_shares=b"", seeds={1: b"x"}))
+    pair = b"\x01\xc4\x01x"
+    assert once.endswith(b"\x81" + pair)
+    with pytest.raises(MalformedMessage, match="one encoding"):
+        wire.decode(once[: -len(pair) - 1] + b"\x82" + pair + pair, Unmasking)
+
+
+def test_a_number_in_too_many_bytes_is_refused():
+    short = wire.encode(CollectInput(5))
+    assert short.endswith(b"\x05")
+    with pytest.raises(MalformedMessage, match="one encoding"):
+        wire.decode(short[:-1] + b"\xcd\x00\x05", CollectInput)
+
+
+@pytest.mark.parametrize("claim", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"])
+def test_an_announced_length_allocates_nothing(claim):
+    """Lists, maps and bytes of four thousand million entries are announced in five bytes."""
+    head = wire.encode(ShareKeys({}))
+    assert head.endswith(b"\x80")
+    with pytest.raises(MalformedMessage):
+        wire.decode(head[:-1] + claim, ShareKeys)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_refused(data):
+    for kind in (*REPLIES, *REPLIES.values()):
+        for raw in (data, b"\x01" + data):
+            try:
+                message = wire.decode(raw, kind)
+            except MalformedMessage:
+                continue
+            assert wire.encode(message) == raw
