@@ -6,6 +6,7 @@
     ├── InputError             the caller passed something unusable: the message says what to pass instead
     │   ├── MissingExtra       an optional dependency is not installed
     │   └── ParametersRefused  the parameters of a round break a rule, or this client's owner forbids them
+    │       └── ParticipationRefused  this client has taken part as often as its owner allows
     ├── CryptoError            a cryptographic object from elsewhere is not what it claims to be
     │   ├── InvalidKey         malformed or low-order public key
     │   ├── DecryptionFailed   the ciphertext, its key or its associated data were altered
@@ -43,6 +44,14 @@ class MissingExtra(InputError):
 
 class ParametersRefused(InputError):
     """The parameters of a round break a rule of the protocol or of the client's owner."""
+
+
+class ParticipationRefused(ParametersRefused):
+    """This client has taken part as often as its owner allows, over all runs and servers."""
+
+    def __init__(self, count: int, cap: int) -> None:
+        super().__init__(f"this client has taken part {count} times, its owner allows {cap}")
+        self.count, self.cap = count, cap
 
 
 class CryptoError(DordisError):

@@ -22,9 +22,19 @@ ClientId = NewType("ClientId", int)
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Anything that crosses the wire: a frozen value made of numbers, strings, bytes and maps.
 
-    Lists are not used: a decoder allocates the length they announce before it sees their content.
+    Lists are not used: a decoder allocates the length they announce before it sees their content.  Maps are in the
+    order of their keys, so that a message has one encoding.
     """
 
+    def __post_init__(self) -> None:
+        """Refuse a map out of order, made here or decoded."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, dict) and list(value) != sorted(value):
+                raise ValueError(f"{name} is not in the order of its keys")
+
+
+ENCODER = msgspec.msgpack.Encoder()
 
 Requests = Mapping[ClientId, Message]
 Replies = Iterable[tuple[ClientId, Message]]
@@ -91,6 +101,12 @@ class Journal(Protocol):
         ...
 
 
+def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
+    """A request that was answered before is the same now: nobody gets two answers for one stage."""
+    if claimed != digest:
+        raise UnexpectedRequest(f"another request than this one was answered at {key}")
+
+
 class MemoryJournal:
     """A journal that lasts as long as the process: for simulations and tests."""
 
@@ -105,8 +121,7 @@ class MemoryJournal:
         if key not in self._claims:
             self._claims[key] = (digest, *respond())
         claimed, state, reply = self._claims[key]
-        if claimed != digest:
-            raise UnexpectedRequest(f"another request than this one was answered at {key}")
+        check_same_request(key, claimed, digest)
         return state, reply
 
     def close(self) -> None:
@@ -182,13 +197,14 @@ class ProtocolClient(ABC, Generic[State]):
         fresh: list[Message] = []
 
         def respond() -> tuple[bytes, bytes]:
-            self._check_turn(lane, place)
+            check_turn(self._entries(lane), self.state.passed.get(lane, 0), place)
+            check_setup_complete(lane, self.state.passed.get(SETUP, 0), len(self.setup))
             fresh.append(entry.respond(request))
             self.state.passed[lane] = place + 1
             self.state.answered += 1
-            return msgspec.msgpack.encode(self.state), msgspec.msgpack.encode(fresh[0])
+            return ENCODER.encode(self.state), ENCODER.encode(fresh[0])
 
-        digest = hashlib.sha256(msgspec.msgpack.encode(request)).digest()
+        digest = hashlib.sha256(ENCODER.encode(request)).digest()
         state, reply = self._journal.claim(f"{lane}/{type(request).__name__}", digest, respond)
         if fresh:
             return fresh[0]
@@ -215,9 +231,14 @@ class ProtocolClient(ABC, Generic[State]):
     def _entries(self, lane: int) -> Sequence[On[Any]]:
         return self.setup if lane == SETUP else self.routine
 
-    def _check_turn(self, lane: int, place: int) -> None:
-        """Refuse a request before its turn, after it, or before the set-up is complete."""
-        entries, passed = self._entries(lane), self.state.passed.get(lane, 0)
-        in_turn = passed <= place and all(entry.optional for entry in entries[passed:place])
-        if not in_turn or (lane != SETUP and self.state.passed.get(SETUP, 0) < len(self.setup)):
-            raise UnexpectedRequest(f"{entries[place].request.__name__} is out of turn")
+
+def check_turn(entries: Sequence[On[Any]], passed: int, place: int) -> None:
+    """A request comes in its turn: not again, and not before another that cannot be left out."""
+    if place < passed or not all(entry.optional for entry in entries[passed:place]):
+        raise UnexpectedRequest(f"{entries[place].request.__name__} is out of turn")
+
+
+def check_setup_complete(lane: int, passed: int, needed: int) -> None:
+    """No chunk begins before the set-up is complete."""
+    if lane != SETUP and passed < needed:
+        raise UnexpectedRequest("the set-up is not complete")

@@ -96,3 +96,15 @@ def test_wrong_lengths_are_refused(size):
 def test_keys_come_from_the_given_entropy():
     assert agreement.generate(lambda size: b"\x05" * size) == b"\x05" * 32
     assert agreement.generate() != agreement.generate()
+
+
+def test_validation_refuses_low_order_points_and_all_but_the_canonical_form():
+    for point in LOW_ORDER:
+        for top in (0, 0x80):
+            with pytest.raises(InvalidKey):
+                agreement.validate(point[:-1] + bytes([point[-1] | top]))
+    public = agreement.public(PRIVATE)
+    agreement.validate(public)
+    for other in (public[:-1] + bytes([public[-1] | 0x80]), (PRIME + 9).to_bytes(32, "little")):
+        with pytest.raises(InvalidKey, match="canonical"):
+            agreement.validate(other)

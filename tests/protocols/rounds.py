@@ -1,11 +1,14 @@
 """Run whole rounds in tests: scripted losses, and what the output must be, from the plaintext protocol."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from dordis import drive
+from dordis.crypto import signature
 from dordis.errors import DordisError
 from dordis.protocols import plaintext
 from dordis.protocols.parameters import Parameters
@@ -29,9 +32,9 @@ class Round:
 
     def __post_init__(self):
         for u, x in self.inputs.items():
-            self.clients.setdefault(u, SecAggClient(u, x))
+            self.clients.setdefault(u, make_client(self.parameters, u, x))
         self.exchange = LocalExchange(self.clients, REPLIES, _listed(self.lost_requests), _listed(self.lost_replies))
-        self.server = SecAggServer(self.parameters)
+        self.server = SecAggServer(self.parameters, registry(self.parameters))
 
     def run(self) -> tuple[ChunkOutput, ...]:
         return drive.run(self.server, self.exchange)
@@ -60,6 +63,37 @@ class Round:
         """Return the noise seeds that a client drew, to give them to its plaintext double."""
         secrets = self.clients[u].state.secrets
         return {chunk: plaintext.Seeds(own.base, own.removable) for chunk, own in secrets.items()}
+
+
+class Trusting:
+    """An owner who consents to everything."""
+
+    def consent(self, parameters, proofs):
+        pass
+
+    def attend(self, parameters):
+        pass
+
+
+def make_client(parameters: Parameters, u: int, x: np.ndarray, **options) -> SecAggClient:
+    """Make a client with what the mode of the round needs."""
+    if parameters.is_malicious:
+        options = {"owner": Trusting(), "signing": signing_key(u), "registry": registry(parameters)} | options
+    return SecAggClient(u, x, **options)
+
+
+@cache
+def signing_key(u: int) -> bytes:
+    return hashlib.sha256(b"a signing key for tests of client %d" % u).digest()
+
+
+@cache
+def public_key(u: int) -> bytes:
+    return signature.public(signing_key(u))
+
+
+def registry(parameters: Parameters) -> dict[int, bytes]:
+    return {u: public_key(u) for u in parameters.clients} if parameters.is_malicious else {}
 
 
 def random_inputs(parameters: Parameters, seed: int) -> dict[int, np.ndarray]:

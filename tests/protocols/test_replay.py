@@ -6,18 +6,18 @@ import msgspec
 import pytest
 
 from dordis import drive, wire
-from dordis.errors import Aborted, DordisError, UnexpectedRequest
+from dordis.errors import Aborted, DordisError, InputError, UnexpectedRequest
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import MemoryJournal
-from dordis.protocols.parameters import agree_on
+from dordis.protocols.parameters import MALICIOUS, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.client import SecAggState
-from dordis.protocols.secagg.messages import REPLIES, CollectInput, RemoveNoise, ShareKeys, Unmask
+from dordis.protocols.secagg.messages import REPLIES, Agree, CollectInput, RemoveNoise, ShareKeys, Unmask
 from dordis.simulation.exchange import LocalExchange
-from tests.protocols.rounds import Round, random_inputs
+from tests.protocols.rounds import Round, make_client, random_inputs, registry
 
 P = agree_on(
-    run=bytes(32), index=3, clients=range(5), threshold=3, tolerance=2, bits=16, ends=[4, 9],
+    mode=MALICIOUS, run=bytes(32), index=3, clients=range(6), threshold=4, tolerance=2, bits=16, ends=[4, 9],
     scheme=Scheme.SINGLE, variances=[5, 7],
 )  # fmt: skip
 WATCHED = 2
@@ -45,19 +45,19 @@ def recorded():
     """Return a finished round's log of one client, its journal and its input."""
     inputs = random_inputs(P, 1)
     journal = MemoryJournal()
-    recorder = Recorder(SecAggClient(WATCHED, inputs[WATCHED], journal))
+    recorder = Recorder(make_client(P, WATCHED, inputs[WATCHED], journal=journal))
     session = Round(P, inputs, LOSSES)
     clients = {**session.clients, WATCHED: recorder}
     lost = frozenset(LOSSES)
     exchange = LocalExchange(clients, REPLIES, lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost)
-    drive.run(SecAggServer(P), exchange)
+    drive.run(SecAggServer(P, registry(P)), exchange)
     assert not exchange.errors
     assert {type(request) for request, _, _ in recorder.log} == set(REPLIES)
     return recorder, journal, inputs[WATCHED]
 
 
 def _restore(state, journal, vector):
-    return SecAggClient(WATCHED, vector, journal, msgspec.msgpack.decode(state, type=SecAggState))
+    return make_client(P, WATCHED, vector, journal=journal, state=msgspec.msgpack.decode(state, type=SecAggState))
 
 
 def test_the_same_request_gets_the_same_bytes(recorded):
@@ -96,7 +96,10 @@ def _altered(request):
         case CollectInput():
             return None
         case Unmask():
-            return Unmask(request.chunk, P.pack(set(P.unpack(request.survivors)) ^ {4}))
+            return Unmask(request.chunk, P.pack(set(P.unpack(request.survivors)) ^ {4}), request.signatures)
+        case Agree():
+            survivors = P.unpack(request.survivors)
+            return Agree(request.chunk, P.pack(survivors[1:]), request.tokens[32:])
         case RemoveNoise():
             return RemoveNoise(request.chunk, P.pack({u for u in P.clients if P.due(1, P.clients)[u]} - {OWING}))
     return msgspec.structs.replace(request, **_other_field(request))
@@ -127,17 +130,17 @@ def test_another_request_for_an_answered_stage_aborts_for_good(recorded, older_c
 
 
 def _copy(client, journal, vector):
-    return SecAggClient(WATCHED, vector, journal, deepcopy(client.state))
+    return make_client(P, WATCHED, vector, journal=journal, state=deepcopy(client.state))
 
 
-@pytest.mark.parametrize("place", range(1, 8))
+@pytest.mark.parametrize("place", range(1, 9))
 def test_a_request_out_of_turn_aborts(recorded, place):
     recorder, _, vector = recorded
     requests = [request for request, _, _ in recorder.log]
     early = requests[place]
     if isinstance(early, CollectInput):
         return  # the other chunk's turn is not this chunk's
-    client = SecAggClient(WATCHED, vector)
+    client = make_client(P, WATCHED, vector)
     for request in requests[: place - 1]:
         if type(request).__name__ == "AdvertiseKeys":
             client.handle(request)
@@ -148,7 +151,7 @@ def test_a_request_out_of_turn_aborts(recorded, place):
 
 
 def test_an_upload_before_the_set_up_is_refused():
-    client = SecAggClient(WATCHED, random_inputs(P, 1)[WATCHED])
+    client = make_client(P, WATCHED, random_inputs(P, 1)[WATCHED])
     with pytest.raises(DordisError):
         client.handle(CollectInput(0))
 
@@ -173,3 +176,9 @@ def test_no_secret_is_shown(recorded):
     state = recorder.client.state
     for shown in (repr(state), str(state), repr(state.secrets), repr(recorder.client)):
         assert "\\x" not in shown
+
+
+def test_a_client_is_not_restored_without_its_journal(recorded):
+    recorder, _, vector = recorded
+    with pytest.raises(InputError, match="journal"):
+        SecAggClient(WATCHED, vector, state=recorder.client.state)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dordis import __version__
-from dordis.errors import DordisError
+from dordis.errors import DordisError, InputError
 
 # Plain tracebacks, because pretty ones may print local variables, and those may be secrets.
 app = typer.Typer(name="dordis", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -50,9 +50,29 @@ def _dordis(
 @app.command("demo")
 def _demo(
     clients: Annotated[int, typer.Option(help="How many clients take part.")] = 50,
-    dropped: Annotated[int, typer.Option(help="How many of them vanish before they upload.")] = 5,
+    dropped: Annotated[int, typer.Option(help="How many of them vanish on the way.")] = 5,
 ) -> None:
     """Compute a private mean over simulated clients, some of which drop out."""
     from dordis.cli.demo import demo
 
     demo(clients, dropped)
+
+
+@app.command("plan")
+def _plan(
+    clients: Annotated[int, typer.Option(help="How many clients a round has.")],
+    graph: Annotated[bool, typer.Option("--graph", help="Plan the graph of SecAgg+.")] = False,
+    dropout: Annotated[float | None, typer.Option(help="Which part of them may drop out; 0.1 if not given.")] = None,
+    tolerance: Annotated[int | None, typer.Option(help="How many of them may drop out, instead of --dropout.")] = None,
+    colluders: Annotated[int, typer.Option(help="How many of them may collude with the server.")] = 1,
+    mode: Annotated[
+        str, typer.Option(help="semi-honest or malicious: the server that is guarded against.")
+    ] = "malicious",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Choose the parameters of a round; for now those of the graph, with --graph."""
+    if not graph:
+        raise InputError("plan needs --graph: there is nothing else to plan yet")
+    from dordis.cli.graph import plan
+
+    plan(clients, dropout, tolerance, colluders, mode, as_json)

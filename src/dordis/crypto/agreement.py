@@ -12,6 +12,12 @@ from dordis.errors import InputError, InvalidKey
 
 KEY_BYTES = 32
 
+_P = 2**255 - 19
+_ORDER_8 = 325606250916557431795983626356110631294008115727848805560023387167927233504
+_ORDER_8_TWIN = 39382357235489614581723060781553021112529911719440698176882885853963445705823
+_LOW_ORDER = frozenset({0, 1, _P - 1, _ORDER_8, _ORDER_8_TWIN})
+"""The u-coordinates of all points of low order on the curve and its twist."""
+
 
 def generate(entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
     """Draw a private key."""
@@ -26,16 +32,30 @@ def public(private: bytes) -> bytes:
     return crypto_scalarmult_base(private)
 
 
+def validate(peer_public: bytes) -> None:
+    """Refuse a public key that is not written in the one canonical way, or is of low order."""
+    _check_public(peer_public)
+    u = int.from_bytes(peer_public, "little")
+    if u >= _P:
+        raise InvalidKey("the X25519 public key is not in its canonical form")
+    if u in _LOW_ORDER:
+        raise InvalidKey("the X25519 public key is a point of low order")
+
+
 def agree(private: bytes, peer_public: bytes) -> bytes:
     """Compute the raw secret shared with a peer: derive keys from it, never use it as one."""
     _check_private(private)
-    if len(peer_public) != KEY_BYTES:
-        raise InvalidKey(f"an X25519 public key has {KEY_BYTES} bytes, got {len(peer_public)}")
+    _check_public(peer_public)
     try:
         return crypto_scalarmult(private, peer_public)
     except nacl.exceptions.RuntimeError:
         # libsodium fails exactly when the output would be all zero, that is for points of low order.
         raise InvalidKey("the X25519 public key is a point of low order") from None
+
+
+def _check_public(peer_public: bytes) -> None:
+    if len(peer_public) != KEY_BYTES:
+        raise InvalidKey(f"an X25519 public key has {KEY_BYTES} bytes, got {len(peer_public)}")
 
 
 def _check_private(private: bytes) -> None:

@@ -11,7 +11,7 @@ from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 
-from dordis.errors import ParametersRefused
+from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
 
 
@@ -124,6 +124,8 @@ class NoisePlan:
 
         `context` names the round, the chunk and the parameters; in `single` it decides, with the ids, who is chosen.
         """
+        if len(set(survivors)) != len(survivors) or len(survivors) > self.clients:
+            raise InputError(f"the survivors of a round of {self.clients} clients are distinct and not more than that")
         excess = self.tolerance - (self.clients - len(survivors))
         if not self.removable or excess <= 0:
             return dict.fromkeys(survivors, ())

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from fractions import Fraction
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 
@@ -17,11 +18,15 @@ from dordis.errors import MalformedMessage, ParametersRefused
 from dordis.privacy.cell_table import TABLES
 from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction
 from dordis.protocol import ClientId, Message
+from dordis.protocols import graph
+from dordis.protocols.neighbourhood import check_neighbourhood
 
 SEMI_HONEST = "semi-honest"
+MALICIOUS = "malicious"
 RUN_BYTES, INDEX_BYTES = 32, 8
 LARGEST_ID = 2**63 - 1
 _WORD = 8
+_LONGEST_FRACTION = 64
 
 
 class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,13 +43,17 @@ class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Parameters(Message, frozen=True, dict=True):
     """The parameters of one round; `members` and `ends` are little-endian words of eight bytes.
 
-    `round` is the run id followed by the round's index; `ends` are the coordinates at which the chunks end;
-    `variances` holds sigma*^2 of each chunk as a fraction; `tables` is the hash of the noise tables.
+    `round` is the run id followed by the round's index; `quorum` is the least number of clients at any stage, q, and
+    `threshold` the shares that rebuild a secret, t or t_k: on the complete graph, of degree 0, they are the same;
+    `ends` are the coordinates at which the chunks end; `variances` holds sigma*^2 of each chunk as a fraction;
+    `tables` is the hash of the noise tables.
     """
 
     mode: str
     round: bytes
     members: bytes
+    quorum: int
+    degree: int
     threshold: int
     tolerance: int
     colluders: int
@@ -73,6 +82,30 @@ class Parameters(Message, frozen=True, dict=True):
     def rank(self) -> dict[ClientId, int]:
         """Return the place of each client in U."""
         return {u: i for i, u in enumerate(self.clients)}
+
+    @property
+    def run(self) -> bytes:
+        """Return the run id."""
+        return self.round[:RUN_BYTES]
+
+    @property
+    def index(self) -> int:
+        """Return the round's index in its run."""
+        return int.from_bytes(self.round[RUN_BYTES:], "big")
+
+    @property
+    def is_malicious(self) -> bool:
+        """Tell whether the server is taken to be malicious: then everything that matters is signed."""
+        return self.mode == MALICIOUS
+
+    @cached_property
+    def neighbourhoods(self) -> dict[ClientId, frozenset[ClientId]]:
+        """Return for each client those who share masks and secrets with it, and itself."""
+        everyone = frozenset(self.clients)
+        if self.degree == 0:
+            return dict.fromkeys(self.clients, everyone)
+        joined = graph.neighbours(self.clients, self.degree, graph.seed(self.beacon, self.digest))
+        return {u: frozenset((u, *vs)) for u, vs in joined.items()}
 
     def point(self, client: ClientId) -> int:
         """Return the client's evaluation point for secret sharing."""
@@ -130,9 +163,11 @@ def agree_on(
     threshold: int,
     bits: int,
     ends: Collection[int],
+    quorum: int | None = None,
+    degree: int = 0,
     tolerance: int | None = None,
     colluders: int = 1,
-    scheme: Scheme = Scheme.NONE,
+    scheme: Scheme | None = None,
     variances: Collection[Fraction | int] | None = None,
     fraction: int | None = None,
     reserve: int = 0,
@@ -143,15 +178,21 @@ def agree_on(
 ) -> Parameters:
     """Write down and check the parameters of a round; what is left out takes its default.
 
-    The default tolerance is floor(0.8 (n - t)): room for losses after the upload.
+    The default tolerance leaves room for losses after the upload: floor(0.8 (n - t)), on SecAgg+ floor(0.1 n).
+    Noise is divided by the scheme `single` where variances are given.
     """
     n, chunks = len(clients), len(ends)
-    tolerance = 4 * (n - threshold) // 5 if tolerance is None else tolerance
+    if tolerance is None:
+        tolerance = n // 10 if degree else 4 * (n - threshold) // 5
+    if scheme is None:
+        scheme = Scheme.NONE if variances is None else Scheme.SINGLE
     variances = [Fraction(0)] * chunks if variances is None else list(variances)
     draft = Parameters(
         mode=mode,
-        round=run + index.to_bytes(INDEX_BYTES, "big"),
+        round=run + _word(index, "big"),
         members=_pack(sorted(clients)),
+        quorum=threshold if quorum is None else quorum,
+        degree=degree,
         threshold=threshold,
         tolerance=tolerance,
         colluders=colluders,
@@ -175,6 +216,11 @@ def agree_on(
 def check(parameters: Parameters) -> None:
     """Refuse parameters that break a rule; the server does at configuration, every client at set-up."""
     check_rules(parameters)
+    check_tables(parameters)
+
+
+def check_tables(parameters: Parameters) -> None:
+    """Check that the noise is drawn from the tables that this program builds; that can take seconds."""
     if parameters.tables != table_hash(parameters):
         raise ParametersRefused("the noise tables of this round are not the ones this program builds")
 
@@ -189,7 +235,7 @@ def check_rules(parameters: Parameters) -> None:
 
 def check_identity(parameters: Parameters) -> None:
     """Check the mode, the round id, and that U is sorted without repetition."""
-    if parameters.mode != SEMI_HONEST:
+    if parameters.mode not in (SEMI_HONEST, MALICIOUS):
         raise ParametersRefused(f"there is no mode '{parameters.mode}'")
     if len(parameters.round) != RUN_BYTES + INDEX_BYTES:
         raise ParametersRefused(f"a round id has {RUN_BYTES} bytes of run and {INDEX_BYTES} of index")
@@ -201,16 +247,43 @@ def check_identity(parameters: Parameters) -> None:
 
 
 def check_thresholds(parameters: Parameters) -> None:
-    """Check t, T and T_C against each other."""
-    n, t, T, T_C = len(parameters.clients), parameters.threshold, parameters.tolerance, parameters.colluders
-    if not 1 <= t <= n:
-        raise ParametersRefused(f"the threshold t = {t} must lie in 1..{n}")
-    if T_C < 0 or t <= T_C:
-        raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than the threshold t = {t}")
-    if not 0 <= T <= n - t:
-        raise ParametersRefused(f"the dropout tolerance T = {T} must lie in 0..n - t = {n - t}")
+    """Check q (t on the complete graph), T and T_C against each other."""
+    n, q, T, T_C = len(parameters.clients), parameters.quorum, parameters.tolerance, parameters.colluders
+    if not 1 <= q <= n:
+        raise ParametersRefused(f"the quorum {q} must lie in 1..{n}")
+    if T_C < 0 or q <= T_C:
+        raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than the quorum {q}")
+    if not 0 <= T <= n - q:
+        raise ParametersRefused(f"the dropout tolerance T = {T} must lie in 0..{n - q}, n less the quorum")
     if n - T <= T_C:
         raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than n - T = {n - T}")
+    check_majority(parameters)
+    check_graph(parameters)
+
+
+def check_majority(parameters: Parameters) -> None:
+    """Against a malicious server two quorums must have an honest client in common: 2q > n + T_C."""
+    n, q, T_C = len(parameters.clients), parameters.quorum, parameters.colluders
+    if parameters.is_malicious and 2 * q <= n + T_C:
+        raise ParametersRefused(f"against a malicious server the quorum must exceed (n + T_C) / 2, not be {q}")
+
+
+def check_graph(parameters: Parameters) -> None:
+    """Check the share threshold against the graph."""
+    n, k = len(parameters.clients), parameters.degree
+    if k == 0 and parameters.threshold != parameters.quorum:
+        raise ParametersRefused("on the complete graph the quorum is the threshold of the shares")
+    if k:
+        check_neighbourhood(
+            n, parameters.tolerance, parameters.colluders, parameters.mode, parameters.quorum, k, parameters.threshold
+        )
+        check_unpredictable(parameters)
+
+
+def check_unpredictable(parameters: Parameters) -> None:
+    """A sparse graph depends on a beacon: whoever could choose its circle would surround a client with colluders."""
+    if len(parameters.beacon) < graph.BEACON_BYTES:
+        raise ParametersRefused(f"a sparse graph needs a beacon of {graph.BEACON_BYTES} bytes")
 
 
 def check_vector(parameters: Parameters) -> None:
@@ -233,7 +306,8 @@ def check_noise(parameters: Parameters) -> None:
     if parameters.fraction < 1:
         raise ParametersRefused(f"c must be at least 1, not {parameters.fraction}")
     for text in parameters.variances.values():
-        if not text.replace("/", "", 1).isdecimal() or text != str(_fraction(text)):
+        written = text.replace("/", "", 1).isdecimal() and len(text) <= _LONGEST_FRACTION
+        if not written or text != str(_fraction(text)):
             raise ParametersRefused("a noise variance is written as a reduced fraction, like 7/1048576")
     assert parameters.plans  # noqa: S101  building them checks them
 
@@ -247,12 +321,19 @@ def table_hash(parameters: Parameters) -> bytes:
 def _fraction(text: str) -> Fraction | None:
     try:
         return Fraction(text)
-    except ZeroDivisionError:
+    except (ValueError, ZeroDivisionError):
         return None
 
 
 def _pack(numbers: Iterable[int]) -> bytes:
-    return b"".join(number.to_bytes(_WORD, "little") for number in numbers)
+    return b"".join(_word(number, "little") for number in numbers)
+
+
+def _word(number: int, order: Literal["little", "big"]) -> bytes:
+    try:
+        return number.to_bytes(_WORD, order)
+    except OverflowError:
+        raise ParametersRefused(f"ids, ends of chunks and the round's index lie in 0..2^64 - 1, not {number}") from None
 
 
 def _unpack(words: bytes) -> tuple[int, ...]:

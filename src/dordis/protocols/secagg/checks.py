@@ -1,13 +1,16 @@
 """What a client insists on before it answers: each check is one function, so that a test can take it out and see."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from itertools import chain
 
+from dordis.crypto import agreement
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, TooManyDropouts
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg.masking import KEY_BYTES, split
+from dordis.protocols.secagg import statements
+from dordis.protocols.secagg.masking import KEY_BYTES, split, token_hash
 from dordis.protocols.secagg.messages import Advertisement
+from dordis.protocols.secagg.statements import Registry
 
 
 def check_member(parameters: Parameters, me: ClientId) -> None:
@@ -29,9 +32,9 @@ def check_present(members: Set[int], me: ClientId, what: str) -> None:
 
 
 def check_enough(members: Set[int], parameters: Parameters, what: str) -> None:
-    """These clients are at least t."""
-    if len(members) < parameters.threshold:
-        raise ProtocolError(f"{what} has {len(members)} clients, fewer than the threshold {parameters.threshold}")
+    """These clients are at least t; on SecAgg+, at least q."""
+    if len(members) < parameters.quorum:
+        raise ProtocolError(f"{what} has {len(members)} clients, fewer than the quorum of {parameters.quorum}")
 
 
 def check_tolerated(members: Set[int], parameters: Parameters) -> None:
@@ -47,17 +50,78 @@ def check_own_keys(advertisements: Mapping[int, Advertisement], me: ClientId, ow
         raise ProtocolError("my own keys were altered in the broadcast")
 
 
+def check_registered(parameters: Parameters, registry: Registry) -> None:
+    """Every client of the round is in the registry that I was given."""
+    if not registry.keys() >= parameters.rank.keys():
+        raise ParametersRefused("the round has clients that are not in the registry")
+
+
+def check_keys_signed(advertisements: Mapping[int, Advertisement], parameters: Parameters, registry: Registry) -> None:
+    """Everyone signed its keys, for this round and these parameters."""
+    for u, advertisement in advertisements.items():
+        statement = statements.keys(parameters, ClientId(u), advertisement)
+        statements.verify(registry, ClientId(u), statement, advertisement.signature)
+
+
+def check_tokens(
+    survivors: Iterable[ClientId],
+    tokens: bytes,
+    advertisements: Mapping[int, Advertisement],
+    parameters: Parameters,
+    chunk: int,
+) -> None:
+    """Everyone in U3 uploaded: the server shows the token that only came with the upload."""
+    everyone = tuple(survivors)
+    for u, token in zip(everyone, split(tokens, KEY_BYTES, len(everyone)), strict=True):
+        expected = split(advertisements[u].tokens, KEY_BYTES, len(parameters.chunks))[chunk]
+        if token_hash(parameters, chunk, u, token) != expected:
+            raise ProtocolError(f"there is no proof that client {u} uploaded")
+
+
+def check_same_survivors(signed: bytes | None, asked: bytes) -> None:
+    """I unmask for the very U3 that I signed."""
+    if signed != asked:
+        raise ProtocolError("this U3 is not the one I signed")
+
+
+def check_quorum_signed(
+    parameters: Parameters, chunk: int, survivors: bytes, signatures: Mapping[int, bytes], registry: Registry
+) -> None:
+    """A quorum of U3 signed this U3; a signer counts once."""
+    signers = signatures.keys()
+    check_subset(signers, set(parameters.unpack(survivors)), "the quorum")
+    check_enough(signers, parameters, "the quorum")
+    statement = statements.survivors(parameters, chunk, survivors)
+    for u, signed in signatures.items():
+        statements.verify(registry, ClientId(u), statement, signed)
+
+
+def check_neighbours(members: Set[int], parameters: Parameters, me: ClientId) -> None:
+    """Enough of my neighbourhood is in U2: fewer could be cut off from the rest together with me."""
+    present = len(parameters.neighbourhoods[me] & members)
+    if present < parameters.threshold:
+        raise ProtocolError(f"{present} of my neighbourhood are left, fewer than {parameters.threshold}")
+
+
+def check_delivered(senders: Set[int], expected: Set[int]) -> None:
+    """There is a ciphertext from every other member of U2 in my neighbourhood, and from nobody else."""
+    if senders != expected:
+        raise ProtocolError("the ciphertexts delivered are not those of U2")
+
+
 def check_keys_well_formed(advertisements: Mapping[int, Advertisement], parameters: Parameters) -> None:
-    """Everyone has one channel key, and a masking key and a token hash for each chunk."""
+    """Everyone has one channel key, and a masking key and a token hash for each chunk; no key is of low order."""
     chunks = len(parameters.chunks)
     for advertisement in advertisements.values():
         fields = (advertisement.channel, advertisement.masking, advertisement.tokens)
         if tuple(map(len, fields)) != (KEY_BYTES, KEY_BYTES * chunks, KEY_BYTES * chunks):
             raise MalformedMessage("an advertisement has keys of the wrong number or length")
+        for key in (advertisement.channel, *split(advertisement.masking, KEY_BYTES, chunks)):
+            agreement.validate(key)
 
 
 def check_keys_distinct(advertisements: Mapping[int, Advertisement], parameters: Parameters) -> None:
-    """No key occurs twice: a copied key would make two masks or two channels the same."""
+    """No key occurs twice: whoever copies a key does not know its private half, and is up to something."""
     chunks = len(parameters.chunks)
     keys = list(
         chain.from_iterable(

@@ -5,25 +5,27 @@ chunk left.
 """
 
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
-from dordis.crypto import agreement, prg, sharing
-from dordis.errors import DecryptionFailed, InputError, ProtocolError, SharingError
+from dordis.crypto import agreement, prg, sharing, signature
+from dordis.errors import DecryptionFailed, InputError, ParametersRefused, ProtocolError, SharingError
 from dordis.kernels.packing import pack
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId, ClientState, Journal, MemoryJournal, On, ProtocolClient
 from dordis.protocols import parameters as rules
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg import checks, masking
+from dordis.protocols.secagg import checks, masking, statements
 from dordis.protocols.secagg.escrow import Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, Channel, Entropy, split
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     Advertisement,
+    Agree,
+    Agreement,
     CollectInput,
     DeliverShares,
     EncryptedShares,
@@ -35,6 +37,7 @@ from dordis.protocols.secagg.messages import (
     Unmask,
     Unmasking,
 )
+from dordis.protocols.secagg.statements import Registry
 
 
 class Secrets(msgspec.Struct, frozen=True):
@@ -69,14 +72,31 @@ class SecAggState(ClientState):
     advertisements: dict[int, Advertisement] = msgspec.field(default_factory=dict)
     own_shares: bytes = b""
     shares: dict[int, bytes] = msgspec.field(default_factory=dict)
+    members: bytes = b""
     accused: bool = False
     survivors: dict[int, bytes] = msgspec.field(default_factory=dict)
 
     __repr__ = ClientState.__repr__
 
 
+class Owner(Protocol):
+    """Whoever the client answers to; both may raise, and then nothing leaves."""
+
+    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
+        """Accept the round: its parameters, and that its clients were selected as they should be."""
+        ...
+
+    def attend(self, parameters: Parameters) -> None:
+        """Count a participation, durably, before the first upload of the round; again for the same round: once."""
+        ...
+
+
 class SecAggClient(ProtocolClient[SecAggState]):
-    """One client in one round; `vector` is its input over Z_{2^b}, encoded and rounded as a whole."""
+    """One client in one round; `vector` is its input over Z_{2^b}, encoded and rounded as a whole.
+
+    Against a malicious server it needs an owner who verifies the selection, its private `signing` key, and the
+    `registry` of everyone's public ones.
+    """
 
     def __init__(
         self,
@@ -85,11 +105,19 @@ class SecAggClient(ProtocolClient[SecAggState]):
         journal: Journal | None = None,
         state: SecAggState | None = None,
         entropy: Entropy = secrets.token_bytes,
+        owner: Owner | None = None,
+        signing: bytes = b"",
+        registry: Registry | None = None,
     ) -> None:
-        super().__init__(state or SecAggState(), journal or MemoryJournal())
+        if state is not None and journal is None:
+            raise InputError("a client is restored together with its journal: without it, it would answer twice")
+        super().__init__(state or SecAggState(), MemoryJournal() if journal is None else journal)
         self.me = me
         self._vector = vector
         self._entropy = entropy
+        self._owner = owner
+        self._signing = signing
+        self._registry = registry or {}
 
     @property
     def setup(self) -> Sequence[On[Any]]:
@@ -102,9 +130,10 @@ class SecAggClient(ProtocolClient[SecAggState]):
 
     @property
     def routine(self) -> Sequence[On[Any]]:
-        """Return stages 2, 4 and 5, for every chunk."""
+        """Return stages 2 to 5, for every chunk."""
         return (
             On(CollectInput, MaskedInput, self.mask_input),
+            On(Agree, Agreement, self.agree, optional=not self._parameters.is_malicious),
             On(Unmask, Unmasking, self.unmask),
             On(RemoveNoise, NoiseShares, self.share_noise, optional=True),
         )
@@ -123,8 +152,10 @@ class SecAggClient(ProtocolClient[SecAggState]):
     def advertise_keys(self, request: AdvertiseKeys) -> Advertisement:
         """Stage 0: accept the parameters, make all secrets of the round, show the public keys."""
         parameters = request.parameters
-        rules.check(parameters)
+        rules.check_rules(parameters)
         checks.check_member(parameters, self.me)
+        self._consent(parameters, request.proofs)
+        rules.check_tables(parameters)
         prg.check_ring(self._vector, parameters.bits)
         if self._vector.size != parameters.dim:
             raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {self._vector.size}")
@@ -132,6 +163,15 @@ class SecAggClient(ProtocolClient[SecAggState]):
         self.state.channel = agreement.generate(self._entropy)
         self.state.secrets = {chunk: self._make_secrets(chunk) for chunk in range(self.chunks)}
         return self._advertisement()
+
+    def _consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
+        """Ask the owner; against a malicious server there must be one, and keys to sign and to verify with."""
+        if parameters.is_malicious:
+            if self._owner is None or not self._signing:
+                raise ParametersRefused("a malicious server is faced only with an owner's consent and a signing key")
+            checks.check_registered(parameters, self._registry)
+        if self._owner is not None:
+            self._owner.consent(parameters, proofs)
 
     def _make_secrets(self, chunk: int) -> Secrets:
         escrow = Escrow(self._parameters, chunk)
@@ -146,11 +186,17 @@ class SecAggClient(ProtocolClient[SecAggState]):
     def _advertisement(self) -> Advertisement:
         own = [self.state.secrets[chunk] for chunk in range(self.chunks)]
         hashes = (masking.token_hash(self._parameters, chunk, self.me, s.token) for chunk, s in enumerate(own))
-        return Advertisement(
+        unsigned = Advertisement(
             channel=agreement.public(self.state.channel),
             masking=b"".join(agreement.public(s.masking) for s in own),
             tokens=b"".join(hashes),
         )
+        signed = self._sign(statements.keys(self._parameters, self.me, unsigned))
+        return msgspec.structs.replace(unsigned, signature=signed)
+
+    def _sign(self, statement: bytes) -> bytes:
+        """Sign a statement; in the semi-honest mode nothing is signed."""
+        return signature.sign(self._signing, statement) if self._parameters.is_malicious else b""
 
     def share_keys(self, request: ShareKeys) -> EncryptedShares:
         """Stage 1: share every secret of every chunk among U1, and commit to it."""
@@ -162,8 +208,11 @@ class SecAggClient(ProtocolClient[SecAggState]):
         checks.check_keys_well_formed(advertisements, parameters)
         checks.check_own_keys(advertisements, self.me, self._advertisement())
         checks.check_keys_distinct(advertisements, parameters)
+        if parameters.is_malicious:
+            checks.check_keys_signed(advertisements, parameters, self._registry)
         self.state.advertisements = advertisements
-        peers = sorted(ClientId(u) for u in u1)
+        peers = sorted(parameters.neighbourhoods[self.me] & u1)
+        checks.check_neighbours(u1, parameters, self.me)
         own = [self.state.secrets[chunk] for chunk in range(self.chunks)]
         shares = sharing.split(
             [secret for chunk in own for secret in chunk.shared],
@@ -173,7 +222,7 @@ class SecAggClient(ProtocolClient[SecAggState]):
         )
         plaintexts = dict(zip(peers, (sharing.to_bytes(share) for share in shares), strict=True))
         self.state.own_shares = plaintexts.pop(self.me)
-        return EncryptedShares(
+        unsigned = EncryptedShares(
             ciphertexts={v: self._channel(self.me, v).encrypt(share) for v, share in plaintexts.items()},
             commitments=b"".join(
                 commitment
@@ -181,6 +230,8 @@ class SecAggClient(ProtocolClient[SecAggState]):
                 for commitment in masking.commitments(parameters, chunk, self.me, s.self_mask, s.removable)
             ),
         )
+        signed = self._sign(statements.shares(parameters, self.me, unsigned))
+        return msgspec.structs.replace(unsigned, signature=signed)
 
     def _channel(self, sender: ClientId, receiver: ClientId) -> Channel:
         peer = receiver if sender == self.me else sender
@@ -191,10 +242,14 @@ class SecAggClient(ProtocolClient[SecAggState]):
     def open_shares(self, request: DeliverShares) -> SharesDelivered:
         """End of stage 1: open what the other members of U2 sent; accuse those whose ciphertext does not open."""
         parameters, ciphertexts = self._parameters, request.ciphertexts
-        checks.check_subset(ciphertexts.keys(), self.state.advertisements.keys() - {self.me}, "U2")
-        u2 = {*ciphertexts.keys(), self.me}
+        u2 = frozenset(parameters.unpack(request.members))
+        checks.check_subset(u2, self.state.advertisements.keys(), "U2")
+        checks.check_present(u2, self.me, "U2")
         checks.check_enough(u2, parameters, "U2")
         checks.check_tolerated(u2, parameters)
+        checks.check_neighbours(u2, parameters, self.me)
+        checks.check_delivered(ciphertexts.keys(), (u2 & parameters.neighbourhoods[self.me]) - {self.me})
+        self.state.members = request.members
         accused = []
         self.state.shares = {self.me: self.state.own_shares}
         for u, ciphertext in ciphertexts.items():
@@ -213,6 +268,8 @@ class SecAggClient(ProtocolClient[SecAggState]):
         """Stage 2: y = x + noise + PRG(b_u) + sum of +-PRG(s_uv) over U2, mod 2^b."""
         checks.check_nobody_accused(self.state.accused)
         parameters, chunk = self._parameters, request.chunk
+        if self._owner is not None:
+            self._owner.attend(parameters)
         own = self.state.secrets[chunk]
         y = np.array(self._vector[parameters.chunks[chunk]])
         Escrow(parameters, chunk).add_noise(y, own.base, own.removable)
@@ -225,21 +282,37 @@ class SecAggClient(ProtocolClient[SecAggState]):
         prg.add_masks(y, added, subtracted, parameters.bits)
         return MaskedInput(chunk=chunk, vector=pack(y, parameters.bits).tobytes(), token=own.token)
 
-    def unmask(self, request: Unmask) -> Unmasking:
-        """Stage 4: for this U3, disclose shares of self-masks and of lost masking keys, and the own due seeds."""
+    def agree(self, request: Agree) -> Agreement:
+        """Stage 3: sign U3, once, if everyone in it is proved to have uploaded."""
         parameters, chunk = self._parameters, request.chunk
-        u3 = frozenset(parameters.unpack(request.survivors))
-        checks.check_subset(u3, self.state.shares.keys(), "U3")
+        u3 = self._checked_survivors(request.survivors)
+        checks.check_tokens(sorted(u3), request.tokens, self.state.advertisements, parameters, chunk)
+        self.state.survivors[chunk] = request.survivors
+        return Agreement(chunk, self._sign(statements.survivors(parameters, chunk, request.survivors)))
+
+    def _checked_survivors(self, bitmap: bytes) -> frozenset[ClientId]:
+        parameters = self._parameters
+        u3 = frozenset(parameters.unpack(bitmap))
+        checks.check_subset(u3, set(parameters.unpack(self.state.members)), "U3")
         checks.check_present(u3, self.me, "U3")
         checks.check_enough(u3, parameters, "U3")
         checks.check_tolerated(u3, parameters)
+        return u3
+
+    def unmask(self, request: Unmask) -> Unmasking:
+        """Stage 4: for this U3, disclose shares of self-masks and of lost masking keys, and the own due seeds."""
+        parameters, chunk = self._parameters, request.chunk
+        u3 = self._checked_survivors(request.survivors)
+        if parameters.is_malicious:
+            checks.check_same_survivors(self.state.survivors.get(chunk), request.survivors)
+            checks.check_quorum_signed(parameters, chunk, request.survivors, request.signatures, self._registry)
         self.state.survivors[chunk] = request.survivors
         due = Escrow(parameters, chunk).due(u3)[self.me]
-        lost = self.state.shares.keys() - u3
+        held = self.state.shares.keys()
         return Unmasking(
             chunk=chunk,
-            key_shares=b"".join(self._share(u, chunk, _KEY) for u in sorted(lost)),
-            mask_shares=b"".join(self._share(u, chunk, _SELF_MASK) for u in sorted(u3)),
+            key_shares=b"".join(self._share(u, chunk, _KEY) for u in sorted(held - u3)),
+            mask_shares=b"".join(self._share(u, chunk, _SELF_MASK) for u in sorted(held & u3)),
             seeds={k: self.state.secrets[chunk].removable[k] for k in due},
         )
 
@@ -251,7 +324,8 @@ class SecAggClient(ProtocolClient[SecAggState]):
         owing = frozenset(parameters.unpack(request.owing))
         checks.check_not_empty(owing, "the request to remove noise")
         checks.check_subset(owing, due.keys(), "the request to remove noise")
-        shares = (self._share(u, chunk, _FIRST_SEED + k) for u in sorted(owing) for k in due[u])
+        held = sorted(owing & self.state.shares.keys())
+        shares = (self._share(u, chunk, _FIRST_SEED + k) for u in held for k in due[u])
         return NoiseShares(chunk=chunk, shares=b"".join(shares))
 
     def _share(self, dealer: int, chunk: int, place: int) -> bytes:

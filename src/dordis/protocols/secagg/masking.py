@@ -1,6 +1,5 @@
 """Every derivation of SecAgg in one place: channels, masks, commitments, tokens."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -71,5 +70,4 @@ def commitments(
 
 def token_hash(parameters: Parameters, chunk: int, client: ClientId, token: bytes) -> bytes:
     """Hash an upload token; whoever shows the token has the upload, or colludes with its owner."""
-    label = kdf.label("token", parameters.round, chunk, client, client)
-    return hashlib.sha256(label + token).digest()
+    return kdf.commit(kdf.label("token", parameters.round, chunk, client, client), parameters.digest, token)

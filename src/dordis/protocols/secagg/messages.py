@@ -3,14 +3,20 @@
 Sets of clients are bitmaps over sorted U; shares, keys and hashes are concatenated in the order of sorted ids.
 """
 
+import msgspec
+
 from dordis.protocol import Message
 from dordis.protocols.parameters import Parameters
 
 
 class AdvertiseKeys(Message, frozen=True):
-    """Stage 0, once a round: these are the parameters; show your keys."""
+    """Stage 0, once a round: these are the parameters; show your keys.
+
+    `proofs` shows, client by client, that the members of U were selected, where selection can be proved.
+    """
 
     parameters: Parameters
+    proofs: dict[int, bytes] = msgspec.field(default_factory=dict)
 
 
 class Advertisement(Message, frozen=True):
@@ -19,6 +25,7 @@ class Advertisement(Message, frozen=True):
     channel: bytes
     masking: bytes
     tokens: bytes
+    signature: bytes = b""
 
 
 class ShareKeys(Message, frozen=True):
@@ -32,11 +39,13 @@ class EncryptedShares(Message, frozen=True):
 
     ciphertexts: dict[int, bytes]
     commitments: bytes
+    signature: bytes = b""
 
 
 class DeliverShares(Message, frozen=True):
-    """End of stage 1: what the other members of U2 sent to you."""
+    """End of stage 1: U2, and what its members sent to you."""
 
+    members: bytes
     ciphertexts: dict[int, bytes]
 
 
@@ -60,11 +69,27 @@ class MaskedInput(Message, frozen=True):
     token: bytes
 
 
-class Unmask(Message, frozen=True):
-    """Stage 4, per chunk: this is U3; disclose what belongs to it."""
+class Agree(Message, frozen=True):
+    """Stage 3, per chunk, against a malicious server: this is U3, and a token for each upload; sign it."""
 
     chunk: int
     survivors: bytes
+    tokens: bytes
+
+
+class Agreement(Message, frozen=True):
+    """A signature on U3."""
+
+    chunk: int
+    signature: bytes
+
+
+class Unmask(Message, frozen=True):
+    """Stage 4, per chunk: this is U3, and a quorum's signatures on it; disclose what belongs to it."""
+
+    chunk: int
+    survivors: bytes
+    signatures: dict[int, bytes] = msgspec.field(default_factory=dict)
 
 
 class Unmasking(Message, frozen=True):
@@ -95,6 +120,7 @@ REPLIES: dict[type[Message], type[Message]] = {
     ShareKeys: EncryptedShares,
     DeliverShares: SharesDelivered,
     CollectInput: MaskedInput,
+    Agree: Agreement,
     Unmask: Unmasking,
     RemoveNoise: NoiseShares,
 }

@@ -1,83 +1,120 @@
 """What the server rebuilds from shares: secrets, checked against their commitments, and the masks made from them."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from dordis.crypto import prg, sharing
-from dordis.errors import SharingError, Unrecoverable
+from dordis.errors import SharingError, TooFewClients, Unrecoverable
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import masking
 
 Pairs = frozenset[tuple[int, int]]
+"""Pairs (dealer, holder) with a wrong share between them: one of the two is at fault."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The shares that one client disclosed, of shape (dealers, secrets of each, 9)."""
+
+    dealers: tuple[ClientId, ...]
+    shares: sharing.Shares = field(repr=False)
+
+    def of(self, dealers: Sequence[ClientId]) -> sharing.Shares:
+        """Return the shares of some dealers, in their order."""
+        if tuple(dealers) == self.dealers:
+            return self.shares
+        places = {u: i for i, u in enumerate(self.dealers)}
+        return self.shares[[places[u] for u in dealers]]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """One secret of each dealer, and the pairs whose share was wrong and was corrected."""
+
+    secrets: dict[ClientId, bytes] = field(repr=False)
+    blame: Pairs
 
 
 def recover(
     parameters: Parameters,
-    holders: Sequence[ClientId],
+    held: Mapping[ClientId, Held],
     dealers: Sequence[ClientId],
-    shares: sharing.Shares,
     is_right: Callable[[ClientId, bytes], bool],
-) -> tuple[dict[ClientId, bytes], Pairs]:
-    """Rebuild one secret of each dealer from shares of shape (holders, dealers, 9).
+) -> Recovered:
+    """Rebuild one secret of each dealer from what its neighbourhood disclosed.
 
     Up to floor((answers - t) / 2) wrong shares of a secret are corrected; beyond that the chunk fails.
     """
+    secrets: dict[ClientId, bytes] = {}
+    blame: set[tuple[int, int]] = set()
+    for holders, group in _by_holders(parameters, held, dealers).items():
+        shares = np.concatenate([held[v].of(group)[None] for v in holders])[:, :, 0]
+        found, wrong = _combine(parameters, holders, group, shares)
+        for dealer, secret in zip(group, found, strict=True):
+            if not is_right(dealer, secret):
+                raise Unrecoverable(f"client {dealer} shared other secrets than it promised", _pairs(dealer, holders))
+            secrets[dealer] = secret
+        blame |= wrong
+    return Recovered(secrets, frozenset(blame))
+
+
+def _by_holders(
+    parameters: Parameters, held: Mapping[ClientId, Held], dealers: Sequence[ClientId]
+) -> dict[tuple[ClientId, ...], list[ClientId]]:
+    """Group the dealers whose shares lie with the same clients: on the complete graph that is one group."""
+    groups: dict[tuple[ClientId, ...], list[ClientId]] = defaultdict(list)
+    answered = held.keys()
+    everyone = tuple(sorted(answered))
+    for u in dealers:
+        neighbourhood = parameters.neighbourhoods[u]
+        groups[everyone if parameters.degree == 0 else tuple(sorted(neighbourhood & answered))].append(u)
+    for holders in groups:
+        if len(holders) < parameters.threshold:
+            raise TooFewClients("Unmask", len(holders), parameters.threshold)
+    return groups
+
+
+def _combine(
+    parameters: Parameters, holders: Sequence[ClientId], dealers: Sequence[ClientId], shares: sharing.Shares
+) -> tuple[tuple[bytes, ...], Pairs]:
+    """Rebuild a secret for each dealer from shares of shape (holders, dealers, 9)."""
     interpolation = sharing.Interpolation([parameters.point(v) for v in holders], parameters.threshold)
     try:
         recovered = interpolation.combine_robust(shares)
     except SharingError as error:
         dealer = dealers[error.secret or 0]
         raise Unrecoverable(f"the shares of client {dealer} are too damaged", _pairs(dealer, holders)) from None
-    for dealer, secret in zip(dealers, recovered.secrets, strict=True):
-        if not is_right(dealer, secret):
-            raise Unrecoverable(f"client {dealer} shared other secrets than it promised", _pairs(dealer, holders))
     blame = frozenset(
         (dealer, parameters.clients[point - 1])
         for dealer, wrong in zip(dealers, recovered.wrong, strict=True)
         for point in wrong
     )
-    return dict(zip(dealers, recovered.secrets, strict=True)), blame
+    return recovered.secrets, blame
 
 
-@dataclass(frozen=True)
-class Found:
-    """Seeds that could be rebuilt, by owner and component, and the pairs with a wrong share."""
-
-    secrets: dict[tuple[ClientId, int], bytes] = field(repr=False)
-    blame: Pairs
-
-
-def recover_each(
+def recover_some(
     parameters: Parameters,
-    answers: Mapping[ClientId, sharing.Shares],
-    wanted: Sequence[tuple[ClientId, int]],
-    is_right: Callable[[ClientId, int, bytes], bool],
-) -> Found:
-    """Rebuild each seed on its own, as far as the answers allow; every answer holds the shares in that order."""
-    secrets: dict[tuple[ClientId, int], bytes] = {}
-    blame: set[tuple[int, int]] = set()
-    holders = sorted(answers)
+    held: Mapping[ClientId, Held],
+    dealer: ClientId,
+    components: Sequence[int],
+    is_right: Callable[[int, bytes], bool],
+) -> tuple[dict[int, bytes], Pairs]:
+    """Rebuild the seeds of one dealer if the answers allow; shares too damaged for one are trusted for none."""
+    holders = tuple(sorted(parameters.neighbourhoods[dealer] & held.keys()))
     if len(holders) < parameters.threshold:
-        return Found({}, frozenset())
-    for place, (dealer, component) in enumerate(wanted):
-        shares = np.stack([answers[v][place : place + 1] for v in holders])
-        try:
-            one, wrong = recover(parameters, holders, [dealer], shares, partial(_is_right, is_right, component))
-        except Unrecoverable as failure:
-            blame |= failure.blame
-            continue
-        secrets[dealer, component] = one[dealer]
-        blame |= wrong
-    return Found(secrets, frozenset(blame))
-
-
-def _is_right(check: Callable[[ClientId, int, bytes], bool], component: int, dealer: ClientId, secret: bytes) -> bool:
-    return check(dealer, component, secret)
+        return {}, frozenset()
+    shares = np.concatenate([held[v].of([dealer]) for v in holders])
+    try:
+        seeds, blame = _combine(parameters, holders, [dealer] * len(components), shares)
+    except Unrecoverable as failure:
+        return {}, failure.blame
+    found = {k: seed for k, seed in zip(components, seeds, strict=True) if is_right(k, seed)}
+    return found, blame if len(found) == len(components) else _pairs(dealer, holders)
 
 
 def remove_masks(
@@ -88,15 +125,15 @@ def remove_masks(
     self_masks: Mapping[ClientId, bytes],
     survivors: Mapping[ClientId, bytes],
 ) -> None:
-    """Remove the self-masks of U3, and the masks that each of U3 shares with a lost client.
+    """Remove the self-masks of U3, and the masks that each of U3 shares with a lost neighbour.
 
     `survivors` gives the public masking key of each member of U3.
     """
     added: list[prg.Stream] = []
     subtracted = [masking.self_mask(parameters, chunk, u, seed) for u, seed in self_masks.items()]
     for lost, private in lost_keys.items():
-        for u, key in survivors.items():
-            mask = masking.pair_mask(parameters, chunk, (u, lost), private, key)
+        for u in sorted(parameters.neighbourhoods[lost] & survivors.keys()):
+            mask = masking.pair_mask(parameters, chunk, (u, lost), private, survivors[u])
             (subtracted if u < lost else added).append(mask)
     prg.add_masks(total, added, subtracted, parameters.bits)
 

@@ -1,0 +1,39 @@
+"""The owner of a client: a policy, a way to verify who was selected, and a count of all participations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dordis.errors import ParametersRefused
+from dordis.federation import beacon as beacons
+from dordis.federation.participation import Participation
+from dordis.federation.policy import Policy
+from dordis.federation.selection import Selection
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import Parameters
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Decide for one client, before anything is sent, and count before anything is uploaded.
+
+    The `beacon` is needed for sparse graphs, which are drawn from its value.
+    """
+
+    me: ClientId
+    policy: Policy
+    selection: Selection
+    participation: Participation
+    beacon: beacons.Beacon | None = None
+
+    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
+        """Refuse a round outside the policy, or whose clients or graph were not drawn as they should be."""
+        self.policy.check(parameters)
+        self.selection.verify(parameters, {ClientId(u): proof for u, proof in proofs.items()}, self.me)
+        if parameters.degree:
+            if self.beacon is None:
+                raise ParametersRefused("a sparse graph is verified with the beacon: give the owner its source")
+            beacons.check_beacon(parameters, self.beacon)
+
+    def attend(self, parameters: Parameters) -> None:
+        """Count this round, once, and refuse it beyond the cap."""
+        self.participation.reserve(parameters.run, parameters.index)

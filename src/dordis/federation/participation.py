@@ -1,0 +1,147 @@
+"""How often a client has taken part: counted over all its runs and servers, before anything leaves, never taken back.
+
+The count is what the owner's cap rests on, so it trusts nobody else: not the server's run ids, not its ledger.  A
+copy of the file from an earlier day forgets what came since; keep it out of backups that are restored.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from dordis.errors import InputError, ParticipationRefused
+from dordis.federation.beacon import check_index
+from dordis.federation.registry import sync_directory
+from dordis.protocols.parameters import RUN_BYTES
+
+Attendance = tuple[bytes, int]
+"""A run id and the index of a round."""
+
+_LINE = re.compile(rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,19}) ([0-9a-f]{64})\n")
+_START = hashlib.sha256(b"dordis/v1/participations").digest()
+
+
+class Participation(Protocol):
+    """A client's own count; one round counts once, however often it is reserved."""
+
+    def count(self) -> int:
+        """Return the number of rounds taken part in."""
+        ...
+
+    def reserve(self, run: bytes, index: int) -> None:
+        """Count a round before its first upload leaves; beyond the cap raise `ParticipationRefused`."""
+        ...
+
+
+class MemoryParticipation:
+    """A count that lasts as long as the process: for simulations and tests.
+
+    >>> mine = MemoryParticipation(cap=2)
+    >>> mine.reserve(bytes(32), 0)
+    >>> mine.count()
+    1
+    """
+
+    def __init__(self, cap: int | None = None) -> None:
+        self._cap = cap
+        self._rounds: set[Attendance] = set()
+
+    def count(self) -> int:
+        """Return the number of rounds taken part in."""
+        return len(self._rounds)
+
+    def reserve(self, run: bytes, index: int) -> None:
+        """Count a round; beyond the cap raise `ParticipationRefused`."""
+        _check_round(run, index)
+        if (run, index) not in self._rounds:
+            check_cap(len(self._rounds), self._cap)
+            self._rounds.add((run, index))
+
+
+class FileParticipation:
+    """A count in a file that is only ever appended to, one line a round; processes and threads may share it.
+
+    Every line ends with a hash of itself and of all lines before, so that one which was altered, moved or cut shows;
+    then nothing is counted or allowed any more until the owner has put the file right.
+    """
+
+    def __init__(self, path: Path, cap: int | None = None) -> None:
+        self._path, self._cap = path, cap
+
+    def count(self) -> int:
+        """Return the number of rounds taken part in."""
+        with self._locked() as descriptor:
+            return len(_read(descriptor)[0])
+
+    def reserve(self, run: bytes, index: int) -> None:
+        """Count a round, durably when this returns; beyond the cap raise `ParticipationRefused`.
+
+        If the process stops anywhere in between, the round is counted or nothing was returned.
+        """
+        _check_round(run, index)
+        with self._locked() as descriptor:
+            rounds, last = _read(descriptor)
+            if (run, index) not in rounds:
+                check_cap(len(rounds), self._cap)
+                _append(descriptor, _line(run, index, last))
+            os.fsync(descriptor)  # also if the line was there: who wrote it may have stopped before this
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Open the file, made if need be, for nobody else at the same time."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # closing releases it
+            if os.fstat(descriptor).st_size == 0:
+                sync_directory(self._path.parent)  # before the first line, whoever made the file
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def check_cap(count: int, cap: int | None) -> None:
+    """There is a participation left."""
+    if cap is not None and count >= cap:
+        raise ParticipationRefused(count, cap)
+
+
+def check_lines(lines: list[bytes]) -> tuple[set[Attendance], bytes]:
+    """Return the rounds and the last hash of a file whose every line is as it was written."""
+    rounds: set[Attendance] = set()
+    last = _START
+    for number, line in enumerate(lines, 1):
+        match = _LINE.fullmatch(line)
+        attendance = (bytes.fromhex(match[1].decode()), int(match[2])) if match else None
+        if attendance is None or _line(*attendance, last) != line:
+            raise InputError(f"line {number} of the participations was altered or cut: put the file right first")
+        rounds.add(attendance)
+        last = bytes.fromhex(line[-65:-1].decode())
+    return rounds, last
+
+
+def _line(run: bytes, index: int, last: bytes) -> bytes:
+    text = b"%b %d" % (run.hex().encode(), index)
+    return b"%b %b\n" % (text, hashlib.sha256(last + text).hexdigest().encode())
+
+
+def _read(descriptor: int) -> tuple[set[Attendance], bytes]:
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        return check_lines(file.read().splitlines(keepends=True))
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    size = os.fstat(descriptor).st_size
+    if os.write(descriptor, line) != len(line):
+        os.ftruncate(descriptor, size)  # a full disk must not leave half a line, which would stop this client
+        raise OSError(errno.ENOSPC, "no room for the participations")
+
+
+def _check_round(run: bytes, index: int) -> None:
+    check_index(index)
+    if len(run) != RUN_BYTES:
+        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

@@ -1,0 +1,136 @@
+"""The policy of a client's owner: the floors and ceilings outside which the client sends nothing."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from dordis.errors import InputError, ParametersRefused
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols.parameters import MALICIOUS, Parameters
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an owner agrees to; what is left out takes its default, which is on the safe side.
+
+    >>> Policy.of({"cohort": 50, "noise": "1/4"}).cohort
+    50
+    """
+
+    cohort: int = 2
+    """Least number of clients, n."""
+    quorum: Fraction = Fraction(1, 2)
+    """Least fraction of n that must answer every stage: t / n on the complete graph, q / n on SecAgg+."""
+    colluders: int = 1
+    """Least T_C: clients whose own noise does not count."""
+    variance: Fraction | None = None
+    """Least noise variance that privacy can count on in every chunk, whoever drops, in squared integer units."""
+    noise: Fraction | None = None
+    """The same divided by the squared sensitivity Delta2^2: unlike `variance`, it does not depend on the scale."""
+    bits: int = 32
+    """Most bits a coordinate."""
+    modes: frozenset[str] = frozenset({MALICIOUS})
+    schemes: frozenset[str] = frozenset({Scheme.SINGLE.value, Scheme.EXACT.value})
+    mechanisms: frozenset[str] = frozenset({"skellam"})
+    participations: int | None = None
+    """Most rounds, over all runs and servers: the cap of `Participation`."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Policy":
+        """Read a policy from plain settings; fractions are numbers or texts like "2/3", unknown keys are refused."""
+        try:
+            return msgspec.convert(settings, cls, dec_hook=_fraction)
+        except msgspec.ValidationError as error:
+            raise InputError(f"this is not a policy: {error}") from None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quorum <= 1:
+            raise InputError("the quorum is a fraction of the cohort, in 0..1")
+        if min(self.cohort, self.colluders, self.variance or 0, self.noise or 0, self.participations or 0) < 0:
+            raise InputError("floors and ceilings are 0 or more")
+
+    def check(self, parameters: Parameters) -> None:
+        """Refuse parameters outside this policy, naming the first line that they break."""
+        check_mode(self, parameters)
+        check_cohort(self, parameters)
+        check_quorum(self, parameters)
+        check_colluders(self, parameters)
+        check_bits(self, parameters)
+        check_mechanism(self, parameters)
+        check_scheme(self, parameters)
+        check_variance(self, parameters)
+        check_noise(self, parameters)
+
+
+def check_mode(policy: Policy, parameters: Parameters) -> None:
+    """The owner trusts the server as much as the mode does."""
+    if parameters.mode not in policy.modes:
+        raise _refused("modes", f"'{parameters.mode}' is not among them")
+
+
+def check_cohort(policy: Policy, parameters: Parameters) -> None:
+    """There are enough clients to hide among."""
+    if len(parameters.clients) < policy.cohort:
+        raise _refused("cohort", f"{len(parameters.clients)} clients are fewer than {policy.cohort}")
+
+
+def check_quorum(policy: Policy, parameters: Parameters) -> None:
+    """Enough clients must answer."""
+    if parameters.quorum < policy.quorum * len(parameters.clients):
+        n = len(parameters.clients)
+        raise _refused("quorum", f"{parameters.quorum} of {n} clients are fewer than {policy.quorum} of them")
+
+
+def check_colluders(policy: Policy, parameters: Parameters) -> None:
+    """The noise makes up for enough colluders."""
+    if parameters.colluders < policy.colluders:
+        raise _refused("colluders", f"T_C = {parameters.colluders} is below {policy.colluders}")
+
+
+def check_bits(policy: Policy, parameters: Parameters) -> None:
+    """The upload is not too large."""
+    if parameters.bits > policy.bits:
+        raise _refused("bits", f"{parameters.bits} exceed {policy.bits}")
+
+
+def check_mechanism(policy: Policy, parameters: Parameters) -> None:
+    """Updates are encoded, and noise is drawn, as the owner agrees."""
+    if parameters.encoding.mechanism not in policy.mechanisms:
+        raise _refused("mechanisms", f"'{parameters.encoding.mechanism}' is not among them")
+
+
+def check_scheme(policy: Policy, parameters: Parameters) -> None:
+    """Noise is divided among the clients as the owner agrees."""
+    if parameters.scheme not in policy.schemes:
+        raise _refused("schemes", f"'{parameters.scheme}' is not among them")
+
+
+def check_variance(policy: Policy, parameters: Parameters) -> None:
+    """Every chunk keeps enough noise, whoever drops."""
+    if policy.variance is not None and _least_variance(parameters) < policy.variance:
+        raise _refused("variance", f"the noise of a chunk may be as little as {_least_variance(parameters)}")
+
+
+def check_noise(policy: Policy, parameters: Parameters) -> None:
+    """Every chunk keeps enough noise for what one client can change."""
+    squared = parameters.encoding.sensitivity
+    if policy.noise is not None and (squared <= 0 or _least_variance(parameters) < policy.noise * squared):
+        raise _refused("noise", f"the noise is below {policy.noise} of the squared sensitivity {squared}")
+
+
+def _least_variance(parameters: Parameters) -> Fraction:
+    return min(plan.reserved() for plan in set(parameters.plans))
+
+
+def _refused(line: str, why: str) -> ParametersRefused:
+    return ParametersRefused(f"the owner's policy, line '{line}', forbids this round: {why}")
+
+
+def _fraction(kind: type, value: object) -> Fraction:
+    if kind is not Fraction or not isinstance(value, int | float | str | Fraction):
+        raise TypeError("a fraction is a number, or a text like '2/3'")
+    try:
+        return Fraction(str(value))  # 0.1 means a tenth
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("a fraction is a number, or a text like '2/3'") from None

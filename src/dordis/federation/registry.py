@@ -1,0 +1,185 @@
+"""The registry: every client's public keys, fixed before a run's first beacon is known and pinned by every client."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dordis.crypto import signature, vrf
+from dordis.errors import InputError, InvalidKey
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import LARGEST_ID
+
+LIMIT = 64 << 20
+"""Bytes of the largest registry that is read: some 300 000 clients."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A client's public keys: Ed25519 for its signatures, ECVRF for its selection."""
+
+    signing: bytes
+    vrf: bytes
+
+
+@dataclass(frozen=True, repr=False)
+class Keys:
+    """A client's private keys, each for its one purpose.
+
+    >>> Keys.generate()
+    <Keys>
+    """
+
+    signing: bytes
+    vrf: bytes
+
+    @classmethod
+    def generate(cls, entropy: Callable[[int], bytes] = secrets.token_bytes) -> "Keys":
+        """Draw both keys."""
+        return cls(signature.generate(entropy), vrf.generate(entropy))
+
+    def __post_init__(self) -> None:
+        if self.signing == self.vrf:
+            raise InputError("one private key must not serve two purposes: draw another")
+
+    def __repr__(self) -> str:
+        return "<Keys>"
+
+    def identity(self) -> Identity:
+        """Compute the public keys, as they are registered."""
+        return Identity(signature.public(self.signing), vrf.public(self.vrf))
+
+
+class Registry(Mapping[ClientId, Identity]):
+    """An immutable map from client ids to public keys, in ascending order, checked when it is made."""
+
+    def __init__(self, identities: Mapping[ClientId, Identity]) -> None:
+        self._identities = dict(sorted(identities.items()))
+        check_ids(self)
+        check_keys(self)
+        check_keys_distinct(self)
+
+    def __getitem__(self, client: ClientId) -> Identity:
+        return self._identities[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._identities)
+
+    def __len__(self) -> int:
+        return len(self._identities)
+
+    def __repr__(self) -> str:
+        return f"<Registry of {len(self)} clients, root {self.root().hex()[:16]}>"
+
+    def root(self) -> bytes:
+        """Return the SHA-256 of all entries in ascending order; they have one length and cannot run together."""
+        return self._root
+
+    @cached_property
+    def _root(self) -> bytes:
+        entries = (u.to_bytes(8, "big") + keys.signing + keys.vrf for u, keys in self.items())
+        return hashlib.sha256(b"dordis/v1/registry" + b"".join(entries)).digest()
+
+    def signing_keys(self) -> dict[ClientId, bytes]:
+        """Return what the round protocol needs: the public key of everyone's signatures."""
+        return {u: keys.signing for u, keys in self.items()}
+
+    def to_bytes(self) -> bytes:
+        """Return the one encoding of this registry: JSON with ids in ascending order and keys in hex."""
+        entries = {int(u): _Entry(keys.signing.hex(), keys.vrf.hex()) for u, keys in self.items()}
+        return msgspec.json.format(msgspec.json.encode(_File(entries)), indent=2) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Registry":
+        """Read a registry that is written in its one encoding."""
+        if len(data) > LIMIT:
+            raise InputError(f"a registry has at most {LIMIT} bytes")
+        try:
+            clients = msgspec.json.decode(data, type=_File).clients
+            registry = cls({ClientId(u): entry.identity() for u, entry in clients.items()})
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InputError(f"this is not a registry: {error}") from None
+        if registry.to_bytes() != data:  # above all: a client listed twice
+            raise InputError("this registry is not as `save` writes it: a client is listed twice, or out of order")
+        return registry
+
+    def save(self, path: Path) -> None:
+        """Write the registry so that the file is whole at any moment, also if the machine stops."""
+        new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            with new.open("xb") as file:
+                file.write(self.to_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
+    @classmethod
+    def load(cls, path: Path) -> "Registry":
+        """Read a registry that `save` wrote."""
+        with path.open("rb") as file:
+            return cls.from_bytes(file.read(LIMIT + 1))
+
+
+def check_ids(registry: Registry) -> None:
+    """There is a client, and ids are what the protocol can write."""
+    if not registry:
+        raise InputError("a registry has at least one client")
+    if not all(0 <= u <= LARGEST_ID for u in registry):
+        raise InputError("a client's id lies in 0..2^63 - 1")
+
+
+def check_keys(registry: Registry) -> None:
+    """Every key is a point of the prime-order group: of others, owners could prove more than one output."""
+    for u, keys in registry.items():
+        try:
+            signature.validate(keys.signing)
+            vrf.validate_key(keys.vrf)
+        except InvalidKey as error:
+            raise InvalidKey(f"client {u}: {error}") from None
+
+
+def check_keys_distinct(registry: Registry) -> None:
+    """No key belongs to two clients, or serves two purposes."""
+    owners: dict[bytes, ClientId] = {}
+    for u, keys in registry.items():
+        for key in (keys.signing, keys.vrf):
+            if key in owners:
+                raise InputError(f"clients {owners[key]} and {u} use one key twice: each needs two of its own")
+            owners[key] = u
+
+
+def sync_directory(path: Path) -> None:
+    """Make a file's new name durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An identity as it stands in the file."""
+
+    signing: str
+    vrf: str
+
+    def identity(self) -> Identity:
+        try:
+            return Identity(bytes.fromhex(self.signing), bytes.fromhex(self.vrf))
+        except ValueError:
+            raise InputError("this is not a registry: a key is not in hex") from None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file; another format has another name."""
+
+    clients: dict[int, _Entry]
+    format: Literal["dordis registry 1"] = "dordis registry 1"

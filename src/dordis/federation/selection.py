@@ -1,0 +1,277 @@
+"""Who takes part in a round: the server selects, and every client verifies that U could have been selected so.
+
+`Uniform` and `Trace` leave nothing to verify and are for semi-honest servers.  `Balanced` and `Verifiable` bind a
+malicious one: it may leave clients out, down to the least cohort, but never choose whom to bring in.  All of that
+rests on the order of events: registry closed, run id fixed, and only then the beacon known.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+from typing import Protocol
+
+from dordis.crypto import kdf, prg, vrf
+from dordis.crypto.shuffle import shuffled
+from dordis.errors import InputError, InvalidProof, MalformedMessage, ParametersRefused, ProtocolError, TooFewClients
+from dordis.federation import beacon as beacons
+from dordis.federation.beacon import Beacon, check_index
+from dordis.federation.registry import Keys, Registry
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
+
+LOT_BYTES = 16
+"""Bytes of a VRF output that decide, big-endian."""
+
+Proofs = Mapping[ClientId, bytes]
+NO_PROOFS: Proofs = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Selected:
+    """U in ascending order, and what proves it, by client."""
+
+    clients: tuple[ClientId, ...]
+    proofs: dict[ClientId, bytes] = field(default_factory=dict)
+
+
+class Selection(Protocol):
+    """A strategy: `select` is the server's side, `verify` the side of a client that has checked the parameters."""
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
+        """Select U among the clients at hand; too few raise `TooFewClients`, and the round is skipped."""
+        ...
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Refuse a U that this strategy cannot have produced, or that I am not in."""
+        ...
+
+
+@dataclass(frozen=True, repr=False)
+class Uniform:
+    """`count` of the available clients, or all if there are fewer, each set as likely as any other."""
+
+    count: int
+    seed: bytes
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.count, self.least)
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
+        """Draw U from the seed and the round's index."""
+        check_index(index)
+        stream = prg.Stream.of(kdf.expand(self.seed, b"dordis/v1/uniform/%d" % index, prg.STREAM_BYTES))
+        drawn = shuffled(sorted(set(available)), stream)[: self.count]
+        return _selected(drawn, self.least)
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Refuse to be selected so by a server that may be malicious."""
+        check_semi_honest(parameters)
+        check_member(parameters, me)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everyone whom a trace of availability shows in that round; for fewer, hand the result on to `Uniform`."""
+
+    trace: Callable[[int], Collection[ClientId]] | Mapping[int, Collection[ClientId]]
+    least: int = 1
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
+        """Look the round up in the trace."""
+        shown = self.trace(index) if callable(self.trace) else self.trace.get(index, ())
+        return _selected(set(shown) & set(available), self.least)
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Refuse to be selected so by a server that may be malicious."""
+        check_semi_honest(parameters)
+        check_member(parameters, me)
+
+
+@dataclass(frozen=True, eq=False)
+class Balanced:
+    """Whoever is due: one fixed public permutation of all N clients, and each round the next `count` of it, cyclically.
+
+    In any R consecutive rounds every client is due at most ceil(R count / N) times.  U may lack some who are due, but
+    not more than leave `least`.  `run` is the run id; the permutation is fixed by it and by the registry.
+    """
+
+    registry: Registry
+    run: bytes
+    count: int
+    least: int
+
+    def __post_init__(self) -> None:
+        _check_run_id(self.run)
+        _check_sizes(self.count, self.least)
+        if self.count > len(self.registry):
+            raise InputError(f"{self.count} clients a round are more than the {len(self.registry)} registered")
+
+    @cached_property
+    def permutation(self) -> tuple[ClientId, ...]:
+        """Return all clients in the order in which they are due."""
+        derived = kdf.expand(self.run + self.registry.root(), b"dordis/v1/permutation", prg.STREAM_BYTES)
+        return tuple(shuffled(list(self.registry), prg.Stream.of(derived)))
+
+    def window(self, index: int) -> frozenset[ClientId]:
+        """Return the clients due in a round."""
+        check_index(index)
+        first, N = index * self.count, len(self.registry)
+        return frozenset(self.permutation[(first + i) % N] for i in range(self.count))
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
+        """Take those due who are available."""
+        return _selected(self.window(index) & set(available), self.least)
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Refuse clients who are not due in this round, and a cohort that is too small."""
+        check_run(parameters, self.run)
+        check_member(parameters, me)
+        check_cohort(parameters, self.least)
+        check_window(parameters, self.window(parameters.index))
+
+
+@dataclass(frozen=True, eq=False)
+class Verifiable:
+    """Whoever draws a lot below the threshold: each client from its own VRF key, so that nobody else can choose.
+
+    The threshold makes the cohort `expected` on average; there is no cut to the smallest lots, which would hide that
+    someone was left out.
+    """
+
+    registry: Registry
+    run: bytes
+    expected: Fraction
+    least: int
+    beacon: Beacon
+
+    def __post_init__(self) -> None:
+        _check_run_id(self.run)
+        if not 0 < self.expected <= len(self.registry):
+            raise InputError(f"the expected cohort lies in 0..{len(self.registry)}, above 0")
+        if self.least < 1:
+            raise InputError("the least cohort is at least 1")
+
+    @cached_property
+    def threshold(self) -> int:
+        """Return what a lot must be below: floor(2^128 expected / N)."""
+        return int(Fraction(self.expected) * 2 ** (8 * LOT_BYTES) / len(self.registry))
+
+    def alpha(self, index: int) -> bytes:
+        """Return what every client evaluates its VRF on in this round."""
+        check_index(index)
+        number = index.to_bytes(INDEX_BYTES, "big")
+        parts = (b"dordis/v1/selection", self.run, self.registry.root(), number, self.beacon.value(index))
+        return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+    def draw(self, keys: Keys, index: int) -> bytes | None:
+        """Return the proof that I am selected, or None if I am not: the client's side, before the round."""
+        proof = vrf.prove(keys.vrf, self.alpha(index))
+        return proof if lot(proof) < self.threshold else None
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
+        """Take the available clients whose proofs hold; those of others count as not sent."""
+        alpha = self.alpha(index)
+        claimed = {u: proofs[u] for u in sorted(set(available) & proofs.keys() & self.registry.keys())}
+        held = {u: proof for u, proof in claimed.items() if self._holds(u, alpha, proof)}
+        return _selected(held, self.least, held)
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Refuse a member without a proof for this very round of a lot below the threshold, and a small cohort."""
+        check_run(parameters, self.run)
+        check_member(parameters, me)
+        check_cohort(parameters, self.least)
+        beacons.check_beacon(parameters, self.beacon)
+        check_registered(parameters, self.registry)
+        check_complete(parameters, proofs)
+        alpha = self.alpha(parameters.index)
+        for u in parameters.clients:
+            check_proof(self.registry[u].vrf, alpha, proofs[u])
+            check_threshold(proofs[u], self.threshold)
+
+    def _holds(self, client: ClientId, alpha: bytes, proof: bytes) -> bool:
+        try:
+            check_proof(self.registry[client].vrf, alpha, proof)
+            check_threshold(proof, self.threshold)
+        except (InvalidProof, ProtocolError):
+            return False
+        return True
+
+
+def check_semi_honest(parameters: Parameters) -> None:
+    """The server is trusted to select: here nobody can verify it."""
+    if parameters.is_malicious:
+        raise ParametersRefused(
+            "against a malicious server selection must be 'balanced' or 'vrf', which can be verified"
+        )
+
+
+def check_run(parameters: Parameters, run: bytes) -> None:
+    """The run is the one that was fixed: a run id chosen later could be one with a convenient selection."""
+    if parameters.round[:RUN_BYTES] != run:
+        raise ProtocolError("this round belongs to another run")
+
+
+def check_member(parameters: Parameters, me: ClientId) -> None:
+    """I am one of the round's clients."""
+    if me not in parameters.rank:
+        raise ParametersRefused(f"client {me} is not among the clients of this round")
+
+
+def check_cohort(parameters: Parameters, least: int) -> None:
+    """Not more clients were left out than leave the least cohort."""
+    if len(parameters.clients) < least:
+        raise ParametersRefused(f"a round of {len(parameters.clients)} clients is below the least cohort of {least}")
+
+
+def check_window(parameters: Parameters, window: frozenset[ClientId]) -> None:
+    """Everyone in U is due in this round."""
+    if not window.issuperset(parameters.clients):
+        raise ProtocolError("the round has clients that are not due in it")
+
+
+def check_registered(parameters: Parameters, registry: Registry) -> None:
+    """Everyone in U is registered."""
+    if not registry.keys() >= parameters.rank.keys():
+        raise ParametersRefused("the round has clients that are not in the registry")
+
+
+def check_complete(parameters: Parameters, proofs: Proofs) -> None:
+    """There is a proof for every member of U, and for nobody else."""
+    if proofs.keys() != parameters.rank.keys():
+        raise MalformedMessage("the proofs of selection are not those of the round's clients")
+
+
+def check_proof(public: bytes, alpha: bytes, proof: bytes) -> None:
+    """The proof is by the owner of this registered key, for this round, run, registry and beacon."""
+    vrf.verify(public, alpha, proof)
+
+
+def check_threshold(proof: bytes, threshold: int) -> None:
+    """The lot that is proven is below the threshold."""
+    if lot(proof) >= threshold:
+        raise ProtocolError("the round has a client whose lot is not below the threshold")
+
+
+def lot(proof: bytes) -> int:
+    """Return the lot that a proof, one's own or verified, gives: below 2^128."""
+    return int.from_bytes(vrf.output(proof)[:LOT_BYTES], "big")
+
+
+def _selected(clients: Collection[ClientId], least: int, proofs: Proofs = NO_PROOFS) -> Selected:
+    if len(clients) < least:
+        raise TooFewClients("the selection", len(clients), least)
+    return Selected(tuple(sorted(clients)), dict(proofs))
+
+
+def _check_sizes(count: int, least: int) -> None:
+    if not 1 <= least <= count:
+        raise InputError(f"need 1 <= least <= count, not {least} and {count}")
+
+
+def _check_run_id(run: bytes) -> None:
+    if len(run) != RUN_BYTES:
+        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

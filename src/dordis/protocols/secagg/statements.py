@@ -1,0 +1,56 @@
+"""What is signed against a malicious server: each statement has its own tag and names the round and its parameters."""
+
+import hashlib
+from collections.abc import Mapping
+
+from dordis.crypto import signature
+from dordis.errors import CryptoError, ProtocolError
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg.messages import Advertisement, EncryptedShares
+
+Registry = Mapping[ClientId, bytes]
+"""The public signing key of every client that may take part, known before and by other ways than the server."""
+
+
+def keys(parameters: Parameters, u: ClientId, advertisement: Advertisement) -> bytes:
+    """State: these are my keys and token hashes."""
+    return _statement(b"keys", parameters, _id(u), advertisement.channel, advertisement.masking, advertisement.tokens)
+
+
+def shares(parameters: Parameters, u: ClientId, promised: EncryptedShares) -> bytes:
+    """State: these are my commitments and ciphertexts."""
+    sent = hashlib.sha256()
+    for v, ciphertext in sorted(promised.ciphertexts.items()):
+        sent.update(_id(v) + hashlib.sha256(ciphertext).digest())
+    return _statement(b"shares", parameters, _id(u), promised.commitments, sent.digest())
+
+
+def survivors(parameters: Parameters, chunk: int, bitmap: bytes) -> bytes:
+    """State: I have seen this U3, and will answer for no other."""
+    return _statement(b"survivors", parameters, _id(chunk), bitmap)
+
+
+def verify(registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> None:
+    """Check a client's signature; a client that is not registered can sign nothing."""
+    if u not in registry:
+        raise ProtocolError(f"client {u} is not in the registry")
+    signature.verify(registry[u], statement, signed)
+
+
+def is_signed(registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> bool:
+    """Tell whether a signature verifies, where the server leaves out those that do not."""
+    try:
+        verify(registry, u, statement, signed)
+    except (CryptoError, ProtocolError):
+        return False
+    return True
+
+
+def _statement(tag: bytes, parameters: Parameters, *parts: bytes) -> bytes:
+    everything = (b"dordis/v1/statement/" + tag, parameters.round, parameters.digest, *parts)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in everything)
+
+
+def _id(number: int) -> bytes:
+    return number.to_bytes(8, "big")

@@ -1,0 +1,68 @@
+"""`dordis plan --graph`: the graph of a round, for people and for programs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dordis.cli.graph import dropped
+from dordis.protocols.neighbourhood import solve
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dordis", "plan", *arguments], capture_output=True, text=True)
+
+
+def test_the_table_shows_degree_thresholds_and_what_may_fail() -> None:
+    shown = run("--graph", "--clients", "1000")
+    assert shown.returncode == 0, shown.stderr
+    assert "1000 clients, T = 100, T_C = 1: a circulant graph" in " ".join(shown.stdout.split())
+    assert "secrecy fails (log2)" in shown.stdout
+    assert [cell.strip() for cell in shown.stdout.splitlines()[-2].split("│")[1:-1]] == [
+        *("64", "35", "501", "1"),
+        *("never", "-41.9"),
+    ]
+
+
+def test_json_is_one_object_with_the_solution() -> None:
+    shown = run(
+        "--graph", "--clients", "500", "--tolerance", "60", "--colluders", "5", "--mode", "semi-honest", "--json"
+    )
+    found, solution = json.loads(shown.stdout), solve(500, 60, 5, "semi-honest")
+    assert (found["clients"], found["tolerance"], found["tolerated_colluders"]) == (500, 60, 5)
+    assert found["mode"] == "semi-honest"
+    for name in ("degree", "threshold", "quorum", "colluders", "complete", "p_split", "p_security", "p_correctness"):
+        assert found[name] == getattr(solution, name)
+    assert found["p_colluders"] is None
+
+
+def test_a_small_round_gets_the_complete_graph() -> None:
+    shown = run("--graph", "--clients", "10", "--tolerance", "4")
+    assert "the complete graph" in " ".join(shown.stdout.split())
+
+
+@pytest.mark.parametrize(("clients", "rate", "expected"), [(100, 0.29, 29), (30, 0.1, 3), (39, 0.1, 3), (7, 0.0, 0)])
+def test_a_dropout_rate_means_what_is_written(clients: int, rate: float, expected: int) -> None:
+    assert dropped(clients, rate) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--clients", "100"), "--graph"),
+        (("--graph",), "--clients"),
+        (("--graph", "--clients", "100", "--dropout", "1"), "dropout"),
+        (("--graph", "--clients", "100", "--dropout", "nan"), "dropout"),
+        (("--graph", "--clients", "100", "--dropout", "0.6"), "tolerance"),
+        (("--graph", "--clients", "100", "--tolerance", "-1"), "T = -1"),
+        (("--graph", "--clients", "100", "--colluders", "95"), "colluders"),
+        (("--graph", "--clients", "100", "--dropout", "0.1", "--tolerance", "10"), "not both"),
+        (("--graph", "--clients", "0"), "n = 0"),
+        (("--graph", "--clients", "100", "--mode", "covert"), "mode"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_refused_in_one_line(arguments: tuple[str, ...], reason: str) -> None:
+    shown = run(*arguments)
+    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
+    assert reason in shown.stderr

@@ -1,0 +1,41 @@
+"""Clients with fixed keys, registries of them, and rounds to verify."""
+
+from functools import cache
+
+from dordis.crypto import kdf
+from dordis.federation.registry import Identity, Keys, Registry
+from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on
+
+RUN, OTHER_RUN = bytes(range(32)), bytes(range(1, 33))
+
+
+@cache
+def keys_of(client: int) -> Keys:
+    fixed = kdf.expand(b"keys of tests/federation", b"%d" % client, 64)
+    return Keys(fixed[:32], fixed[32:])
+
+
+@cache
+def identity_of(client: int) -> Identity:
+    return keys_of(client).identity()
+
+
+@cache
+def registry_of(*clients: int) -> Registry:
+    return Registry({u: identity_of(u) for u in clients})
+
+
+def a_round(clients, index=0, run=RUN, mode=MALICIOUS, beacon=b"") -> Parameters:
+    """Return parameters that are good but for, perhaps, their clients."""
+    everyone = len(clients)
+    return agree_on(
+        run=run,
+        index=index,
+        clients=clients,
+        threshold=everyone,
+        colluders=0,
+        bits=16,
+        ends=[1],
+        mode=mode,
+        beacon=beacon,
+    )

@@ -1,0 +1,238 @@
+"""A client's count: what was counted stays counted, by whatever the process, the server or another process does."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dordis.errors import InputError, ParametersRefused, ParticipationRefused
+from dordis.federation import participation as module
+from dordis.federation.participation import FileParticipation, MemoryParticipation
+from tests.federation.cohorts import OTHER_RUN, RUN
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "participations"
+
+
+@pytest.fixture(params=["file", "memory"])
+def make(request, path):
+    if request.param == "memory":
+        return MemoryParticipation
+    return lambda cap=None: FileParticipation(path, cap)
+
+
+def start(code, *arguments):
+    """Run some lines in another process; it has `mine`, a count in a file, and `say`, which is heard at once."""
+    preamble = (
+        "import os, sys, pathlib; from dordis.errors import ParticipationRefused\n"
+        "from dordis.federation.participation import FileParticipation\n"
+        "mine = FileParticipation(pathlib.Path(sys.argv[1]), int(sys.argv[2]))\n"
+        "say = lambda text: os.write(1, f'{text}\\n'.encode())\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", preamble + code, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+def test_rounds_are_counted_once_each(make):
+    mine = make()
+    assert mine.count() == 0
+    for run, index in [(RUN, 0), (RUN, 1), (RUN, 0), (OTHER_RUN, 0), (RUN, 2**64 - 1), (OTHER_RUN, 0)]:
+        mine.reserve(run, index)
+    assert mine.count() == 4
+
+
+def test_beyond_the_cap_nothing_is_counted_and_what_was_counted_stays_allowed(make):
+    mine = make(cap=2)
+    mine.reserve(RUN, 0)
+    mine.reserve(RUN, 1)
+    with pytest.raises(ParticipationRefused, match="2 times, its owner allows 2") as refused:
+        mine.reserve(RUN, 2)
+    assert (refused.value.count, refused.value.cap) == (2, 2)
+    assert isinstance(refused.value, ParametersRefused)
+    assert mine.count() == 2
+    mine.reserve(RUN, 1)
+
+
+def test_a_cap_of_zero_allows_nothing(make):
+    with pytest.raises(ParticipationRefused):
+        make(cap=0).reserve(RUN, 0)
+
+
+def test_another_run_does_not_hide_participations(make):
+    mine = make(cap=3)
+    for run in range(3):
+        mine.reserve(bytes([run] * 32), 0)
+    with pytest.raises(ParticipationRefused):
+        mine.reserve(bytes([3] * 32), 0)
+
+
+def test_the_cap_is_kept_by_one_check(make, monkeypatch):
+    monkeypatch.setattr(module, "check_cap", lambda *_: None)
+    make(cap=0).reserve(RUN, 0)
+
+
+@pytest.mark.parametrize(("run", "index"), [(b"", 0), (bytes(31), 0), (bytes(33), 0), (RUN, -1), (RUN, 2**64)])
+def test_what_is_not_a_round_is_refused(make, run, index):
+    mine = make()
+    with pytest.raises(InputError):
+        mine.reserve(run, index)
+    assert mine.count() == 0
+
+
+def test_another_process_or_a_restart_goes_on_counting(path):
+    FileParticipation(path, 3).reserve(RUN, 0)
+    FileParticipation(path, 3).reserve(OTHER_RUN, 0)
+    assert FileParticipation(path).count() == 2
+    FileParticipation(path, 3).reserve(RUN, 0)
+    FileParticipation(path, 3).reserve(RUN, 1)
+    with pytest.raises(ParticipationRefused):
+        FileParticipation(path, 3).reserve(RUN, 2)
+
+
+def test_the_file_is_a_line_a_round_and_nobody_elses(path):
+    FileParticipation(path).reserve(RUN, 12)
+    FileParticipation(path).reserve(OTHER_RUN, 0)
+    lines = path.read_text().splitlines()
+    assert [line.split()[:2] for line in lines] == [[RUN.hex(), "12"], [OTHER_RUN.hex(), "0"]]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_line_is_on_the_disk_before_reserve_returns(path, monkeypatch):
+    FileParticipation(path).reserve(RUN, 0)
+    steps = []
+    write, fsync = os.write, os.fsync
+    monkeypatch.setattr(os, "write", lambda *a: (steps.append("write"), write(*a))[1])
+    monkeypatch.setattr(os, "fsync", lambda *a: (steps.append("fsync"), fsync(*a))[1])
+    FileParticipation(path).reserve(RUN, 1)
+    assert steps == ["write", "fsync"]
+    steps.clear()
+    FileParticipation(path).reserve(RUN, 1)  # whoever wrote the line may have stopped before its fsync
+    assert steps == ["fsync"]
+
+
+def test_the_name_of_a_new_file_is_on_the_disk_before_its_first_line(path, monkeypatch):
+    steps = []
+    write = os.write
+    monkeypatch.setattr(module, "sync_directory", lambda directory: steps.append(directory))
+    monkeypatch.setattr(os, "write", lambda *a: (steps.append("write"), write(*a))[1])
+    FileParticipation(path).reserve(RUN, 0)
+    assert steps == [path.parent, "write"]
+
+
+def test_a_full_disk_counts_nothing_and_leaves_no_half_line(path, monkeypatch):
+    mine = FileParticipation(path)
+    mine.reserve(RUN, 0)
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:20]))
+        with pytest.raises(OSError, match="no room"):
+            mine.reserve(RUN, 1)
+    assert mine.count() == 1
+    mine.reserve(RUN, 1)
+    assert mine.count() == 2
+
+
+def lines_of(path, count=4):
+    for index in range(count):
+        FileParticipation(path).reserve(RUN, index)
+    return path.read_bytes().splitlines(keepends=True)
+
+
+DAMAGED = {
+    "a line less": lambda lines: lines[:1] + lines[2:],
+    "the first less": lambda lines: lines[1:],
+    "exchanged": lambda lines: [lines[1], lines[0], *lines[2:]],
+    "twice": lambda lines: [*lines, lines[-1]],
+    "another run": lambda lines: [lines[0].replace(RUN.hex().encode(), OTHER_RUN.hex().encode()), *lines[1:]],
+    "another index": lambda lines: [*lines[:-1], lines[-1].replace(b" 3 ", b" 4 ")],
+    "a zero more": lambda lines: [*lines[:-1], lines[-1].replace(b" 3 ", b" 03 ")],
+    "half a line": lambda lines: [*lines[:-1], lines[-1][:40]],
+    "no end": lambda lines: [*lines[:-1], lines[-1][:-1]],
+    "an empty line": lambda lines: [*lines, b"\n"],
+    "crlf": lambda lines: [line[:-1] + b"\r\n" for line in lines],
+    "zeros": lambda lines: [*lines, bytes(135)],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_file_counts_and_allows_nothing(path, damage):
+    path.write_bytes(b"".join(damage(lines_of(path))))
+    before = path.read_bytes()
+    for use in (FileParticipation.count, lambda mine: mine.reserve(RUN, 9), lambda mine: mine.reserve(RUN, 0)):
+        with pytest.raises(InputError, match="altered or cut"):
+            use(FileParticipation(path))
+    assert path.read_bytes() == before
+
+
+def test_any_altered_byte_is_noticed(path):
+    whole = b"".join(lines_of(path, 2))
+    for place in range(len(whole)):
+        for byte in {whole[place] ^ 1, whole[place] ^ 32, 10, 13} - {whole[place]}:
+            path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+            with pytest.raises(InputError, match="altered or cut"):
+                FileParticipation(path).count()
+
+
+def test_kill_9_never_loses_what_was_counted(path):
+    heard = 0
+    for pause in (0.0, 0.005, 0.02):
+        process = start(f"i = {heard}\nwhile True:\n  mine.reserve(bytes(32), i); say(i); i += 1\n", path, 10**6)
+        assert process.stdout.readline()
+        time.sleep(pause)
+        process.send_signal(signal.SIGKILL)
+        said = process.communicate()[0].splitlines()
+        heard = max(heard + 1, int(said[-1]) + 1 if said else 0)
+        counted = FileParticipation(path).count()
+        assert heard <= counted <= heard + 1  # the one under way may have been counted, and stays so
+        heard = counted
+    assert [int(line.split()[1]) for line in path.read_text().splitlines()] == list(range(heard))
+
+
+def test_a_crash_between_counting_and_the_upload_still_counts(path):
+    process = start("mine.reserve(bytes(32), 0); os.kill(os.getpid(), 9)", path, 1)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert FileParticipation(path).count() == 1
+    with pytest.raises(ParticipationRefused):
+        FileParticipation(path, 1).reserve(RUN, 1)
+
+
+def test_two_processes_together_stay_within_the_cap(path):
+    code = (
+        "say('ready'); sys.stdin.readline()\n"
+        "try:\n"
+        "  for i in range(100): mine.reserve(bytes([int(sys.argv[3])] * 32), i); say(i)\n"
+        "except ParticipationRefused: pass\n"
+    )
+    both = [start(code, path, 60, who) for who in range(2)]
+    for process in both:
+        assert process.stdout.readline() == b"ready\n"
+    for process in both:
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    counted = [len(process.communicate()[0].splitlines()) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum(counted) == FileParticipation(path).count() == 60
+
+
+def test_threads_together_stay_within_the_cap(path):
+    def attend(who):
+        for index in range(20):
+            try:
+                FileParticipation(path, 30).reserve(bytes([who] * 32), index)
+            except ParticipationRefused:
+                return
+
+    threads = [threading.Thread(target=attend, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert FileParticipation(path).count() == 30

@@ -1,0 +1,171 @@
+"""The owner's policy: each line refuses what is beyond it, allows what is at it, and is named when it refuses."""
+
+from fractions import Fraction
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dordis.errors import InputError, ParametersRefused
+from dordis.federation import policy as module
+from dordis.federation.policy import Policy
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Encoding, agree_on
+
+AGREED = {
+    "run": bytes(32),
+    "index": 0,
+    "clients": range(1, 11),
+    "threshold": 7,
+    "tolerance": 2,
+    "colluders": 2,
+    "bits": 16,
+    "ends": [3, 7],
+    "scheme": Scheme.SINGLE,
+    "variances": [64, 48],
+    "mode": MALICIOUS,
+    "encoding": Encoding(mechanism="skellam", sensitivity=96),
+}
+P = agree_on(**AGREED)
+ALLOWING = Policy(
+    cohort=10,
+    quorum=Fraction(7, 10),
+    colluders=2,
+    variance=Fraction(48),
+    noise=Fraction(1, 2),
+    bits=16,
+    participations=5,
+)
+STRICTER = {
+    "modes": frozenset({SEMI_HONEST}),
+    "cohort": 11,
+    "quorum": Fraction(71, 100),
+    "colluders": 3,
+    "bits": 15,
+    "mechanisms": frozenset({"gaussian"}),
+    "schemes": frozenset({"exact", "orig"}),
+    "variance": Fraction(48) + Fraction(1, 2**10),
+    "noise": Fraction(1, 2) + Fraction(1, 2**10),
+}
+CHECKS = {"modes": "check_mode", "mechanisms": "check_mechanism", "schemes": "check_scheme"}
+
+
+def test_parameters_at_every_line_are_allowed():
+    ALLOWING.check(P)
+
+
+@pytest.mark.parametrize("line", STRICTER)
+def test_parameters_beyond_a_line_are_refused_and_the_line_is_named(line):
+    with pytest.raises(ParametersRefused, match=f"line '{line}'"):
+        msgspec.structs.replace(ALLOWING, **{line: STRICTER[line]}).check(P)
+
+
+@pytest.mark.parametrize("line", STRICTER)
+def test_each_line_is_kept_by_one_check(line, monkeypatch):
+    monkeypatch.setattr(module, CHECKS.get(line, f"check_{line}"), lambda *_: None)
+    msgspec.structs.replace(ALLOWING, **{line: STRICTER[line]}).check(P)
+
+
+def test_every_line_but_the_cap_is_tested():
+    assert {*STRICTER, "participations"} == set(Policy.__struct_fields__)
+
+
+def test_the_first_line_that_is_broken_is_named():
+    with pytest.raises(ParametersRefused, match="line 'cohort'"):
+        Policy(cohort=11, bits=1).check(P)
+
+
+def test_the_noise_that_counts_is_what_stays_when_most_clients_drop():
+    baseline = agree_on(**AGREED | {"scheme": Scheme.ORIG})
+    lenient = msgspec.structs.replace(ALLOWING, schemes=frozenset({"orig"}), noise=None)
+    with pytest.raises(ParametersRefused, match="line 'variance'"):
+        lenient.check(baseline)  # 8 survivors of 10, of whom 2 collude: 6/8 of the target
+    msgspec.structs.replace(lenient, variance=Fraction(36)).check(baseline)
+
+
+def test_one_chunk_with_little_noise_is_enough_to_refuse():
+    with pytest.raises(ParametersRefused, match="line 'variance'"):
+        ALLOWING.check(agree_on(**AGREED | {"variances": [10**6, 47]}))
+
+
+def test_a_larger_scale_does_not_get_around_the_noise_relative_to_the_sensitivity():
+    scaled = AGREED | {"variances": [10**4] * 2, "encoding": Encoding(mechanism="skellam", sensitivity=10**6)}
+    with pytest.raises(ParametersRefused, match="line 'noise'"):
+        ALLOWING.check(agree_on(**scaled))
+
+
+@pytest.mark.parametrize("sensitivity", [0, -1])
+def test_noise_cannot_be_compared_with_a_sensitivity_that_is_not_declared(sensitivity):
+    silent = agree_on(**AGREED | {"encoding": Encoding(mechanism="skellam", sensitivity=sensitivity)})
+    with pytest.raises(ParametersRefused, match="line 'noise'"):
+        ALLOWING.check(silent)
+
+
+def test_no_noise_at_all_is_refused_where_some_is_asked_for():
+    bare = agree_on(**AGREED | {"scheme": Scheme.NONE, "variances": None})
+    with pytest.raises(ParametersRefused, match="line 'variance'"):
+        Policy(schemes=frozenset({"none"}), variance=Fraction(1, 2**20)).check(bare)
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 12), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_the_quorum_is_compared_exactly(n, threshold, numerator, denominator):
+    threshold, floor = min(threshold, n), Fraction(min(numerator, denominator), denominator)
+    asked = AGREED | {"clients": range(n), "threshold": threshold, "tolerance": 0, "colluders": 0, "mode": SEMI_HONEST}
+    policy = Policy(quorum=floor, cohort=1, colluders=0, modes=frozenset({SEMI_HONEST}))
+    if Fraction(threshold, n) >= floor:
+        policy.check(agree_on(**asked))
+    else:
+        with pytest.raises(ParametersRefused, match="line 'quorum'"):
+            policy.check(agree_on(**asked))
+
+
+def test_a_policy_is_read_from_plain_settings():
+    settings = {
+        "cohort": 10,
+        "quorum": 0.7,
+        "colluders": 2,
+        "variance": 48,
+        "noise": "1/2",
+        "bits": 16,
+        "modes": ["malicious"],
+        "schemes": ["single", "exact"],
+        "mechanisms": ["skellam"],
+        "participations": 5,
+    }
+    assert Policy.of(settings) == ALLOWING
+    assert Policy.of({}) == Policy()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cohorts": 10},
+        {"cohort": "10"},
+        {"cohort": 10.5},
+        {"cohort": -1},
+        {"quorum": 1.5},
+        {"quorum": True},
+        {"quorum": "1/0"},
+        {"quorum": "nan"},
+        {"quorum": None},
+        {"quorum": [1, 2]},
+        {"variance": -1},
+        {"noise": "much"},
+        {"modes": "malicious"},
+        {"modes": [1]},
+        {"participations": -1},
+    ],
+    ids=str,
+)
+def test_settings_that_are_no_policy_are_refused(settings):
+    with pytest.raises(InputError, match="policy"):
+        Policy.of(settings)
+
+
+def test_the_default_trusts_no_server_and_wants_noise():
+    for asked in ({"mode": SEMI_HONEST}, {"scheme": Scheme.ORIG}, {"encoding": Encoding(mechanism="none")}):
+        with pytest.raises(ParametersRefused):
+            Policy().check(agree_on(**AGREED | asked))
+    Policy().check(P)

@@ -1,0 +1,148 @@
+"""The exchange in memory: the codec on both ways, losses on cue, bytes counted, errors kept."""
+
+import msgspec
+import pytest
+
+from dordis import wire
+from dordis.errors import DordisError, MalformedMessage, ProtocolError
+from dordis.protocol import Message
+from dordis.simulation.exchange import LocalExchange
+
+
+class Ask(Message, frozen=True):
+    data: bytes
+
+
+class Answer(Message, frozen=True):
+    data: bytes
+
+
+class Other(Message, frozen=True):
+    pass
+
+
+KINDS = {Ask: Answer}
+ASK = Ask(b"how much?")
+
+
+class Echo:
+    """A client that keeps what it sees and says."""
+
+    def __init__(self):
+        self.seen, self.said = [], []
+
+    def handle(self, request):
+        self.seen.append(request)
+        self.said.append(Answer(request.data * 2))
+        return self.said[-1]
+
+
+class Says:
+    """A client that answers always the same, or raises it."""
+
+    def __init__(self, what):
+        self._what = what
+
+    def handle(self, request):
+        if isinstance(self._what, Exception):
+            raise self._what
+        return self._what
+
+
+def three():
+    return {u: Echo() for u in (1, 2, 3)}
+
+
+def ask(*clients):
+    return dict.fromkeys(clients, ASK)
+
+
+def test_replies_come_from_everyone_asked_and_from_nobody_else():
+    exchange = LocalExchange(three(), KINDS)
+    assert list(exchange(ask(1, 3))) == [(1, Answer(ASK.data * 2)), (3, Answer(ASK.data * 2))]
+
+
+def test_both_sides_see_an_equal_but_not_the_same_object():
+    clients = three()
+    replies = dict(LocalExchange(clients, KINDS)(ask(1, 2)))
+    for u in (1, 2):
+        assert clients[u].seen == [ASK]
+        assert clients[u].seen[0] is not ASK
+        assert replies[u] == clients[u].said[0]
+        assert replies[u] is not clients[u].said[0]
+    assert clients[1].seen[0] is not clients[2].seen[0]
+
+
+def test_clients_are_asked_only_as_their_replies_are_taken():
+    clients = three()
+    replies = LocalExchange(clients, KINDS)(ask(1, 2, 3))
+    assert not clients[1].seen
+    next(replies)
+    assert clients[1].seen
+    assert not clients[2].seen
+
+
+def test_a_lost_request_never_arrives_and_costs_nothing():
+    clients = three()
+    exchange = LocalExchange(clients, KINDS, lost_request=lambda u, request: u == 2 and request == ASK)
+    assert [u for u, _ in exchange(ask(1, 2, 3))] == [1, 3]
+    assert not clients[2].seen
+    assert 2 not in exchange.received
+    assert 2 not in exchange.sent
+
+
+def test_a_lost_reply_was_sent_but_does_not_arrive():
+    clients = three()
+    exchange = LocalExchange(clients, KINDS, lost_reply=lambda u, request: u == 2 and request == ASK)
+    assert [u for u, _ in exchange(ask(1, 2, 3))] == [1, 3]
+    assert clients[2].said
+    assert exchange.sent[2] == exchange.sent[1]
+    assert not exchange.errors
+
+
+def test_bytes_are_those_on_the_wire_and_add_up():
+    exchange = LocalExchange(three(), KINDS)
+    for _ in range(2):
+        list(exchange(ask(1, 2)))
+    list(exchange({1: Ask(b"")}))
+    assert exchange.received == {
+        1: 2 * len(wire.encode(ASK)) + len(wire.encode(Ask(b""))),
+        2: 2 * len(wire.encode(ASK)),
+    }
+    assert exchange.sent[2] == 2 * len(wire.encode(Answer(ASK.data * 2)))
+
+
+def test_equal_requests_to_different_clients_are_each_counted():
+    exchange = LocalExchange(three(), KINDS)
+    list(exchange({1: Ask(b"abc"), 2: Ask(b"abcdef"), 3: Ask(b"abc")}))
+    assert exchange.received[1] == exchange.received[3] == exchange.received[2] - 3
+
+
+def test_a_client_that_raises_does_not_answer_and_its_error_is_kept():
+    error = ProtocolError("no")
+    exchange = LocalExchange({**three(), 2: Says(error)}, KINDS)
+    assert [u for u, _ in exchange(ask(1, 2, 3))] == [1, 3]
+    assert exchange.errors == [(2, error)]
+    assert 2 not in exchange.sent
+    assert exchange.received[2] == len(wire.encode(ASK))
+
+
+def test_an_error_that_is_a_bug_is_not_swallowed():
+    with pytest.raises(ZeroDivisionError):
+        list(LocalExchange({1: Says(ZeroDivisionError())}, KINDS)(ask(1)))
+
+
+@pytest.mark.parametrize("what", [Other(), ASK, msgspec.Raw(b""), msgspec.Raw(b"\xc1"), 5, None, [Answer(b"")]])
+def test_an_answer_that_is_not_the_kind_expected_is_lost_and_the_error_kept(what):
+    exchange = LocalExchange({**three(), 2: Says(what)}, KINDS)
+    assert [u for u, _ in exchange(ask(1, 2, 3))] == [1, 3]
+    ((u, error),) = exchange.errors
+    assert u == 2
+    assert isinstance(error, MalformedMessage)
+    assert isinstance(error, DordisError)
+
+
+def test_a_client_that_is_not_there_does_not_answer():
+    exchange = LocalExchange(three(), KINDS)
+    assert [u for u, _ in exchange(ask(1, 9))] == [1]
+    assert 9 not in exchange.received
