@@ -1,4 +1,7 @@
-"""Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`."""
+"""Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds.
+
+What is compared with other packages is left out where they are not installed.
+"""
 
 import argparse
 import json
@@ -8,10 +11,10 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import kernels
+from benchmarks import aggregation, kernels
 from benchmarks.figure import Figure, Suite
 
-SUITES: dict[str, Suite] = {"kernels": kernels}
+SUITES: dict[str, Suite] = {"kernels": kernels, "aggregation": aggregation}
 WIDTH_OF_A_FILE = 140
 
 

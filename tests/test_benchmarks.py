@@ -1,25 +1,31 @@
 """The benchmarks run, and print what they promise."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import kernels
+from benchmarks.__main__ import SUITES
 from benchmarks.figure import Figure
 from benchmarks.timing import ratio, side_by_side
 
-OPTIONAL = {"flwr_mask_ratio", "shamir_vs_pycryptodome"}
-ONLY_IN_FULL = {"cold_start_s"}
+NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be installed
+    "kernels": r"cold_start_s|flwr_.*|shamir_vs_pycryptodome",
+    "aggregation": r"flwr_.*|plus_.*|xnoise_mb_[23]00|xnoise_exact_.*|xnoise_.*_overhead|rss_n100_d11M_mb"
+    r"|growth_n(64|128|300)_.*|growth_d(4M|11M)_.*",
+}
 
 
-def test_a_quick_run_prints_every_figure_as_one_flat_json_object():
-    command = [sys.executable, "-m", "benchmarks", "kernels", "--json", "--quick"]
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_quick_run_prints_every_figure_as_one_flat_json_object(suite):
+    command = [sys.executable, "-m", "benchmarks", suite, "--json", "--quick"]
     run = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=True)
     values = json.loads(run.stdout)
-    assert set(kernels.FIGURES) - OPTIONAL - ONLY_IN_FULL <= set(values) <= set(kernels.FIGURES)
+    figures = set(SUITES[suite].FIGURES)
+    assert {name for name in figures if not re.fullmatch(NOT_IN_EVERY_RUN[suite], name)} <= set(values) <= figures
     assert all(type(value) is float and value > 0 for value in values.values())
 
 

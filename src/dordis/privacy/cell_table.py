@@ -157,10 +157,14 @@ class TableCache:
         with self._lock:
             if exact not in self._tables:
                 self._tables[exact] = build(exact)
+                self._evict()
             self._tables.move_to_end(exact)
-            while len(self._tables) > 1 and sum(table.nbytes for table in self._tables.values()) > self._limit:
-                self._tables.popitem(last=False)
             return self._tables[exact]
+
+    def _evict(self) -> None:
+        """Drop the tables used longest ago until the others fit, but never the newest."""
+        while len(self._tables) > 1 and sum(table.nbytes for table in self._tables.values()) > self._limit:
+            self._tables.popitem(last=False)
 
 
 TABLES = TableCache()

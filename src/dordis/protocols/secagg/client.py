@@ -118,6 +118,7 @@ class SecAggClient(ProtocolClient[SecAggState]):
         self._owner = owner
         self._signing = signing
         self._registry = registry or {}
+        self._agreed: dict[ClientId, bytes] = {}  # secrets shared with peers: made from the state, kept to save time
 
     @property
     def setup(self) -> Sequence[On[Any]]:
@@ -236,8 +237,14 @@ class SecAggClient(ProtocolClient[SecAggState]):
     def _channel(self, sender: ClientId, receiver: ClientId) -> Channel:
         peer = receiver if sender == self.me else sender
         keys = [self.state.advertisements[u].channel for u in (sender, receiver)]
-        shared = agreement.agree(self.state.channel, self.state.advertisements[peer].channel)
-        return Channel(self._parameters, sender, receiver, keys, shared)
+        if peer not in self._agreed:
+            self._agreed[peer] = agreement.agree(self.state.channel, self.state.advertisements[peer].channel)
+        return Channel(self._parameters, sender, receiver, keys, self._agreed[peer])
+
+    def close(self) -> None:
+        """Leave the round and erase its secrets."""
+        self._agreed.clear()
+        super().close()
 
     def open_shares(self, request: DeliverShares) -> SharesDelivered:
         """End of stage 1: open what the other members of U2 sent; accuse those whose ciphertext does not open."""

@@ -174,9 +174,9 @@ class SetupServer(ProtocolServer[None]):
 
     def commitments(self, u: ClientId, chunk: int) -> tuple[bytes, ...]:
         """Return a client's commitments for one chunk: self-mask, then removable noise."""
-        each = Escrow(self.parameters, chunk).shared - 1
-        everything = split(self.shares[u].commitments, KEY_BYTES, each * len(self.parameters.chunks))
-        return everything[chunk * each : (chunk + 1) * each]
+        size = KEY_BYTES * (Escrow(self.parameters, chunk).shared - 1)
+        own = self.shares[u].commitments[chunk * size : (chunk + 1) * size]
+        return split(own, KEY_BYTES, size // KEY_BYTES)
 
 
 class ChunkServer(ProtocolServer[ChunkOutput]):

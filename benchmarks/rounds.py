@@ -1,0 +1,188 @@
+"""One SecAgg round with all parties in this process: the CPU seconds and the bytes of each."""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from time import thread_time
+
+import numpy as np
+
+from dordis import drive, wire
+from dordis.crypto import signature
+from dordis.privacy.xnoise import Scheme
+from dordis.protocol import ClientId, Message, Requests
+from dordis.protocols.neighbourhood import solve
+from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters, agree_on
+from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer
+from dordis.protocols.secagg.messages import REPLIES, CollectInput
+
+BITS = 20
+VARIANCE = Fraction(2**26)
+"""sigma*^2: far from wrapping around, with components of 1e5 to 1e7 in the scheme `single`."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A round of n clients with d coordinates; some drop before they upload.
+
+    On the complete graph t is `threshold` and T = n - t; if `tolerance` gives T, the graph is the sparsest for it.
+    """
+
+    clients: int
+    dim: int
+    threshold: int
+    dropped: int
+    scheme: Scheme = Scheme.SINGLE
+    variance: Fraction = VARIANCE
+    mode: str = SEMI_HONEST
+    tolerance: int | None = None
+
+    def parameters(self) -> Parameters:
+        """Agree on the round; its noise tables are built here, before anything is measured."""
+        sparse = None if self.tolerance is None else solve(self.clients, self.tolerance, 1, self.mode)
+        return agree_on(
+            mode=self.mode,
+            beacon=bytes(32),
+            run=bytes(RUN_BYTES),
+            index=0,
+            clients=range(1, self.clients + 1),
+            threshold=sparse.threshold if sparse else self.threshold,
+            quorum=sparse.quorum if sparse else None,
+            degree=sparse.degree if sparse else 0,
+            tolerance=self.clients - self.threshold if self.tolerance is None else self.tolerance,
+            colluders=1,
+            bits=BITS,
+            ends=[self.dim],
+            scheme=self.scheme,
+            variances=[self.variance],
+        )
+
+    @property
+    def lost(self) -> frozenset[ClientId]:
+        """Return the clients that drop: the last ones."""
+        return frozenset(ClientId(u) for u in range(self.clients - self.dropped + 1, self.clients + 1))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a round costs: CPU seconds of surviving clients (least, median, most) and of the server, megabytes."""
+
+    client_min_s: float
+    client_s: float
+    client_max_s: float
+    server_s: float
+    upload_mb: float
+    """All replies of the client that sends most."""
+    traffic_mb: float
+    """Replies and requests of a surviving client, on average."""
+
+    def best(self, other: "Costs") -> "Costs":
+        """Keep the smaller seconds of two runs."""
+        return Costs(
+            min(self.client_min_s, other.client_min_s),
+            min(self.client_s, other.client_s),
+            min(self.client_max_s, other.client_max_s),
+            min(self.server_s, other.server_s),
+            self.upload_mb,
+            self.traffic_mb,
+        )
+
+
+class NoReplay:
+    """A journal that stores nothing: answers are still written down, but a round of big vectors fits into memory."""
+
+    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        """Answer anew."""
+        return respond()
+
+    def close(self) -> None:
+        """Forget nothing."""
+
+
+class Trusting:
+    """An owner who agrees to everything: what owners check is measured elsewhere."""
+
+    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
+        """Agree."""
+
+    def attend(self, parameters: Parameters) -> None:
+        """Count nothing."""
+
+
+class MeteredExchange:
+    """Deliver requests through the codec and count, for each client, its CPU seconds and its bytes.
+
+    A party pays for its own codec: the client for decoding requests and encoding replies, which is counted here, and
+    the server for encoding requests (a broadcast once) and decoding replies, which is not.
+    """
+
+    def __init__(self, clients: Mapping[ClientId, SecAggClient], lost: Collection[ClientId]) -> None:
+        self._clients, self._lost = clients, lost
+        self.seconds = dict.fromkeys(clients, 0.0)
+        self.sent: Counter[ClientId] = Counter()
+        self.received: Counter[ClientId] = Counter()
+
+    def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        """Yield the replies one by one, none from those who drop."""
+        encoded: dict[int, bytes] = {}
+        for u, request in requests.items():
+            if u in self._lost and isinstance(request, CollectInput):
+                continue
+            if id(request) not in encoded:
+                encoded[id(request)] = wire.encode(request)
+            reply = self._answer(u, type(request), encoded[id(request)])
+            yield u, wire.decode(reply, REPLIES[type(request)])
+
+    def _answer(self, u: ClientId, kind: type[Message], data: bytes) -> bytes:
+        start = thread_time()
+        reply = wire.encode(self._clients[u].handle(wire.decode(data, kind)))
+        self.seconds[u] += thread_time() - start
+        self.received[u] += len(data)
+        self.sent[u] += len(reply)
+        return reply
+
+
+def play(setting: Setting, parameters: Parameters) -> Costs:
+    """Run one round, everyone's input zero, and return what it costs."""
+    vector = np.zeros(setting.dim, np.uint32)
+    keys = {u: signature.generate() for u in parameters.clients}
+    registry = {u: signature.public(key) for u, key in keys.items()}
+    clients = {
+        u: SecAggClient(u, vector, NoReplay(), owner=Trusting(), signing=keys[u], registry=registry)
+        for u in parameters.clients
+    }
+    exchange = MeteredExchange(clients, setting.lost)
+    start = thread_time()
+    (output,) = drive.run(SecAggServer(parameters, registry), exchange)
+    server_s = thread_time() - start - sum(exchange.seconds.values())
+    check(output, setting)
+    seconds = [exchange.seconds[u] for u in output.survivors]
+    return Costs(
+        client_min_s=min(seconds),
+        client_s=statistics.median(seconds),
+        client_max_s=max(seconds),
+        server_s=server_s,
+        upload_mb=max(exchange.sent.values()) / 1e6,
+        traffic_mb=statistics.mean(exchange.sent[u] + exchange.received[u] for u in output.survivors) / 1e6,
+    )
+
+
+def check(output: ChunkOutput, setting: Setting) -> None:
+    """Make sure that the round did what is measured: the sum of zeros is the noise that must be left."""
+    assert len(output.survivors) == setting.clients - setting.dropped
+    signed = (output.total << np.uint32(32 - BITS)).view(np.int32) >> (32 - BITS)
+    left = float(output.left)
+    error = float(np.mean(np.square(signed.astype(np.float64)))) / left - 1
+    assert abs(error) < 10 * ((2 + 1 / left) / setting.dim) ** 0.5, error  # the kurtosis of Skellam is 3 + 1 / variance
+
+
+def best_of(count: int, *settings: Setting) -> list[Costs]:
+    """Play the settings in turn, `count` times over, and return the best costs of each."""
+    agreed = [setting.parameters() for setting in settings]
+    kept = [play(setting, parameters) for setting, parameters in zip(settings, agreed, strict=True)]
+    for _ in range(count - 1):
+        for place, (setting, parameters) in enumerate(zip(settings, agreed, strict=True)):
+            kept[place] = kept[place].best(play(setting, parameters))
+    return kept
