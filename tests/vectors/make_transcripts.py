@@ -13,20 +13,23 @@ import msgspec
 import numpy as np
 
 from dordis import drive, wire
+from dordis.crypto import signature
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import Message, Requests
-from dordis.protocols.parameters import Parameters, agree_on
+from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
+    Agree,
     CollectInput,
     DeliverShares,
     RemoveNoise,
     ShareKeys,
     Unmask,
 )
+from tests.protocols.rounds import Trusting
 
-NOTE = "The message format is not frozen yet: these answers may change until the first release of protocol version 1."
+NOTE = "Answers of protocol version 1: they do not change within it."
 ENCODING = (
     "Bytes are hexadecimal after 0x. A message on the wire is the version byte and MessagePack of its fields in"
     " order, the tag 'type' first, maps in the order of their keys; messages of more than 600 bytes are given by"
@@ -34,7 +37,8 @@ ENCODING = (
 )
 ENTROPY = (
     "Client u draws from SHA-256(seed || u || 0) || SHA-256(seed || u || 1) || .., u and the counter in eight bytes,"
-    " big-endian; every draw takes the next bytes."
+    " big-endian; every draw takes the next bytes. In the malicious mode its private signing key is SHA-256(seed ||"
+    " 'signing' || u)."
 )
 LONGEST_IN_FULL = 600
 Lost = frozenset[tuple[int, str, int]]
@@ -124,17 +128,34 @@ def four() -> tuple[Parameters, Lost]:
 
 
 def ten() -> tuple[Parameters, Lost]:
-    """Return a round of ten clients, two chunks, with losses at the upload, at unmasking and at noise removal."""
+    """Return a round of ten clients against a malicious server, two chunks, with losses at every stage of a chunk."""
     p = agree_on(
-        run=bytes(range(32, 64)), index=2**40, clients=(1, 4, 9, 16, 25, 36, 49, 64, 81, 2**63 - 1), threshold=5,
-        tolerance=4, colluders=2, bits=20, ends=[7, 12], scheme=Scheme.SINGLE, variances=[1000, 2000],
+        mode=MALICIOUS, run=bytes(range(32, 64)), index=2**40, clients=(1, 4, 9, 16, 25, 36, 49, 64, 81, 2**63 - 1),
+        threshold=7, tolerance=2, colluders=2, bits=20, ends=[7, 12], scheme=Scheme.SINGLE, variances=[1000, 2000],
     )  # fmt: skip
     first, *_ = p.clients
     owing = [u for u, due in p.due(0, [u for u in p.clients if u != first]).items() if due]
     silent = owing[-1]  # its seed must be fetched in stage 5, where another one is lost
     deaf = next(u for u in reversed(p.clients) if u != silent)
     lost = {(first, "CollectInput", 0), (silent, "Unmask", 0), (deaf, "RemoveNoise", 0)}
-    return p, frozenset(lost | {(silent, "CollectInput", 1)})
+    return p, frozenset(lost | {(silent, "CollectInput", 1), (deaf, "Agree", 1)})
+
+
+def client(p: Parameters, seed: bytes, u: int, vector: np.ndarray) -> SecAggClient:
+    """Return a client whose secrets are those of the transcript."""
+    if not p.is_malicious:
+        return SecAggClient(u, vector, entropy=Stream(seed, u))
+    keys = {"signing": signing_key(seed, u), "registry": registry(p, seed)}
+    return SecAggClient(u, vector, entropy=Stream(seed, u), owner=Trusting(), **keys)
+
+
+def signing_key(seed: bytes, u: int) -> bytes:
+    return hashlib.sha256(seed + b"signing" + u.to_bytes(8, "big")).digest()
+
+
+def registry(p: Parameters, seed: bytes) -> dict[int, bytes]:
+    """Return everyone's public signing key."""
+    return {u: signature.public(signing_key(seed, u)) for u in p.clients}
 
 
 ROUNDS: dict[str, Callable[[], tuple[Parameters, Lost]]] = {"transcript_4": four, "transcript_10": ten}
@@ -146,9 +167,9 @@ def transcript(name: str) -> dict[str, Any]:
     seed = hashlib.sha256(name.encode()).digest()
     draw = Stream(hashlib.sha256(b"inputs" + seed).digest(), 0)
     vectors = {u: np.frombuffer(draw(4 * p.dim), "<u4") >> np.uint32(32 - p.bits) for u in p.clients}
-    clients = {u: SecAggClient(u, np.array(x, np.uint32), entropy=Stream(seed, u)) for u, x in vectors.items()}
+    clients = {u: client(p, seed, u, np.array(x, np.uint32)) for u, x in vectors.items()}
     recording = Recording(clients, lost)
-    outputs = drive.run(SecAggServer(p), recording)
+    outputs = drive.run(SecAggServer(p, registry(p, seed)), recording)
     me = max(recording.requests, key=lambda u: (len(recording.requests[u]), -u))
     return {
         "note": NOTE,
@@ -254,6 +275,20 @@ def owing(choose: Callable[[Parameters, list[int]], list[int]]) -> Alter:
     return alter
 
 
+def everyone_survived(request: Agree, p: Parameters, me: int) -> Message:
+    """Name everybody a survivor, with a token that nobody showed for the one who is missing."""
+    missing = len(p.clients) - len(p.unpack(request.survivors))
+    return changed(request, survivors=p.pack(p.clients), tokens=bytes(32 * missing) + request.tokens)
+
+
+def signatures(alter: Callable[[dict[int, bytes]], dict[int, bytes]]) -> Alter:
+    return lambda request, p, me: changed(request, signatures=alter(request.signatures))
+
+
+def exchanged(signed: dict[int, bytes]) -> dict[int, bytes]:
+    return dict(zip(signed, reversed(signed.values()), strict=True))
+
+
 REFUSALS: list[Refusal] = [
     ("no such mode", AdvertiseKeys, with_parameters(mode="friendly"), "ParametersRefused"),
     ("a tolerance beyond n - t", AdvertiseKeys, with_parameters(tolerance=9), "ParametersRefused"),
@@ -286,6 +321,12 @@ REFUSALS: list[Refusal] = [
     ),
     ("U3 too long", Unmask, lambda r, p, me: changed(r, survivors=r.survivors + b"\0"), "MalformedMessage"),
     ("seeds before unmasking", Unmask, lambda r, p, me: RemoveNoise(0, r.survivors), "UnexpectedRequest"),
+    ("a key signed by nobody", ShareKeys, with_keys(peer, signature=lambda _: bytes(64)), "InvalidSignature"),
+    ("unmasking without agreement", Agree, lambda r, p, me: Unmask(0, r.survivors), "UnexpectedRequest"),
+    ("an upload that is not proved", Agree, lambda r, p, me: changed(r, tokens=bytes(len(r.tokens))), "ProtocolError"),
+    ("U3 with one who did not upload", Agree, everyone_survived, "ProtocolError"),
+    ("too few signatures", Unmask, signatures(lambda s: dict(list(s.items())[1:])), "ProtocolError"),
+    ("signatures exchanged", Unmask, signatures(exchanged), "InvalidSignature"),
     ("seeds of nobody", RemoveNoise, owing(lambda p, everyone: []), "ProtocolError"),
     ("seeds not due", RemoveNoise, owing(lambda p, everyone: everyone), "ProtocolError"),
     ("another U3", RemoveNoise, lambda r, p, me: Unmask(0, p.pack(p.clients)), "UnexpectedRequest"),
@@ -293,9 +334,14 @@ REFUSALS: list[Refusal] = [
 """What is wrong, the request that is replaced, by what, and the error that an honest client raises."""
 
 
+SIGNED = {"a key signed by nobody", "too few signatures", "signatures exchanged"}
+"""Refusals of the malicious mode that replace a request of both modes."""
+
+
 def applies(refusal: Refusal, recording: Recording, me: int) -> bool:
     """Tell whether the round has such a request to replace."""
-    return any(isinstance(request, refusal[1]) for request in recording.requests[me])
+    kinds = {type(request) for request in recording.requests[me]}
+    return refusal[1] in kinds and (Agree in kinds or refusal[0] not in SIGNED)
 
 
 def refused(refusal: Refusal, p: Parameters, me: int, requests: list[Message]) -> dict[str, Any]:
