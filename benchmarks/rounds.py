@@ -107,7 +107,7 @@ class Trusting:
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Agree."""
 
-    def attend(self, parameters: Parameters) -> None:
+    def attend(self, parameters: Parameters, machine: bytes) -> None:
         """Count nothing."""
 
 

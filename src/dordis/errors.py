@@ -17,6 +17,9 @@
     │   ├── MalformedMessage   bytes that are no message, or no message that belongs here
     │   ├── UnexpectedRequest  out of order, repeated with other content, or after the end
     │   └── Aborted            this machine has stopped for good
+    ├── BudgetExceeded         the next round would spend more privacy than there is: it is not started
+    ├── LedgerDamaged          the privacy ledger is not as it was written: the run does not go on
+    ├── AuditFailed            an attack tells more than the claimed epsilon allows
     └── RoundFailed            bad luck, or a saboteur: the round ends without an output
         ├── TooFewClients      fewer answers than the threshold
         ├── TooManyDropouts    more clients lost than the noise tolerates
@@ -96,6 +99,30 @@ class UnexpectedRequest(ProtocolError):
 
 class Aborted(ProtocolError):
     """This machine has stopped for good and answers nothing any more."""
+
+
+class BudgetExceeded(DordisError):
+    """A round would take a client beyond the privacy budget; no retry under another index helps."""
+
+    def __init__(self, client: int, epsilon: float, budget: float) -> None:
+        super().__init__(f"client {client} would have spent epsilon {epsilon:.4g}, the budget is {budget:.4g}")
+        self.client, self.epsilon, self.budget = client, epsilon, budget
+
+
+class LedgerDamaged(DordisError):
+    """The ledger was altered, cut or lost lines; `line` counts from 1, where one is to blame."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message if line is None else f"line {line} of the privacy ledger {message}")
+        self.line = line
+
+
+class AuditFailed(DordisError):
+    """An attack on a mechanism shows, at the audit's confidence, a larger epsilon than is claimed."""
+
+    def __init__(self, shown: float, claimed: float) -> None:
+        super().__init__(f"an attack shows epsilon of at least {shown:.4g}, the mechanism claims {claimed:.4g}")
+        self.shown, self.claimed = shown, claimed
 
 
 class RoundFailed(DordisError):

@@ -71,7 +71,7 @@ class Trusting:
     def consent(self, parameters, proofs):
         pass
 
-    def attend(self, parameters):
+    def attend(self, parameters, machine):
         pass
 
 

@@ -1,6 +1,7 @@
 """The command line: options and exit codes here, each command's work in a file of its own, imported when it is run.
 
-Exit codes: 0 done, 2 refused with one line on stderr, 130 interrupted.  Anything else is a bug and keeps its traceback.
+Exit codes: 0 done, 1 `dordis attack` found a way in, 2 refused with one line on stderr, 130 interrupted.  Anything else
+is a bug and keeps its traceback.
 """
 
 import sys
@@ -9,10 +10,12 @@ from typing import Annotated
 import typer
 
 from dordis import __version__
-from dordis.errors import DordisError, InputError
+from dordis.errors import DordisError
 
 # Plain tracebacks, because pretty ones may print local variables, and those may be secrets.
 app = typer.Typer(name="dordis", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+reproduce = typer.Typer(help="Reproduce figures of the paper.", rich_markup_mode=None)
+app.add_typer(reproduce, name="reproduce")
 
 
 def main() -> None:
@@ -60,19 +63,71 @@ def _demo(
 
 @app.command("plan")
 def _plan(
-    clients: Annotated[int, typer.Option(help="How many clients a round has.")],
-    graph: Annotated[bool, typer.Option("--graph", help="Plan the graph of SecAgg+.")] = False,
-    dropout: Annotated[float | None, typer.Option(help="Which part of them may drop out; 0.1 if not given.")] = None,
+    clients: Annotated[int, typer.Option(help="How many clients there are; with --graph, in a round.")],
+    per_round: Annotated[int | None, typer.Option(help="How many clients take part in a round.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds there are.")] = None,
+    dim: Annotated[int | None, typer.Option(help="How many coordinates an update has.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The budget: find the least noise for it.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise on the sum, in units of updates: find epsilon.")] = None,
+    delta: Annotated[float | None, typer.Option(help="min(N^-1.1, 1e-5) if not given; the paper's is 1/N.")] = None,
+    clip: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
+    bits: Annotated[str, typer.Option(help="Bits of a coordinate, or auto for as few as do no harm.")] = "auto",
+    accounting: Annotated[
+        str, typer.Option(help="cap: over the rounds one client takes part in; all-rounds: as in the paper.")
+    ] = "cap",
+    graph: Annotated[bool, typer.Option("--graph", help="Plan the graph of SecAgg+ instead.")] = False,
+    dropout: Annotated[
+        float | None, typer.Option(help="Which part of a round may drop out; with --graph 0.1 if not given.")
+    ] = None,
     tolerance: Annotated[int | None, typer.Option(help="How many of them may drop out, instead of --dropout.")] = None,
     colluders: Annotated[int, typer.Option(help="How many of them may collude with the server.")] = 1,
     mode: Annotated[
-        str, typer.Option(help="semi-honest or malicious: the server that is guarded against.")
+        str, typer.Option(help="With --graph: semi-honest or malicious, the server that is guarded against.")
     ] = "malicious",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Choose the parameters of a round; for now those of the graph, with --graph."""
-    if not graph:
-        raise InputError("plan needs --graph: there is nothing else to plan yet")
-    from dordis.cli.graph import plan
+    """Choose the noise of a run for a privacy budget, or account for given noise; with --graph, choose the graph."""
+    if graph:
+        from dordis.cli.graph import plan as plan_graph
 
-    plan(clients, dropout, tolerance, colluders, mode, as_json)
+        plan_graph(clients, dropout, tolerance, colluders, mode, as_json)
+        return
+    from dordis.cli.plan import plan
+
+    plan(
+        clients=clients,
+        per_round=per_round,
+        rounds=rounds,
+        dim=dim,
+        epsilon=epsilon,
+        sigma=sigma,
+        delta=delta,
+        clip=clip,
+        bits=bits,
+        accounting=accounting,
+        dropout=dropout,
+        tolerance=tolerance,
+        colluders=colluders,
+        as_json=as_json,
+    )
+
+
+@reproduce.command("epsilon")
+def _reproduce_epsilon(
+    budget: Annotated[list[float] | None, typer.Option(help="Budgets to plan for: 6 if not given.")] = None,
+    more: Annotated[list[float] | None, typer.Argument(metavar="[BUDGET]...", help="More budgets.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+) -> None:
+    """Show what dropout does to epsilon, with the paper's figures beside ours."""
+    from dordis.cli.reproduce import epsilon
+
+    epsilon([*(budget or ()), *(more or ())] or [6.0], as_json)
+
+
+@app.command("attack")
+def _attack(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Run every known attack on the protocol; the exit code is 1 if one succeeds."""
+    from dordis.cli.attack import attack
+
+    if not attack(as_json):
+        raise typer.Exit(1)

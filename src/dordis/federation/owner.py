@@ -34,6 +34,6 @@ class Owner:
                 raise ParametersRefused("a sparse graph is verified with the beacon: give the owner its source")
             beacons.check_beacon(parameters, self.beacon)
 
-    def attend(self, parameters: Parameters) -> None:
-        """Count this round, once, and refuse it beyond the cap."""
-        self.participation.reserve(parameters.run, parameters.index)
+    def attend(self, parameters: Parameters, machine: bytes) -> None:
+        """Count this round, once and for one machine, and refuse it beyond the cap of the policy."""
+        self.participation.reserve(parameters.run, parameters.index, machine, self.policy.participations)

@@ -14,15 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from dordis.errors import InputError, ParticipationRefused
+from dordis.errors import InputError, ParametersRefused, ParticipationRefused
 from dordis.federation.beacon import check_index
 from dordis.federation.registry import sync_directory
 from dordis.protocols.parameters import RUN_BYTES
 
 Attendance = tuple[bytes, int]
 """A run id and the index of a round."""
+Rounds = dict[Attendance, bytes]
+"""The rounds taken part in, each with the machine that did: 32 bytes that no other machine has."""
 
-_LINE = re.compile(rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,19}) ([0-9a-f]{64})\n")
+ANY_MACHINE = bytes(32)
+
+_LINE = re.compile(rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,19}) ([0-9a-f]{64}) ([0-9a-f]{64})\n")
 _START = hashlib.sha256(b"dordis/v1/participations").digest()
 
 
@@ -33,8 +37,12 @@ class Participation(Protocol):
         """Return the number of rounds taken part in."""
         ...
 
-    def reserve(self, run: bytes, index: int) -> None:
-        """Count a round before its first upload leaves; beyond the cap raise `ParticipationRefused`."""
+    def reserve(self, run: bytes, index: int, machine: bytes = ANY_MACHINE, cap: int | None = None) -> None:
+        """Count a round before its first upload leaves; beyond a cap raise `ParticipationRefused`.
+
+        A round is for one machine: another one that asks for the same round is refused too, since it would upload a
+        second time and count once.
+        """
         ...
 
 
@@ -49,18 +57,19 @@ class MemoryParticipation:
 
     def __init__(self, cap: int | None = None) -> None:
         self._cap = cap
-        self._rounds: set[Attendance] = set()
+        self._rounds: Rounds = {}
 
     def count(self) -> int:
         """Return the number of rounds taken part in."""
         return len(self._rounds)
 
-    def reserve(self, run: bytes, index: int) -> None:
-        """Count a round; beyond the cap raise `ParticipationRefused`."""
-        _check_round(run, index)
+    def reserve(self, run: bytes, index: int, machine: bytes = ANY_MACHINE, cap: int | None = None) -> None:
+        """Count a round; beyond a cap, or for a second machine, raise `ParticipationRefused`."""
+        _check_round(run, index, machine)
         if (run, index) not in self._rounds:
-            check_cap(len(self._rounds), self._cap)
-            self._rounds.add((run, index))
+            _check_caps(len(self._rounds), self._cap, cap)
+            self._rounds[run, index] = machine
+        check_machine(self._rounds[run, index], machine)
 
 
 class FileParticipation:
@@ -78,17 +87,18 @@ class FileParticipation:
         with self._locked() as descriptor:
             return len(_read(descriptor)[0])
 
-    def reserve(self, run: bytes, index: int) -> None:
-        """Count a round, durably when this returns; beyond the cap raise `ParticipationRefused`.
+    def reserve(self, run: bytes, index: int, machine: bytes = ANY_MACHINE, cap: int | None = None) -> None:
+        """Count a round, durably when this returns; beyond a cap, or for a second machine, raise.
 
         If the process stops anywhere in between, the round is counted or nothing was returned.
         """
-        _check_round(run, index)
+        _check_round(run, index, machine)
         with self._locked() as descriptor:
             rounds, last = _read(descriptor)
             if (run, index) not in rounds:
-                check_cap(len(rounds), self._cap)
-                _append(descriptor, _line(run, index, last))
+                _check_caps(len(rounds), self._cap, cap)
+                _append(descriptor, _line(run, index, machine, last))
+            check_machine(rounds.get((run, index), machine), machine)
             os.fsync(descriptor)  # also if the line was there: who wrote it may have stopped before this
 
     @contextmanager
@@ -110,26 +120,39 @@ def check_cap(count: int, cap: int | None) -> None:
         raise ParticipationRefused(count, cap)
 
 
-def check_lines(lines: list[bytes]) -> tuple[set[Attendance], bytes]:
+def _check_caps(count: int, *caps: int | None) -> None:
+    """There is a participation left under every cap."""
+    for cap in caps:
+        check_cap(count, cap)
+
+
+def check_machine(counted: bytes, machine: bytes) -> None:
+    """A round was counted for the machine that asks: a client that lost its state does not rejoin."""
+    if counted != machine:
+        raise ParametersRefused("this round was counted for another machine of the same client: take the next index")
+
+
+def check_lines(lines: list[bytes]) -> tuple[Rounds, bytes]:
     """Return the rounds and the last hash of a file whose every line is as it was written."""
-    rounds: set[Attendance] = set()
+    rounds: Rounds = {}
     last = _START
     for number, line in enumerate(lines, 1):
         match = _LINE.fullmatch(line)
-        attendance = (bytes.fromhex(match[1].decode()), int(match[2])) if match else None
-        if attendance is None or _line(*attendance, last) != line:
+        fields = (bytes.fromhex(match[1].decode()), int(match[2]), bytes.fromhex(match[3].decode())) if match else None
+        if fields is None or _line(*fields, last) != line:
             raise InputError(f"line {number} of the participations was altered or cut: put the file right first")
-        rounds.add(attendance)
+        run, index, machine = fields
+        rounds[run, index] = machine
         last = bytes.fromhex(line[-65:-1].decode())
     return rounds, last
 
 
-def _line(run: bytes, index: int, last: bytes) -> bytes:
-    text = b"%b %d" % (run.hex().encode(), index)
+def _line(run: bytes, index: int, machine: bytes, last: bytes) -> bytes:
+    text = b"%b %d %b" % (run.hex().encode(), index, machine.hex().encode())
     return b"%b %b\n" % (text, hashlib.sha256(last + text).hexdigest().encode())
 
 
-def _read(descriptor: int) -> tuple[set[Attendance], bytes]:
+def _read(descriptor: int) -> tuple[Rounds, bytes]:
     with os.fdopen(descriptor, "rb", closefd=False) as file:
         return check_lines(file.read().splitlines(keepends=True))
 
@@ -141,7 +164,9 @@ def _append(descriptor: int, line: bytes) -> None:
         raise OSError(errno.ENOSPC, "no room for the participations")
 
 
-def _check_round(run: bytes, index: int) -> None:
+def _check_round(run: bytes, index: int, machine: bytes) -> None:
     check_index(index)
+    if len(machine) != len(ANY_MACHINE):
+        raise InputError(f"a machine is named by {len(ANY_MACHINE)} bytes, not {len(machine)}")
     if len(run) != RUN_BYTES:
         raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

@@ -86,8 +86,11 @@ class Owner(Protocol):
         """Accept the round: its parameters, and that its clients were selected as they should be."""
         ...
 
-    def attend(self, parameters: Parameters) -> None:
-        """Count a participation, durably, before the first upload of the round; again for the same round: once."""
+    def attend(self, parameters: Parameters, machine: bytes) -> None:
+        """Count a participation, durably, before the first upload of the round; again for the same machine: once.
+
+        `machine` is 32 bytes that only this machine has: a second one in the same round must be refused.
+        """
         ...
 
 
@@ -276,7 +279,7 @@ class SecAggClient(ProtocolClient[SecAggState]):
         checks.check_nobody_accused(self.state.accused)
         parameters, chunk = self._parameters, request.chunk
         if self._owner is not None:
-            self._owner.attend(parameters)
+            self._owner.attend(parameters, agreement.public(self.state.channel))
         own = self.state.secrets[chunk]
         y = np.array(self._vector[parameters.chunks[chunk]])
         Escrow(parameters, chunk).add_noise(y, own.base, own.removable)

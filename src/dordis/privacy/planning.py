@@ -1,0 +1,316 @@
+"""From a privacy budget to the noise of a round, and back: which scale, bits, variances and cap a run needs.
+
+A `Setting` says what is given, a `Plan` what follows.  `plan` finds the least noise for a budget, `account` the
+epsilon of given noise, `forecast` what epsilon would be if clients dropped out under each way of adding noise.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+from dordis.errors import InputError
+from dordis.kernels.packing import packed_size
+from dordis.privacy import accounting, skellam
+from dordis.privacy.accounting import Participation, SkellamSum
+from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
+from dordis.privacy.skellam import MOST_BITS, Ring, Sensitivity
+from dordis.privacy.xnoise import NoisePlan, Scheme
+
+LONGEST = 2**31
+RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
+XNOISE = (Scheme.SINGLE, Scheme.EXACT)
+_PROBE = Fraction(2**30)  # a central variance at which shares of it are exact to 2^-50
+_MARGIN = 1 - 1e-12  # so that rounding up to the grid does not pass the sampler's bound
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Hold what is given: who takes part, the vector, the ring, and what the noise must survive.
+
+    `bits` of None are chosen.  `headroom` is k, the standard deviations of a coordinate that the ring holds.  What is
+    None takes its default: delta min{N^-1.1, 10^-5}, the threshold a majority of honest clients, the tolerance
+    floor(0.8 (n - t)).  `one_block` rotates the vector at once, as the paper does.
+    """
+
+    participation: Participation
+    dim: int
+    clip: float = 1.0
+    delta: float | None = None
+    bits: int | None = None
+    headroom: float = 4.0
+    scheme: Scheme = Scheme.SINGLE
+    threshold: int | None = None
+    tolerance: int | None = None
+    colluders: int = 1
+    one_block: bool = False
+    orders: tuple[int, ...] = accounting.ORDERS
+
+    def __post_init__(self) -> None:
+        if self.delta is None:
+            object.__setattr__(self, "delta", accounting.default_delta(self.participation.population))
+        if self.threshold is None:
+            object.__setattr__(self, "threshold", default_threshold(self.clients, self.colluders))
+        if self.tolerance is None:
+            object.__setattr__(self, "tolerance", default_tolerance(self.clients, self.t))
+        self._check()
+
+    def _check(self) -> None:
+        accounting.check_delta(self.given_delta)
+        if not 1 <= self.dim <= LONGEST:
+            raise InputError(f"a vector has 1 to 2^31 coordinates, not {self.dim}")
+        accounting.check_positive("the clip bound", self.clip)
+        accounting.check_positive("the headroom k", self.headroom)
+        if self.bits is not None and not 1 <= self.bits <= MOST_BITS:
+            raise InputError(f"bits lie in 1..{MOST_BITS}, not at {self.bits}")
+        if self.scheme is Scheme.NONE:
+            raise InputError("without noise there is nothing to plan")
+        n, t, T, T_C = self.clients, self.t, self.T, self.colluders
+        if not 1 <= t <= n:
+            raise InputError(f"the threshold lies in 1..{n}, not at {t}")
+        if not 0 <= T_C < t:
+            raise InputError(f"the tolerated colluders T_C = {T_C} must be fewer than the threshold {t}")
+        if not 0 <= T <= n - t:
+            raise InputError(f"the dropout tolerance T = {T} must lie in 0..{n - t}, n less the threshold")
+        if self.given_delta < 4 * self.distance:
+            raise InputError(
+                f"delta = {self.given_delta} is below what the noise tables prove: {4 * self.distance:.1g}"
+            )
+
+    @property
+    def clients(self) -> int:
+        """Return n, the clients of a round."""
+        return self.participation.per_round
+
+    @property
+    def given_delta(self) -> float:
+        """Return delta."""
+        assert self.delta is not None  # noqa: S101  filled in at construction, like the two below
+        return self.delta
+
+    @property
+    def t(self) -> int:
+        """Return the threshold of the shares."""
+        assert self.threshold is not None  # noqa: S101
+        return self.threshold
+
+    @property
+    def T(self) -> int:  # noqa: N802  the paper's name
+        """Return how many clients may drop out of a round."""
+        assert self.tolerance is not None  # noqa: S101
+        return self.tolerance
+
+    @cached_property
+    def block(self) -> int:
+        """Return the length of a rotated block."""
+        return skellam.one_block(self.dim) if self.one_block else skellam.block_size(self.dim)
+
+    @cached_property
+    def padded(self) -> int:
+        """Return d, the length of the vector with its padding."""
+        return skellam.padded_length(self.dim, self.block)
+
+    def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
+        """Divide a central variance into components, as another scheme would if one is given."""
+        scheme = scheme or self.scheme
+        reserve = self.T if scheme is Scheme.CONSERVATIVE else 0
+        return NoisePlan(scheme, self.clients, self.T, self.colluders, variance, reserve=reserve)
+
+    @cached_property
+    def _probe(self) -> NoisePlan:
+        return self.noise(_PROBE)
+
+    def ring(self, bits: int) -> Ring:
+        """Return what a ring of so many bits must hold."""
+        component = max((*self._probe.base, *self._probe.removable))
+        return Ring(
+            bits=bits,
+            clients=self.clients,
+            clip=self.clip,
+            dim=self.padded,
+            block=self.block,
+            headroom=self.headroom,
+            kappa=float(self._probe.left(range(self.clients), b"") / _PROBE),
+            largest=float(LARGEST_VARIANCE * _PROBE / component) * _MARGIN,
+        )
+
+    @cached_property
+    def distance(self) -> float:
+        """Return the total variation between the noise that a client's releases get and its law, at most."""
+        components = len(self._probe.base) + len(self._probe.removable)
+        return accounting.sampler_distance(self.participation.releases * self.padded * self.clients * components)
+
+    def epsilon(self, sensitivity: Sensitivity, variance: float) -> float:
+        """Return the epsilon of a run whose every round may count on noise of this variance."""
+        run = self.participation.of(SkellamSum(sensitivity.squared, sensitivity.l1, variance))
+        return accounting.epsilon(run, self.given_delta, self.orders, self.distance)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold what follows from a setting: `epsilon` is what is proved, `variance` sigma*^2 on the grid of 2^-20."""
+
+    setting: Setting
+    bits: int
+    scale: float
+    sensitivity: Sensitivity
+    variance: Fraction
+    epsilon: float
+
+    @cached_property
+    def noise(self) -> NoisePlan:
+        """Return the components of the noise."""
+        return self.setting.noise(self.variance)
+
+    @property
+    def sigma_int(self) -> float:
+        """Return the central standard deviation in integer units."""
+        return math.sqrt(self.variance)
+
+    @property
+    def sigma(self) -> float:
+        """Return the central standard deviation in real units."""
+        return self.sigma_int / self.scale
+
+    @property
+    def multiplier(self) -> float:
+        """Return z = sigma / Delta2, both in integer units."""
+        return self.sigma_int / self.sensitivity.l2
+
+    @property
+    def cap(self) -> int:
+        """Return how many releases of one client are accounted for."""
+        return self.setting.participation.releases
+
+    @property
+    def bytes_per_client(self) -> int:
+        """Return the size of one masked update; keys and shares come on top."""
+        return packed_size(self.setting.padded, self.bits)
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Return the norm of the sum over that of its noise in one round, if all updates have norm c and agree.
+
+        Updates that have nothing in common give 1 / sqrt(n) of it.  The noise is what is left, and that of rounding.
+        """
+        n = self.setting.clients
+        left = float(self.noise.left(range(n), b"")) + n / 4
+        return self.scale * self.setting.clip * n / math.sqrt(left * self.setting.dim)
+
+    def epsilon_if(self, dropped: int, scheme: Scheme) -> float | None:
+        """Return epsilon if so many clients drop out of every round, or None where XNoise gives no output instead.
+
+        The baselines get the same central variance; `conservative` provides for T dropouts.
+        """
+        setting = self.setting
+        if not 0 <= dropped <= setting.clients:
+            raise InputError(f"of {setting.clients} clients 0 to {setting.clients} drop out, not {dropped}")
+        if scheme in XNOISE and dropped > setting.T:
+            return None
+        shares = setting.noise(_PROBE, scheme)
+        charged = shares.charged(range(setting.clients - dropped), b"") / _PROBE
+        return setting.epsilon(self.sensitivity, float(charged * self.variance))
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Hold epsilon if `dropped` clients are lost in every round, under each way of adding noise."""
+
+    rate: Fraction
+    dropped: int
+    orig: float | None
+    conservative: float | None
+    xnoise: float | None
+
+
+def forecast(plan: Plan, rates: Sequence[Fraction] = RATES) -> tuple[Outlook, ...]:
+    """Return epsilon at each rate of dropout, floor(rate n) clients in every round."""
+    xnoise = plan.setting.scheme if plan.setting.scheme in XNOISE else Scheme.SINGLE
+    schemes = (Scheme.ORIG, Scheme.CONSERVATIVE, xnoise)
+    lost = [(rate, math.floor(rate * plan.setting.clients)) for rate in rates]
+    return tuple(Outlook(rate, gone, *(plan.epsilon_if(gone, scheme) for scheme in schemes)) for rate, gone in lost)
+
+
+def plan(setting: Setting, epsilon: float) -> Plan:
+    """Return the plan with the least noise, in real units, that keeps a budget.
+
+    >>> run = Participation(population=1000, per_round=100, rounds=50)
+    >>> found = plan(Setting(run, dim=1_018_174, delta=1e-3), epsilon=6)
+    >>> found.bits, found.cap, round(found.sigma, 2)
+    (16, 6, 1.61)
+    """
+    accounting.check_epsilon(epsilon)
+
+    def enough(sensitivity: Sensitivity, variance: float) -> bool:
+        return variance > 0 and setting.epsilon(sensitivity, variance) <= epsilon
+
+    def scale(ring: Ring) -> float:
+        return skellam.largest_scale(ring, enough)
+
+    ring = setting.ring(setting.bits or MOST_BITS)
+    if not ring.allows(enough):
+        raise InputError(_infeasible(setting, ring, enough, epsilon))
+    if setting.bits is None:
+        ring = skellam.enough_bits(ring, scale, lambda ring, s: math.sqrt(ring.room(s)) / s)
+    s = scale(ring)
+    sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
+    variance = _least_variance(lambda v: enough(sensitivity, float(v)), ring.room(s))
+    return Plan(setting, ring.bits, s, sensitivity, variance, setting.epsilon(sensitivity, float(variance)))
+
+
+def account(setting: Setting, sigma: float) -> Plan:
+    """Return the plan, and with it epsilon, for central noise of standard deviation `sigma` in real units.
+
+    >>> run = Participation(population=1000, per_round=100, rounds=50)
+    >>> round(account(Setting(run, dim=1_018_174, delta=1e-3), sigma=1.61).epsilon, 1)
+    6.0
+    """
+    accounting.check_positive("sigma", sigma)
+
+    def scale(ring: Ring) -> float:
+        return skellam.scale_of(ring, sigma)
+
+    ring = setting.ring(setting.bits or MOST_BITS)
+    if setting.bits is None:
+        ring = skellam.enough_bits(ring, scale, lambda ring, s: skellam.sensitivity(s, ring.clip, ring.dim).l2 / s)
+    s = scale(ring)
+    sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
+    variance = rounded_up(Fraction(s * sigma) ** 2)
+    return Plan(setting, ring.bits, s, sensitivity, variance, setting.epsilon(sensitivity, float(variance)))
+
+
+def default_threshold(clients: int, colluders: int) -> int:
+    """Return the least t with 2t > n + T_C: two quorums have an honest client in common."""
+    return min(clients, (clients + max(0, colluders)) // 2 + 1)
+
+
+def default_tolerance(clients: int, threshold: int) -> int:
+    """Return floor(0.8 (n - t)), which leaves room for losses after the upload."""
+    return max(0, 4 * (clients - threshold) // 5)
+
+
+def _least_variance(enough: Callable[[Fraction], bool], room: float) -> Fraction:
+    """Return the least variance on the grid that is enough, knowing that `room` is."""
+    low, high = 0, int(rounded_up(Fraction(room)) * GRID)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(Fraction(middle, GRID)) else (middle, high)
+    return Fraction(high, GRID)
+
+
+def _infeasible(setting: Setting, ring: Ring, enough: skellam.Enough, epsilon: float) -> str:
+    """Say which settings near this one are feasible."""
+    fewest = skellam.fewest_bits(ring, enough)
+    least = setting.epsilon(skellam.sensitivity(0, ring.clip, ring.dim), ring.room(0))
+    low, high = 0, ring.dim
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if replace(ring, dim=middle).allows(enough) else (low, middle)
+    ways = [] if fewest is None else [f"the fewest bits that work are {fewest}"]
+    if least < math.inf:
+        ways.append(f"{ring.bits} bits give epsilon {least:.3g} at best")
+    if low:
+        ways.append(f"{ring.bits} bits hold about {low} coordinates, padding included")
+    said = "; ".join(ways) or f"no number of bits up to {MOST_BITS} works"
+    return f"epsilon = {epsilon:g} is out of reach with {ring.bits} bits for {ring.dim} coordinates: {said}"

@@ -1,0 +1,162 @@
+"""Every attack of the suite is refused, by the check that is there for it and at the stage where it is."""
+
+from pathlib import Path
+
+import pytest
+
+from dordis.adversary.attack import Attack
+from dordis.adversary.cast import SPARSE
+from dordis.adversary.suite import ATTACKS
+
+VARIANTS = [(attack, graph) for attack in ATTACKS for graph in attack.graphs]
+REFUSED = {
+    # different views
+    "two U3 of equal size": ("check_enough (ProtocolError)", "Unmask"),
+    "two U3 of different size": ("check_enough (ProtocolError)", "Unmask"),
+    "two U2: a client's neighbours are hidden from it": ("check_neighbours (ProtocolError)", "DeliverShares"),
+    "two U2: a client is shown nobody else": ("check_enough (ProtocolError)", "DeliverShares"),
+    "two U2: a lost peer is named in U3": ("check_subset (ProtocolError)", "Agree"),
+    "U2 with more than T missing": ("check_tolerated (TooManyDropouts)", "DeliverShares"),
+    "U2 without the client itself": ("check_present (ProtocolError)", "DeliverShares"),
+    "different parameters for two clients": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
+    "a different model for two clients": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
+    # false survivors and signatures
+    "Unmask for another U3 than the one signed": ("check_same_survivors (ProtocolError)", "Unmask"),
+    "U3 with a client that never uploaded": ("check_tokens (ProtocolError)", "Agree"),
+    "understated |D|: a silent client is counted in": ("check_tokens (ProtocolError)", "Agree"),
+    "understated |D|: a client outside U2 is counted in": ("check_subset (ProtocolError)", "Unmask"),
+    "|D| > T": ("check_tolerated (TooManyDropouts)", "Agree"),
+    "one signature fewer than the quorum": ("check_enough (ProtocolError)", "Unmask"),
+    "forged signatures on U3": ("check_quorum_signed (InvalidSignature)", "Unmask"),
+    "signatures of another chunk": ("check_quorum_signed (InvalidSignature)", "Unmask"),
+    "signatures of another round": ("check_quorum_signed (InvalidSignature)", "Unmask"),
+    "signatures of another type": ("check_quorum_signed (InvalidSignature)", "Unmask"),
+    "a signer outside U3": ("check_subset (ProtocolError)", "Unmask"),
+    "U3 with a client outside U": ("Parameters.unpack (MalformedMessage)", "Unmask"),
+    # order of requests
+    "Unmask without Agree": ("check_turn (UnexpectedRequest)", "Unmask"),
+    "disclosure before the upload": ("check_turn (UnexpectedRequest)", "Unmask"),
+    "upload before the set-up is complete": ("check_setup_complete (UnexpectedRequest)", "CollectInput"),
+    "an earlier stage after a later one": ("check_turn (UnexpectedRequest)", "Agree"),
+    "noise removal before unmasking": ("check_turn (UnexpectedRequest)", "RemoveNoise"),
+    "a chunk that does not exist": ("ProtocolClient._locate (UnexpectedRequest)", "CollectInput"),
+    "both halves of a mask, in two requests": ("check_same_request (UnexpectedRequest)", "Agree"),
+    "a late upload": ("check_same_request (UnexpectedRequest)", "Agree"),
+    "another request at a stage that was answered": ("check_same_request (UnexpectedRequest)", "Unmask"),
+    # replays and restarts
+    "the same request again": ("the journal", "ShareKeys"),
+    "the same request after a restart from older state": ("the journal", "ShareKeys"),
+    "another request after a restart from older state": ("check_same_request (UnexpectedRequest)", "Unmask"),
+    "a client restored after it left the round": ("MemoryJournal.claim (Aborted)", "CollectInput"),
+    "state restored without its journal": ("SecAggClient.__init__ (InputError)", "AdvertiseKeys"),
+    "a server that restarts and shares keys again": ("check_same_request (UnexpectedRequest)", "ShareKeys"),
+    "a server that restarts and agrees again": ("check_same_request (UnexpectedRequest)", "Agree"),
+    "shares of an earlier round": ("check_nobody_accused (ProtocolError)", "CollectInput"),
+    "keys of an earlier round": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
+    "a request of an earlier chunk": ("check_turn (UnexpectedRequest)", "Unmask"),
+    # keys
+    "all peers' keys replaced by the server's": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
+    "two peers' keys exchanged": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
+    "one peer's masking key replaced": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
+    "a key copied by a colluder": ("check_keys_distinct (ProtocolError)", "ShareKeys"),
+    "a key copied in another spelling": ("check_keys_well_formed (InvalidKey)", "ShareKeys"),
+    "a key of low order": ("check_keys_well_formed (InvalidKey)", "ShareKeys"),
+    "a registered key of low order": ("check_keys (InvalidKey)", "registration"),
+    "the client's own keys altered": ("check_own_keys (ProtocolError)", "ShareKeys"),
+    "U1 with a client outside U": ("check_subset (ProtocolError)", "ShareKeys"),
+    "U with a client outside the registry": ("check_registered (ParametersRefused)", "AdvertiseKeys"),
+    # shares
+    "shares altered in transit": ("check_nobody_accused (ProtocolError)", "CollectInput"),
+    "shares cut in transit": ("check_nobody_accused (ProtocolError)", "CollectInput"),
+    "ciphertexts exchanged between receivers": ("check_nobody_accused (ProtocolError)", "CollectInput"),
+    "shares withheld": ("check_delivered (ProtocolError)", "DeliverShares"),
+    "a dealer that sends too few shares": ("check_nobody_accused (ProtocolError)", "CollectInput"),
+    "shares altered by their dealer": ("recover (Unrecoverable)", "Unmask"),
+    "shares altered by their holder": ("recover (Unrecoverable)", "Unmask"),
+    "alive in one chunk and dropped in another": ("masks that the adversary does not know", "Unmask"),
+    # noise
+    "stage 5 for a seed that is not due": ("check_subset (ProtocolError)", "RemoveNoise"),
+    "a seed that does not match its commitment": ("ChunkServer._is_committed", "RemoveNoise"),
+    # parameters
+    "2t <= n + T_C: two quorums, split views": ("check_majority (ParametersRefused)", "AdvertiseKeys"),
+    "T_C >= t": ("check_thresholds (ParametersRefused)", "AdvertiseKeys"),
+    "a share threshold below the rule": ("check_graph (ParametersRefused)", "AdvertiseKeys"),
+    "a graph that can be cut in two": ("check_neighbourhood (ParametersRefused)", "AdvertiseKeys"),
+    "T > n - t": ("check_thresholds (ParametersRefused)", "AdvertiseKeys"),
+    "a client more than once in U": ("check_identity (ParametersRefused)", "AdvertiseKeys"),
+    "SecAgg+ without a beacon": ("check_unpredictable (ParametersRefused)", "AdvertiseKeys"),
+    "a variance written in another way": ("check_noise (ParametersRefused)", "AdvertiseKeys"),
+    "other noise tables": ("check_tables (ParametersRefused)", "AdvertiseKeys"),
+    "chunks that overlap": ("check_vector (ParametersRefused)", "AdvertiseKeys"),
+    "a round without the client itself": ("check_member (ParametersRefused)", "AdvertiseKeys"),
+    # the owner's terms
+    "outside the owner's policy: modes": ("check_mode (ParametersRefused)", "AdvertiseKeys"),
+    "outside the owner's policy: cohort": ("check_cohort (ParametersRefused)", "AdvertiseKeys"),
+    "outside the owner's policy: quorum": ("check_quorum (ParametersRefused)", "AdvertiseKeys"),
+    "outside the owner's policy: colluders": ("check_colluders (ParametersRefused)", "AdvertiseKeys"),
+    "outside the owner's policy: bits": ("check_bits (ParametersRefused)", "AdvertiseKeys"),
+    "outside the owner's policy: mechanisms": ("check_mechanism (ParametersRefused)", "AdvertiseKeys"),
+    "outside the owner's policy: schemes": ("check_scheme (ParametersRefused)", "AdvertiseKeys"),
+    "outside the owner's policy: variance": ("check_variance (ParametersRefused)", "AdvertiseKeys"),
+    "outside the owner's policy: noise": ("check_noise (ParametersRefused)", "AdvertiseKeys"),
+    "a participation beyond the cap": ("check_cap (ParticipationRefused)", "CollectInput"),
+    "a participation hidden by a new run id": ("check_cap (ParticipationRefused)", "CollectInput"),
+    "the same round id again": ("check_machine (ParametersRefused)", "CollectInput"),
+    "a participation beyond the policy's cap": ("check_cap (ParticipationRefused)", "CollectInput"),
+    # selection
+    "a VRF proof of another round": ("check_proof (InvalidProof)", "AdvertiseKeys"),
+    "a VRF proof by another key": ("check_proof (InvalidProof)", "AdvertiseKeys"),
+    "a lot that is not below the threshold": ("check_threshold (ProtocolError)", "AdvertiseKeys"),
+    "a beacon of the server's own": ("check_beacon (ProtocolError)", "AdvertiseKeys"),
+    "a circle of the server's own": ("check_beacon (ProtocolError)", "AdvertiseKeys"),
+    "a run id of the server's own": ("check_run (ProtocolError)", "AdvertiseKeys"),
+    "most of the selected left out": ("check_cohort (ParametersRefused)", "AdvertiseKeys"),
+    "proofs of clients that are not in U": ("check_complete (MalformedMessage)", "AdvertiseKeys"),
+    "a selection without the client itself": ("check_member (ParametersRefused)", "AdvertiseKeys"),
+    "a client out of its turn": ("check_window (ProtocolError)", "AdvertiseKeys"),
+    "a selection that nobody can verify": ("check_semi_honest (ParametersRefused)", "AdvertiseKeys"),
+    # bytes
+    "an oversized message": ("check_size (MalformedMessage)", "decode"),
+    "truncated bytes": ("decode (MalformedMessage)", "decode"),
+    "trailing bytes": ("decode (MalformedMessage)", "decode"),
+    "another protocol version": ("check_version (MalformedMessage)", "decode"),
+    "a client twice in U1": ("check_canonical (MalformedMessage)", "ShareKeys"),
+    "both halves of a mask, in one request": ("check_canonical (MalformedMessage)", "Unmask"),
+    "a signer twice": ("check_canonical (MalformedMessage)", "Unmask"),
+    "a masked vector of the wrong length": ("unpack", "CollectInput"),
+    "a masked vector of the wrong width": ("unpack", "CollectInput"),
+    "a masked vector out of range": ("unpack", "CollectInput"),
+}
+"""By whom and at which request."""
+OTHERWISE_ON_THE_SPARSE_GRAPH = {
+    "a share threshold below the rule": ("check_neighbourhood (ParametersRefused)", "AdvertiseKeys"),
+}
+
+
+def named(variant: tuple[Attack, str]) -> str:
+    return f"{variant[0].name} [{variant[1]}]"
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=named)
+def test_the_attack_is_refused(variant: tuple[Attack, str]) -> None:
+    attack, graph = variant
+    outcome = attack.run(graph)
+    assert not outcome.succeeded, outcome.detail
+    expected = REFUSED[attack.name]
+    if graph == SPARSE:
+        expected = OTHERWISE_ON_THE_SPARSE_GRAPH.get(attack.name, expected)
+    assert (outcome.refused_by, outcome.stage) == expected
+
+
+def test_attacks_have_names_of_their_own_and_say_what_they_are_for() -> None:
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
+    assert REFUSED.keys() == {attack.name for attack in ATTACKS}
+    for attack in ATTACKS:
+        assert attack.text.endswith(".")
+        assert attack.graphs
+
+
+def test_the_threat_model_lists_every_attack() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "threat_model.md").read_text(encoding="utf-8").replace("\\|", "|")
+    listed = {line.removeprefix("| ").split(" | ")[0].removesuffix(" (SecAgg+ only)") for line in page.splitlines()}
+    assert {attack.name for attack in ATTACKS} <= listed

@@ -1,0 +1,127 @@
+"""Each check stands in somebody's way: take it out, and an attack that was refused succeeds."""
+
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dordis import protocol, wire
+from dordis.adversary import names
+from dordis.adversary.attack import Attack
+from dordis.adversary.suite import ATTACKS
+from dordis.federation import participation, policy, selection
+from dordis.protocols import parameters
+from dordis.protocols.secagg import checks, statements
+from dordis.protocols.secagg.client import SecAggClient
+
+ALONE = [(attack, graph, name) for attack in ATTACKS for graph in attack.graphs for name in attack.checks]
+TOGETHER = [(attack, graph) for attack in ATTACKS for graph in attack.graphs if attack.overlapping]
+
+GUARDED = (protocol, wire, parameters, checks, selection, policy, participation)
+"""Modules whose functions called check_* must each be named by an attack."""
+BY_NAME = {names.VERIFY, names.COMMITTED_SECRET, names.COMMITTED_SEED, names.CLAIM, names.BEACON, names.REGISTRY_KEYS}
+"""Others that must be."""
+ALLOWED = {
+    # Without it a client gives an empty answer and has used up its one answer at stage 5: nobody gains anything.
+    "dordis.protocols.secagg.checks.check_not_empty",
+    # Without it the look-up of the member's VRF key fails: a crash instead of a refusal, never an acceptance; and the
+    # round protocol's own check_registered has refused such a U before.
+    "dordis.federation.selection.check_registered",
+    # It reads the owner's own file as well: whoever can alter that is on the client's device, which is trusted.
+    "dordis.federation.participation.check_lines",
+}
+
+
+def accept_anything(*_: Any, **__: Any) -> None:
+    return None
+
+
+def respond_anew(self: Any, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+    """A journal that remembers nothing."""
+    return respond()
+
+
+def everything_is_due(self: Any, survivors: Any) -> dict[int, tuple[int, ...]]:
+    return dict.fromkeys(survivors, tuple(range(len(self.plan.removable))))
+
+
+def one_secret_for_all_chunks(self: Any, chunk: int) -> Any:
+    return self.__dict__.setdefault("_once", MAKE_SECRETS(self, 0))
+
+
+def read_whatever_comes(data: bytes, bits: int, count: int, out: Any) -> Any:
+    """Cut or fill up the bytes and overlook what is set beyond the last coordinate."""
+    number = int.from_bytes(data, "little")
+    out[:] = np.array([number >> bits * i & (1 << bits) - 1 for i in range(count)], np.uint32)
+    return out
+
+
+MAKE_SECRETS = SecAggClient._make_secrets
+REPLACEMENTS: dict[str, Callable[..., Any]] = {
+    names.CLAIM: respond_anew,
+    names.DUE: everything_is_due,
+    names.FRESH_SECRETS: one_secret_for_all_chunks,
+    names.COMMITTED_SECRET: lambda *_: True,
+    names.COMMITTED_SEED: lambda *_: True,
+    names.UPLOAD_FORMAT: read_whatever_comes,
+}
+
+
+def take_out(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Replace a check by one that accepts anything, wherever it is known by its name."""
+    place, attribute = name.rsplit(".", 1)
+    home, check = pkgutil.resolve_name(place), pkgutil.resolve_name(name)
+    users = [module for key, module in sys.modules.items() if key.startswith("dordis.")]
+    for user in users if isinstance(home, ModuleType) else [home]:
+        if vars(user).get(attribute) is check:
+            monkeypatch.setattr(user, attribute, REPLACEMENTS.get(name, accept_anything))
+
+
+def named(value: Any) -> str:
+    return value.name if isinstance(value, Attack) else value.removeprefix("dordis.")
+
+
+@pytest.mark.parametrize(("attack", "graph", "name"), ALONE, ids=named)
+def test_without_the_check_the_attack_succeeds(
+    attack: Attack, graph: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_out(monkeypatch, name)
+    outcome = attack.run(graph)
+    assert outcome.succeeded, outcome
+
+
+@pytest.mark.parametrize(("attack", "graph"), TOGETHER, ids=named)
+def test_without_all_of_the_overlapping_checks_the_attack_succeeds(
+    attack: Attack, graph: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in attack.overlapping:
+        take_out(monkeypatch, name)
+    outcome = attack.run(graph)
+    assert outcome.succeeded, outcome
+
+
+@pytest.mark.parametrize(("attack", "graph"), TOGETHER, ids=named)
+def test_any_one_of_the_overlapping_checks_is_enough(attack: Attack, graph: str) -> None:
+    for kept in attack.overlapping:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            for name in attack.overlapping:
+                if name != kept:
+                    take_out(monkeypatch, name)
+            assert not attack.run(graph).succeeded, kept
+
+
+def test_every_check_is_in_some_attacks_way() -> None:
+    there = BY_NAME | {
+        f"{module.__name__}.{name}"
+        for module in GUARDED
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if name.startswith("check_") and function.__module__ == module.__name__
+    }
+    tried = {name for attack in ATTACKS for name in (*attack.checks, *attack.overlapping)}
+    assert there - tried == ALLOWED
+    assert statements.verify is pkgutil.resolve_name(names.VERIFY)

@@ -1,0 +1,73 @@
+"""`dordis plan`: the noise of a run, for people and for programs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dordis.privacy.accounting import Participation
+from dordis.privacy.planning import Setting, plan
+
+FEMNIST = ("--clients", "1000", "--per-round", "100", "--rounds", "50", "--dim", "1018174", "--delta", "1e-3")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dordis", "plan", *arguments], capture_output=True, text=True)
+
+
+def test_the_tables_show_noise_bits_bytes_and_dropout() -> None:
+    shown = run(*FEMNIST, "--epsilon", "6")
+    assert shown.returncode == 0, shown.stderr
+    for expected in ("noise multiplier", "signal-to-noise per round", "bits per coordinate", "bytes per client"):
+        assert expected in shown.stdout
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines()]
+    assert ["0%", "0", "6.00", "4.38", "6.00"] in cells
+    assert ["30%", "30", "7.52", "5.54", "6.00"] in cells
+    assert ["40%", "40", "8.37", "6.06", "no output"] in cells
+    assert "dropout that depends on a client's data is outside the guarantee" in shown.stdout
+
+
+def test_json_is_one_object_with_the_plan() -> None:
+    shown = run(*FEMNIST, "--epsilon", "6", "--bits", "20", "--tolerance", "40", "--json")
+    found = json.loads(shown.stdout)
+    setting = Setting(Participation(1000, 100, 50), dim=1_018_174, delta=1e-3, bits=20, tolerance=40)
+    expected = plan(setting, 6.0)
+    assert (found["scale"], found["variance"]) == (expected.scale, str(expected.variance))
+    assert (found["bits"], found["bytes_per_client"], found["participation_cap"]) == (20, 2_621_440, 6)
+    assert [row["xnoise"] for row in found["dropout"]] == pytest.approx([6.0] * 5)
+    assert found["central_gaussian_multiplier"] < found["noise_multiplier"]
+    assert len(found["terms"]) == 3
+
+
+def test_noise_gives_back_the_budget_it_was_planned_for() -> None:
+    planned = json.loads(run(*FEMNIST, "--epsilon", "6", "--accounting", "all-rounds", "--json").stdout)
+    noise = ("--sigma", str(planned["sigma"]), "--bits", str(planned["bits"]), "--accounting", "all-rounds")
+    accounted = json.loads(run(*FEMNIST, *noise, "--json").stdout)
+    assert accounted["epsilon"] == pytest.approx(6.0, abs=1e-4)
+    assert accounted["scale"] == pytest.approx(planned["scale"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--clients", "1000", "--epsilon", "6"), "--per-round"),
+        (FEMNIST, "either --epsilon"),
+        ((*FEMNIST, "--epsilon", "6", "--sigma", "1"), "either --epsilon"),
+        ((*FEMNIST, "--epsilon", "0"), "epsilon is a number above 0, not 0.0"),
+        ((*FEMNIST, "--epsilon", "nan"), "epsilon is a number above 0"),
+        ((*FEMNIST, "--sigma", "0"), "sigma is a number above 0"),
+        ((*FEMNIST, "--epsilon", "6", "--bits", "12"), "the fewest bits that work are 13"),
+        ((*FEMNIST, "--epsilon", "6", "--bits", "many"), "--bits"),
+        ((*FEMNIST, "--epsilon", "6", "--clip", "0"), "clip"),
+        ((*FEMNIST, "--epsilon", "6", "--delta", "1"), "delta"),
+        ((*FEMNIST, "--epsilon", "6", "--dim", "0"), "coordinates"),
+        ((*FEMNIST, "--epsilon", "6", "--tolerance", "50"), "T = 50"),
+        ((*FEMNIST, "--epsilon", "6", "--tolerance", "5", "--dropout", "0.1"), "not both"),
+        ((*FEMNIST, "--epsilon", "6", "--accounting", "none"), "accounting"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_refused_in_one_line(arguments: tuple[str, ...], reason: str) -> None:
+    shown = run(*arguments)
+    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
+    assert reason in shown.stderr

@@ -1,0 +1,219 @@
+"""From noise to epsilon: curves, composition, conversion, and what may be counted on."""
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dordis.errors import InputError
+from dordis.privacy import accounting, discrete_gaussian
+from dordis.privacy.accounting import (
+    ALL_ROUNDS,
+    ORDERS,
+    OUTSIDER,
+    PAPER_ORDERS,
+    Composed,
+    DiscreteGaussianSum,
+    Gaussian,
+    Participation,
+    PoissonSampled,
+    Repeated,
+    SkellamSum,
+    curve,
+    epsilon,
+    guarantee,
+)
+
+RELEASE = SkellamSum(l2_squared=10_000, l1=5_000, variance=250_000.0)
+multipliers = st.floats(0.3, 30)
+
+
+def converted(rho: mpmath.mpf, delta: float) -> float:
+    """Convert rho-zCDP at the integer orders, in high precision and from the formula alone."""
+    orders = [mpmath.mpf(a) for a in ORDERS]
+    found = min(a * rho + mpmath.log(1 - 1 / a) - mpmath.log(delta * a) / (a - 1) for a in orders)
+    return max(0.0, float(found))
+
+
+@settings(deadline=None, max_examples=30)
+@given(multipliers, st.integers(1, 200), st.floats(1e-9, 1e-2))
+def test_epsilon_is_the_least_over_integer_orders(z: float, count: int, delta: float) -> None:
+    found = epsilon(Repeated(Gaussian(z), count), delta)
+    assert found == pytest.approx(converted(mpmath.mpf(count) / (2 * mpmath.mpf(z) ** 2), delta), rel=1e-10, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(multipliers, st.integers(1, 100), st.floats(1e-9, 1e-2))
+def test_epsilon_is_never_below_the_exact_one_of_gaussian_noise(z: float, count: int, delta: float) -> None:
+    exact = accounting.gaussian_epsilon(z, count, delta)
+    assert epsilon(Repeated(Gaussian(z), count), delta) >= exact - 1e-9
+    if exact > 1e-6:
+        assert accounting.gaussian_multiplier(exact, count, delta) == pytest.approx(z, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(st.floats(1e3, 1e9), st.floats(1.0001, 10), st.integers(1, 50), st.floats(1e-8, 1e-2))
+def test_more_noise_fewer_rounds_or_a_larger_delta_never_cost_more(
+    variance: float, factor: float, rounds: int, delta: float
+) -> None:
+    run = Repeated(SkellamSum(1e4, 5e3, variance), rounds)
+    spent = epsilon(run, delta)
+    assert epsilon(Repeated(SkellamSum(1e4, 5e3, variance * factor), rounds), delta) <= spent
+    assert epsilon(Repeated(run.event, rounds + 1), delta) >= spent
+    assert epsilon(run, delta * factor) <= spent
+    assert epsilon(Repeated(SkellamSum(1e4 * factor, 5e3, variance), rounds), delta) >= spent
+    assert epsilon(run, delta, distance=1e-25) >= spent
+
+
+def test_repeating_is_composing() -> None:
+    assert curve(Repeated(RELEASE, 3)) == pytest.approx(curve(Composed((RELEASE, RELEASE, RELEASE))), rel=1e-14)
+    assert curve(Composed(())).tolist() == [0.0] * len(ORDERS)
+
+
+def test_the_orders_are_integers_that_include_the_papers() -> None:
+    assert set(PAPER_ORDERS) <= set(ORDERS)
+    assert list(ORDERS) == sorted(set(ORDERS))
+    assert all(type(order) is int for order in ORDERS)
+
+
+def test_unknown_events_and_orders_without_a_proof_are_refused() -> None:
+    with pytest.raises(InputError, match="no bound is known for str"):
+        curve("laplace")  # type: ignore[arg-type]
+    for orders in ([2.5], [1], []):
+        with pytest.raises(InputError, match="integers from 2 on"):
+            curve(RELEASE, orders)  # type: ignore[arg-type]
+
+
+def test_the_distance_of_the_sampler_is_paid_from_delta() -> None:
+    run, delta, distance = Repeated(RELEASE, 10), 1e-5, 1e-9
+    found = guarantee(run, delta, distance=distance).epsilon
+    assert epsilon(run, delta) < found
+    assert found >= epsilon(run, delta - (1 + math.exp(found)) * distance)
+    assert epsilon(run, delta, distance=delta) == math.inf
+
+
+def test_a_sample_of_the_largest_variance_is_within_the_distance() -> None:
+    last = 43 + math.isqrt(41**2 + 240 * 10**10)
+    assert (2 * last + 1) * Fraction(1, 2**128) + Fraction(1, 2**172) < accounting.TABLE_DISTANCE
+    assert accounting.sampler_distance(2**45) == 2.0**-61
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(0.01, 0.9), st.integers(2, 30))
+def test_amplification_is_the_documented_bound(rate: float, alpha: int) -> None:
+    q, a = mpmath.mpf(rate), alpha
+    inner = dict(zip(range(2, 31), curve(RELEASE, range(2, 31)), strict=True))
+    total = (1 - q) ** (a - 1) * (a * q - q + 1)
+    for one in range(2, a + 1):
+        weight = 1 if one == 2 else 3
+        total += weight * mpmath.binomial(a, one) * (1 - q) ** (a - one) * q**one * mpmath.exp((one - 1) * inner[one])
+    bound = min(float(mpmath.log(total) / (a - 1)), inner[a])
+    assert curve(PoissonSampled(rate, RELEASE), [a])[0] == pytest.approx(bound, rel=1e-9)
+
+
+def test_sampling_never_costs_and_everyone_is_no_sampling() -> None:
+    whole = curve(RELEASE)
+    assert (curve(PoissonSampled(0.3, RELEASE)) <= whole).all()
+    assert (curve(PoissonSampled(1.0, RELEASE)) == whole).all()
+    for rate in (0.0, 1.1, math.nan):
+        with pytest.raises(InputError, match="sampling rate"):
+            curve(PoissonSampled(rate, RELEASE))
+
+
+@pytest.mark.parametrize(
+    ("population", "per_round", "rounds", "retries", "cap"),
+    [
+        (1000, 100, 50, Fraction(0), 5),
+        (1000, 100, 50, Fraction(1, 20), 6),
+        (100, 16, 150, Fraction(0), 24),
+        (100, 16, 150, Fraction(1, 20), 26),
+        (100, 100, 20, Fraction(1, 20), 21),
+        (7, 3, 1, Fraction(0), 1),
+    ],
+)
+def test_the_cap_is_a_clients_share_of_the_rounds(
+    population: int, per_round: int, rounds: int, retries: Fraction, cap: int
+) -> None:
+    assert Participation(population, per_round, rounds, retries=retries).releases == cap
+    assert Participation(population, per_round, rounds, ALL_ROUNDS).releases == rounds
+
+
+def test_outsiders_need_independent_draws_without_a_cap_and_are_named() -> None:
+    outsider = Participation(100, 10, 5, ALL_ROUNDS, adversary=OUTSIDER, independent=True)
+    assert outsider.of(RELEASE) == Repeated(PoissonSampled(0.1, RELEASE), 5)
+    assert any("OUTSIDERS only" in term for term in outsider.terms())
+    for accounting_, independent in (("cap", True), (ALL_ROUNDS, False)):
+        with pytest.raises(InputError, match="drawn independently"):
+            Participation(100, 10, 5, accounting_, adversary=OUTSIDER, independent=independent)
+
+
+def test_every_report_says_what_is_outside_the_guarantee() -> None:
+    terms = " ".join(Participation(100, 10, 5).terms())
+    assert "dropout that depends on a client's data" in terms
+    assert "the server, who knows who takes part" in terms
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"per_round": 0}, "take part"),
+        ({"per_round": 101}, "take part"),
+        ({"rounds": 0}, "at least one round"),
+        ({"accounting": "hope"}, "accounting"),
+        ({"adversary": "friend"}, "adversary"),
+        ({"retries": Fraction(-1)}, "retries"),
+    ],
+)
+def test_a_participation_that_cannot_be_is_refused(arguments: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        Participation(**({"population": 100, "per_round": 10, "rounds": 5} | arguments))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("delta", [0.0, -1e-5, 1.0, 2.0, math.nan])
+def test_delta_lies_between_0_and_1(delta: float) -> None:
+    for ask in (
+        lambda: epsilon(RELEASE, delta),
+        lambda: accounting.gaussian_epsilon(1.0, 1, delta),
+        lambda: accounting.gaussian_multiplier(1.0, 1, delta),
+    ):
+        with pytest.raises(InputError, match="delta"):
+            ask()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_epsilon_and_multipliers_are_positive(value: float) -> None:
+    with pytest.raises(InputError, match="epsilon"):
+        accounting.gaussian_multiplier(value, 1, 1e-5)
+    with pytest.raises(InputError, match="multiplier"):
+        accounting.gaussian_epsilon(value, 1, 1e-5)
+    with pytest.raises(InputError, match="multiplier"):
+        curve(Gaussian(value))
+
+
+def test_the_default_delta_is_below_one_in_the_population() -> None:
+    assert [accounting.default_delta(n) for n in (10, 10**6)] == [1e-5, pytest.approx(10**-6.6)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 60), st.floats(0.5, 3), st.integers(2, 64))
+def test_discrete_gaussians_have_the_documented_divergence(clients: int, scale: float, alpha: int) -> None:
+    D2, D1, d = 30, 400, 4096
+    terms = (mpmath.exp(-2 * mpmath.pi**2 * mpmath.mpf(scale) ** 2 * k / (k + 1)) for k in range(1, clients))
+    tau, S = 10 * mpmath.fsum(terms), mpmath.sqrt(clients) * scale
+    bounds = (
+        mpmath.mpf(alpha) / 2 * (D2 / S) ** 2 + tau * d,
+        mpmath.mpf(alpha) / 2 * ((D2 / S) ** 2 + 2 * (D1 / S) * tau + tau**2 * d),
+        mpmath.mpf(alpha) / 2 * (D2 / S + tau * mpmath.sqrt(d)) ** 2,
+    )
+    (found,) = curve(DiscreteGaussianSum(D2, D1, clients, scale, d), [alpha])
+    assert found == pytest.approx(float(min(bounds)), rel=1e-10)
+
+
+@pytest.mark.parametrize(("clients", "scale"), [(0, 1.0), (10, 0.49), (10, math.nan)])
+def test_discrete_gaussians_that_prove_nothing_are_refused(clients: int, scale: float) -> None:
+    with pytest.raises(InputError):
+        discrete_gaussian.rdp(np.array([2]), clients, scale, 1.0, 1.0, 4)
