@@ -40,9 +40,9 @@ VERIFY = "dordis.protocols.secagg.statements.verify"
 
 DUE = "dordis.protocols.secagg.escrow.Escrow.due"
 FRESH_SECRETS = "dordis.protocols.secagg.client.SecAggClient._make_secrets"
-COMMITTED_SECRET = "dordis.protocols.secagg.server.ChunkServer._is_right"  # noqa: S105
-COMMITTED_SEED = "dordis.protocols.secagg.server.ChunkServer._is_committed"
-UPLOAD_FORMAT = "dordis.protocols.secagg.server.unpack"
+COMMITTED_SECRET = "dordis.protocols.secagg.chunk.ChunkServer._is_right"  # noqa: S105
+COMMITTED_SEED = "dordis.protocols.secagg.chunk.ChunkServer._is_committed"
+UPLOAD_FORMAT = "dordis.protocols.secagg.chunk.unpack"
 
 BEACON = "dordis.federation.beacon.check_beacon"
 REGISTRY_KEYS = "dordis.federation.registry.check_keys"

@@ -16,7 +16,7 @@ from dordis.privacy import accounting, skellam
 from dordis.privacy.accounting import Participation, SkellamSum
 from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
 from dordis.privacy.skellam import MOST_BITS, Ring, Sensitivity
-from dordis.privacy.xnoise import NoisePlan, Scheme
+from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
 
 LONGEST = 2**31
 RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
@@ -283,11 +283,6 @@ def account(setting: Setting, sigma: float) -> Plan:
 def default_threshold(clients: int, colluders: int) -> int:
     """Return the least t with 2t > n + T_C: two quorums have an honest client in common."""
     return min(clients, (clients + max(0, colluders)) // 2 + 1)
-
-
-def default_tolerance(clients: int, threshold: int) -> int:
-    """Return floor(0.8 (n - t)), which leaves room for losses after the upload."""
-    return max(0, 4 * (clients - threshold) // 5)
 
 
 def _least_variance(enough: Callable[[Fraction], bool], room: float) -> Fraction:

@@ -167,6 +167,11 @@ def default_fraction(clients: int, tolerance: int) -> int:
     return max(1, min(2, clients // tolerance)) if tolerance else 1
 
 
+def default_tolerance(clients: int, threshold: int) -> int:
+    """Return floor(0.8 (n - t)), which leaves room for losses after the upload."""
+    return max(0, 4 * (clients - threshold) // 5)
+
+
 def context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes:
     """Name a chunk of a round under its parameters."""
     return len(round_id).to_bytes(8, "big") + round_id + chunk.to_bytes(8, "big") + parameter_hash

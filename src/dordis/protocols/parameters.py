@@ -16,7 +16,7 @@ import msgspec
 from dordis import wire
 from dordis.errors import MalformedMessage, ParametersRefused
 from dordis.privacy.cell_table import TABLES
-from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction
+from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance
 from dordis.protocol import ClientId, Message
 from dordis.protocols import graph
 from dordis.protocols.neighbourhood import check_neighbourhood
@@ -184,7 +184,7 @@ def agree_on(
     """
     n, chunks = len(clients), len(ends)
     if tolerance is None:
-        tolerance = n // 10 if degree else 4 * (n - threshold) // 5
+        tolerance = n // 10 if degree else default_tolerance(n, threshold)
     if scheme is None:
         scheme = Scheme.NONE if variances is None else Scheme.SINGLE
     variances = [Fraction(0)] * chunks if variances is None else list(variances)

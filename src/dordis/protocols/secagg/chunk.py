@@ -1,0 +1,235 @@
+"""The server's part in one chunk: inputs are added up, masks removed, and the noise that is due (stages 2 to 5).
+
+The server adds each upload into the sum as it comes: it holds one vector for each chunk in flight, never one for each
+client.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from dordis.crypto import agreement, sharing
+from dordis.errors import ProtocolError, TooFewClients
+from dordis.kernels.packing import unpack
+from dordis.kernels.ring import Vector
+from dordis.privacy.xnoise import Due, context
+from dordis.protocol import ClientId, Flow, ProtocolServer, Replies, Resource, Step
+from dordis.protocols.secagg import masking, recovery, statements
+from dordis.protocols.secagg.collecting import collect, ensure_enough
+from dordis.protocols.secagg.escrow import Escrow
+from dordis.protocols.secagg.masking import KEY_BYTES, split
+from dordis.protocols.secagg.messages import (
+    Agree,
+    Agreement,
+    CollectInput,
+    MaskedInput,
+    NoiseShares,
+    RemoveNoise,
+    Unmask,
+    Unmasking,
+)
+from dordis.protocols.secagg.setup import SetupServer
+
+
+@dataclass(frozen=True)
+class ChunkOutput:
+    """The sum over U3 with exactly the noise that must stay, and what happened on the way."""
+
+    total: Vector = field(repr=False)
+    survivors: tuple[ClientId, ...]
+    left: Fraction
+    """Variance of the noise in the sum."""
+    charged: Fraction
+    """Variance that the privacy of the survivors may count on."""
+    stayed: Due
+    """Due components that could not be removed: they are still in the sum."""
+    blame: recovery.Pairs
+    """Pairs (dealer, holder) with a share that was wrong and was corrected: one of each pair is at fault."""
+
+
+class ChunkServer(ProtocolServer[ChunkOutput]):
+    """Stages 2 to 5 of one chunk; stage 3 only against a malicious server."""
+
+    def __init__(self, setup: SetupServer, chunk: int) -> None:
+        self.parameters = setup.parameters
+        self.chunk = chunk
+        self._setup = setup
+        self._escrow = Escrow(setup.parameters, chunk)
+        self._total: Vector = np.zeros(0, np.uint32)
+        self._blame: set[tuple[int, int]] = set()
+        self._tokens: dict[ClientId, bytes] = {}
+        self._signatures: dict[ClientId, bytes] = {}
+        self.u3: tuple[ClientId, ...] = ()
+        self.u4: tuple[ClientId, ...] = ()
+        self.u5: tuple[ClientId, ...] = ()
+        self._due: Due = {}
+        self._seeds: dict[ClientId, Mapping[int, bytes]] = {}
+        self._stayed: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps in order."""
+        return (
+            Step(self.collect_inputs, Resource.NETWORK),
+            Step(self.agree, Resource.SERVER),
+            Step(self.unmask, Resource.SERVER),
+            Step(self.remove_noise, Resource.SERVER),
+        )
+
+    def output(self) -> ChunkOutput:
+        """Return the sum and its noise."""
+        plan, named = self._escrow.plan, context(self.parameters.round, self.chunk, self.parameters.digest)
+        return ChunkOutput(
+            total=self._total,
+            survivors=self.u3,
+            left=plan.left(self.u3, named, self._stayed),
+            charged=plan.charged(self.u3, named),
+            stayed=self._stayed,
+            blame=frozenset(self._blame),
+        )
+
+    def collect_inputs(self) -> Flow:
+        """Stage 2: add up the masked inputs as they come; U3 is closed."""
+        replies = yield dict.fromkeys(self._setup.ready, CollectInput(self.chunk))
+        span = self.parameters.chunks[self.chunk]
+        self._total = np.zeros(span.stop - span.start, np.uint32)
+        upload = np.empty_like(self._total)
+        self._tokens = collect(self._setup.ready, MaskedInput, replies, lambda u, reply: self._add(u, reply, upload))
+        self.u3 = tuple(sorted(self._tokens))
+        ensure_enough(self.parameters, "CollectInput", self.u3)
+        self._due = self._escrow.due(self.u3)
+
+    def _add(self, u: ClientId, reply: MaskedInput, upload: Vector) -> bytes:
+        """Check an upload whole, then add it whole; return its token."""
+        check_chunk(reply.chunk, self.chunk)
+        expected = split(self._setup.keys[u].tokens, KEY_BYTES, len(self.parameters.chunks))[self.chunk]
+        if masking.token_hash(self.parameters, self.chunk, u, reply.token) != expected:
+            raise ProtocolError("the upload token is not the advertised one")
+        unpack(reply.vector, self.parameters.bits, upload.size, upload)
+        self._total += upload
+        return reply.token
+
+    def agree(self) -> Flow:
+        """Stage 3, against a malicious server: collect a quorum of signatures on U3."""
+        self.u4 = self.u3
+        if not self.parameters.is_malicious:
+            return
+        bitmap = self.parameters.pack(self.u3)
+        tokens = b"".join(self._tokens[u] for u in self.u3)
+        replies = yield dict.fromkeys(self.u3, Agree(self.chunk, bitmap, tokens))
+        statement = statements.survivors(self.parameters, self.chunk, bitmap)
+        signatures = collect(self.u3, Agreement, replies, lambda u, reply: self._checked_signature(u, reply, statement))
+        self.u4 = tuple(sorted(signatures))
+        if len(self.u4) < self.parameters.quorum:
+            raise TooFewClients("Agree", len(self.u4), self.parameters.quorum)
+        self._signatures = {u: signatures[u] for u in self.u4[: self.parameters.quorum]}
+
+    def _checked_signature(self, u: ClientId, reply: Agreement, statement: bytes) -> bytes:
+        check_chunk(reply.chunk, self.chunk)
+        statements.verify(self._setup.registry, u, statement, reply.signature)
+        return reply.signature
+
+    def unmask(self) -> Flow:
+        """Stage 4: collect U5 and remove all masks."""
+        signatures = {int(u): signed for u, signed in self._signatures.items()}
+        replies = yield dict.fromkeys(self.u4, Unmask(self.chunk, self.parameters.pack(self.u3), signatures))
+        answers = collect(self.u4, Unmasking, replies, self._checked_unmasking)
+        if len(answers) < self.parameters.quorum:
+            raise TooFewClients("Unmask", len(answers), self.parameters.quorum)
+        self.u5 = tuple(sorted(answers))
+        self._seeds = {u: seeds for u, (_, seeds) in answers.items()}
+        held = {u: shares for u, (shares, _) in answers.items()}
+        recovered = recovery.recover(self.parameters, held, sorted(self._setup.shares), self._is_right)
+        self._blame |= recovered.blame
+        survivors = frozenset(self.u3)
+        recovery.remove_masks(
+            self._total,
+            self.parameters,
+            self.chunk,
+            {u: secret for u, secret in recovered.secrets.items() if u not in survivors},
+            {u: secret for u, secret in recovered.secrets.items() if u in survivors},
+            {u: self._setup.masking_key(u, self.chunk) for u in self.u3},
+        )
+
+    def _checked_unmasking(self, v: ClientId, reply: Unmasking) -> tuple[recovery.Held, Mapping[int, bytes]]:
+        """Return a client's shares, by dealer, and the seeds that it disclosed of its own."""
+        check_chunk(reply.chunk, self.chunk)
+        survivors = frozenset(self.u3)
+        lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
+        shares = np.concatenate(
+            [sharing.from_bytes(reply.key_shares, len(lost)), sharing.from_bytes(reply.mask_shares, len(alive))]
+        )
+        due = self._due[v]
+        if not reply.seeds.keys() <= set(due) or any(len(seed) != KEY_BYTES for seed in reply.seeds.values()):
+            raise ProtocolError("the seeds disclosed are not the due ones")
+        return recovery.Held((*lost, *alive), shares[:, None]), reply.seeds
+
+    def _is_right(self, u: ClientId, secret: bytes) -> bool:
+        """Tell whether a recovered secret is the one that its owner committed to."""
+        if u in self.u3:
+            return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
+                self.parameters, self.chunk, u, "self-mask", 0, secret
+            )
+        return self._setup.masking_key(u, self.chunk) == agreement.public(secret)
+
+    def remove_noise(self) -> Flow:
+        """Stage 5: remove the noise that is due; ask for shares of the seeds that are missing or wrong."""
+        owing = {}
+        for u in self.u3:
+            seeds, ks = self._seeds.get(u, {}), self._due[u]
+            wrong = [k for k, seed in seeds.items() if not self._is_committed(u, k, seed)]
+            if not wrong and seeds.keys() == set(ks):
+                self._remove({(u, k): seeds[k] for k in ks})
+            else:
+                owing[u] = ks
+            if wrong:
+                self._blame.add((u, u))
+        if not owing:
+            self._cut()
+            return
+        helpers = [v for v in self.u5 if not owing.keys().isdisjoint(self._setup.holdings(v))]
+        replies = yield dict.fromkeys(helpers, RemoveNoise(self.chunk, self.parameters.pack(owing)))
+        self._recover_noise(owing, replies)
+        self._cut()
+
+    def _recover_noise(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
+        """Rebuild missing seeds from shares; noise whose seed cannot be rebuilt stays and is recorded."""
+        held = collect(self.u5, NoiseShares, replies, lambda v, reply: self._checked_noise(v, reply, owing))
+        for u, ks in owing.items():
+            found, blame = recovery.recover_some(self.parameters, held, u, ks, partial(self._is_committed, u))
+            self._remove({(u, k): seed for k, seed in found.items()})
+            self._blame |= blame
+            stayed = tuple(k for k in ks if k not in found)
+            if stayed:
+                self._stayed[u] = stayed
+
+    def _checked_noise(
+        self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
+    ) -> recovery.Held:
+        """Return a client's shares of the seeds wanted, by dealer; all dealers owe as many."""
+        check_chunk(reply.chunk, self.chunk)
+        dealers = tuple(u for u in self._setup.holdings(v) if u in owing)
+        each = len(next(iter(owing.values())))
+        shares = sharing.from_bytes(reply.shares, len(dealers) * each)
+        return recovery.Held(dealers, shares.reshape(len(dealers), each, sharing.LIMBS))
+
+    def _is_committed(self, u: ClientId, k: int, seed: bytes) -> bool:
+        """Tell whether a noise seed is the one that its owner committed to."""
+        expected = self._setup.commitments(u, self.chunk)[1 + k]
+        return expected == masking.commitment(self.parameters, self.chunk, u, "noise", k, seed)
+
+    def _remove(self, seeds: Mapping[tuple[ClientId, int], bytes]) -> None:
+        for (_, k), seed in seeds.items():
+            self._escrow.remove_noise(self._total, k, seed)
+
+    def _cut(self) -> None:
+        self._total &= np.uint32(2**self.parameters.bits - 1)
+
+
+def check_chunk(answered: int, asked: int) -> None:
+    """Refuse an answer for another chunk."""
+    if answered != asked:
+        raise ProtocolError("the reply is for another chunk")

@@ -1,0 +1,120 @@
+"""The server's set-up, once a round: keys are advertised, secrets shared, U2 is closed (stages 0 and 1)."""
+
+from collections.abc import Mapping, Sequence
+
+from dordis.crypto import cipher, sharing
+from dordis.errors import ProtocolError, Unrecoverable
+from dordis.protocol import ClientId, Flow, ProtocolServer, Resource, Step
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg import checks, statements
+from dordis.protocols.secagg.collecting import collect, ensure_enough
+from dordis.protocols.secagg.escrow import Escrow
+from dordis.protocols.secagg.masking import KEY_BYTES, split
+from dordis.protocols.secagg.messages import (
+    AdvertiseKeys,
+    Advertisement,
+    DeliverShares,
+    EncryptedShares,
+    ShareKeys,
+    SharesDelivered,
+)
+from dordis.protocols.secagg.statements import Registry
+
+
+class SetupServer(ProtocolServer[None]):
+    """Stages 0 and 1, once a round: keys are advertised, secrets shared, U2 is closed."""
+
+    def __init__(self, parameters: Parameters, registry: Registry, proofs: Mapping[ClientId, bytes]) -> None:
+        self.parameters = parameters
+        self.registry = registry
+        self._proofs = proofs
+        self.keys: dict[ClientId, Advertisement] = {}
+        self._seen: set[bytes] = set()
+        self.shares: dict[ClientId, EncryptedShares] = {}
+        self.ready: tuple[ClientId, ...] = ()
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps in order."""
+        return (
+            Step(self.advertise_keys, Resource.CLIENT),
+            Step(self.share_keys, Resource.CLIENT),
+            Step(self.deliver_shares, Resource.CLIENT),
+        )
+
+    def output(self) -> None:
+        """Return nothing: chunks read what the set-up holds."""
+
+    def advertise_keys(self) -> Flow:
+        """Stage 0: collect U1."""
+        proofs = {int(u): proof for u, proof in sorted(self._proofs.items())}
+        replies = yield dict.fromkeys(self.parameters.clients, AdvertiseKeys(self.parameters, proofs))
+        self.keys = collect(self.parameters.clients, Advertisement, replies, self._checked_keys)
+        ensure_enough(self.parameters, "AdvertiseKeys", self.keys)
+
+    def _checked_keys(self, u: ClientId, reply: Advertisement) -> Advertisement:
+        checks.check_keys_well_formed({u: reply}, self.parameters)
+        if self.parameters.is_malicious:
+            checks.check_keys_signed({u: reply}, self.parameters, self.registry)
+        checks.check_keys_distinct({u: reply}, self.parameters)
+        keys = {reply.channel, *split(reply.masking, KEY_BYTES, len(self.parameters.chunks))}
+        if not keys.isdisjoint(self._seen):  # whoever comes second has copied
+            raise ProtocolError("a public key was advertised before by another client")
+        self._seen |= keys
+        return reply
+
+    def share_keys(self) -> Flow:
+        """Stage 1: collect U2."""
+        replies = yield dict.fromkeys(self.keys, ShareKeys({int(u): keys for u, keys in self.keys.items()}))
+        self.shares = collect(self.keys, EncryptedShares, replies, self._checked_shares)
+        ensure_enough(self.parameters, "ShareKeys", self.shares)
+
+    def _checked_shares(self, u: ClientId, reply: EncryptedShares) -> EncryptedShares:
+        peers = (self.keys.keys() & self.parameters.neighbourhoods[u]) - {u}
+        checks.check_delivered(reply.ciphertexts.keys(), peers)
+        if self.parameters.is_malicious:
+            statements.verify(self.registry, u, statements.shares(self.parameters, u, reply), reply.signature)
+        shared, chunks = Escrow(self.parameters, 0).shared, len(self.parameters.chunks)
+        split(reply.commitments, KEY_BYTES, (shared - 1) * chunks)
+        if any(len(sent) != sealed_size(shared * chunks) for sent in reply.ciphertexts.values()):
+            raise ProtocolError("a ciphertext has the wrong length")
+        return reply
+
+    def deliver_shares(self) -> Flow:
+        """End of stage 1: route the ciphertexts; an accusation ends the round."""
+        u2 = self.shares
+        members = self.parameters.pack(u2)
+        replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
+        accused = collect(u2, SharesDelivered, replies, self._checked_accusation)
+        blame = frozenset((dealer, holder) for holder, dealers in accused.items() for dealer in dealers)
+        if blame:
+            raise Unrecoverable("a client cannot open the shares that another sent to it", blame)
+        self.ready = tuple(accused)
+        ensure_enough(self.parameters, "DeliverShares", self.ready)
+
+    def _checked_accusation(self, v: ClientId, reply: SharesDelivered) -> tuple[ClientId, ...]:
+        dealers = self.parameters.unpack(reply.accused)
+        checks.check_subset(set(dealers), self._addressed_to(v).keys(), "an accusation")
+        return dealers
+
+    def _addressed_to(self, v: ClientId) -> dict[int, bytes]:
+        return {u: self.shares[u].ciphertexts[v] for u in self.holdings(v) if u != v}
+
+    def holdings(self, v: ClientId) -> tuple[ClientId, ...]:
+        """Return the members of U2 of whose secrets a client holds shares: its neighbourhood, itself included."""
+        return tuple(sorted(self.parameters.neighbourhoods[v] & self.shares.keys()))
+
+    def masking_key(self, u: ClientId, chunk: int) -> bytes:
+        """Return a client's public masking key for one chunk."""
+        return split(self.keys[u].masking, KEY_BYTES, len(self.parameters.chunks))[chunk]
+
+    def commitments(self, u: ClientId, chunk: int) -> tuple[bytes, ...]:
+        """Return a client's commitments for one chunk: self-mask, then removable noise."""
+        size = KEY_BYTES * (Escrow(self.parameters, chunk).shared - 1)
+        own = self.shares[u].commitments[chunk * size : (chunk + 1) * size]
+        return split(own, KEY_BYTES, size // KEY_BYTES)
+
+
+def sealed_size(shares: int) -> int:
+    """Return the length of a ciphertext that holds so many shares."""
+    return shares * sharing.SHARE_BYTES + cipher.TAG_BYTES
