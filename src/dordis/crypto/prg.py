@@ -116,27 +116,23 @@ def check_ring(acc: npt.NDArray[Any], bits: int) -> None:
 def _add(acc: ring.Vector, signed: Sequence[tuple[Stream, np.uint32]], bits: int, first: int) -> None:
     """Walk the vector once, a row of keystream at a time; every stream adds to each row's run of coordinates."""
     width = _width(bits)
+    add, lane = (ring.add_three_byte_lanes, "u4") if width == 3 else (ring.add_lanes, f"u{width}")
     contexts = [start(stream, first * width // BLOCK) for stream, _ in signed]
     flips = np.array([flip for _, flip in signed], np.uint32)
+    fours = [(contexts[k : k + ROWS], flips[k : k + ROWS]) for k in range(0, len(contexts), ROWS)]
     lanes = CALL // width // GROUP * GROUP
     buffer = np.empty(ROWS * lanes * width, np.uint8)
     for at in range(0, acc.size, lanes):
         target = acc[at : at + lanes]
         used = -(-target.size // GROUP) * GROUP * width
-        for k in range(0, len(contexts), ROWS):
-            count = len(contexts[k : k + ROWS])
-            rows = buffer[: count * used].reshape(count, used)  # contiguous: one layout, one compilation
-            for context, row in zip(contexts[k : k + ROWS], rows, strict=True):
-                generate(context, row)
-            _add_rows(target, rows, width, flips[k : k + ROWS])
-        ring.cut(target, np.uint32(2**bits - 1))
-
-
-def _add_rows(acc: ring.Vector, rows: npt.NDArray[np.uint8], width: int, flips: ring.Vector) -> None:
-    if width == 3:
-        ring.add_three_byte_lanes(acc, rows.view(np.uint32), flips)
-    else:
-        ring.add_lanes(acc, rows.view(f"u{width}"), flips)
+        rows = buffer[: ROWS * used].reshape(ROWS, used)  # contiguous: one layout, one compilation
+        words, outs, zeros = rows.view(lane), [row.data for row in rows], _ZEROS[:used].data
+        for together, flip in fours:
+            for context, out in zip(together, outs, strict=False):
+                context.update_into(zeros, out)
+            add(target, words[: len(together)], flip)
+        if bits < 32:
+            ring.cut(target, np.uint32(2**bits - 1))
 
 
 def in_threads(work: Callable[[int, int], None], first: int, end: int, threads: int) -> None:
