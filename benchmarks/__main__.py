@@ -1,4 +1,5 @@
-"""Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds.
+"""Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds,
+or `privacy`: encoding, decoding and planning.
 
 What is compared with other packages is left out where they are not installed.
 """
@@ -11,10 +12,10 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, kernels
+from benchmarks import aggregation, kernels, privacy
 from benchmarks.figure import Figure, Suite
 
-SUITES: dict[str, Suite] = {"kernels": kernels, "aggregation": aggregation}
+SUITES: dict[str, Suite] = {"kernels": kernels, "aggregation": aggregation, "privacy": privacy}
 WIDTH_OF_A_FILE = 140
 
 

@@ -1,0 +1,202 @@
+"""Distributed differential privacy: encode, any protocol that sums vectors over Z_{2^b}, decode.
+
+The protocol between the two knows nothing of it: it sums, and adds and removes the noise that the parameters name.
+"""
+
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import InputError, ParametersRefused
+from dordis.kernels.ring import Vector
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, chunk_ends
+from dordis.privacy.mechanism import DSkellam, Mechanism, NoMechanism
+from dordis.privacy.planning import Plan
+from dordis.privacy.skellam import Floats
+from dordis.privacy.xnoise import Scheme
+from dordis.protocol import ClientId
+from dordis.protocols import parameters as rules
+from dordis.protocols.parameters import SEMI_HONEST, Encoding, Parameters
+
+
+def agree_on(
+    plan: Plan,
+    *,
+    run: bytes,
+    index: int,
+    clients: Collection[int],
+    rotation: bytes,
+    chunks: int = 1,
+    mode: str = SEMI_HONEST,
+    degree: int = 0,
+    threshold: int | None = None,
+    model: bytes = b"",
+    beacon: bytes = b"",
+) -> Parameters:
+    """Write down the parameters of a round that keeps to a plan; every chunk gets the plan's whole central variance.
+
+    `rotation` is the public seed of the round's rotation, 32 bytes, fresh every round.
+    The plan's threshold is the quorum; on a sparse graph `threshold` is the shares that rebuild a secret.
+    """
+    setting, mechanism = plan.setting, DSkellam.of(plan)
+    if len(clients) != setting.clients:
+        raise ParametersRefused(f"the plan is for {setting.clients} clients a round, not for {len(clients)}")
+    ends = chunk_ends(setting.dim, setting.block, chunks)
+    return rules.agree_on(
+        run=run,
+        index=index,
+        clients=clients,
+        threshold=setting.t if threshold is None else threshold,
+        quorum=setting.t,
+        degree=degree,
+        tolerance=setting.T,
+        colluders=setting.colluders,
+        bits=plan.bits,
+        ends=ends,
+        scheme=setting.scheme,
+        variances=[plan.variance] * len(ends),
+        fraction=plan.noise.fraction,
+        reserve=plan.noise.reserve,
+        mode=mode,
+        encoding=encoding_of(mechanism, rotation),
+        model=model,
+        beacon=beacon,
+    )
+
+
+def encoding_of(mechanism: Mechanism, rotation: bytes) -> Encoding:
+    """Write a mechanism down for the parameters."""
+    return Encoding(
+        mechanism=mechanism.name,
+        clip=mechanism.clip,
+        sensitivity=mechanism.sensitivity,
+        scale=mechanism.grid.scale,
+        block=mechanism.grid.block,
+        rotation=rotation,
+    )
+
+
+def mechanism_of(parameters: Parameters, dim: int) -> Mechanism:
+    """Read a mechanism for updates of `dim` coordinates from the parameters, or refuse them.
+
+    Mechanisms that bring their own noise are not read: whoever uses one makes it, and passes it on.
+    """
+    written = parameters.encoding
+    grid = Grid(dim, written.block, written.scale, parameters.bits)
+    match written.mechanism:
+        case "skellam":
+            return DSkellam(grid, written.clip, written.sensitivity)
+        case "none":
+            return NoMechanism(grid)
+    raise ParametersRefused(f"there is no mechanism '{written.mechanism}' to be read from parameters")
+
+
+class Summed(Protocol):
+    """What any protocol that sums gives for a chunk; `ChunkOutput` is one."""
+
+    @property
+    def total(self) -> Vector:
+        """Return the sum over the ring."""
+        ...
+
+    @property
+    def survivors(self) -> Collection[ClientId]:
+        """Return U3, whose inputs are in it."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChunkSum:
+    """The sum of one chunk, for protocols whose output says no more."""
+
+    total: Vector = field(repr=False)
+    survivors: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """The decoded sum, in real units, and how many clients are in each coordinate: chunks may lose different ones."""
+
+    total: Floats = field(repr=False)
+    survivors: tuple[int, ...]
+    """|U3| of each chunk."""
+    by_block: npt.NDArray[np.int64] = field(repr=False)
+    """|U3| of each block; coordinate i is in block i mod B."""
+
+    @cached_property
+    def mean(self) -> Floats:
+        """Return the mean over the clients that are in each coordinate."""
+        mean: Floats = self.total / np.resize(self.by_block, self.total.size)
+        return mean
+
+
+@dataclass(frozen=True)
+class DistributedDP:
+    """What comes before and after the sum in one round; both sides make it from the same parameters.
+
+    >>> parameters = rules.agree_on(run=bytes(32), index=0, clients=[1, 2], threshold=2, tolerance=0, bits=16,
+    ...     ends=[4], encoding=Encoding(scale=100.0, block=4, rotation=bytes(32)))
+    >>> dp = DistributedDP.of(parameters, dim=3)
+    >>> total = sum(dp.encode(np.array(update)) for update in ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]))
+    >>> dp.decode([ChunkSum(total, parameters.clients)]).mean.round(1).tolist()
+    [2.0, 2.0, 2.0]
+    """
+
+    parameters: Parameters
+    mechanism: Mechanism
+
+    @classmethod
+    def of(cls, parameters: Parameters, dim: int) -> "DistributedDP":
+        """Read the mechanism for updates of `dim` coordinates from the parameters."""
+        return cls(parameters, mechanism_of(parameters, dim))
+
+    def __post_init__(self) -> None:
+        check_agreed(self.parameters, self.mechanism)
+        check_scheme(self.parameters, self.mechanism)
+        check_chunks(self.parameters, self.mechanism.grid)
+
+    def encode(self, update: Reals, entropy: Entropy = secrets.token_bytes) -> Vector:
+        """Return a client's input to the sum.  Make it once a round: every encoding of an update tells about it."""
+        return self.mechanism.encode(update, self.parameters.encoding.rotation, entropy)
+
+    def decode(self, chunks: Sequence[Summed]) -> Aggregate:
+        """Return the aggregate from the sums of all chunks."""
+        sizes = [span.stop - span.start for span in self.parameters.chunks]
+        if [chunk.total.size for chunk in chunks] != sizes:
+            raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
+        counts = tuple(len(chunk.survivors) for chunk in chunks)
+        whole = np.concatenate([chunk.total for chunk in chunks]) if len(chunks) > 1 else chunks[0].total
+        return Aggregate(
+            total=self.mechanism.decode(whole, 1, self.parameters.encoding.rotation),
+            survivors=counts,
+            by_block=np.repeat(counts, [size // self.mechanism.grid.block for size in sizes]),
+        )
+
+
+def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
+    """Refuse a mechanism other than the one that the round has agreed on."""
+    if parameters.encoding != encoding_of(mechanism, parameters.encoding.rotation):
+        raise ParametersRefused(f"the round has not agreed on this mechanism, '{mechanism.name}'")
+    if len(parameters.encoding.rotation) != SEED_BYTES:
+        raise ParametersRefused(f"the seed of the rotation has {SEED_BYTES} bytes")
+    if parameters.bits != mechanism.grid.bits:
+        raise ParametersRefused(f"the round's ring has {parameters.bits} bits, not {mechanism.grid.bits}")
+
+
+def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
+    """Refuse noise that the mechanism was not analysed with, such as XNoise over discrete Gaussians."""
+    if Scheme(parameters.scheme) not in mechanism.schemes:
+        raise ParametersRefused(f"the mechanism '{mechanism.name}' does not go with the scheme '{parameters.scheme}'")
+
+
+def check_chunks(parameters: Parameters, grid: Grid) -> None:
+    """Refuse chunks that are not runs of whole blocks, or that are not the whole vector."""
+    if parameters.dim != grid.padded:
+        raise ParametersRefused(f"{grid.dim} coordinates are padded to {grid.padded}, not to {parameters.dim}")
+    if any(span.stop % grid.block for span in parameters.chunks):
+        raise ParametersRefused(f"chunks end at multiples of the block, {grid.block}")
