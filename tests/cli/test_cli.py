@@ -1,7 +1,6 @@
 """The command line as a user meets it: exit codes, one line for a refusal, a traceback for a bug, a quick start."""
 
 import re
-import secrets
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ import pytest
 
 import dordis
 from dordis.cli import app, main
-from dordis.cli.demo import BITS, CENTRAL_VARIANCE, DIM, SCALE, encode, signed, simulate
+from dordis.cli.demo import DIM, simulate
 from dordis.errors import InputError
 
 STARTUP_SECONDS = 1.0
@@ -45,49 +44,42 @@ def test_start_up_is_quick_and_imports_nothing_heavy() -> None:
     assert shown.stdout.strip() == "[]"
 
 
-def test_demo_shows_the_mean_and_claims_no_epsilon() -> None:
-    shown = run("demo", "--clients", "10", "--dropped", "2")
+def test_demo_shows_the_mean_and_its_privacy() -> None:
+    shown = run("demo", "--clients", "10", "--dropped", "2", "--epsilon", "3")
     assert shown.returncode == 0, shown.stderr
     for expected in (
         "private mean",
         "vanished at upload",
         "noise variance left / charged",
         "bytes per client",
-        "No epsilon",
+        "3, 1e-05",
     ):
         assert expected in shown.stdout
 
 
 @pytest.mark.parametrize("dropped", [0, 1, 3])
 def test_the_error_of_the_demo_is_the_noise_that_must_stay(dropped: int) -> None:
-    outcome = simulate(clients=10, dropped=dropped)
-    assert len(outcome.vanished) == dropped
-    gone = [u for u, stage in outcome.vanished.items() if stage == 0]
-    assert outcome.output.survivors == tuple(u for u in range(1, 11) if u not in gone)
-    assert outcome.output.left >= outcome.output.charged >= CENTRAL_VARIANCE
-    ratio = np.mean((outcome.mean - outcome.true_mean) ** 2) / outcome.expected_error**2
-    assert abs(ratio - 1) < 8 * np.sqrt(2 / DIM)
+    outcomes = [simulate(clients=10, dropped=dropped, epsilon=1) for _ in range(6)]
+    for outcome in outcomes:
+        assert len(outcome.vanished) == dropped
+        gone = [u for u, stage in outcome.vanished.items() if stage == 0]
+        assert outcome.output.survivors == tuple(u for u in range(1, 11) if u not in gone)
+        assert outcome.output.left >= outcome.output.charged >= outcome.plan.variance
+    ratio = np.mean([(o.mean - o.true_mean) ** 2 / o.expected_error**2 for o in outcomes])
+    assert abs(ratio - 1) < 8 * np.sqrt(2 / (6 * DIM))
 
 
 def test_the_demo_takes_as_many_losses_as_the_noise_tolerates() -> None:
     with pytest.raises(InputError):
-        simulate(clients=5, dropped=2)
-    assert len(simulate(clients=5, dropped=1).vanished) == 1
+        simulate(clients=6, dropped=2, epsilon=6)
+    assert len(simulate(clients=6, dropped=1, epsilon=6).vanished) == 1
 
 
 def test_the_server_sees_uniform_garbage() -> None:
-    outcome = simulate(clients=5, dropped=0)
-    for upload in outcome.seen.values():
-        seen = upload / 2**BITS
-        assert abs(seen.mean() - 0.5) < 8 / np.sqrt(12 * DIM)
-        assert abs((seen < 0.01).mean() + (seen > 0.99).mean() - 0.02) < 8 * np.sqrt(0.02 / DIM)
-
-
-def test_values_are_clipped_and_rounded_without_bias() -> None:
-    values = np.linspace(-3, 3, DIM)
-    encoded = signed(encode(values, secrets.token_bytes))
-    assert np.abs(encoded - np.clip(values, -1, 1) * SCALE).max() < 1
-    assert np.abs(encoded).max() == SCALE
+    outcomes = [simulate(clients=5, dropped=0, epsilon=6) for _ in range(4)]
+    seen = np.concatenate([upload / 2**o.plan.bits for o in outcomes for upload in o.seen.values()])
+    assert abs(seen.mean() - 0.5) < 8 / np.sqrt(12 * seen.size)
+    assert abs((seen < 0.1).mean() + (seen > 0.9).mean() - 0.2) < 8 * np.sqrt(0.16 / seen.size)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +103,7 @@ def test_a_bad_call_is_refused_in_one_line(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_bug_keeps_its_traceback_and_shows_no_locals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(clients: int, dropped: int) -> None:
+    def broken(clients: int, dropped: int, epsilon: float) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("dordis.cli.demo.demo", broken)

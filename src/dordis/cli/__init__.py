@@ -5,6 +5,7 @@ is a bug and keeps its traceback.
 """
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,8 @@ from dordis.errors import DordisError
 app = typer.Typer(name="dordis", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 reproduce = typer.Typer(help="Reproduce figures of the paper.", rich_markup_mode=None)
 app.add_typer(reproduce, name="reproduce")
+ledger = typer.Typer(help="Look into the privacy ledger of a run.", rich_markup_mode=None)
+app.add_typer(ledger, name="ledger")
 
 
 def main() -> None:
@@ -54,11 +57,12 @@ def _dordis(
 def _demo(
     clients: Annotated[int, typer.Option(help="How many clients take part.")] = 50,
     dropped: Annotated[int, typer.Option(help="How many of them vanish on the way.")] = 5,
+    epsilon: Annotated[float, typer.Option(help="The privacy budget of the round.")] = 6.0,
 ) -> None:
     """Compute a private mean over simulated clients, some of which drop out."""
     from dordis.cli.demo import demo
 
-    demo(clients, dropped)
+    demo(clients, dropped, epsilon)
 
 
 @app.command("plan")
@@ -131,3 +135,30 @@ def _attack(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
 
     if not attack(as_json):
         raise typer.Exit(1)
+
+
+@ledger.command("verify")
+def _ledger_verify(
+    path: Annotated[Path, typer.Argument(help="The ledger of a run, ledger.jsonl.")],
+    run: Annotated[str | None, typer.Option(help="The run that it must be of, in hex.")] = None,
+    head: Annotated[str | None, typer.Option(help="The hash of a line that must still be there.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check every line of a ledger, and recompute what the run has cost each client."""
+    from dordis.cli.ledger import verify
+
+    verify(path, run, head, as_json)
+
+
+@app.command("audit")
+def _audit(
+    rounds: Annotated[int, typer.Option(help="How many rounds the run has.")] = 1,
+    clients: Annotated[int, typer.Option(help="How many clients take part, a canary each.")] = 2000,
+    epsilon: Annotated[float, typer.Option(help="The epsilon that the run is planned for, and claims.")] = 2.0,
+    dropped: Annotated[int | None, typer.Option(help="How many drop out: half of those tolerated by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Attack a run of the real mechanism with canaries; what it shows of epsilon must not exceed the claim."""
+    from dordis.cli.audit import run
+
+    run(clients, rounds, epsilon, dropped, as_json)

@@ -1,0 +1,312 @@
+"""What the rounds of a run cost, and whom: charges as frozen data, and an account that adds them up for every client.
+
+A round is charged before its first unmask request leaves, with the least noise that its parameters allow; when it is
+complete, with the noise that was really kept.  Privacy is lost by those whose input may be in a sum that was opened:
+
+- of a round that is only reserved, all of U: an unmask request may have left, and nobody knows for which U3;
+- of a completed round, whoever is in U3 of at least one chunk, for the whole vector.  The input of a client outside U3
+  stays behind its self-mask, of which no honest client gives a share, even if the upload came late;
+- of a cancelled round, nobody.
+
+Dropout that depends on a client's data is outside the guarantee.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from dordis.errors import BudgetExceeded, InputError
+from dordis.federation.beacon import check_index
+from dordis.privacy import accounting
+from dordis.privacy.accounting import Composed, Repeated, SkellamSum
+from dordis.privacy.skellam import Sensitivity
+from dordis.privacy.xnoise import NoisePlan, Scheme, context
+from dordis.protocols.parameters import INDEX_BYTES, Parameters
+
+MECHANISM = "skellam"
+
+
+class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One noisy sum, over one chunk or several: what a client can change in all of them, and the least noise of any.
+
+    `l2_squared` is Delta2^2 and `l1` is Delta1, in integer units; `variance` is what privacy may count on.
+    """
+
+    l2_squared: int
+    l1: float
+    dim: int
+    chunks: tuple[int, ...]
+    variance: Fraction
+
+
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """What a round may cost, as its parameters say: who takes part, the noise of every chunk, and the releases.
+
+    Every release is charged, so that a second one, like the bit of adaptive clipping, is composed with the first.
+    """
+
+    index: int
+    parameters: str
+    clients: tuple[int, ...]
+    scheme: str
+    tolerance: int
+    colluders: int
+    fraction: int
+    reserve: int
+    variances: tuple[Fraction, ...]
+    releases: tuple[Release, ...]
+
+    @classmethod
+    def of(cls, parameters: Parameters, releases: Sequence[tuple[Sensitivity, Sequence[int]]] = ()) -> "Charge":
+        """Charge a round for the chunks of each sum, by default for all of them as one vector."""
+        encoding, plans = parameters.encoding, parameters.plans
+        if encoding.mechanism != MECHANISM:
+            raise InputError(f"the ledger knows no epsilon of the mechanism '{encoding.mechanism}'")
+        releases = releases or [(Sensitivity(encoding.sensitivity, parameters.dim), range(len(plans)))]
+        check_spread([chunks for _, chunks in releases], len(plans))
+        charge = cls(
+            index=parameters.index,
+            parameters=parameters.digest.hex(),
+            clients=tuple(int(u) for u in parameters.clients),
+            scheme=parameters.scheme,
+            tolerance=parameters.tolerance,
+            colluders=parameters.colluders,
+            fraction=parameters.fraction,
+            reserve=parameters.reserve,
+            variances=tuple(plan.variance for plan in plans),
+            releases=tuple(
+                Release(changed.squared, changed.l1, changed.dim, tuple(chunks), _least(plans, chunks))
+                for changed, chunks in releases
+            ),
+        )
+        check_charge(charge)
+        return charge
+
+    @cached_property
+    def plans(self) -> tuple[NoisePlan, ...]:
+        """Return the noise plan of each chunk."""
+        shared = (Scheme(self.scheme), len(self.clients), self.tolerance, self.colluders)
+        return tuple(NoisePlan(*shared, variance, self.fraction, self.reserve) for variance in self.variances)
+
+    def costs(self, charged: Sequence[Fraction] | None = None) -> "tuple[Cost, ...]":
+        """Return what every release costs, at the variances charged to the chunks or at the reserved ones."""
+        components = len(self.plans[0].base) + len(self.plans[0].removable)
+        found = []
+        for release in self.releases:
+            variance = release.variance if charged is None else min(charged[chunk] for chunk in release.chunks)
+            event = SkellamSum(release.l2_squared, release.l1, float(variance))
+            found.append(Cost(event, release.dim * len(self.clients) * components))
+        return tuple(found)
+
+
+class Cost(NamedTuple):
+    """A release as it is accounted for, and the samples of noise in it, which are off their law by a little."""
+
+    event: SkellamSum
+    samples: int
+
+
+class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of a chunk: D = U without U3, the variance left in the sum, and what privacy may count on of it."""
+
+    dropped: tuple[int, ...]
+    left: Fraction
+    charged: Fraction
+
+
+class Outcome(Protocol):
+    """What a chunk's output must tell, as that of `SecAggServer` does."""
+
+    @property
+    def survivors(self) -> Collection[int]:
+        """Return U3."""
+        ...
+
+    @property
+    def left(self) -> Fraction:
+        """Return the variance of the noise in the sum."""
+        ...
+
+    @property
+    def charged(self) -> Fraction:
+        """Return the variance that privacy may count on."""
+        ...
+
+
+def fact_of(charge: Charge, outcome: Outcome) -> Fact:
+    """Write down what became of a chunk."""
+    survivors = {int(u) for u in outcome.survivors}
+    if not survivors <= set(charge.clients):
+        raise InputError(f"a survivor of round {charge.index} is not among its clients")
+    return Fact(tuple(u for u in charge.clients if u not in survivors), outcome.left, outcome.charged)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may cost each of its clients; without an epsilon it is counted and never stopped."""
+
+    epsilon: float | None
+    delta: float
+
+    def __post_init__(self) -> None:
+        accounting.check_delta(self.delta)
+        if self.epsilon is not None:
+            accounting.check_epsilon(self.epsilon)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round in the account: reserved, and then completed with facts, or cancelled, or neither if it failed."""
+
+    charge: Charge
+    facts: tuple[Fact, ...] = ()
+    cancelled: bool = False
+
+    @property
+    def state(self) -> str:
+        """Return the word for it."""
+        return "cancelled" if self.cancelled else "completed" if self.facts else "reserved"
+
+
+class Account:
+    """Add up what every client has spent; a rule that is broken raises `InputError` and changes nothing."""
+
+    def __init__(self, run: bytes, budget: Budget) -> None:
+        self.run, self.budget = run, budget
+        self.rounds: dict[int, Round] = {}
+        self._spent: dict[int, Counter[Cost]] = defaultdict(Counter)
+
+    def check_reservable(self, charge: Charge) -> None:
+        """The charge is what it says, and its index was never used: not by a round that failed or was cancelled."""
+        check_charge(charge)
+        if charge.index in self.rounds:
+            raise InputError(f"round {charge.index} is in the ledger already: a retry takes the next index")
+
+    def reserve(self, charge: Charge) -> None:
+        """Charge all of U with the least noise that the round may have."""
+        self.check_reservable(charge)
+        self.rounds[charge.index] = Round(charge)
+        self._count(charge.clients, charge.costs(), 1)
+
+    def check_completable(self, index: int, facts: Sequence[Fact]) -> None:
+        """The round is open, and the facts are what its plan and U3 give."""
+        charge = self.check_open(index).charge
+        if len(facts) != len(charge.variances):
+            raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(facts)}")
+        for chunk, fact in enumerate(facts):
+            check_fact(charge, self.run, chunk, fact)
+
+    def complete(self, index: int, facts: Sequence[Fact]) -> None:
+        """Charge, instead, those whose input is in a sum, with the noise that was kept."""
+        self.check_completable(index, facts)
+        charge = self.rounds[index].charge
+        self.rounds[index] = Round(charge, tuple(facts))
+        absent = set(charge.clients).intersection(*(fact.dropped for fact in facts))
+        self._count(charge.clients, charge.costs(), -1)
+        present = [u for u in charge.clients if u not in absent]
+        self._count(present, charge.costs([fact.charged for fact in facts]), 1)
+
+    def check_open(self, index: int) -> Round:
+        """The round is reserved, and neither completed nor cancelled; return it."""
+        found = self.rounds.get(index)
+        if found is None or found.state != "reserved":
+            raise InputError(f"round {index} is {found.state if found else 'not'} in the ledger, and so not open")
+        return found
+
+    def cancel(self, index: int) -> None:
+        """Charge nobody for a round of which nothing was opened."""
+        charge = self.check_open(index).charge
+        self.rounds[index] = Round(charge, cancelled=True)
+        self._count(charge.clients, charge.costs(), -1)
+
+    def epsilon(self, client: int, more: Iterable[Cost] = ()) -> float:
+        """Return what a client has spent, and would have with some costs more."""
+        spent = self._spent.get(client, Counter()) + Counter(more)
+        return _epsilon(frozenset(spent.items()), self.budget.delta)
+
+    def clients(self) -> list[int]:
+        """Return everyone who was ever in U."""
+        return sorted({u for found in self.rounds.values() for u in found.charge.clients})
+
+    def check_budget(self, charge: Charge) -> None:
+        """The round, at its reserved noise, takes none of its clients beyond the budget."""
+        if self.budget.epsilon is None:
+            return
+        costs = charge.costs()
+        for client in charge.clients:
+            epsilon = self.epsilon(client, costs)
+            if epsilon > self.budget.epsilon:
+                raise BudgetExceeded(client, epsilon, self.budget.epsilon)
+
+    def _count(self, clients: Iterable[int], costs: Iterable[Cost], times: int) -> None:
+        for cost in costs:
+            for u in clients:
+                self._spent[u][cost] += times
+
+
+def check_charge(charge: Charge) -> None:
+    """A charge follows from its own clients, chunks and noise."""
+    check_index(charge.index)
+    if not charge.clients or list(charge.clients) != sorted(set(charge.clients)) or charge.clients[0] < 0:
+        raise InputError("the clients of a round are distinct ids in ascending order")
+    if charge.scheme not in {scheme.value for scheme in Scheme}:
+        raise InputError(f"there is no noise scheme '{charge.scheme}'")
+    if len(charge.parameters) != 64 or not set(charge.parameters) <= set("0123456789abcdef"):
+        raise InputError("the parameters of a round are named by their hash, 64 lower-case hex digits")
+    check_spread([release.chunks for release in charge.releases], len(charge.variances))
+    for release in charge.releases:
+        check_release(charge, release)
+
+
+def check_spread(spread: Sequence[Sequence[int]], chunks: int) -> None:
+    """Every chunk belongs to one release, and every release has a chunk."""
+    if not chunks or sorted(chunk for some in spread for chunk in some) != list(range(chunks)) or not all(spread):
+        raise InputError("every chunk of a round belongs to one release, and every release has a chunk")
+
+
+def check_release(charge: Charge, release: Release) -> None:
+    """A release has a sensitivity, the Delta1 that follows from it, and the least variance of its chunks."""
+    if release.l2_squared < 1 or release.dim < 1:
+        raise InputError(f"a sum has Delta2^2 and a length of 1 or more, not {release.l2_squared} and {release.dim}")
+    if release.l1 != Sensitivity(release.l2_squared, release.dim).l1:
+        raise InputError("Delta1 is not what Delta2 and the length give")
+    if release.variance != _least(charge.plans, release.chunks):
+        raise InputError("the reserved variance is not the least that the noise of the chunks allows")
+
+
+def check_fact(charge: Charge, run: bytes, chunk: int, fact: Fact) -> None:
+    """The variances are those of this plan for this U3; due noise that could not be removed may be left on top."""
+    gone, plan = set(fact.dropped), charge.plans[chunk]
+    survivors = [u for u in charge.clients if u not in gone]
+    if len(survivors) + len(fact.dropped) != len(charge.clients) or list(fact.dropped) != sorted(gone):
+        raise InputError(f"the clients dropped from chunk {chunk} are not distinct clients of the round, ascending")
+    named = context(run + charge.index.to_bytes(INDEX_BYTES, "big"), chunk, bytes.fromhex(charge.parameters))
+    if fact.charged != plan.charged(survivors, named):
+        raise InputError(f"the variance charged to chunk {chunk} is not what its survivors keep")
+    if fact.left < plan.left(survivors, named):
+        raise InputError(f"the variance left in chunk {chunk} is less than what its survivors keep")
+
+
+def _least(plans: Sequence[NoisePlan], chunks: Collection[int]) -> Fraction:
+    return min(_reserved(plans[chunk]) for chunk in chunks)
+
+
+@lru_cache(maxsize=1 << 10)
+def _reserved(plan: NoisePlan) -> Fraction:
+    return plan.reserved()
+
+
+@lru_cache(maxsize=1 << 12)
+def _epsilon(spent: frozenset[tuple[Cost, int]], delta: float) -> float:
+    """Return the epsilon of costs and how often each was paid; one order of adding up, whoever asks."""
+    if not spent:
+        return 0.0
+    ordered = sorted(spent, key=lambda paid: (paid[0].event.l2_squared, paid[0].event.l1, paid[0].event.variance))
+    run = Composed(tuple(Repeated(cost.event, times) for cost, times in ordered))
+    samples = sum(cost.samples * times for cost, times in spent)
+    return accounting.epsilon(run, delta, distance=accounting.sampler_distance(samples))

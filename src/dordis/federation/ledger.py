@@ -1,0 +1,285 @@
+"""The privacy ledger of a run: one charge a round, on the disk before anything that costs privacy is asked for.
+
+Every line is chained to the one before it: whatever was altered, moved or cut shows, and then nothing goes on.  One
+thing cannot show in the file alone: that its last lines are missing altogether.  Whoever kept an earlier `head`
+notices that as well: every open `Ledger` does, and whoever passes one to `verify`.
+"""
+
+import fcntl
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
+from dordis.federation.charges import Account, Budget, Charge, Outcome, Round, fact_of
+from dordis.federation.lines import (
+    Cancelled,
+    Completed,
+    Entry,
+    FileLines,
+    Lines,
+    MemoryLines,
+    Opened,
+    Reserved,
+    Tail,
+    entry_of,
+    line_of,
+)
+from dordis.protocols.parameters import RUN_BYTES
+
+__all__ = ["Budget", "Charge", "Ledger", "Summary", "verify"]
+
+
+class Ledger:
+    """Charge the rounds of a run, in this order: `reserve`, `unmasking`, then `complete`, or `cancel` before it.
+
+    A round that ends after `unmasking` without an output needs no call: it stays charged in full.  So does one that
+    another process, or this one before a restart, has reserved: nobody knows what it sent.
+
+    >>> ledger = Ledger.in_memory(bytes(32), Budget(epsilon=6.0, delta=1e-5))
+    >>> ledger.summary().epsilon
+    0.0
+    """
+
+    def __init__(self, lines: Lines, run: bytes | None = None) -> None:
+        self._lines, self._book = lines, _Book()
+        self._cancellable: set[int] = set()
+        with lines.locked() as tail:
+            check_run(self._book.read(tail.read()), run)
+
+    @classmethod
+    def create(cls, path: Path, run: bytes, budget: Budget) -> "Ledger":
+        """Begin the ledger of a run; `run` is the hash of its manifest."""
+        return cls(FileLines.create(path, _first_line(run, budget)), run)
+
+    @classmethod
+    def open(cls, path: Path, run: bytes | None = None) -> "Ledger":
+        """Go on with a ledger; if anything in it is not as it was written, raise `LedgerDamaged`."""
+        return cls(FileLines(path), run)
+
+    @classmethod
+    def in_memory(cls, run: bytes, budget: Budget) -> "Ledger":
+        """Begin a ledger that is kept nowhere, for simulations."""
+        return cls(MemoryLines(_first_line(run, budget)), run)
+
+    def check_budget(self, charge: Charge) -> None:
+        """Raise `BudgetExceeded` if the round, at its reserved noise, takes one of its clients beyond the budget."""
+        with self._lines.locked() as tail:
+            self._book.read(tail.read()).check_budget(charge)
+
+    def would_pass(self, charge: Charge) -> bool:
+        """Tell whether the round would pass the budget: then it is not to be started."""
+        try:
+            self.check_budget(charge)
+        except BudgetExceeded:
+            return True
+        return False
+
+    def reserve(self, charge: Charge) -> None:
+        """Charge a round within the budget, durably when this returns; the first unmask request may leave then."""
+        with self._lines.locked() as tail:
+            account = self._book.read(tail.read())
+            account.check_reservable(charge)
+            account.check_budget(charge)
+            self._record(tail, Reserved(self._book.head, charge))
+        self._cancellable.add(charge.index)
+
+    def unmasking(self, index: int) -> None:
+        """Take note that an unmask request is about to leave: from here on the round cannot be cancelled."""
+        with self._lines.locked() as tail:
+            self._book.read(tail.read()).check_open(index)
+        self._cancellable.discard(index)
+
+    def complete(self, index: int, outcomes: Sequence[Outcome]) -> None:
+        """Replace what was reserved by what each chunk kept, as the outputs of the round tell."""
+        with self._lines.locked() as tail:
+            account = self._book.read(tail.read())
+            charge = account.check_open(index).charge
+            if index in self._cancellable:
+                raise InputError(f"round {index} has an output, but its unmask requests were not announced")
+            facts = tuple(fact_of(charge, outcome) for outcome in outcomes)
+            account.check_completable(index, facts)
+            self._record(tail, Completed(self._book.head, index, facts))
+
+    def cancel(self, index: int) -> None:
+        """Take a charge back; only who reserved it can, and only before an unmask request leaves."""
+        with self._lines.locked() as tail:
+            self._book.read(tail.read()).check_open(index)
+            check_cancellable(index, self._cancellable)
+            self._record(tail, Cancelled(self._book.head, index))
+        self._cancellable.discard(index)
+
+    def round(self, index: int) -> Round | None:
+        """Return a round that is in the ledger."""
+        with self._lines.locked() as tail:
+            return self._book.read(tail.read()).rounds.get(index)
+
+    def summary(self) -> "Summary":
+        """Return what the run has cost so far."""
+        with self._lines.locked() as tail:
+            return _summary(self._book.read(tail.read()), self._book.heads)
+
+    def _record(self, tail: Tail, entry: Entry) -> None:
+        tail.append(line_of(entry))
+        self._book.read(tail.read())
+
+
+class _Book:
+    """What the lines read so far say; a line that says what cannot be raises `LedgerDamaged`, again and again."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+        self._account: Account | None = None
+        self._size, self._hash = 0, hashlib.sha256()
+
+    @property
+    def head(self) -> str:
+        """Return the hash of the last line."""
+        return self.heads[-1]
+
+    def read(self, data: bytes) -> Account:
+        """Read what was added since, and make sure that what was read before is still the same."""
+        if hashlib.sha256(data[: self._size]).digest() != self._hash.digest():
+            raise LedgerDamaged("the privacy ledger lost or changed lines since it was last read: restore it")
+        for line in data[self._size :].splitlines(keepends=True):
+            check_whole(line, len(self.heads) + 1, self._size)
+            self._apply(entry_of(line, len(self.heads) + 1), len(self.heads) + 1)
+            self.heads.append(hashlib.sha256(line).hexdigest())
+            self._size += len(line)
+            self._hash.update(line)
+        if self._account is None:
+            raise LedgerDamaged("the privacy ledger is empty: restore it")
+        return self._account
+
+    def _apply(self, entry: Entry, number: int) -> None:
+        """Check a line against those before it, and count what it says."""
+        account = self._account
+        if isinstance(entry, Opened):
+            if account is not None:
+                raise LedgerDamaged("begins another ledger", number)
+            self._account = _opened(entry, number)
+            return
+        if account is None:
+            raise LedgerDamaged("is not the one that a ledger begins with", number)
+        check_chained(entry, self.head, number)
+        try:
+            match entry:
+                case Reserved():
+                    account.reserve(entry.charge)
+                case Completed():
+                    account.complete(entry.index, entry.facts)
+                case Cancelled():
+                    account.cancel(entry.index)
+        except InputError as error:
+            raise LedgerDamaged(f"says what cannot be: {error}", number) from None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a ledger says, recomputed: epsilon of every client at `delta`, and of `worst`, who has spent most.
+
+    `head` is the hash of the last line: whoever keeps it can tell later that no line is missing.
+    """
+
+    run: str
+    head: str
+    lines: int
+    reserved: int
+    """Rounds that are charged in full: under way, or failed after an unmask request left."""
+    completed: int
+    cancelled: int
+    delta: float
+    budget: float | None
+    epsilon: float
+    worst: int | None
+    clients: dict[int, float]
+
+    def check_budget(self) -> None:
+        """Raise `BudgetExceeded` if a client has spent more than the budget."""
+        if self.worst is not None and self.budget is not None and self.epsilon > self.budget:
+            raise BudgetExceeded(self.worst, self.epsilon, self.budget)
+
+
+def verify(path: Path, *, run: bytes | None = None, head: str | None = None) -> Summary:
+    """Read a ledger, check every line against those before it, and recompute every charge and epsilon.
+
+    Given the `run`, the ledger must be its own; given a `head` of an earlier day, the line must still be there.
+    """
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            data = file.read()
+    except FileNotFoundError:
+        raise LedgerDamaged(f"there is no ledger at {path}") from None
+    book = _Book()
+    account = book.read(data)
+    check_run(account, run)
+    if head is not None and head not in book.heads:
+        raise LedgerDamaged(f"the line with the hash {head} is missing from the privacy ledger")
+    return _summary(account, book.heads)
+
+
+def check_whole(line: bytes, number: int, before: int) -> None:
+    """The line has its end: one that a crash cut short has not."""
+    if not line.endswith(b"\n"):
+        raise LedgerDamaged(
+            "has no end, as if the machine had stopped while it was written. Nothing is sent before its line is whole: "
+            f"if that is what happened, keep a copy, cut the file to its first {before} bytes (truncate -s {before}) "
+            "and go on; if not, restore the file",
+            number,
+        )
+
+
+def check_chained(entry: Entry, head: str, number: int) -> None:
+    """The line follows the one before it."""
+    if entry.previous != head:
+        raise LedgerDamaged("does not follow the line before it: one is missing, or was moved or altered", number)
+
+
+def check_run(account: Account, run: bytes | None) -> None:
+    """The ledger is that of the run, if one is given."""
+    if run is not None and account.run != run:
+        raise LedgerDamaged(f"this privacy ledger is of another run, {account.run.hex()}")
+
+
+def check_cancellable(index: int, cancellable: Collection[int]) -> None:
+    """Nothing that costs privacy was asked for."""
+    if index not in cancellable:
+        raise InputError(f"round {index} stays charged: an unmask request has left, or may have")
+
+
+def _first_line(run: bytes, budget: Budget) -> bytes:
+    if len(run) != RUN_BYTES:
+        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")
+    return line_of(Opened(run.hex(), budget.delta, budget.epsilon))
+
+
+def _opened(entry: Opened, number: int) -> Account:
+    try:
+        run = bytes.fromhex(entry.previous)
+        if (len(run), run.hex()) != (RUN_BYTES, entry.previous):
+            raise InputError("a run id is 64 lower-case hex digits")
+        return Account(run, Budget(entry.budget, entry.delta))
+    except ValueError as error:
+        raise LedgerDamaged(f"says what cannot be: {error}", number) from None
+
+
+def _summary(account: Account, heads: Sequence[str]) -> Summary:
+    spent = {u: account.epsilon(u) for u in account.clients()}
+    worst = max(spent, key=lambda u: spent[u], default=None)
+    states = Counter(found.state for found in account.rounds.values())
+    return Summary(
+        run=account.run.hex(),
+        head=heads[-1],
+        lines=len(heads),
+        reserved=states["reserved"],
+        completed=states["completed"],
+        cancelled=states["cancelled"],
+        delta=account.budget.delta,
+        budget=account.budget.epsilon,
+        epsilon=0.0 if worst is None else spent[worst],
+        worst=worst,
+        clients=spent,
+    )

@@ -1,0 +1,101 @@
+"""`dordis ledger verify`: what it shows of a ledger, and that it refuses one that is damaged or overspent."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dordis.federation import charges
+from dordis.federation.ledger import Budget, Charge, Ledger, verify
+from tests.federation.charged_rounds import DELTA, charge_of, ended, parameters_of
+from tests.federation.cohorts import OTHER_RUN, RUN
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dordis", "ledger", "verify", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    where = tmp_path / "ledger.jsonl"
+    ledger = Ledger.create(where, RUN, Budget(6.0, DELTA))
+    first = parameters_of(0)
+    ledger.reserve(Charge.of(first))
+    ledger.unmasking(0)
+    ledger.complete(0, ended(first, {1}, {1}))
+    ledger.reserve(charge_of(1, clients=range(5, 11)))
+    ledger.reserve(charge_of(2))
+    ledger.cancel(2)
+    return where
+
+
+def test_the_tables_show_the_run_and_who_has_spent_most(path: Path) -> None:
+    shown = run(path)
+    assert shown.returncode == 0, shown.stderr
+    summary = verify(path)
+    for expected in ("the ledger is whole", RUN.hex(), summary.head, "10 of 11 clients", "outside the guarantee"):
+        assert expected in shown.stdout
+    assert f"{summary.epsilon:.4g}, 1e-05" in shown.stdout
+
+
+def test_json_is_one_object_with_every_client(path: Path) -> None:
+    found, summary = json.loads(run(path, "--json").stdout), verify(path)
+    assert found["clients"] == {str(u): spent for u, spent in summary.clients.items()}
+    assert (found["epsilon"], found["worst"], found["budget"], found["delta"]) == (summary.epsilon, 5, 6.0, DELTA)
+    assert (found["lines"], found["completed"], found["reserved"], found["cancelled"]) == (6, 1, 1, 1)
+    assert found["clients"]["1"] == 0.0 < found["clients"]["0"] < found["clients"]["5"]
+
+
+def test_the_run_and_a_line_can_be_asked_for(path: Path) -> None:
+    assert run(path, "--run", RUN.hex(), "--head", verify(path).head).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--run", OTHER_RUN.hex()), "another run"),
+        (("--run", "xyz"), "hex"),
+        (("--head", "0" * 64), "is missing"),
+    ],
+)
+def test_another_ledger_than_expected_is_refused_in_one_line(
+    path: Path, arguments: tuple[str, ...], reason: str
+) -> None:
+    shown = run(path, *arguments)
+    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
+    assert reason in shown.stderr
+
+
+def test_a_damaged_ledger_is_refused_in_one_line(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"l2_squared":400', b'"l2_squared":300', 1))
+    shown = run(path)
+    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
+    assert "line 2 of the privacy ledger was altered" in shown.stderr
+
+
+def test_a_line_cut_by_a_crash_is_refused_with_what_to_do(path: Path) -> None:
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b'{"kind":"reser')
+    shown = run(path)
+    assert shown.returncode == 2
+    assert f"truncate -s {size}" in shown.stderr
+
+
+def test_no_ledger_at_all_is_refused_in_one_line(tmp_path: Path) -> None:
+    shown = run(tmp_path / "ledger.jsonl")
+    assert (shown.returncode, shown.stderr.count("\n")) == (2, 1)
+    assert "no ledger" in shown.stderr
+
+
+def test_an_overspent_ledger_is_refused_after_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = tmp_path / "ledger.jsonl"
+    ledger = Ledger.create(where, RUN, Budget(0.01, DELTA))
+    monkeypatch.setattr(charges.Account, "check_budget", lambda *_: None)
+    ledger.reserve(charge_of())
+    shown = run(where, "--json")
+    assert (shown.returncode, shown.stderr.count("\n")) == (2, 1)
+    assert json.loads(shown.stdout)["epsilon"] > 0.01
+    assert "the budget is 0.01" in shown.stderr

@@ -1,0 +1,71 @@
+"""Rounds for a ledger to charge, what becomes of them, and what they cost by a second computation."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dordis.federation.ledger import Charge
+from dordis.privacy.xnoise import Scheme, context
+from dordis.protocols.parameters import Encoding, Parameters, agree_on
+from tests.federation.cohorts import RUN
+
+SQUARED = 400
+DIM = 64
+VARIANCES = (Fraction(8000), Fraction(9000))
+DELTA = 1e-5
+
+
+def parameters_of(index=0, clients=range(6), scheme=Scheme.SINGLE, variances=VARIANCES, run=RUN) -> Parameters:
+    """Return a round of two chunks which tolerates one dropout and one colluder."""
+    everyone = sorted(clients)
+    return agree_on(
+        run=run,
+        index=index,
+        clients=everyone,
+        threshold=len(everyone) - 1,
+        tolerance=1,
+        bits=20,
+        ends=[DIM * (chunk + 1) // len(variances) for chunk in range(len(variances))],
+        variances=variances,
+        scheme=scheme,
+        encoding=Encoding(mechanism="skellam", clip=1.0, sensitivity=SQUARED, scale=16.0),
+    )
+
+
+def charge_of(index=0, clients=range(6), **options) -> Charge:
+    return Charge.of(parameters_of(index, clients, **options))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a chunk's output tells."""
+
+    survivors: tuple[int, ...]
+    left: Fraction
+    charged: Fraction
+
+
+def ended(parameters: Parameters, *dropped: Collection[int]) -> list[Ended]:
+    """Return the outcome of every chunk, given who dropped from each."""
+    outcomes = []
+    for chunk, (plan, gone) in enumerate(zip(parameters.plans, dropped, strict=True)):
+        u3 = tuple(u for u in parameters.clients if u not in gone)
+        named = context(parameters.round, chunk, parameters.digest)
+        outcomes.append(Ended(u3, plan.left(u3, named), plan.charged(u3, named)))
+    return outcomes
+
+
+def spent(releases: Sequence[tuple[int, int, Fraction]], delta: float = DELTA) -> float:
+    """Return epsilon of releases (Delta2^2, d, variance), from the published formulas alone."""
+    if not releases:
+        return 0.0
+    candidates = []
+    for order in [*range(2, 129), *(round(128 * 2 ** (i / 16)) for i in range(1, 113))]:
+        divergence = 0.0
+        for squared, dim, variance in releases:
+            mu, l1 = float(variance), math.sqrt(squared) * min(math.sqrt(dim), math.sqrt(squared))
+            first = ((2 * order - 1) * squared + 6 * l1) / (4 * mu**2)
+            divergence += order * squared / (2 * mu) + min(first, 3 * l1 / (2 * mu))
+        candidates.append(divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
+    return max(0.0, min(candidates))

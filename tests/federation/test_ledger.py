@@ -1,0 +1,668 @@
+"""The ledger: what was charged stays charged, whatever stops, and whatever was touched in the file shows."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from fractions import Fraction
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dordis.errors import BudgetExceeded, DordisError, InputError, LedgerDamaged, RoundFailed
+from dordis.federation import charges, lines
+from dordis.federation import ledger as module
+from dordis.federation.ledger import Budget, Charge, Ledger, verify
+from dordis.privacy import accounting, planning
+from dordis.privacy.skellam import Sensitivity
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols.parameters import Encoding, agree_on
+from tests.federation.charged_rounds import (
+    DELTA,
+    DIM,
+    SQUARED,
+    VARIANCES,
+    Ended,
+    charge_of,
+    ended,
+    parameters_of,
+    spent,
+)
+from tests.federation.cohorts import OTHER_RUN, RUN
+from tests.protocols.rounds import Round, random_inputs
+
+UNLIMITED = Budget(None, DELTA)
+LEAST = charge_of().releases[0].variance
+ONE_ROUND = spent([(SQUARED, DIM, LEAST)])
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+@pytest.fixture(params=["file", "memory"])
+def make(request, path):
+    if request.param == "memory":
+        return lambda budget=UNLIMITED: Ledger.in_memory(RUN, budget)
+    return lambda budget=UNLIMITED: Ledger.create(path, RUN, budget)
+
+
+def finish(ledger, index, *dropped, **options):
+    """Run a round from its reservation to its end."""
+    parameters = parameters_of(index, **options)
+    ledger.reserve(Charge.of(parameters))
+    ledger.unmasking(index)
+    ledger.complete(index, ended(parameters, *(dropped or ((), ()))))
+
+
+def approx(value):
+    return pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+# What a round costs
+
+
+def test_a_new_ledger_has_cost_nobody_anything(make):
+    summary = make().summary()
+    assert (summary.epsilon, summary.worst, summary.clients, summary.lines) == (0.0, None, {}, 1)
+    assert summary.run == RUN.hex()
+
+
+def test_a_reserved_round_costs_all_of_u_the_least_noise_that_it_may_have(make):
+    ledger = make()
+    ledger.reserve(charge_of(clients=[3, 5, 8, 9, 11, 30]))
+    assert min(VARIANCES) <= LEAST < min(VARIANCES) + 1
+    assert ledger.summary().clients == approx(dict.fromkeys([3, 5, 8, 9, 11, 30], ONE_ROUND))
+
+
+def test_a_completed_round_costs_whoever_is_in_a_sum(make):
+    ledger = make()
+    finish(ledger, 0, {1}, {2})
+    assert ledger.summary().clients == approx(dict.fromkeys(range(6), ONE_ROUND))  # 1 and 2 are in one chunk each
+    finish(ledger, 1, {3}, {3})
+    twice = spent([(SQUARED, DIM, LEAST)] * 2)
+    assert ledger.summary().clients == approx(dict.fromkeys(range(6), twice) | {3: ONE_ROUND})
+    assert (ledger.summary().completed, ledger.summary().worst) == (2, 0)
+
+
+def test_a_round_that_failed_after_an_unmask_request_stays_charged_in_full(make):
+    ledger = make()
+    ledger.reserve(charge_of())
+    ledger.unmasking(0)
+    with pytest.raises(InputError, match="stays charged"):
+        ledger.cancel(0)
+    assert ledger.summary().clients == approx(dict.fromkeys(range(6), ONE_ROUND))
+    assert ledger.summary().reserved == 1
+
+
+def test_a_round_that_failed_before_costs_nothing_and_its_index_is_used_up(make):
+    ledger = make()
+    ledger.reserve(charge_of())
+    ledger.cancel(0)
+    assert ledger.summary().clients == dict.fromkeys(range(6), 0.0)
+    assert ledger.summary().cancelled == 1
+    with pytest.raises(InputError, match="next index"):
+        ledger.reserve(charge_of())
+    for use in (ledger.unmasking, ledger.cancel, lambda index: ledger.complete(index, [])):
+        with pytest.raises(InputError, match="cancelled"):
+            use(0)
+
+
+def test_whether_a_charge_can_be_taken_back_is_one_check(make, monkeypatch):
+    ledger = make()
+    ledger.reserve(charge_of())
+    ledger.unmasking(0)
+    monkeypatch.setattr(module, "check_cancellable", lambda *_: None)
+    ledger.cancel(0)
+    assert ledger.summary().epsilon == 0
+
+
+def test_nobody_takes_back_what_another_has_reserved(path):
+    first = Ledger.create(path, RUN, UNLIMITED)
+    first.reserve(charge_of())
+    with pytest.raises(InputError, match="stays charged"):
+        Ledger.open(path, RUN).cancel(0)
+    first.cancel(0)
+
+
+def test_an_output_without_an_announced_unmask_request_is_refused(make):
+    ledger = make()
+    ledger.reserve(charge_of())
+    with pytest.raises(InputError, match="not announced"):
+        ledger.complete(0, ended(parameters_of(), (), ()))
+
+
+def test_a_restarted_server_completes_its_round(path):
+    Ledger.create(path, RUN, UNLIMITED).reserve(charge_of())
+    Ledger.open(path).complete(0, ended(parameters_of(), (), ()))
+    assert verify(path).completed == 1
+
+
+def test_noise_that_was_kept_beyond_the_reserve_lowers_the_cost(make):
+    ledger = make()
+    finish(ledger, 0, (), {4}, scheme=Scheme.ORIG)
+    charged = [outcome.charged for outcome in ended(parameters_of(scheme=Scheme.ORIG), (), {4})]
+    reserved = charge_of(scheme=Scheme.ORIG).releases[0].variance
+    assert min(charged) > reserved
+    assert ledger.summary().epsilon == approx(spent([(SQUARED, DIM, min(charged))]))
+    assert ledger.summary().epsilon < spent([(SQUARED, DIM, reserved)])
+
+
+def test_more_dropouts_than_tolerated_are_charged_as_they_are(make):
+    ledger = make()
+    finish(ledger, 0, {1, 2}, ())
+    charged = ended(parameters_of(), {1, 2}, ())[0].charged
+    assert charged < LEAST
+    assert ledger.summary().clients[2] == approx(spent([(SQUARED, DIM, charged)]))
+
+
+def test_every_release_of_a_round_is_charged(make):
+    parameters, ledger = parameters_of(), make()
+    both = [(Sensitivity(SQUARED, DIM - 1), [0]), (Sensitivity(25, 1), [1])]
+    ledger.reserve(Charge.of(parameters, both))
+    variances = [plan.reserved() for plan in parameters.plans]
+    assert ledger.summary().epsilon == approx(spent([(SQUARED, DIM - 1, variances[0]), (25, 1, variances[1])]))
+    assert ledger.summary().epsilon > spent([(SQUARED, DIM - 1, variances[0])])
+
+
+@pytest.mark.parametrize("spread", [[[0]], [[0], [0, 1]], [[0, 1], []], [[0], [1, 2]], [[-1, 0]]])
+def test_every_chunk_belongs_to_one_release(spread):
+    with pytest.raises(InputError, match="belongs to one release"):
+        Charge.of(parameters_of(), [(Sensitivity(SQUARED, DIM), chunks) for chunks in spread])
+
+
+def test_a_mechanism_that_nothing_is_known_of_is_refused():
+    parameters = agree_on(run=RUN, index=0, clients=range(4), threshold=3, bits=16, ends=[4], variances=[100])
+    with pytest.raises(InputError, match="'none'"):
+        Charge.of(parameters)
+
+
+def test_a_round_without_noise_passes_every_budget(make):
+    bare = agree_on(
+        run=RUN,
+        index=0,
+        clients=range(4),
+        threshold=3,
+        bits=16,
+        ends=[4],
+        encoding=Encoding(mechanism="skellam", sensitivity=9),
+    )
+    assert make(Budget(1e6, DELTA)).would_pass(Charge.of(bare))
+
+
+def test_a_round_of_secagg_is_completed_with_its_outputs(make):
+    parameters = parameters_of()
+    played = Round(parameters, random_inputs(parameters, 1), lost_requests=[(2, "CollectInput", 0)])
+    ledger = make()
+    ledger.reserve(Charge.of(parameters))
+    ledger.unmasking(0)
+    ledger.complete(0, played.run())
+    facts = ledger.round(0).facts
+    assert [fact.dropped for fact in facts] == [(2,), ()]
+    assert all(fact.left > fact.charged >= LEAST for fact in facts)
+    assert ledger.summary().epsilon == approx(spent([(SQUARED, DIM, min(fact.charged for fact in facts))]))
+
+
+WRONG = {
+    "another survivor": lambda e: [Ended((*e[0].survivors, 99), e[0].left, e[0].charged), e[1]],
+    "more charged": lambda e: [Ended(e[0].survivors, e[0].left + 1, e[0].charged + 1), e[1]],
+    "less left": lambda e: [Ended(e[0].survivors, e[0].charged, e[0].charged), e[1]],
+    "a chunk less": lambda e: e[:1],
+    "a chunk more": lambda e: [*e, e[0]],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_facts_that_do_not_follow_from_the_plan_are_refused(make, wrong):
+    ledger = make()
+    ledger.reserve(charge_of())
+    ledger.unmasking(0)
+    with pytest.raises(InputError):
+        ledger.complete(0, wrong(ended(parameters_of(), (), {1})))
+    assert ledger.summary().reserved == 1
+    ledger.complete(0, ended(parameters_of(), (), {1}))
+
+
+# The budget
+
+
+def test_a_round_that_would_pass_the_budget_is_not_reserved(make):
+    ledger = make(Budget(spent([(SQUARED, DIM, LEAST)] * 3) * 1.0001, DELTA))
+    for index in range(3):
+        assert not ledger.would_pass(charge_of(index))
+        finish(ledger, index)
+    before = ledger.summary()
+    assert ledger.would_pass(charge_of(3))
+    for use in (ledger.check_budget, ledger.reserve):
+        with pytest.raises(BudgetExceeded) as refused:
+            use(charge_of(3))
+        assert refused.value.epsilon > refused.value.budget >= before.epsilon
+        assert not isinstance(refused.value, RoundFailed)  # a retry would not help
+    assert ledger.summary() == before
+    ledger.reserve(charge_of(3, clients=range(10, 16)))  # others have not spent theirs
+
+
+def test_the_budget_is_kept_by_one_check(make, monkeypatch):
+    ledger = make(Budget(ONE_ROUND / 2, DELTA))
+    monkeypatch.setattr(charges.Account, "check_budget", lambda *_: None)
+    ledger.reserve(charge_of())
+    with pytest.raises(BudgetExceeded):
+        ledger.summary().check_budget()
+
+
+def test_one_client_without_budget_stops_the_round(make):
+    ledger = make(Budget(ONE_ROUND * 1.1, DELTA))
+    finish(ledger, 0, clients=range(6))
+    with pytest.raises(BudgetExceeded) as refused:
+        ledger.reserve(charge_of(1, clients=[5, 20, 21, 22, 23, 24]))
+    assert refused.value.client == 5
+
+
+def test_a_planned_run_takes_as_many_rounds_as_were_planned_and_no_more():
+    everyone = accounting.Participation(population=8, per_round=8, rounds=5, retries=Fraction(1, 5))
+    plan = planning.plan(planning.Setting(everyone, dim=100, delta=DELTA), epsilon=3.0)
+    ledger = Ledger.in_memory(RUN, Budget(3.0, DELTA))
+
+    def charge(index):
+        return Charge.of(
+            agree_on(
+                run=RUN,
+                index=index,
+                clients=range(8),
+                threshold=plan.setting.t,
+                tolerance=plan.setting.T,
+                bits=plan.bits,
+                ends=[plan.setting.padded],
+                variances=[plan.variance],
+                encoding=Encoding("skellam", 1.0, plan.sensitivity.squared, plan.scale, plan.setting.block),
+            )
+        )
+
+    for index in range(plan.cap):
+        ledger.reserve(charge(index))
+    assert 0.999 * plan.epsilon < ledger.summary().epsilon <= plan.epsilon
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(charge(plan.cap))
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-5), (float("nan"), 1e-5), (1.0, 0.0), (1.0, 1.0)])
+def test_a_budget_that_means_nothing_is_refused(epsilon, delta):
+    with pytest.raises(InputError):
+        Budget(epsilon, delta)
+
+
+# Sequences of rounds, against a second computation
+
+ROUNDS = st.lists(
+    st.tuples(
+        st.sets(st.integers(0, 9), min_size=6, max_size=6),
+        st.sampled_from(["complete", "fail", "cancel"]),
+        st.integers(-1, 5),
+        st.integers(-1, 5),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ROUNDS, st.sampled_from([None, 0.5, 1.0]))
+def test_epsilon_of_every_client_is_that_of_the_rounds_it_took_part_in(rounds, budget):
+    histories = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        ledger = Ledger.create(path, RUN, Budget(budget, DELTA))
+        for index, (clients, how, *gone) in enumerate(rounds):
+            parameters = parameters_of(index, clients)
+            full = {u: [*histories.get(u, []), (SQUARED, DIM, LEAST)] for u in clients}
+            passes = budget is not None and max(map(spent, full.values())) > budget
+            assert ledger.would_pass(Charge.of(parameters)) == passes
+            if passes:
+                with pytest.raises(BudgetExceeded):
+                    ledger.reserve(Charge.of(parameters))
+                continue
+            ledger.reserve(Charge.of(parameters))
+            everyone = sorted(clients)
+            dropped = [{everyone[place]} if place >= 0 else set() for place in gone]
+            if how == "cancel":
+                ledger.cancel(index)
+                present = set()
+            elif how == "fail":
+                ledger.unmasking(index)
+                present = clients
+            else:
+                ledger.unmasking(index)
+                ledger.complete(index, ended(parameters, *dropped))
+                present = clients - (dropped[0] & dropped[1])
+            histories |= {u: full[u] if u in present else histories.get(u, []) for u in clients}
+        expected = {u: spent(history) for u, history in histories.items()}
+        summary = verify(path, run=RUN, head=ledger.summary().head)
+        assert summary == ledger.summary() == Ledger.open(path).summary()
+        assert summary.clients == approx(expected)
+        assert summary.epsilon == approx(max(expected.values(), default=0.0))
+
+
+# The file
+
+
+def test_lines_are_json_chained_from_the_run_id_on(path):
+    ledger = Ledger.create(path, RUN, Budget(6.0, DELTA))
+    finish(ledger, 0, {1}, ())
+    ledger.reserve(charge_of(1))
+    ledger.cancel(1)
+    written = path.read_bytes().splitlines(keepends=True)
+    read = [json.loads(line) for line in written]
+    assert [entry["kind"] for entry in read] == ["opened", "reserved", "completed", "reserved", "cancelled"]
+    hashes = [hashlib.sha256(line).hexdigest() for line in written]
+    assert [entry["previous"] for entry in read] == [RUN.hex(), *hashes[:-1]]
+    assert ledger.summary().head == hashes[-1]
+    (release,) = read[1]["charge"]["releases"]
+    assert (release["l2_squared"], release["l1"], release["dim"]) == (SQUARED, 20.0 * 8.0, DIM)
+    assert Fraction(release["variance"]) == LEAST
+    assert read[2]["facts"][0]["dropped"] == [1]
+    assert Fraction(read[2]["facts"][0]["charged"]) >= VARIANCES[0]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_charge_is_on_the_disk_before_reserve_returns(path, monkeypatch):
+    ledger = Ledger.create(path, RUN, UNLIMITED)
+    steps = []
+    write, fsync = os.write, os.fsync
+    monkeypatch.setattr(os, "write", lambda *a: (steps.append("write"), write(*a))[1])
+    monkeypatch.setattr(os, "fsync", lambda *a: (steps.append("fsync"), fsync(*a))[1])
+    ledger.reserve(charge_of())
+    assert steps == ["write", "fsync"]
+
+
+def test_a_new_ledger_is_on_the_disk_with_its_name(path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(lines, "sync_directory", lambda folder: synced.append((folder, path.read_bytes())))
+    Ledger.create(path, RUN, UNLIMITED)
+    assert synced == [(path.parent, path.read_bytes())]
+    assert [child.name for child in path.parent.iterdir()] == [path.name]
+
+
+def test_a_ledger_is_never_begun_twice(path):
+    Ledger.create(path, RUN, UNLIMITED).reserve(charge_of())
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="already"):
+        Ledger.create(path, RUN, UNLIMITED)
+    assert path.read_bytes() == before
+    assert [child.name for child in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("run", [b"", bytes(31), bytes(33)])
+def test_what_is_no_run_id_is_refused(path, run):
+    with pytest.raises(InputError):
+        Ledger.create(path, run, UNLIMITED)
+
+
+def test_a_run_does_not_go_on_without_its_own_ledger(path):
+    with pytest.raises(LedgerDamaged, match="no ledger"):
+        Ledger.open(path, RUN)
+    ledger = Ledger.create(path, RUN, UNLIMITED)
+    for use in (Ledger.open, lambda where, run: verify(where, run=run)):
+        with pytest.raises(LedgerDamaged, match="another run"):
+            use(path, OTHER_RUN)
+    path.unlink()
+    with pytest.raises(LedgerDamaged, match="no ledger"):
+        ledger.reserve(charge_of())
+    with pytest.raises(LedgerDamaged, match="no ledger"):
+        verify(path)
+
+
+def test_a_full_disk_charges_nothing_and_leaves_no_half_line(path, monkeypatch):
+    ledger = Ledger.create(path, RUN, UNLIMITED)
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:20]))
+        with pytest.raises(OSError, match="no room"):
+            ledger.reserve(charge_of())
+    assert verify(path).lines == 1
+    ledger.reserve(charge_of())
+    assert verify(path).lines == 2
+
+
+def some_rounds(path):
+    ledger = Ledger.create(path, RUN, Budget(6.0, DELTA))
+    finish(ledger, 0, {1}, ())
+    ledger.reserve(charge_of(1))
+    ledger.cancel(1)
+    ledger.reserve(charge_of(2))
+    return path.read_bytes().splitlines(keepends=True)
+
+
+DAMAGED = {
+    "a line less": lambda lines: lines[:3] + lines[4:],
+    "the first less": lambda lines: lines[1:],
+    "exchanged": lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]],
+    "twice": lambda lines: [*lines, lines[-1]],
+    "the first twice": lambda lines: [lines[0], *lines],
+    "another number": lambda lines: [lines[0], lines[1].replace(b'"l2_squared":400', b'"l2_squared":399'), *lines[2:]],
+    "the last altered": lambda lines: [*lines[:-1], lines[-1].replace(b'"clients":[0,', b'"clients":[7,')],
+    "a space": lambda lines: [*lines[:-1], lines[-1].replace(b",", b", ", 1)],
+    "an empty line": lambda lines: [*lines, b"\n"],
+    "crlf": lambda lines: [line[:-1] + b"\r\n" for line in lines],
+    "zeros": lambda lines: [*lines, bytes(100)],
+    "nothing": lambda lines: [],
+    "not json": lambda lines: [*lines, b"hello\n"],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_ledger_stops_the_run(path, damage):
+    path.write_bytes(b"".join(damage(some_rounds(path))))
+    before = path.read_bytes()
+    for use in (Ledger.open, verify):
+        with pytest.raises(LedgerDamaged):
+            use(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kept", [1, 40, -1])
+def test_half_a_line_after_a_crash_stops_the_run_and_says_what_to_do(path, kept):
+    whole = some_rounds(path)
+    path.write_bytes(b"".join(whole[:-1]) + whole[-1][:kept])
+    size = sum(map(len, whole[:-1]))
+    with pytest.raises(LedgerDamaged, match=rf"line 6 .*truncate -s {size}\b") as refused:
+        Ledger.open(path)
+    assert refused.value.line == 6
+    os.truncate(path, size)  # what it said
+    Ledger.open(path).reserve(charge_of(2))
+
+
+def test_any_altered_byte_is_noticed(path):
+    whole = b"".join(some_rounds(path)[:3])
+    for place in range(len(whole)):
+        for byte in {whole[place] ^ 1, 10, 48} - {whole[place]}:
+            path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+            with pytest.raises(LedgerDamaged):
+                verify(path)
+
+
+def test_lines_cut_off_the_end_are_noticed_by_whoever_saw_them(path):
+    ledger = Ledger.create(path, RUN, UNLIMITED)
+    ledger.reserve(charge_of(0))
+    before = path.read_bytes()
+    ledger.reserve(charge_of(1))
+    head = ledger.summary().head
+    assert verify(path, head=head).lines == 3
+    path.write_bytes(before)
+    for _ in range(2):
+        with pytest.raises(LedgerDamaged, match="lost or changed"):
+            ledger.reserve(charge_of(2))
+    with pytest.raises(LedgerDamaged, match="is missing"):
+        verify(path, head=head)
+    assert verify(path).lines == 2  # alone, the file cannot tell
+
+
+def test_an_open_ledger_notices_what_changes_under_it_and_goes_on_refusing(path):
+    ledger = Ledger.create(path, RUN, UNLIMITED)
+    ledger.reserve(charge_of(0))
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    for use in (ledger.summary, lambda: ledger.reserve(charge_of(1)), lambda: ledger.cancel(0), ledger.summary):
+        with pytest.raises(LedgerDamaged, match="line 3"):
+            use()
+
+
+def forge(path, change):
+    """Rewrite the entries as a careful forger would, with all hashes right."""
+    entries = [json.loads(line) for line in path.read_bytes().splitlines()]
+    change(entries)
+    previous, forged = entries[0]["previous"], b""
+    for entry in entries:
+        entry.pop("check", None)
+        body = msgspec.json.encode(entry | {"previous": previous})[:-1]
+        line = body + b',"check":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()
+        previous, forged = hashlib.sha256(line).hexdigest(), forged + line
+    path.write_bytes(forged)
+
+
+def test_the_forger_of_these_tests_is_believed_if_nothing_is_forged(path):
+    some_rounds(path)
+    before = path.read_bytes()
+    forge(path, lambda entries: None)
+    assert path.read_bytes() == before
+    forge(path, lambda entries: entries.pop())  # what a chain cannot show
+    assert verify(path).lines == 5
+
+
+FORGED = {
+    "more noise reserved": lambda es: es[1]["charge"]["releases"][0].update(variance="10000"),
+    "less Delta1": lambda es: es[1]["charge"]["releases"][0].update(l1=1.0),
+    "no Delta2": lambda es: es[1]["charge"]["releases"][0].update(l2_squared=0, l1=0.0),
+    "a chunk without a release": lambda es: es[1]["charge"]["releases"][0].update(chunks=[0]),
+    "no chunks": lambda es: es[1]["charge"].update(variances=[], releases=[]),
+    "more charged": lambda es: es[2]["facts"][0].update(charged="20000"),
+    "less left": lambda es: es[2]["facts"][0].update(left="1"),
+    "a stranger dropped": lambda es: es[2]["facts"][0].update(dropped=[1, 77]),
+    "dropped twice": lambda es: es[2]["facts"][0].update(dropped=[1, 1]),
+    "another scheme": lambda es: es[1]["charge"].update(scheme="rebasing"),
+    "clients in disorder": lambda es: es[1]["charge"].update(clients=[1, 0, 2, 3, 4, 5]),
+    "no clients": lambda es: es[1]["charge"].update(clients=[]),
+    "completed, then cancelled": lambda es: es[4].update(index=0),
+    "completed twice": lambda es: es.insert(3, dict(es[2])),
+    "never reserved": lambda es: es.pop(1),
+    "an index twice": lambda es: es[5]["charge"].update(index=0),
+    "an index too large": lambda es: es[5]["charge"].update(index=2**64),
+    "a hash that is none": lambda es: es[1]["charge"].update(parameters="xyz"),
+    "a variance that is none": lambda es: es[1]["charge"].update(variances=["1/0", "9000"]),
+    "a huge variance": lambda es: es[1]["charge"].update(variances=["1e99999999", "9000"]),
+    "no delta": lambda es: es[0].update(delta=0.0),
+    "another format": lambda es: es[0].update(format="dordis ledger 2"),
+    "an unknown key": lambda es: es[0].update(colour="red"),
+    "an unknown kind": lambda es: es[1].update(kind="forgiven"),
+    "opened again": lambda es: es.insert(1, dict(es[0])),
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED.keys())
+def test_a_forged_line_is_noticed_by_what_it_says(path, change):
+    some_rounds(path)
+    forge(path, change)
+    with pytest.raises(LedgerDamaged):
+        verify(path)
+
+
+@pytest.mark.parametrize("check", ["check_chained", "check_whole"])
+def test_the_chain_is_kept_by_these_checks(path, monkeypatch, check):
+    whole = some_rounds(path)
+    monkeypatch.setattr(module, check, lambda *_: None)
+    damaged = {"check_chained": [*whole[:3], *whole[5:]], "check_whole": [*whole, b"{"]}[check]
+    path.write_bytes(b"".join(damaged))
+    if check == "check_chained":
+        assert verify(path).lines == 4
+    else:
+        with pytest.raises(LedgerDamaged, match="was altered"):
+            verify(path)
+
+
+# Other processes
+
+
+def start(code, *arguments):
+    """Run some lines in another process; it has `ledger`, `rounds`, and `say`, which is heard at once."""
+    preamble = (
+        "import os, sys, pathlib\n"
+        "from dordis.errors import BudgetExceeded\n"
+        "from dordis.federation.ledger import Ledger\n"
+        "from tests.federation import charged_rounds as rounds\n"
+        "ledger = Ledger.open(pathlib.Path(sys.argv[1]))\n"
+        "say = lambda text: os.write(1, f'{text}\\n'.encode())\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", preamble + code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+@pytest.mark.parametrize("unmasking", ["", "ledger.unmasking(0); "])
+def test_kill_9_between_reserve_and_complete_leaves_the_charge(path, unmasking):
+    Ledger.create(path, RUN, UNLIMITED)
+    code = f"ledger.reserve(rounds.charge_of()); {unmasking}say('reserved'); os.kill(os.getpid(), 9)"
+    process = start(code, path)
+    assert process.communicate()[0] == b"reserved\n"
+    assert process.returncode == -signal.SIGKILL
+    assert verify(path).clients == approx(dict.fromkeys(range(6), ONE_ROUND))
+    ledger = Ledger.open(path, RUN)
+    with pytest.raises(InputError, match="stays charged"):
+        ledger.cancel(0)
+
+
+def test_kill_9_never_loses_what_was_charged(path):
+    Ledger.create(path, RUN, UNLIMITED)
+    heard = 0
+    for _ in range(2):
+        code = f"i = {heard}\nwhile True:\n  ledger.reserve(rounds.charge_of(i)); say(i); i += 1\n"
+        process = start(code, path)
+        for _ in range(4):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        said = process.communicate()[0].splitlines()
+        heard = int(said[-1]) + 1 if said else heard + 4
+        charged = verify(path).reserved
+        assert heard <= charged <= heard + 1  # the one under way may be charged, and stays so
+        heard = charged
+
+
+def test_two_processes_together_stay_within_the_budget(path):
+    Ledger.create(path, RUN, Budget(spent([(SQUARED, DIM, LEAST)] * 9) * 1.0001, DELTA))
+    code = (
+        "charges = [rounds.charge_of(int(sys.argv[2]) + i) for i in range(20)]\n"
+        "say('ready'); sys.stdin.readline()\n"
+        "try:\n"
+        "  for charge in charges: ledger.reserve(charge); say(charge.index)\n"
+        "except BudgetExceeded: pass\n"
+    )
+    both = [start(code, path, first) for first in (0, 100)]
+    for process in both:
+        assert process.stdout.readline() == b"ready\n"
+    for process in both:
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    reserved = [len(process.communicate()[0].splitlines()) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum(reserved) == verify(path).reserved == 9
+    verify(path).check_budget()
+
+
+def test_an_open_ledger_sees_what_another_adds(path):
+    ledger = Ledger.create(path, RUN, Budget(ONE_ROUND * 1.1, DELTA))
+    finish(Ledger.open(path), 0)
+    assert ledger.summary().completed == 1
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(charge_of(1))
+
+
+def test_the_errors_are_in_the_tree_and_no_bad_luck():
+    for error in (BudgetExceeded, LedgerDamaged):
+        assert issubclass(error, DordisError)
+        assert not issubclass(error, RoundFailed | InputError)
