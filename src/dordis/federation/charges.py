@@ -26,6 +26,7 @@ from dordis.privacy import accounting
 from dordis.privacy.accounting import Composed, Repeated, SkellamSum
 from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, context
+from dordis.protocols.distributed_dp import releases_of
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
 
 MECHANISM = "skellam"
@@ -63,11 +64,11 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @classmethod
     def of(cls, parameters: Parameters, releases: Sequence[tuple[Sensitivity, Sequence[int]]] = ()) -> "Charge":
-        """Charge a round for the chunks of each sum, by default for all of them as one vector."""
+        """Charge a round for the chunks of each sum, by default for those that its parameters name."""
         encoding, plans = parameters.encoding, parameters.plans
         if encoding.mechanism != MECHANISM:
             raise InputError(f"the ledger knows no epsilon of the mechanism '{encoding.mechanism}'")
-        releases = releases or [(Sensitivity(encoding.sensitivity, parameters.dim), range(len(plans)))]
+        releases = releases or releases_of(parameters)
         check_spread([chunks for _, chunks in releases], len(plans))
         charge = cls(
             index=parameters.index,

@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
+from dordis.privacy.clipping import Bit, encode_bit, fraction_below
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, chunk_ends
 from dordis.privacy.mechanism import DSkellam, Mechanism, NoMechanism
 from dordis.privacy.planning import Plan
-from dordis.privacy.skellam import Floats
+from dordis.privacy.skellam import Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols import parameters as rules
@@ -37,8 +38,11 @@ def agree_on(
     threshold: int | None = None,
     model: bytes = b"",
     beacon: bytes = b"",
+    bit: Bit | None = None,
 ) -> Parameters:
     """Write down the parameters of a round that keeps to a plan; every chunk gets the plan's whole central variance.
+
+    With a `bit` the round also counts whose norm is below the clip bound, in a chunk of its own, with its own noise.
 
     `rotation` is the public seed of the round's rotation, 32 bytes, fresh every round.
     The plan's threshold is the quorum; on a sparse graph `threshold` is the shares that rebuild a secret.
@@ -47,6 +51,9 @@ def agree_on(
     if len(clients) != setting.clients:
         raise ParametersRefused(f"the plan is for {setting.clients} clients a round, not for {len(clients)}")
     ends = chunk_ends(setting.dim, setting.block, chunks)
+    variances = [plan.variance] * len(ends)
+    if bit is not None:
+        ends, variances = [*ends, ends[-1] + 1], [*variances, bit.variance]
     return rules.agree_on(
         run=run,
         index=index,
@@ -59,18 +66,18 @@ def agree_on(
         bits=plan.bits,
         ends=ends,
         scheme=setting.scheme,
-        variances=[plan.variance] * len(ends),
+        variances=variances,
         fraction=plan.noise.fraction,
         reserve=plan.noise.reserve,
         mode=mode,
-        encoding=encoding_of(mechanism, rotation),
+        encoding=encoding_of(mechanism, rotation, 0 if bit is None else bit.scale),
         model=model,
         beacon=beacon,
     )
 
 
-def encoding_of(mechanism: Mechanism, rotation: bytes) -> Encoding:
-    """Write a mechanism down for the parameters."""
+def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding:
+    """Write a mechanism down for the parameters, with the scale of the clipping bit."""
     return Encoding(
         mechanism=mechanism.name,
         clip=mechanism.clip,
@@ -78,7 +85,16 @@ def encoding_of(mechanism: Mechanism, rotation: bytes) -> Encoding:
         scale=mechanism.grid.scale,
         block=mechanism.grid.block,
         rotation=rotation,
+        bit=bit,
     )
+
+
+def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
+    """Return the noisy sums of a round and their chunks, as the ledger charges them: the update, and the bit if any."""
+    encoding, chunks = parameters.encoding, len(parameters.chunks)
+    bits = 1 if encoding.bit else 0
+    releases = [(Sensitivity(encoding.sensitivity, parameters.dim - bits), range(chunks - bits))]
+    return [*releases, (Sensitivity(encoding.bit**2, 1), range(chunks - 1, chunks))] if bits else releases
 
 
 def mechanism_of(parameters: Parameters, dim: int) -> Mechanism:
@@ -127,6 +143,8 @@ class Aggregate:
     """|U3| of each chunk."""
     by_block: npt.NDArray[np.int64] = field(repr=False)
     """|U3| of each block; coordinate i is in block i mod B."""
+    below: float | None = None
+    """Fraction of clients whose norm is at most the clip bound, with noise; None if the round did not count them."""
 
     @cached_property
     def mean(self) -> Floats:
@@ -162,25 +180,36 @@ class DistributedDP:
 
     def encode(self, update: Reals, entropy: Entropy = secrets.token_bytes) -> Vector:
         """Return a client's input to the sum.  Make it once a round: every encoding of an update tells about it."""
-        return self.mechanism.encode(update, self.parameters.encoding.rotation, entropy)
+        encoding = self.parameters.encoding
+        vector = self.mechanism.encode(update, encoding.rotation, entropy)
+        if not encoding.bit:
+            return vector
+        norm = float(np.linalg.norm(np.asarray(update, np.float64)))
+        return np.concatenate([vector, encode_bit(norm, encoding.clip, encoding.bit, self.parameters.bits)])
 
     def decode(self, chunks: Sequence[Summed]) -> Aggregate:
         """Return the aggregate from the sums of all chunks."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
+        below = None
+        if bit := self.parameters.encoding.bit:
+            *chunks, last = chunks
+            sizes.pop()
+            below = fraction_below(last.total, len(last.survivors), bit, self.parameters.bits)
         counts = tuple(len(chunk.survivors) for chunk in chunks)
         whole = np.concatenate([chunk.total for chunk in chunks]) if len(chunks) > 1 else chunks[0].total
         return Aggregate(
             total=self.mechanism.decode(whole, 1, self.parameters.encoding.rotation),
             survivors=counts,
             by_block=np.repeat(counts, [size // self.mechanism.grid.block for size in sizes]),
+            below=below,
         )
 
 
 def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
     """Refuse a mechanism other than the one that the round has agreed on."""
-    if parameters.encoding != encoding_of(mechanism, parameters.encoding.rotation):
+    if parameters.encoding != encoding_of(mechanism, parameters.encoding.rotation, parameters.encoding.bit):
         raise ParametersRefused(f"the round has not agreed on this mechanism, '{mechanism.name}'")
     if len(parameters.encoding.rotation) != SEED_BYTES:
         raise ParametersRefused(f"the seed of the rotation has {SEED_BYTES} bytes")
@@ -196,7 +225,12 @@ def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
 
 def check_chunks(parameters: Parameters, grid: Grid) -> None:
     """Refuse chunks that are not runs of whole blocks, or that are not the whole vector."""
-    if parameters.dim != grid.padded:
-        raise ParametersRefused(f"{grid.dim} coordinates are padded to {grid.padded}, not to {parameters.dim}")
-    if any(span.stop % grid.block for span in parameters.chunks):
+    chunks, dim = parameters.chunks, parameters.dim
+    if parameters.encoding.bit:  # a chunk of one coordinate, after all others
+        chunks, dim = chunks[:-1], dim - 1
+        if parameters.chunks[-1] != slice(grid.padded, grid.padded + 1):
+            raise ParametersRefused("the clipping bit is the last chunk, of one coordinate")
+    if dim != grid.padded:
+        raise ParametersRefused(f"{grid.dim} coordinates are padded to {grid.padded}, not to {dim}")
+    if any(span.stop % grid.block for span in chunks):
         raise ParametersRefused(f"chunks end at multiples of the block, {grid.block}")

@@ -39,6 +39,8 @@ class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: float = 1.0
     block: int = 1
     rotation: bytes = b""
+    bit: int = 0
+    """Scale of the clipping bit, which is then the last chunk; 0 if there is none."""
 
 
 class Parameters(Message, frozen=True, dict=True):

@@ -1,0 +1,92 @@
+"""Adaptive clipping through whole rounds: the bit is a chunk of its own, with its own noise and its own charge."""
+
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+import pytest
+
+from dordis import drive
+from dordis.errors import ParametersRefused
+from dordis.federation.ledger import Budget, Charge, Ledger
+from dordis.privacy.accounting import Participation, SkellamSum
+from dordis.privacy.clipping import Bit, Quantile, next_bound, plan_bit
+from dordis.privacy.planning import Setting, plan
+from dordis.protocols.distributed_dp import DistributedDP, agree_on, releases_of
+from dordis.protocols.parameters import MALICIOUS
+from dordis.protocols.secagg import SecAggServer
+from dordis.protocols.secagg.messages import REPLIES
+from dordis.simulation.exchange import LocalExchange
+from tests.protocols.rounds import make_client, registry
+
+CLIENTS, DIM = 12, 20
+
+
+def _plan(clip):
+    return plan(Setting(Participation(CLIENTS, CLIENTS, rounds=3), DIM, clip, bits=20), epsilon=8.0)
+
+
+def _parameters(clip, index, bit):
+    rotation = bytes([index]) * 32
+    return agree_on(
+        _plan(clip), run=bytes(32), index=index, clients=range(CLIENTS), rotation=rotation, mode=MALICIOUS, bit=bit
+    )
+
+
+def _run(p, updates, lost=()):
+    private = DistributedDP.of(p, DIM)
+    clients = {u: make_client(p, u, private.encode(x)) for u, x in updates.items()}
+    exchange = LocalExchange(clients, REPLIES, lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost)
+    outputs = drive.run(SecAggServer(p, registry(p)), exchange)
+    assert not exchange.errors
+    return private.decode(outputs), outputs
+
+
+def test_the_bound_follows_the_norms_through_whole_rounds():
+    """Norms are 1, 2, .. 12; the bit has little noise here, so that where it ends is where it should."""
+    direction = np.ones(DIM) / np.sqrt(DIM)
+    updates = {u: (u + 1) * direction for u in range(CLIENTS)}
+    bound, quantile = 1.5, Quantile(target=0.5, rate=1.0)
+    for index in range(12):
+        aggregate, _ = _run(_parameters(bound, index, Bit(scale=1000, variance=Fraction(4))), updates)
+        true = sum(u + 1 <= bound for u in range(CLIENTS)) / CLIENTS
+        assert aggregate.below == pytest.approx(true, abs=0.01)
+        bound = next_bound(bound, aggregate.below, quantile)
+    assert 5.5 < bound < 7.5
+
+
+def test_the_bit_has_its_own_noise_survivors_and_charge():
+    noisy = plan_bit(multiplier=2.0, clients=CLIENTS, bits=20, kappa=_plan(1.0).noise.kappa)
+    p = _parameters(1.0, 0, noisy)
+    assert len(p.chunks) == 2
+    assert p.chunks[1] == slice(p.dim - 1, p.dim)
+    assert p.plans[1].variance == noisy.variance != p.plans[0].variance
+    aggregate, outputs = _run(p, {u: np.zeros(DIM) for u in range(CLIENTS)}, {(3, "CollectInput", 1)})
+    assert [len(output.survivors) for output in outputs] == [CLIENTS, CLIENTS - 1]
+    assert aggregate.survivors == (CLIENTS,)
+    assert outputs[1].charged >= noisy.variance
+    update, bit = releases_of(p)
+    assert (update[0].squared, list(update[1])) == (p.encoding.sensitivity, [0])
+    assert (bit[0].squared, bit[0].l1, list(bit[1])) == (noisy.scale**2, noisy.scale, [1])
+    charge = Charge.of(p)
+    assert [release.l2_squared for release in charge.releases] == [p.encoding.sensitivity, noisy.scale**2]
+    ledger = Ledger.in_memory(bytes(32), Budget(None, 1e-5))
+    ledger.reserve(charge)
+    ledger.unmasking(0)
+    ledger.complete(0, outputs)
+    alone = Ledger.in_memory(bytes(32), Budget(None, 1e-5))
+    alone.reserve(Charge.of(_parameters(1.0, 0, None)))
+    assert ledger.summary().epsilon > alone.summary().epsilon
+    assert isinstance(noisy.release(), SkellamSum)
+
+
+def test_the_bit_is_a_parameter_that_everyone_hashes():
+    bit = Bit(scale=100, variance=Fraction(4))
+    assert _parameters(1.0, 0, bit).digest != _parameters(1.0, 0, None).digest
+    assert _parameters(1.0, 0, bit).digest != _parameters(2.0, 0, bit).digest
+
+
+def test_a_bit_without_its_chunk_is_refused():
+    p = _parameters(1.0, 0, None)
+    with pytest.raises(ParametersRefused, match="bit"):
+        DistributedDP.of(msgspec.structs.replace(p, encoding=msgspec.structs.replace(p.encoding, bit=5)), DIM)
