@@ -138,13 +138,15 @@ def _add(acc: ring.Vector, signed: Sequence[tuple[Stream, np.uint32]], bits: int
 def in_threads(work: Callable[[int, int], None], first: int, end: int, threads: int) -> None:
     """Share the coordinates first .. end - 1 out in whole groups; the cuts do not show in the result."""
     step = -(-(end - first) // max(1, threads) // GROUP) * GROUP
-    parts = [(at, min(at + step, end)) for at in range(first, end, max(1, step))]
-    if len(parts) <= 1:
-        for part in parts:
-            work(*part)
+    own, *others = [(at, min(at + step, end)) for at in range(first, end, max(1, step))] or [(first, end)]
+    if not others:
+        work(*own)
         return
-    with ThreadPoolExecutor(len(parts)) as pool:
-        list(pool.map(lambda part: work(*part), parts))
+    with ThreadPoolExecutor(len(others)) as pool:
+        started = [pool.submit(work, *part) for part in others]
+        work(*own)  # here: a thread less to start
+        for part in started:
+            part.result()
 
 
 def _width(bits: int) -> int:
