@@ -58,16 +58,18 @@ def draw(
         before = found
         for run in range(at, end, _RUN):
             stop = min(run + _RUN, end)
+            listed = found
             found += _list_escapes(cells[run:stop], run, limit, places[found:])
             if log_width > 0:
                 _add_hats(acc[run:stop], flip, cells[run:stop], hats[run:stop], nodes, np.uint32(log_width))
             else:
                 _add_nodes(acc[run:stop], flip, cells[run:stop], nodes)
-        for e in range(before, found):
-            if log_width > 0:  # escapes were given hats like everybody: cheaper to take back than to ask each sample
-                acc[places[e]] -= _signed(_hat(hats[places[e]], np.uint32(log_width)), flip)
-            tops[e] = cells[places[e]] - limit
-            blocks[e, 3] = np.uint32(page * PAGE + rank + e - before)
+            for e in range(listed, found):
+                place = places[e]
+                if log_width > 0:  # escapes were given hats like everybody: cheaper to take back than to ask each
+                    acc[place] -= _signed(_hat(hats[place], np.uint32(log_width)), flip)
+                tops[e] = cells[place] - limit
+                blocks[e, 3] = np.uint32(page * PAGE + rank + e - before)
         rank = 0
         at = end
     return found
