@@ -138,15 +138,16 @@ def _add(acc: ring.Vector, signed: Sequence[tuple[Stream, np.uint32]], bits: int
 def in_threads(work: Callable[[int, int], None], first: int, end: int, threads: int) -> None:
     """Share the coordinates first .. end - 1 out in whole groups; the cuts do not show in the result."""
     step = -(-(end - first) // max(1, threads) // GROUP) * GROUP
-    own, *others = [(at, min(at + step, end)) for at in range(first, end, max(1, step))] or [(first, end)]
-    if not others:
-        work(*own)
+    parts = [(at, min(at + step, end)) for at in range(first, end, max(1, step))]
+    if len(parts) <= 1:
+        for part in parts:
+            work(*part)
         return
-    with ThreadPoolExecutor(len(others)) as pool:
-        started = [pool.submit(work, *part) for part in others]
-        work(*own)  # here: a thread less to start
-        for part in started:
-            part.result()
+    with ThreadPoolExecutor(len(parts) - 1) as pool:
+        others = [pool.submit(work, *part) for part in parts[1:]]
+        work(*parts[0])  # here: a thread less to start
+        for other in others:
+            other.result()
 
 
 def _width(bits: int) -> int:
