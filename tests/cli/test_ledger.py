@@ -3,12 +3,18 @@
 import json
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dordis.federation import charges
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
+from dordis.privacy.encoding import Grid
+from dordis.privacy.gaussian import CentralGaussian
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_dp import encoding_of
 from tests.federation.charged_rounds import DELTA, charge_of, ended, parameters_of
 from tests.federation.cohorts import OTHER_RUN, RUN
 
@@ -47,6 +53,21 @@ def test_json_is_one_object_with_every_client(path: Path) -> None:
     assert (found["epsilon"], found["worst"], found["budget"], found["delta"]) == (summary.epsilon, 5, 6.0, DELTA)
     assert (found["lines"], found["completed"], found["reserved"], found["cancelled"]) == (6, 1, 1, 1)
     assert found["clients"]["1"] == 0.0 < found["clients"]["0"] < found["clients"]["5"]
+
+
+def test_a_trusted_server_is_named_as_such(tmp_path: Path) -> None:
+    where = tmp_path / "ledger.jsonl"
+    central = CentralGaussian(Grid(64, 32, 16.0, 20), clip=1.0, sensitivity=400, sigma=3.0)
+    parameters = msgspec.structs.replace(
+        parameters_of(scheme=Scheme.NONE, variances=[Fraction(0)] * 2), encoding=encoding_of(central, bytes(32))
+    )
+    Ledger.create(where, RUN, Budget(None, DELTA)).reserve(Charge.of(parameters, mechanism=central))
+    shown = run(where)
+    assert shown.returncode == 0, shown.stderr
+    assert "central-gaussian" in shown.stdout
+    assert "trusted with the sums" in shown.stdout
+    assert "against the server" not in shown.stdout
+    assert json.loads(run(where, "--json").stdout)["mechanisms"] == ["central-gaussian"]
 
 
 def test_the_run_and_a_line_can_be_asked_for(path: Path) -> None:

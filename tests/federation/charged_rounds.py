@@ -1,9 +1,14 @@
 """Rounds for a ledger to charge, what becomes of them, and what they cost by a second computation."""
 
+import hashlib
+import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
+
+import msgspec
 
 from dordis.federation.ledger import Charge
 from dordis.privacy.xnoise import Scheme, context
@@ -69,3 +74,16 @@ def spent(releases: Sequence[tuple[int, int, Fraction]], delta: float = DELTA) -
             divergence += order * squared / (2 * mu) + min(first, 3 * l1 / (2 * mu))
         candidates.append(divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
     return max(0.0, min(candidates))
+
+
+def forge(path: Path, change) -> None:
+    """Rewrite the entries as a careful forger would, with all hashes right."""
+    entries = [json.loads(line) for line in path.read_bytes().splitlines()]
+    change(entries)
+    previous, forged = entries[0]["previous"], b""
+    for entry in entries:
+        entry.pop("check", None)
+        body = msgspec.json.encode(entry | {"previous": previous})[:-1]
+        line = body + b',"check":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()
+        previous, forged = hashlib.sha256(line).hexdigest(), forged + line
+    path.write_bytes(forged)

@@ -10,7 +10,6 @@ import tempfile
 from fractions import Fraction
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from tests.federation.charged_rounds import (
     Ended,
     charge_of,
     ended,
+    forge,
     parameters_of,
     spent,
 )
@@ -137,6 +137,16 @@ def test_an_output_without_an_announced_unmask_request_is_refused(make):
     ledger.reserve(charge_of())
     with pytest.raises(InputError, match="not announced"):
         ledger.complete(0, ended(parameters_of(), (), ()))
+
+
+def test_the_last_index_is_that_of_any_round_ever_reserved(make):
+    ledger = make()
+    assert ledger.last_index() == -1
+    ledger.reserve(charge_of(7))
+    ledger.cancel(7)
+    finish(ledger, 3, {1}, {1})
+    assert ledger.last_index() == 7
+    assert ledger.attended() == dict.fromkeys([3, 7], tuple(range(6)))
 
 
 def test_a_restarted_server_completes_its_round(path):
@@ -509,19 +519,6 @@ def test_an_open_ledger_notices_what_changes_under_it_and_goes_on_refusing(path)
     for use in (ledger.summary, lambda: ledger.reserve(charge_of(1)), lambda: ledger.cancel(0), ledger.summary):
         with pytest.raises(LedgerDamaged, match="line 3"):
             use()
-
-
-def forge(path, change):
-    """Rewrite the entries as a careful forger would, with all hashes right."""
-    entries = [json.loads(line) for line in path.read_bytes().splitlines()]
-    change(entries)
-    previous, forged = entries[0]["previous"], b""
-    for entry in entries:
-        entry.pop("check", None)
-        body = msgspec.json.encode(entry | {"previous": previous})[:-1]
-        line = body + b',"check":"%b"}\n' % hashlib.sha256(body).hexdigest().encode()
-        previous, forged = hashlib.sha256(line).hexdigest(), forged + line
-    path.write_bytes(forged)
 
 
 def test_the_forger_of_these_tests_is_believed_if_nothing_is_forged(path):

@@ -6,11 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dordis.errors import InputError
 from dordis.federation import ledger
 from dordis.federation.ledger import Summary
+from dordis.federation.releases import CENTRAL
 
 SHOWN = 10
 """Clients that are listed, those who have spent most first; --json lists all."""
@@ -27,9 +29,16 @@ def verify(path: Path, run: str | None, head: str | None, as_json: bool) -> None
         console.print(facts(summary))
         console.print(spenders(summary))
         console.print("epsilon: for one client, its update replaced by zero, over the rounds it took part in")
-        console.print("epsilon: against the server, who knows who takes part")
+        console.print(f"epsilon: {against(summary)}")
         console.print("epsilon: dropout that depends on a client's data is outside the guarantee")
     summary.check_budget()
+
+
+def against(summary: Summary) -> str:
+    """Say whom the epsilon is a statement about."""
+    if CENTRAL in summary.mechanisms:
+        return "against whoever sees the aggregates; the server is trusted with the sums, which have no noise yet"
+    return "against the server, who knows who takes part"
 
 
 def read_run(text: str | None) -> bytes | None:
@@ -45,6 +54,7 @@ def facts(summary: Summary) -> Table:
     table = Table("what", "value", title="the ledger is whole", show_header=False)
     rows = {
         "lines": str(summary.lines),
+        "mechanisms": escape(", ".join(summary.mechanisms) or "-"),
         "rounds completed": str(summary.completed),
         "rounds charged without an output": str(summary.reserved),
         "rounds cancelled": str(summary.cancelled),

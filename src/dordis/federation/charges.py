@@ -13,36 +13,24 @@ Dropout that depends on a client's data is outside the guarantee.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import NamedTuple, Protocol
+from math import fsum
+from typing import Protocol
 
 import msgspec
 
 from dordis.errors import BudgetExceeded, InputError
 from dordis.federation.beacon import check_index
+from dordis.federation.releases import Cost, Release, check_release, plans_of, released, share_of
 from dordis.privacy import accounting
-from dordis.privacy.accounting import Composed, Repeated, SkellamSum
+from dordis.privacy.accounting import Composed, Repeated
+from dordis.privacy.mechanism import Mechanism
 from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, context
 from dordis.protocols.distributed_dp import releases_of
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
-
-MECHANISM = "skellam"
-
-
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One noisy sum, over one chunk or several: what a client can change in all of them, and the least noise of any.
-
-    `l2_squared` is Delta2^2 and `l1` is Delta1, in integer units; `variance` is what privacy may count on.
-    """
-
-    l2_squared: int
-    l1: float
-    dim: int
-    chunks: tuple[int, ...]
-    variance: Fraction
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -63,27 +51,30 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     releases: tuple[Release, ...]
 
     @classmethod
-    def of(cls, parameters: Parameters, releases: Sequence[tuple[Sensitivity, Sequence[int]]] = ()) -> "Charge":
-        """Charge a round for the chunks of each sum, by default for those that its parameters name."""
-        encoding, plans = parameters.encoding, parameters.plans
-        if encoding.mechanism != MECHANISM:
-            raise InputError(f"the ledger knows no epsilon of the mechanism '{encoding.mechanism}'")
-        releases = releases or releases_of(parameters)
-        check_spread([chunks for _, chunks in releases], len(plans))
+    def of(
+        cls,
+        parameters: Parameters,
+        releases: Sequence[tuple[Sensitivity, Sequence[int]]] = (),
+        mechanism: Mechanism | None = None,
+    ) -> "Charge":
+        """Charge a round for the chunks of each sum, by default for those that its parameters name.
+
+        `mechanism` is the round's own.  It is needed where its name in the parameters does not say how much noise it
+        brings, as with `CentralGaussian` and those of third parties; its prices are for the first sum, the update.
+        """
+        plans, sums = plans_of(parameters), releases or releases_of(parameters)
+        check_spread([chunks for _, chunks in sums], len(plans))
         charge = cls(
             index=parameters.index,
             parameters=parameters.digest.hex(),
             clients=tuple(int(u) for u in parameters.clients),
-            scheme=parameters.scheme,
+            scheme=plans[0].scheme.value,
             tolerance=parameters.tolerance,
             colluders=parameters.colluders,
             fraction=parameters.fraction,
             reserve=parameters.reserve,
             variances=tuple(plan.variance for plan in plans),
-            releases=tuple(
-                Release(changed.squared, changed.l1, changed.dim, tuple(chunks), _least(plans, chunks))
-                for changed, chunks in releases
-            ),
+            releases=released(parameters, plans, sums, mechanism),
         )
         check_charge(charge)
         return charge
@@ -100,16 +91,13 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         found = []
         for release in self.releases:
             variance = release.variance if charged is None else min(charged[chunk] for chunk in release.chunks)
-            event = SkellamSum(release.l2_squared, release.l1, float(variance))
-            found.append(Cost(event, release.dim * len(self.clients) * components))
+            found.append(release.cost(variance, release.dim * len(self.clients) * components))
         return tuple(found)
 
-
-class Cost(NamedTuple):
-    """A release as it is accounted for, and the samples of noise in it, which are off their law by a little."""
-
-    event: SkellamSum
-    samples: int
+    @property
+    def brought(self) -> NoisePlan | None:
+        """Return the plan of the noise that clients bring themselves, of which the protocol knows nothing, if any."""
+        return None if share_of(self.releases[0].mechanism) is None else self.plans[0]
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,7 +132,10 @@ def fact_of(charge: Charge, outcome: Outcome) -> Fact:
     survivors = {int(u) for u in outcome.survivors}
     if not survivors <= set(charge.clients):
         raise InputError(f"a survivor of round {charge.index} is not among its clients")
-    return Fact(tuple(u for u in charge.clients if u not in survivors), outcome.left, outcome.charged)
+    dropped = tuple(u for u in charge.clients if u not in survivors)
+    if (plan := charge.brought) is None:
+        return Fact(dropped, outcome.left, outcome.charged)
+    return Fact(dropped, outcome.left + plan.left(survivors, b""), outcome.charged + plan.charged(survivors, b""))
 
 
 @dataclass(frozen=True)
@@ -201,6 +192,7 @@ class Account:
             raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(facts)}")
         for chunk, fact in enumerate(facts):
             check_fact(charge, self.run, chunk, fact)
+        charge.costs([fact.charged for fact in facts])  # there is a bound for it
 
     def complete(self, index: int, facts: Sequence[Fact]) -> None:
         """Charge, instead, those whose input is in a sum, with the noise that was kept."""
@@ -261,23 +253,13 @@ def check_charge(charge: Charge) -> None:
         raise InputError("the parameters of a round are named by their hash, 64 lower-case hex digits")
     check_spread([release.chunks for release in charge.releases], len(charge.variances))
     for release in charge.releases:
-        check_release(charge, release)
+        check_release(release, [charge.plans[chunk] for chunk in release.chunks])
 
 
 def check_spread(spread: Sequence[Sequence[int]], chunks: int) -> None:
     """Every chunk belongs to one release, and every release has a chunk."""
     if not chunks or sorted(chunk for some in spread for chunk in some) != list(range(chunks)) or not all(spread):
         raise InputError("every chunk of a round belongs to one release, and every release has a chunk")
-
-
-def check_release(charge: Charge, release: Release) -> None:
-    """A release has a sensitivity, the Delta1 that follows from it, and the least variance of its chunks."""
-    if release.l2_squared < 1 or release.dim < 1:
-        raise InputError(f"a sum has Delta2^2 and a length of 1 or more, not {release.l2_squared} and {release.dim}")
-    if release.l1 != Sensitivity(release.l2_squared, release.dim).l1:
-        raise InputError("Delta1 is not what Delta2 and the length give")
-    if release.variance != _least(charge.plans, release.chunks):
-        raise InputError("the reserved variance is not the least that the noise of the chunks allows")
 
 
 def check_fact(charge: Charge, run: bytes, chunk: int, fact: Fact) -> None:
@@ -293,21 +275,12 @@ def check_fact(charge: Charge, run: bytes, chunk: int, fact: Fact) -> None:
         raise InputError(f"the variance left in chunk {chunk} is less than what its survivors keep")
 
 
-def _least(plans: Sequence[NoisePlan], chunks: Collection[int]) -> Fraction:
-    return min(_reserved(plans[chunk]) for chunk in chunks)
-
-
-@lru_cache(maxsize=1 << 10)
-def _reserved(plan: NoisePlan) -> Fraction:
-    return plan.reserved()
-
-
 @lru_cache(maxsize=1 << 12)
 def _epsilon(spent: frozenset[tuple[Cost, int]], delta: float) -> float:
     """Return the epsilon of costs and how often each was paid; one order of adding up, whoever asks."""
     if not spent:
         return 0.0
-    ordered = sorted(spent, key=lambda paid: (paid[0].event.l2_squared, paid[0].event.l1, paid[0].event.variance))
+    ordered = sorted(spent, key=lambda paid: (type(paid[0].event).__name__, astuple(paid[0].event)))
     run = Composed(tuple(Repeated(cost.event, times) for cost, times in ordered))
-    samples = sum(cost.samples * times for cost, times in spent)
-    return accounting.epsilon(run, delta, distance=accounting.sampler_distance(samples))
+    distance = fsum(cost.distance * times for cost, times in spent)
+    return accounting.epsilon(run, delta, distance=distance)

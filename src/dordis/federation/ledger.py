@@ -27,6 +27,7 @@ from dordis.federation.lines import (
     entry_of,
     line_of,
 )
+from dordis.federation.releases import SKELLAM
 from dordis.protocols.parameters import RUN_BYTES
 
 __all__ = ["Budget", "Charge", "Ledger", "Summary", "verify"]
@@ -116,6 +117,16 @@ class Ledger:
         with self._lines.locked() as tail:
             return self._book.read(tail.read()).rounds.get(index)
 
+    def attended(self) -> dict[int, tuple[int, ...]]:
+        """Return the clients of every round that was ever reserved, by its index."""
+        with self._lines.locked() as tail:
+            found = self._book.read(tail.read()).rounds
+            return {index: found[index].charge.clients for index in sorted(found)}
+
+    def last_index(self) -> int:
+        """Return the largest index that was ever reserved, or -1."""
+        return max(self.attended(), default=-1)
+
     def summary(self) -> "Summary":
         """Return what the run has cost so far."""
         with self._lines.locked() as tail:
@@ -195,6 +206,8 @@ class Summary:
     epsilon: float
     worst: int | None
     clients: dict[int, float]
+    mechanisms: tuple[str, ...]
+    """Whose noise was charged."""
 
     def check_budget(self) -> None:
         """Raise `BudgetExceeded` if a client has spent more than the budget."""
@@ -270,6 +283,7 @@ def _summary(account: Account, heads: Sequence[str]) -> Summary:
     spent = {u: account.epsilon(u) for u in account.clients()}
     worst = max(spent, key=lambda u: spent[u], default=None)
     states = Counter(found.state for found in account.rounds.values())
+    charged = [found.charge for found in account.rounds.values() if not found.cancelled]
     return Summary(
         run=account.run.hex(),
         head=heads[-1],
@@ -282,4 +296,5 @@ def _summary(account: Account, heads: Sequence[str]) -> Summary:
         epsilon=0.0 if worst is None else spent[worst],
         worst=worst,
         clients=spent,
+        mechanisms=tuple(sorted({release.mechanism or SKELLAM for charge in charged for release in charge.releases})),
     )

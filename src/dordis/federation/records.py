@@ -1,0 +1,277 @@
+"""The records of a run: one directory with everything that a report, a resumed run or a regulator needs.
+
+A round is finished when its checkpoint is: that file replaces the one before in one step and holds the round's line
+too, so that a process stopped anywhere leaves a run that goes on after its last finished round.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import InputError
+from dordis.federation.registry import sync_directory
+
+State = Mapping[str, npt.NDArray[Any]]
+Kind = TypeVar("Kind")
+
+CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
+LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"
+_LINES = "lines"
+"""Where a checkpoint keeps the lines of its round."""
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was planned, as numbers to be read: `sigma` is the noise on the sum, in units of updates."""
+
+    dim: int
+    bits: int
+    scale: float
+    clip: float
+    sigma: float | None
+    epsilon: float | None
+    """What the plan proves; None if it proves nothing."""
+    delta: float
+    cap: int
+    """Rounds that one client's guarantee covers."""
+    threshold: int
+    tolerance: int
+    colluders: int
+    upload_bytes: int
+    """One masked update; keys and shares come on top."""
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is fixed before the first round; the SHA-256 of its file is the run id."""
+
+    name: str
+    created: str
+    version: str
+    config: dict[str, Any]
+    clients: int
+    per_round: int
+    rounds: int
+    noise: str
+    """Name of the noise strategy."""
+    mechanism: str
+    protocol: str
+    mode: str
+    selection: str
+    fidelity: str
+    """`full`: every message of the protocol was sent; `ideal`: only its result was computed, with the same noise."""
+    registry: str
+    """Root of the registry, in hex; empty if the clients have no keys."""
+    beacon: str
+    plan: Plan
+    terms: tuple[str, ...]
+    """What must be said with every epsilon."""
+
+
+class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An attempt that failed; the round was tried again under the next index."""
+
+    index: int
+    reason: str
+
+
+class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happened in a finished round: a line of `rounds.jsonl`."""
+
+    number: int
+    """Counts finished rounds, from 1."""
+    index: int
+    """The round's index in its run; failed attempts use up indices too."""
+    started: str
+    seconds: float
+    stages: dict[str, float]
+    """Seconds of every stage, in order; stages of several chunks may overlap."""
+    clients: tuple[int, ...]
+    survivors: tuple[int, ...]
+    """|U3| of each chunk."""
+    dropped: dict[str, tuple[int, ...]]
+    """Who stopped answering, by the first request that was not answered."""
+    up: int | None
+    """Bytes from all clients; None where no message was sent."""
+    down: int | None
+    wanted: float | None
+    """Central variance that was planned, sigma*^2, in squared integer units; None without noise."""
+    left: float | None
+    """Variance of the noise in the sum: the least over the chunks, like the next one."""
+    charged: float | None
+    """Variance that privacy may count on."""
+    epsilon: float | None
+    """What the client that has spent most has spent so far; None where nothing is proved."""
+    failures: tuple[Failed, ...] = ()
+
+
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the application measured after a round: a line of `metrics.jsonl`."""
+
+    number: int
+    values: dict[str, float]
+
+
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the run ended; `stopped` says why: `rounds` (all done), `budget` or `interrupted`."""
+
+    stopped: str
+    rounds: int
+    seconds: float
+    epsilon: float | None
+    delta: float
+    fidelity: str
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that was recorded of a run, read back."""
+
+    path: Path
+    manifest: Manifest
+    rounds: tuple[RoundRecord, ...]
+    metrics: tuple[Metrics, ...]
+    result: Result | None
+
+
+class Records:
+    """The directory of one run, while it runs; `id` is the run id."""
+
+    def __init__(self, path: Path, manifest: Manifest, run_id: bytes) -> None:
+        self.path, self.manifest, self.id = path, manifest, run_id
+
+    @classmethod
+    def create(cls, root: Path, manifest: Manifest, config: str) -> "Records":
+        """Make the directory `root/<name>/<utc>` with the configuration and the manifest in it."""
+        check_name(manifest.name)
+        stamp = manifest.created.replace(":", "").replace("-", "")
+        path = root / manifest.name / stamp
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"cannot make the directory {path} for the run: {error.strerror}") from None
+        replace(path / CONFIG, config.encode())
+        data = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+        replace(path / MANIFEST, data)
+        return cls(path, manifest, hashlib.sha256(data).digest())
+
+    @classmethod
+    def open(cls, path: Path) -> "Records":
+        """Go on with a run that was begun: mend what a stop in the middle of writing may have left."""
+        data = _read(path / MANIFEST)
+        records = cls(path, _decode(data, Manifest, path / MANIFEST), hashlib.sha256(data).digest())
+        lines, _ = records.checkpoint()
+        for name in (ROUNDS, METRICS):
+            _mend(path / name, lines.get(name, b""))
+        return records
+
+    def finish(self, record: RoundRecord, metrics: Metrics, state: State) -> None:
+        """Write a finished round down, durably when this returns: checkpoint first, then the lines."""
+        lines = {ROUNDS: _line(record), METRICS: _line(metrics)}
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
+        replace(self.path / MODEL, file.getvalue())
+        for name, line in lines.items():
+            with (self.path / name).open("ab") as target:
+                target.write(line)
+
+    def checkpoint(self) -> tuple[dict[str, bytes], dict[str, npt.NDArray[Any]]]:
+        """Return the lines of the last finished round and the application's state after it, or nothing."""
+        path = self.path / MODEL
+        if not path.exists():
+            return {}, {}
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                state = {name: stored[name] for name in stored.files}
+            lines = msgspec.json.decode(state.pop(_LINES).tobytes(), type=dict[str, bytes])
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"the checkpoint {path} cannot be read: {error}") from None
+        return lines, state
+
+    def last(self) -> RoundRecord | None:
+        """Return the record of the last finished round."""
+        lines, _ = self.checkpoint()
+        return msgspec.json.decode(lines[ROUNDS], type=RoundRecord) if lines else None
+
+    def close(self, result: Result) -> None:
+        """Write down how the run ended."""
+        replace(self.path / RESULT, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+
+
+def load(path: Path) -> Run:
+    """Read everything that was recorded of a run."""
+    result = path / RESULT
+    return Run(
+        path=path,
+        manifest=_decode(_read(path / MANIFEST), Manifest, path / MANIFEST),
+        rounds=_lines(path / ROUNDS, RoundRecord),
+        metrics=_lines(path / METRICS, Metrics),
+        result=_decode(_read(result), Result, result) if result.exists() else None,
+    )
+
+
+def timestamp() -> str:
+    """Return the time in UTC, to the microsecond."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def check_name(name: str) -> None:
+    """A run's name is the name of a directory."""
+    if not name or name.startswith(".") or any(not (c.isalnum() or c in "._-") for c in name):
+        raise InputError(f"a run's name is made of letters, digits and . _ -, not '{name}'")
+
+
+def _line(record: RoundRecord | Metrics) -> bytes:
+    return msgspec.json.encode(record) + b"\n"
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file in one step: whoever reads it, whenever the machine stops, finds the old one or the new, whole."""
+    draft = path.with_name(f".{path.name}.new")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_directory(path.parent)
+
+
+def _mend(path: Path, last: bytes) -> None:
+    """Cut a line without its end, and add that of the last finished round if it is missing."""
+    data = path.read_bytes() if path.exists() else b""
+    whole = data[: data.rfind(b"\n") + 1]
+    if not whole.endswith(last):
+        whole += last
+    if whole != data:
+        replace(path, whole)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        raise InputError(f"there is no run at {path.parent}: it has no {path.name}") from None
+
+
+def _decode(data: bytes, kind: type[Kind], path: Path) -> Kind:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path} is not what dordis wrote: {error}") from None
+
+
+def _lines(path: Path, kind: type[Kind]) -> tuple[Kind, ...]:
+    data = b""
+    with contextlib.suppress(FileNotFoundError):
+        data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]  # the last one may be on its way
+    return tuple(_decode(line, kind, path) for line in whole.splitlines())

@@ -1,0 +1,380 @@
+"""What each mechanism's sums cost in the ledger, against a second computation, and that none of it can be altered."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import dp_accounting
+import mpmath
+import pytest
+from dp_accounting.rdp import RdpAccountant
+
+from dordis import wire
+from dordis.errors import BudgetExceeded, InputError, LedgerDamaged, ParametersRefused
+from dordis.federation import releases
+from dordis.federation.ledger import Budget, Charge, Ledger, verify
+from dordis.federation.lines import Reserved, line_of
+from dordis.privacy import accounting, skellam
+from dordis.privacy.accounting import (
+    Composed,
+    DiscreteGaussianSum,
+    Event,
+    Gaussian,
+    PoissonSampled,
+    Repeated,
+    SkellamSum,
+)
+from dordis.privacy.discrete_gaussian_noise import masses
+from dordis.privacy.encoding import Grid
+from dordis.privacy.gaussian import CentralGaussian, LocalGaussian
+from dordis.privacy.mechanism import DDGauss, DSkellam, NoMechanism
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.parameters import Parameters, agree_on
+from tests.federation.charged_rounds import DELTA, DIM, forge
+from tests.federation.cohorts import RUN
+from tests.protocols.rounds import Round, random_inputs
+
+GRID = Grid(dim=60, block=32, scale=16.0, bits=20)
+BOUND = skellam.sensitivity(GRID.scale, 1.0, DIM)
+SHARE = Fraction(3001, 4)
+N, T, T_C = 8, 2, 1
+UNLIMITED = Budget(None, DELTA)
+
+DDGAUSS = DDGauss(GRID, 1.0, BOUND.squared, SHARE)
+CENTRAL = CentralGaussian(GRID, 1.0, BOUND.squared, sigma=3.0)
+LOCAL = LocalGaussian(GRID, 1.0, sigma=4.5)
+
+
+@dataclass(frozen=True)
+class Foreign(DSkellam):
+    """A mechanism of somebody else's: what it costs is what it says."""
+
+    says: Callable[[Fraction], Event] = lambda variance: Gaussian(math.sqrt(float(variance)) / BOUND.l2)
+    schemes = frozenset(Scheme)
+
+    @property
+    def name(self):
+        return "somebody.else:Mechanism"
+
+    def release(self, variance):
+        return self.says(variance)
+
+
+FOREIGN = Foreign(GRID, 1.0, BOUND.squared)
+
+
+def parameters_of(mechanism, index=0, **options):
+    """Return a round of eight clients and two chunks, in which the protocol adds no noise if nothing else is said."""
+    settings = {"threshold": N - T, "tolerance": T, "colluders": T_C, "bits": 20, "ends": [DIM // 2, DIM]} | options
+    bit = settings.pop("bit", 0)
+    encoding = encoding_of(mechanism, bytes(32), bit)
+    return agree_on(run=RUN, index=index, clients=range(N), encoding=encoding, **settings)
+
+
+def play(ledger, mechanism, index=0, dropped=(), told=True, **options):
+    """Run a round of the protocol from its reservation to its end."""
+    parameters = parameters_of(mechanism, index, **options)
+    ledger.reserve(Charge.of(parameters, mechanism=mechanism if told else None))
+    ledger.unmasking(index)
+    lost = [(u, "CollectInput", chunk) for u in dropped for chunk in range(2)]
+    ledger.complete(index, Round(parameters, random_inputs(parameters, 1), lost_requests=lost).run())
+    return ledger.summary()
+
+
+def approx(value):
+    return pytest.approx(value, rel=1e-9)
+
+
+def reserved(mechanism, told=True, **options):
+    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    ledger.reserve(Charge.of(parameters_of(mechanism, **options), mechanism=mechanism if told else None))
+    return ledger.summary().epsilon
+
+
+# Discrete Gaussian noise
+
+
+def ddgauss_epsilon(honest, rounds=1):
+    """Return the epsilon of shares of so many honest clients, from the published formula alone."""
+    g, l1, l2 = math.sqrt(SHARE), BOUND.l1, BOUND.l2
+    tau = 10 * sum(math.exp(-2 * (math.pi * g) ** 2 * k / (k + 1)) for k in range(1, honest))
+    S = math.sqrt(honest) * g
+    found = []
+    for a in accounting.ORDERS:
+        near = (l2 / S) ** 2
+        divergence = min(
+            a / 2 * near + tau * DIM,
+            a / 2 * (near + 2 * l1 / S * tau + tau**2 * DIM),
+            a / 2 * (l2 / S + tau * math.sqrt(DIM)) ** 2,
+        )
+        found.append(rounds * divergence + math.log1p(-1 / a) - math.log(DELTA * a) / (a - 1))
+    return min(found)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_ddgauss_is_reserved_at_the_shares_of_those_who_stay_at_least(told):
+    assert reserved(DDGAUSS, told) == approx(ddgauss_epsilon(N - T - T_C))
+
+
+@pytest.mark.parametrize("dropped", [(), (3,), (3, 5)])
+def test_ddgauss_costs_what_the_shares_of_the_survivors_leave(dropped):
+    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    summary = play(ledger, DDGAUSS, dropped=dropped)
+    spent = ddgauss_epsilon(N - len(dropped) - T_C)
+    assert summary.clients == approx({u: 0.0 if u in dropped else spent for u in range(N)})
+    count = N - len(dropped)
+    assert [fact.left for fact in ledger.round(0).facts] == [count * SHARE] * 2
+    assert [fact.charged for fact in ledger.round(0).facts] == [DDGAUSS.charged(count, T_C)] * 2
+    event = DDGAUSS.release(DDGAUSS.charged(count, T_C))
+    assert summary.epsilon == approx(accounting.epsilon(event, DELTA))
+
+
+def test_under_ddgauss_dropouts_cost_more():
+    spent = [play(Ledger.in_memory(RUN, UNLIMITED), DDGAUSS, dropped=range(gone)).epsilon for gone in range(T + 1)]
+    assert spent == sorted(set(spent))
+
+
+def test_rounds_of_ddgauss_are_composed():
+    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    for index in range(3):
+        summary = play(ledger, DDGAUSS, index)
+    assert summary.epsilon == approx(ddgauss_epsilon(N - T_C, rounds=3))
+    assert summary.mechanisms == ("ddgauss:3001/4",)
+
+
+@pytest.mark.parametrize("variance", [Fraction(1, 4), 5, 10**4, 10**6])
+def test_the_discrete_gaussian_sampler_is_as_near_to_its_law_as_is_charged(variance):
+    found = masses(variance)
+    reach = math.isqrt(2 * 140 * math.ceil(variance)) + 2
+    with mpmath.workprec(400):
+        weights = [
+            mpmath.exp(-(mpmath.mpf(x) ** 2) * mpmath.mpf(1) / (2 * mpmath.mpf(float(variance)))) for x in range(reach)
+        ]
+        total = weights[0] + 2 * sum(weights[1:])
+        off = [
+            abs(weight / total - mpmath.mpf(mass) / 2**127)
+            for weight, mass in zip(weights, [*found, *[0] * reach], strict=False)
+        ]
+        distance = (off[0] + 2 * sum(off[1:])) / 2
+    assert 0 < distance <= 2.0**-127 * (2 * len(found) + 1) < releases.DISCRETE_GAUSSIAN_DISTANCE
+
+
+def test_what_the_discrete_gaussian_sampler_is_off_is_charged():
+    (cost,) = Charge.of(parameters_of(DDGAUSS)).costs()
+    assert cost.distance == N * DIM * 2.0**-105
+    assert cost.event == DDGAUSS.release((N - T - T_C) * SHARE)
+
+
+@pytest.mark.parametrize(
+    "name", ["ddgauss", "ddgauss:", "ddgauss:0", "ddgauss:1/5", "ddgauss:2/8", "ddgauss:1/0", "ddgauss:x", "ddgauss:-5"]
+)
+def test_a_share_that_is_none_is_refused(name):
+    with pytest.raises(InputError, match="has a name like"):
+        releases.share_of(name)
+
+
+def test_ddgauss_goes_with_no_other_noise_and_no_bare_bit():
+    for options in ({"variances": [1, 1], "scheme": Scheme.SINGLE}, {"bit": 3, "ends": [DIM, DIM + 1]}):
+        with pytest.raises(InputError, match="no other noise"):
+            Charge.of(parameters_of(DDGAUSS, **options))
+
+
+# Gaussian noise
+
+
+def gaussian_epsilon(multiplier, rounds):
+    """Return the epsilon of dp-accounting's own event at our orders."""
+    accountant = RdpAccountant(orders=accounting.ORDERS)
+    accountant.compose(dp_accounting.GaussianDpEvent(multiplier), rounds)
+    return accountant.get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "multiplier"),
+    [(CENTRAL, 3.0 * 16.0 / math.sqrt(BOUND.squared)), (LOCAL, 4.5)],
+    ids=["central", "local"],
+)
+def test_gaussian_noise_costs_the_same_whoever_drops(mechanism, multiplier):
+    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    assert reserved(mechanism) == approx(gaussian_epsilon(multiplier, 1))
+    for index, dropped in enumerate([(), (2,), (6, 7)]):
+        summary = play(ledger, mechanism, index, dropped)
+        assert summary.clients[0] == approx(gaussian_epsilon(multiplier, index + 1))
+    assert summary.clients[2] == approx(gaussian_epsilon(multiplier, 2))
+    assert summary.epsilon >= accounting.gaussian_epsilon(multiplier, 3, DELTA)
+
+
+def test_local_noise_is_read_from_its_name():
+    assert Charge.of(parameters_of(LOCAL)) == Charge.of(parameters_of(LOCAL), mechanism=LOCAL)
+
+
+@pytest.mark.parametrize("name", ["local-gaussian", "local-gaussian:nan", "local-gaussian:4.50", "local-gaussian:-1.0"])
+def test_local_noise_whose_name_is_none_is_refused(name):
+    class Named(LocalGaussian):
+        @property
+        def name(self):
+            return name
+
+    with pytest.raises(InputError):
+        Charge.of(parameters_of(Named(GRID, 1.0, 4.5)))
+
+
+def test_central_noise_must_be_told_and_agreed_on():
+    with pytest.raises(InputError, match="'central-gaussian' by its name: pass the mechanism"):
+        Charge.of(parameters_of(CENTRAL))
+    for other in (LOCAL, replace(CENTRAL, clip=0.5), replace(CENTRAL, grid=replace(GRID, scale=15.0))):
+        with pytest.raises(ParametersRefused, match="not agreed"):
+            Charge.of(parameters_of(CENTRAL), mechanism=other)
+
+
+def test_a_bit_that_has_no_noise_passes_every_budget():
+    charge = Charge.of(parameters_of(CENTRAL, bit=3, ends=[DIM, DIM + 1]), mechanism=CENTRAL)
+    with pytest.raises(BudgetExceeded) as refused:
+        Ledger.in_memory(RUN, Budget(1e6, DELTA)).reserve(charge)
+    assert refused.value.epsilon == math.inf
+
+
+# No mechanism, and those of others
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_without_a_mechanism_there_is_no_epsilon(told):
+    nothing = NoMechanism(GRID)
+    with pytest.raises(InputError, match="without a ledger"):
+        Charge.of(parameters_of(nothing), mechanism=nothing if told else None)
+
+
+@pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT, Scheme.ORIG])
+def test_a_mechanism_of_others_costs_what_it_says_for_the_noise_that_counts(scheme):
+    noise = {"variances": [5000, 6000], "scheme": scheme}
+    plans = parameters_of(FOREIGN, **noise).plans
+    least = min(plan.reserved() for plan in plans)
+    assert reserved(FOREIGN, **noise) == approx(gaussian_epsilon(math.sqrt(least) / BOUND.l2, 1))
+    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    spent = play(ledger, FOREIGN, dropped=(4,), **noise).epsilon
+    charged = min(fact.charged for fact in ledger.round(0).facts)
+    assert spent == approx(gaussian_epsilon(math.sqrt(charged) / BOUND.l2, 1))
+    assert charged > least if scheme is Scheme.ORIG else charged >= least
+
+
+def test_the_same_noise_costs_the_same_as_skellams_whoever_says_it():
+    noise = {"variances": [5000, 6000], "scheme": Scheme.SINGLE}
+    ours = DSkellam(GRID, 1.0, BOUND.squared)
+    foreign = replace(FOREIGN, says=ours.release)
+    assert reserved(foreign, **noise) == approx(reserved(ours, told=False, **noise))
+    assert Charge.of(parameters_of(ours, **noise), mechanism=ours) == Charge.of(parameters_of(ours, **noise))
+
+
+def test_a_release_may_be_composed_of_several():
+    parts = (Repeated(Gaussian(9.0), 2), SkellamSum(400, 160.0, 9000.0), DiscreteGaussianSum(20.0, 160.0, 5, 30.0, 64))
+    event = Repeated(Composed(parts), 3)
+    assert reserved(replace(FOREIGN, says=lambda _: event)) == approx(accounting.epsilon(event, DELTA))
+
+
+REFUSED = {
+    "amplified": PoissonSampled(0.1, Gaussian(5.0)),
+    "nothing": Composed(()),
+    "no noise": Gaussian(0.0),
+    "infinite noise": SkellamSum(400, 160.0, math.inf),
+    "no number": SkellamSum(math.nan, 160.0, 9000.0),
+    "less than nothing": Repeated(Gaussian(5.0), -1),
+    "more clients than there are": DiscreteGaussianSum(20.0, 160.0, N + 1, 30.0, 64),
+    "no event": "epsilon 1",
+}
+
+
+@pytest.mark.parametrize("event", REFUSED.values(), ids=REFUSED.keys())
+def test_an_event_that_proves_nothing_is_refused(event):
+    foreign = replace(FOREIGN, says=lambda _: event)
+    with pytest.raises(InputError):
+        Charge.of(parameters_of(foreign), mechanism=foreign)
+
+
+# The file
+
+
+def write(path):
+    """Write a round of every mechanism."""
+    ledger = Ledger.create(path, RUN, UNLIMITED)
+    for index, mechanism in enumerate([DDGAUSS, CENTRAL, LOCAL]):
+        play(ledger, mechanism, index, dropped=(1,))
+    return play(ledger, FOREIGN, 3, dropped=(1,), variances=[5000, 6000], scheme=Scheme.ORIG)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+def test_a_ledger_is_verified_without_the_mechanisms(path, monkeypatch):
+    summary = write(path)
+    for mechanism in (DDGauss, CentralGaussian, LocalGaussian, Foreign):
+        monkeypatch.delattr(mechanism, "release")
+    assert verify(path, head=summary.head) == summary
+    assert summary.mechanisms == ("central-gaussian", "ddgauss:3001/4", "local-gaussian:4.5", FOREIGN.name)
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    (central,) = entries[3]["charge"]["releases"]
+    assert central["prices"][0]["terms"] == [
+        {"kind": "gaussian", "times": 1, "event": {"multiplier": 48 / math.sqrt(BOUND.squared)}}
+    ]
+
+
+def test_rounds_under_skellam_noise_are_written_as_ever():
+    ours = DSkellam(GRID, 1.0, BOUND.squared)
+    parameters = parameters_of(ours, variances=[5000, 6000])
+    charge = Charge.of(wire.decode(wire.encode(parameters), Parameters))
+    assert charge == Charge.of(parameters, mechanism=ours)
+    (release,) = json.loads(line_of(Reserved("", charge)))["charge"]["releases"]
+    assert list(release) == ["l2_squared", "l1", "dim", "chunks", "variance"]
+
+
+def release_of(entry):
+    return entry["charge"]["releases"][0]
+
+
+FORGED = {
+    "another share": lambda es: release_of(es[1]).update(mechanism="ddgauss:3002/4"),
+    "a share that is none": lambda es: release_of(es[1]).update(mechanism="ddgauss:0"),
+    "no mechanism": lambda es: release_of(es[1]).update(mechanism="none"),
+    "skellam, in words": lambda es: release_of(es[1]).update(mechanism="skellam"),
+    "skellam, with prices": lambda es: release_of(es[3]).update(mechanism="skellam"),
+    "prices without a mechanism": lambda es: release_of(es[3]).pop("mechanism"),
+    "a larger share": lambda es: es[1]["charge"].update(variances=["10000", "10000"]),
+    "less Delta2": lambda es: release_of(es[1]).update(l2_squared=1),
+    "fewer dropped": lambda es: es[2]["facts"][0].update(dropped=[]),
+    "more charged": lambda es: es[2]["facts"][0].update(charged="7000"),
+    "nobody left": lambda es: [f.update(dropped=list(range(N)), left="0", charged="0") for f in es[2]["facts"]],
+    "no prices": lambda es: release_of(es[3]).update(prices=[]),
+    "prices for noise there is not": lambda es: release_of(es[3])["prices"][0].update(variance="1"),
+    "more prices": lambda es: release_of(es[3])["prices"].append(release_of(es[3])["prices"][0]),
+    "no terms": lambda es: release_of(es[3])["prices"][0].update(terms=[]),
+    "no noise": lambda es: release_of(es[3])["prices"][0]["terms"][0]["event"].update(multiplier=0.0),
+    "huge noise": lambda es: release_of(es[3])["prices"][0]["terms"][0]["event"].update(multiplier=1e301),
+    "never": lambda es: release_of(es[3])["prices"][0]["terms"][0].update(times=0),
+    "an unknown event": lambda es: release_of(es[3])["prices"][0]["terms"][0].update(kind="laplace"),
+    "an unknown number": lambda es: release_of(es[3])["prices"][0]["terms"][0]["event"].update(luck=1.0),
+    "a price less": lambda es: release_of(es[7])["prices"].pop(),
+    "prices in disorder": lambda es: release_of(es[7])["prices"].reverse(),
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED.keys())
+def test_a_forged_line_is_noticed_by_what_it_says(path, change):
+    write(path)
+    forge(path, lambda entries: None)
+    assert verify(path).completed == 4
+    forge(path, change)
+    with pytest.raises(LedgerDamaged):
+        verify(path)
+
+
+def test_any_altered_byte_is_noticed(path):
+    write(path)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(LedgerDamaged):
+            verify(path)
