@@ -22,9 +22,9 @@ def advance(steps: Iterable[Step], exchange: Exchange) -> None:
     """Run some steps, one after the other."""
     for step in steps:
         flow = step.run()
-        requests = _start(flow)
+        requests = begin(flow)
         while flow is not None and requests is not None:
-            requests = _resume(flow, exchange(requests))
+            requests = resume(flow, exchange(requests))
 
 
 async def run_async(server: ProtocolServer[Output], exchange: AsyncExchange) -> Output:
@@ -37,16 +37,17 @@ async def advance_async(steps: Iterable[Step], exchange: AsyncExchange) -> None:
     """Run some steps, one after the other."""
     for step in steps:
         flow = step.run()
-        requests = _start(flow)
+        requests = begin(flow)
         while flow is not None and requests is not None:
-            requests = _resume(flow, await exchange(requests))
+            requests = resume(flow, await exchange(requests))
 
 
-def _start(flow: Flow | None) -> Requests | None:
+def begin(flow: Flow | None) -> Requests | None:
+    """Return the first requests of a flow, or None if it has none."""
     return None if flow is None else next(flow, None)
 
 
-def _resume(flow: Flow, replies: Replies) -> Requests | None:
+def resume(flow: Flow, replies: Replies) -> Requests | None:
     """Hand the replies over; return the next requests, or None at the end of the flow.
 
     Replies may be made as they are asked for; those that the flow leaves are still made, so that every request arrives.

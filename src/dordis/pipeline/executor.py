@@ -1,0 +1,198 @@
+"""Run a round in a pipeline: the set-up, then all chunks at once, each stage as soon as its predecessors have ended.
+
+Plain execution is one chunk.  What the server computes runs where the caller says: in threads, so that it overlaps with
+clients, or on a virtual clock.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from dordis.drive import AsyncExchange, Exchange, begin, resume
+from dordis.errors import InputError
+from dordis.pipeline.stages import Stage, name, predecessors, stages
+from dordis.protocol import SETUP, ClientId, Message, Replies, Requests, Resource, Step
+
+Result = TypeVar("Result")
+
+
+class Compute(Protocol):
+    """Where the server computes: call the function somewhere, return what it returns."""
+
+    def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
+        """Call the function."""
+        ...
+
+
+class Span(msgspec.Struct, frozen=True):
+    """When a step ran, in seconds since the round began; the set-up is chunk -1."""
+
+    chunk: int
+    stage: int
+    step: str
+    resource: Resource
+    start: float
+    end: float
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """When every step of the set-up and of every chunk ran, in the order in which they ended."""
+
+    spans: tuple[Span, ...]
+
+    @property
+    def completion(self) -> float:
+        """Return the seconds that the round took."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    @property
+    def setup_seconds(self) -> float:
+        """Return the seconds that the set-up took."""
+        return max((span.end for span in self.spans if span.chunk == SETUP), default=0.0)
+
+    @property
+    def stage_seconds(self) -> tuple[tuple[float, ...], ...]:
+        """Return the seconds of every stage for every chunk: what a profile observes."""
+        steps: dict[tuple[int, int], list[Span]] = {}
+        for span in self.spans:
+            if span.chunk != SETUP:
+                steps.setdefault((span.stage, span.chunk), []).append(span)
+        count, m = (1 + max((key[place] for key in steps), default=-1) for place in (0, 1))
+        return tuple(tuple(steps[s, c][-1].end - steps[s, c][0].start for c in range(m)) for s in range(count))
+
+
+def execute(setup: Iterable[Step], chunks: Sequence[Iterable[Step]], exchange: Exchange) -> Timeline:
+    """Run a round with clients in this process; what they and the server compute runs in threads."""
+    return asyncio.run(execute_async(setup, chunks, in_turn(exchange)))
+
+
+async def execute_async(
+    setup: Iterable[Step],
+    chunks: Sequence[Iterable[Step]],
+    exchange: AsyncExchange,
+    compute: Compute = asyncio.to_thread,
+) -> Timeline:
+    """Run the set-up, then the chunks, which have the same stages; tell when everything ran.
+
+    The first failure ends the round and is raised as it was.  Then, and when this is cancelled, nothing is left
+    running: requests not made yet are not made, and what the server was computing is awaited, for it cannot be stopped.
+    """
+    workflows = [stages(chunk) for chunk in chunks]
+    resources = [stage.resource for stage in workflows[0]] if workflows else []
+    if any([stage.resource for stage in workflow] != resources for workflow in workflows):
+        raise InputError("all chunks must go through the same stages")
+    conductor = _Conductor(exchange, compute)
+    for s, stage in enumerate(stages(setup)):
+        await conductor.perform(SETUP, s, stage)
+    done = {(s, c): asyncio.Event() for s in range(len(resources)) for c in range(len(workflows))}
+
+    async def process(c: int) -> None:
+        for s, stage in enumerate(workflows[c]):
+            for before in predecessors(resources, len(workflows), s, c):
+                await done[before].wait()
+            await conductor.perform(c, s, stage)
+            done[s, c].set()
+
+    await _all(process(c) for c in range(len(workflows)))
+    return Timeline(tuple(conductor.spans))
+
+
+class _Conductor:
+    """Perform stages and note when; once one was cancelled, no further request is made."""
+
+    def __init__(self, exchange: AsyncExchange, compute: Compute) -> None:
+        self._exchange, self._compute = exchange, compute
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
+        self._stopped = threading.Event()
+        self.spans: list[Span] = []
+
+    async def perform(self, chunk: int, s: int, stage: Stage) -> None:
+        """Run the steps of a stage, one after the other."""
+        for step in stage.steps:
+            start = self._clock() - self._began
+            await self._run(step)
+            end = self._clock() - self._began
+            self.spans.append(Span(chunk, s, name(step), step.resource, start, end))
+
+    async def _run(self, step: Step) -> None:
+        """Run one step: all that its flow does, it does where the server computes."""
+        flow = await self._computed(step.run)
+        if flow is None:
+            return
+        try:
+            requests = await self._computed(partial(begin, flow))
+            while requests is not None:
+                replies = self._while_wanted(await self._exchange(requests))
+                requests = await self._computed(partial(resume, flow, replies))
+        finally:
+            flow.close()
+
+    async def _computed(self, work: Callable[[], Result]) -> Result:
+        """Compute; if cancelled meanwhile, wait for the end of it: nobody may close a flow that is running."""
+        task = asyncio.ensure_future(self._compute(work))
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            self._stopped.set()
+            await _ended(task)
+            raise
+        return task.result()
+
+    def _while_wanted(self, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
+        """Pass the replies on, which may be made as they are asked for, until the round is stopped."""
+        for reply in replies:
+            yield reply
+            if self._stopped.is_set():
+                raise _Stopped
+
+
+class _Stopped(Exception):  # it is no error: it takes a flow out of a round that has failed elsewhere
+    pass
+
+
+async def _ended(task: "asyncio.Future[Result]") -> None:
+    """Wait until a task has ended, however often this is cancelled, and take note of what it raised."""
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            continue
+    if not task.cancelled():
+        task.exception()
+
+
+async def _all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await all; at the first failure cancel the others, wait for their end, and raise it as it was."""
+    failure: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            for process in processes:
+                group.create_task(process)
+    except BaseExceptionGroup as failures:
+        failure = failures.exceptions[0]
+    if failure is not None:
+        raise failure
+
+
+def in_turn(exchange: Exchange) -> AsyncExchange:
+    """Let chunks in different threads use one exchange: a client answers one request at a time, when it is asked for.
+
+    The exchange may be called from several threads at once, never for the same client.
+    """
+    locks: dict[ClientId, threading.Lock] = {}
+
+    def one_by_one(requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        for u, request in requests.items():
+            with locks.setdefault(u, threading.Lock()):
+                answers = list(exchange({u: request}))
+            yield from answers
+
+    async def later(requests: Requests) -> Replies:
+        return one_by_one(requests)
+
+    return later

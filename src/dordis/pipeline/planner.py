@@ -1,0 +1,158 @@
+"""How many chunks: the schedule for every m under the paper's constraints, the best m, and why (appendix C)."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dordis.errors import InputError
+from dordis.pipeline.stages import predecessors
+from dordis.protocol import Resource
+
+MOST_CHUNKS = 20
+"""The paper's range: m in [20]."""
+ROUNDING = 1e-9
+"""Completions closer than this, relatively, are equal."""
+
+StageSeconds = Callable[[int], Sequence[float]]
+"""The seconds of every stage for one chunk, from m."""
+SetupSeconds = Callable[[int], float]
+
+
+def no_setup(m: int) -> float:
+    """Take no time."""
+    return 0.0
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """When a stage of a chunk runs, in seconds since the round began."""
+
+    stage: int
+    chunk: int
+    resource: Resource
+    start: float
+    end: float
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """When everything runs, in the order of stages and, within, of chunks."""
+
+    chunks: int
+    setup: float
+    slots: tuple[Slot, ...]
+    critical: tuple[Slot, ...]
+    """A chain of slots without a gap from the end of the set-up to the end: to be faster, one of these must be."""
+
+    @property
+    def completion(self) -> float:
+        """Return when the last stage of the last chunk ends."""
+        return self.slots[-1].end
+
+    def busy(self) -> dict[Resource, float]:
+        """Return the seconds for which each resource is busy after the set-up."""
+        return _seconds_by_resource(self.slots)
+
+    def utilisation(self) -> dict[Resource, float]:
+        """Return the share of the time after the set-up in which each resource is busy; the rest it is idle."""
+        length = self.completion - self.setup
+        return {resource: seconds / length if length else 0.0 for resource, seconds in self.busy().items()}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The number of chunks to use, and what speaks for it."""
+
+    chunks: int
+    completions: dict[int, float]
+    """Seconds that the round takes, by number of chunks."""
+    schedule: Schedule
+    utilisation: dict[Resource, float]
+    critical: dict[Resource, float]
+    """Seconds that each resource contributes to the critical path."""
+    bottleneck: Resource
+    """The resource that is busy longest: no overlap makes the round shorter than that."""
+
+    @property
+    def speedup(self) -> float:
+        """Return how much faster the round is than with the fewest chunks that were considered."""
+        base = self.completions[min(self.completions)]
+        return base / self.schedule.completion if self.schedule.completion else 1.0
+
+    def explain(self) -> str:
+        """Say why this number of chunks, in a few sentences."""
+        best = self.schedule.completion
+        fewest = min(self.completions)
+        shares = ", ".join(f"{resource.value} {share:.0%}" for resource, share in self.utilisation.items())
+        path = ", ".join(f"{seconds:.3g} s of {resource.value}" for resource, seconds in self.critical.items())
+        lines = [
+            f"{_counted(self.chunks)}: {best:.4g} s, {self.speedup:.2f} times as fast as {_counted(fewest)} "
+            f"({self.completions[fewest]:.4g} s).",
+            f"The critical path is {self.schedule.setup:.3g} s of set-up, then {path}.",
+            f"Busy after the set-up: {shares}; the bottleneck is {self.bottleneck.value}.",
+        ]
+        for other, reason in ((self.chunks - 1, "less overlaps"), (self.chunks + 1, "more is spent on each chunk")):
+            if other in self.completions:
+                lines.append(f"{_counted(other)} would take {self.completions[other] - best:.3g} s more: {reason}.")
+        return "\n".join(lines)
+
+
+def plan(
+    resources: Sequence[Resource],
+    seconds: StageSeconds,
+    setup: SetupSeconds = no_setup,
+    numbers: Sequence[int] = range(1, MOST_CHUNKS + 1),
+) -> Plan:
+    """Choose the number of chunks for which the round ends first; of equals, the smallest.
+
+    >>> plan([Resource.CLIENT, Resource.SERVER], lambda m: (6 / m + 1, 6 / m + 1)).chunks
+    2
+    """
+    if not numbers or min(numbers) < 1:
+        raise InputError("name at least one number of chunks, each at least 1")
+    schedules = {m: schedule(resources, seconds(m), m, setup(m)) for m in sorted(numbers)}
+    completions = {m: each.completion for m, each in schedules.items()}
+    limit = min(completions.values()) * (1 + ROUNDING)
+    chunks = min(m for m, completion in completions.items() if completion <= limit)
+    best = schedules[chunks]
+    busy = best.busy()
+    return Plan(
+        chunks=chunks,
+        completions=completions,
+        schedule=best,
+        utilisation=best.utilisation(),
+        critical=_seconds_by_resource(best.critical),
+        bottleneck=max(busy, key=lambda resource: busy[resource]),
+    )
+
+
+def schedule(resources: Sequence[Resource], seconds: Sequence[float], m: int, setup: float = 0.0) -> Schedule:
+    """Start every stage of m chunks as soon as the constraints allow.
+
+    >>> schedule([Resource.CLIENT, Resource.SERVER], seconds=(2.0, 3.0), m=2).completion
+    8.0
+    """
+    if len(seconds) != len(resources) or not resources:
+        raise InputError(f"{len(resources)} stages need as many times, got {len(seconds)}")
+    slots: dict[tuple[int, int], Slot] = {}
+    for s, resource in enumerate(resources):
+        for c in range(m):
+            start = max((slots[before].end for before in predecessors(resources, m, s, c)), default=setup)
+            slots[s, c] = Slot(s, c, resource, start, start + seconds[s])
+    return Schedule(m, setup, tuple(slots.values()), _critical(resources, m, slots))
+
+
+def _critical(resources: Sequence[Resource], m: int, slots: dict[tuple[int, int], Slot]) -> tuple[Slot, ...]:
+    """Walk back from the end, each time to what was waited for."""
+    path = [slots[len(resources) - 1, m - 1]]
+    while before := predecessors(resources, m, path[-1].stage, path[-1].chunk):
+        path.append(max((slots[each] for each in before), key=lambda slot: slot.end))
+    return tuple(reversed(path))
+
+
+def _seconds_by_resource(slots: Sequence[Slot]) -> dict[Resource, float]:
+    seconds = dict.fromkeys((slot.resource for slot in slots), 0.0)
+    for slot in slots:
+        seconds[slot.resource] += slot.end - slot.start
+    return seconds
+
+
+def _counted(m: int) -> str:
+    return "1 chunk" if m == 1 else f"{m} chunks"

@@ -1,0 +1,271 @@
+"""Virtual time: the executor and real or modelled parties, on devices as slow as one likes, without waiting for them.
+
+Nothing waits.  A client's computation and the server's are run, or modelled, at once; what they take is then charged
+to that client's processor, to its link, and to the server's processor, each of which serves in order of arrival.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import thread_time
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from dordis.pipeline.executor import Timeline, execute_async
+from dordis.protocol import ClientId, Flow, Message, Requests, Resource, Step
+from dordis.simulation.exchange import LocalExchange
+
+Result = TypeVar("Result")
+
+ZIPF = 1.2
+"""The paper's a: the i-th slowest client takes i^-a of the slowest one's time."""
+MEGABIT = 1e6
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock starts at 0 and jumps to the next timer when nothing else is to be done."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Return the virtual seconds since the loop was made."""
+        return self._jumping.now
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Do not wait for a timeout: let it have passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready now; if nothing is, move the clock on."""
+        events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if not events and timeout is None:
+            raise RuntimeError("virtual time stands still: everybody waits, and for nothing that is timed")
+        if not events and timeout is not None:
+            self.now += timeout
+        return events
+
+
+def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in virtual time.
+
+    >>> run_virtually(asyncio.sleep(3600.0, "an hour later"))
+    'an hour later'
+    """
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+class Device(msgspec.Struct, frozen=True):
+    """What a client has: a processor, and a link that carries both ways at once."""
+
+    bandwidth: float
+    """Bits per second, each way."""
+    latency: float = 0.0
+    """Seconds that a message is under way besides."""
+    slowness: float = 1.0
+    """Seconds that the device takes for one second of what is measured or modelled."""
+    workers: int = 1
+    """Requests handled side by side: with one, a short one waits for a long one of another chunk."""
+
+
+def heterogeneous(
+    clients: Iterable[ClientId],
+    seed: int,
+    a: float = ZIPF,
+    slowest: float = 21.0,
+    fastest: float = 210.0,
+    latency: float = 0.0,
+    workers: int = 1,
+) -> dict[ClientId, Device]:
+    """Return the paper's devices (section 6.1): bandwidths in Mbps and speeds Zipf-distributed, independently.
+
+    The i-th slowest link takes i^-a of the slowest one's time, down to that of the fastest; the slowest processor is as
+    slow as what is measured, the i-th slowest takes i^-a of that.
+
+    >>> sorted(round(device.bandwidth / 1e6) for device in heterogeneous(range(8), seed=1).values())
+    [21, 48, 78, 111, 145, 180, 210, 210]
+    """
+    members = list(clients)
+    rng = np.random.default_rng(seed)
+    share = np.arange(1, len(members) + 1, dtype=np.float64) ** -a
+    bandwidths = rng.permutation(np.minimum(slowest / share, fastest)) * MEGABIT
+    slownesses = rng.permutation(share)
+    return {
+        u: Device(float(bandwidth), latency, float(slowness), workers)
+        for u, bandwidth, slowness in zip(members, bandwidths, slownesses, strict=True)
+    }
+
+
+class Delivery(NamedTuple):
+    """What came of a request: the reply, if there is one, the bytes each way, and the client's seconds."""
+
+    reply: Message | None
+    received: int
+    seconds: float
+    sent: int
+
+
+Deliver = Callable[[ClientId, Message], Delivery]
+
+
+@dataclass
+class Real:
+    """Hand requests to real clients and measure their CPU seconds, or take them from a model: seconds by request."""
+
+    exchange: LocalExchange
+    cost: Callable[[Message], float] | None = None
+
+    def __call__(self, u: ClientId, request: Message) -> Delivery:
+        """Deliver a request; the codec of both sides is charged to the client."""
+        before, sent, start = self.exchange.received[u], self.exchange.sent[u], thread_time()
+        reply = dict(self.exchange({u: request})).get(u)
+        measured = thread_time() - start
+        received = self.exchange.received[u] - before
+        if not received:
+            return Delivery(None, 0, 0.0, 0)
+        seconds = measured if self.cost is None else self.cost(request)
+        return Delivery(reply, received, seconds, self.exchange.sent[u] - sent)
+
+
+@dataclass
+class _Queue:
+    """One thing at a time, in order of arrival."""
+
+    free: float = 0.0
+
+    def end(self, arrival: float, seconds: float) -> float:
+        """Return when what arrives now would have been served."""
+        return max(self.free, arrival) + seconds
+
+
+class _Worker:
+    """What handles a client's requests one by one: receive, compute, send.
+
+    All requests pass the three in the same order, so that each can be served at once up to its end, no event between.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._down, self._processor, self._up = _Queue(), _Queue(), _Queue()
+
+    def ends(self, now: float, delivery: Delivery) -> tuple[float, float, float]:
+        """Return when a request would have been received, handled, and its reply sent."""
+        came = self._down.end(now, 8 * delivery.received / self._device.bandwidth)
+        made = self._processor.end(came + self._device.latency, delivery.seconds * self._device.slowness)
+        return came, made, self._up.end(made, 8 * delivery.sent / self._device.bandwidth)
+
+    def serve(self, now: float, delivery: Delivery) -> float:
+        """Return when the reply to a request is there."""
+        self._down.free, self._processor.free, self._up.free = self.ends(now, delivery)
+        return self._up.free + self._device.latency
+
+
+class VirtualExchange:
+    """Deliver requests in virtual time: the replies are there when the last one is, in the order in which they came.
+
+    A lost request takes no time: the server knows who has gone.  The server's own link is not a limit.
+    """
+
+    def __init__(self, devices: Mapping[ClientId, Device], deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._workers = {u: [_Worker(device) for _ in range(device.workers)] for u, device in devices.items()}
+
+    async def __call__(self, requests: Requests) -> list[tuple[ClientId, Message]]:
+        """Deliver the requests; return the replies."""
+        now = asyncio.get_running_loop().time()
+        arrivals: list[tuple[float, ClientId, Message]] = []
+        last = now
+        for u, request in requests.items():
+            delivery = self._deliver(u, request)
+            arrival = min(self._workers[u], key=lambda each: each.ends(now, delivery)[-1]).serve(now, delivery)
+            last = max(last, arrival)
+            if delivery.reply is not None:
+                arrivals.append((arrival, u, delivery.reply))
+        await asyncio.sleep(last - now)
+        return [(u, reply) for _, u, reply in sorted(arrivals, key=lambda each: each[:2])]
+
+
+class ServerProcessor:
+    """Compute for the server in virtual time, one thing at a time; it takes what the meter says."""
+
+    def __init__(self, meter: Callable[[], float] = thread_time) -> None:
+        self._meter = meter
+        self._free = 0.0
+
+    async def __call__(self, work: Callable[[], Result], /) -> Result:
+        """Call the function at once; return what it returned when it would have ended."""
+        start = self._meter()
+        result = work()
+        now = asyncio.get_running_loop().time()
+        self._free = max(self._free, now) + self._meter() - start
+        await asyncio.sleep(self._free - now)
+        return result
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a modelled step costs: bytes to and from each client, seconds of each client's and of the server's."""
+
+    step: str
+    resource: Resource
+    request: int = 0
+    client: float = 0.0
+    reply: int = 0
+    server: float = 0.0
+
+
+class _Modelled(Message, frozen=True):
+    """A request that stands for one of that cost, and the reply to it."""
+
+    cost: Cost
+
+
+class _Meter:
+    """A processor's clock that modelled work moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def _deliver_modelled(u: ClientId, request: Message) -> Delivery:
+    """Charge what a modelled request says."""
+    if not isinstance(request, _Modelled):
+        raise TypeError("a modelled round has modelled requests")
+    return Delivery(request, request.cost.request, request.cost.client, request.cost.reply)
+
+
+def _modelled_step(cost: Cost, clients: Iterable[ClientId], meter: _Meter) -> Step:
+    """Return a step that costs this much: ask, if anything is asked, then compute."""
+    asks = cost.request or cost.client or cost.reply
+
+    def run() -> Flow:
+        if asks:
+            yield dict.fromkeys(clients, _Modelled(cost))
+        meter.seconds += cost.server
+
+    run.__name__ = cost.step
+    return Step(run, cost.resource)
+
+
+def simulate(setup: Sequence[Cost], chunks: Sequence[Sequence[Cost]], devices: Mapping[ClientId, Device]) -> Timeline:
+    """Run a round of modelled steps under the executor in virtual time; thousands of steps take milliseconds.
+
+    >>> upload = Cost("upload", Resource.NETWORK, reply=1_000_000)
+    >>> simulate([], [[upload]] * 2, {ClientId(1): Device(bandwidth=8e6)}).completion
+    2.0
+    """
+    meter = _Meter()
+    setup_steps, *chunk_steps = ([_modelled_step(cost, devices, meter) for cost in costs] for costs in (setup, *chunks))
+    exchange = VirtualExchange(devices, _deliver_modelled)
+    return run_virtually(execute_async(setup_steps, chunk_steps, exchange, ServerProcessor(meter)))

@@ -1,0 +1,351 @@
+"""Virtual time: jumps, never waits, never hangs; transfers, processors and queues take what they must."""
+
+import asyncio
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dordis.pipeline.executor import execute_async
+from dordis.pipeline.performance import Profile
+from dordis.pipeline.planner import plan, schedule
+from dordis.privacy.xnoise import Scheme
+from dordis.protocol import Message, Resource
+from dordis.protocols.parameters import agree_on
+from dordis.simulation.clock import (
+    Cost,
+    Delivery,
+    Device,
+    Real,
+    ServerProcessor,
+    VirtualExchange,
+    VirtualLoop,
+    heterogeneous,
+    run_virtually,
+    simulate,
+)
+from tests.protocols.rounds import Round, random_inputs
+
+C, N, S = Resource.CLIENT, Resource.NETWORK, Resource.SERVER
+
+
+class Ask(Message, frozen=True):
+    number: int = 0
+
+
+def now():
+    return asyncio.get_running_loop().time()
+
+
+def test_a_day_passes_at_once():
+    async def main():
+        await asyncio.sleep(100 * 86400)
+        return now()
+
+    began = time.monotonic()
+    assert run_virtually(main()) == pytest.approx(100 * 86400)
+    assert time.monotonic() - began < 1
+
+
+def test_timers_fire_in_order_whatever_order_they_were_set_in():
+    order = []
+
+    async def wake(after):
+        await asyncio.sleep(after)
+        order.append((after, round(now(), 6)))
+
+    async def main():
+        await asyncio.gather(*(wake(after) for after in (3.0, 1.0, 2.0, 1.0)))
+
+    run_virtually(main())
+    assert order == [(1.0, 1.0), (1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
+
+
+def test_computing_takes_no_virtual_time():
+    async def main():
+        time.sleep(0.01)
+        await asyncio.sleep(0)
+        return now()
+
+    assert run_virtually(main()) == 0
+
+
+def test_waiting_for_what_can_never_happen_is_an_error_and_not_a_hang():
+    closed = []
+
+    async def main():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
+
+    with pytest.raises(RuntimeError, match="stands still"):
+        run_virtually(main())
+    assert closed == [True]
+
+
+def test_timeouts_work_in_virtual_time():
+    async def main():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.sleep(10)
+        return now()
+
+    assert run_virtually(main()) == pytest.approx(5)
+
+
+def test_the_loop_begins_at_zero_and_can_be_closed():
+    loop = VirtualLoop()
+    assert loop.time() == 0
+    loop.close()
+
+
+def exchange_of(devices, received=0, seconds=0.0, sent=0):
+    return VirtualExchange(devices, lambda u, request: Delivery(request, received, seconds, sent))
+
+
+def test_a_round_trip_is_transfers_latencies_and_computation():
+    async def main():
+        exchange = exchange_of({1: Device(8e6, latency=0.1, slowness=2.0)}, received=10**6, seconds=3.0, sent=2 * 10**6)
+        assert await exchange({1: Ask()}) == [(1, Ask())]
+        return now()
+
+    assert run_virtually(main()) == pytest.approx(1 + 0.1 + 6 + 2 + 0.1)
+
+
+def test_replies_come_in_the_order_of_their_arrival_and_the_last_decides():
+    async def main():
+        devices = {1: Device(1e6, slowness=3.0), 2: Device(1e6, slowness=1.0), 3: Device(1e6, slowness=2.0)}
+        replies = await exchange_of(devices, seconds=1.0)(dict.fromkeys((1, 2, 3), Ask()))
+        return [u for u, _ in replies], now()
+
+    assert run_virtually(main()) == ([2, 3, 1], pytest.approx(3.0))
+
+
+def test_a_client_does_one_thing_at_a_time_in_order():
+    ended = []
+
+    async def ask(exchange, number):
+        await exchange({1: Ask(number)})
+        ended.append((number, round(now(), 6)))
+
+    async def main():
+        exchange = exchange_of({1: Device(8e6)}, received=10**6, seconds=5.0, sent=10**6)
+        await asyncio.gather(*(ask(exchange, number) for number in range(3)))
+
+    run_virtually(main())
+    assert ended == [(0, 7.0), (1, 12.0), (2, 17.0)]  # computing is the bottleneck: transfers hide behind it
+
+
+def test_a_second_worker_handles_a_short_request_beside_a_long_one():
+    def deliver(u, request):
+        return Delivery(request, 0, float(request.number), 0)
+
+    async def main(workers):
+        exchange = VirtualExchange({1: Device(1e6, workers=workers)}, deliver)
+        long = asyncio.create_task(exchange({1: Ask(10)}))
+        await asyncio.sleep(1)
+        await exchange({1: Ask(1)})
+        ended = now()
+        await long
+        return ended, now()
+
+    assert run_virtually(main(1)) == pytest.approx((11, 11))
+    assert run_virtually(main(2)) == pytest.approx((2, 10))
+
+
+def test_a_client_that_is_gone_does_not_keep_the_server_waiting():
+    async def main():
+        exchange = VirtualExchange({1: Device(1e6), 2: Device(1e6)}, lambda u, _: Delivery(None, 0, 0.0, 0))
+        assert await exchange(dict.fromkeys((1, 2), Ask())) == []
+        return now()
+
+    assert run_virtually(main()) == 0
+
+
+def test_the_server_does_one_thing_at_a_time():
+    class Meter:
+        seconds = 0.0
+
+        def __call__(self):
+            return self.seconds
+
+        def work(self):
+            self.seconds += 2.0
+            return "done"
+
+    async def main():
+        meter = Meter()
+        server = ServerProcessor(meter)
+        assert await asyncio.gather(server(meter.work), server(meter.work)) == ["done", "done"]
+        return now()
+
+    assert run_virtually(main()) == pytest.approx(4.0)
+
+
+def test_the_server_s_own_seconds_are_measured():
+    def work():
+        return sum(i * i for i in range(200_000))
+
+    async def main():
+        await ServerProcessor()(work)
+        return now()
+
+    began = time.thread_time()
+    work()
+    alone = time.thread_time() - began
+    assert alone / 20 < run_virtually(main()) < alone * 20
+
+
+def test_devices_are_the_paper_s():
+    devices = heterogeneous(range(100), seed=1)
+    bandwidths = sorted(device.bandwidth / 1e6 for device in devices.values())
+    slownesses = sorted((device.slowness for device in devices.values()), reverse=True)
+    assert bandwidths[0] == pytest.approx(21)
+    assert bandwidths[1] == pytest.approx(21 * 2**1.2)
+    assert bandwidths[-1] == pytest.approx(210)
+    assert slownesses == pytest.approx([i**-1.2 for i in range(1, 101)])
+    assert devices == heterogeneous(range(100), seed=1)
+    assert devices != heterogeneous(range(100), seed=2)
+    by_bandwidth = sorted(devices, key=lambda u: devices[u].bandwidth)
+    assert by_bandwidth != sorted(devices, key=lambda u: -devices[u].slowness)
+
+
+def secagg_like(d, m):
+    """Return set-up and chunks in the proportions of SecAgg: everything per coordinate, and something per chunk."""
+    size = d / m
+    setup = [
+        Cost("advertise", C, request=2000, client=0.01 * m, reply=100 * m),
+        Cost("share", C, request=10_000 * m, client=0.05 * m, reply=10_000 * m, server=0.01 * m),
+    ]
+    chunk = [
+        Cost("prepare_inputs", C, request=50, client=2e-6 * size + 0.05, reply=20),
+        Cost("collect_inputs", N, request=50, reply=int(2.5 * size), server=1e-8 * size),
+        Cost("agree", S, request=500, client=0.001, reply=100, server=0.01),
+        Cost("unmask", S, request=1000, client=0.002, reply=4000, server=4e-7 * size + 0.1),
+        Cost("remove_noise", S, server=3e-7 * size),
+        Cost("dispatch", N, request=int(4 * size), reply=20),
+        Cost("store", C, request=20, client=1e-7 * size, reply=20),
+    ]
+    return setup, [chunk] * m
+
+
+D = 11_000_000
+FIVE = [C, N, S, N, C]
+
+
+def played(d, m, devices):
+    return simulate(*secagg_like(d, m), devices)
+
+
+def test_a_hundred_clients_with_eleven_million_parameters_take_milliseconds():
+    devices = heterogeneous(range(100), seed=3)
+    played(D, 1, devices)
+    began = time.thread_time()
+    timeline = played(D, 10, devices)
+    assert time.thread_time() - began < 1.0
+    assert timeline.completion > 10
+    assert {span.step for span in timeline.spans} >= {"advertise", "collect_inputs", "store"}
+
+
+def test_virtual_rounds_repeat_exactly():
+    assert played(D, 7, heterogeneous(range(30), 5)) == played(D, 7, heterogeneous(range(30), 5))
+
+
+@pytest.mark.parametrize("m", [1, 2, 5, 12])
+def test_the_executor_takes_what_the_stages_that_it_timed_predict(m):
+    timeline = played(D, m, heterogeneous(range(100), seed=3, workers=2))
+    seconds = [float(np.mean(durations)) for durations in timeline.stage_seconds]
+    predicted = schedule(FIVE, seconds, m, timeline.setup_seconds).completion
+    assert timeline.completion == pytest.approx(predicted, rel=0.05)
+
+
+def planned(devices):
+    """Return a plan for d = 11M from rounds of less, and what a round takes by number of chunks."""
+    profile = Profile()
+    for d in (500_000, 2_000_000):
+        for m in (1, 2, 5, 10, 20):
+            timeline = played(d, m, devices)
+            profile = profile.observe(d, timeline.setup_seconds, timeline.stage_seconds)
+    model = profile.fit()
+    chosen = plan(FIVE, lambda m: model.stage_seconds(D, m), model.setup_seconds)
+    return chosen, {m: played(D, m, devices).completion for m in range(1, 21)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_plan_from_a_profile_of_small_rounds_is_met_within_five_percent(seed):
+    chosen, actual = planned(heterogeneous(range(100), seed, latency=0.02, workers=2))
+    assert chosen.completions == pytest.approx(actual, rel=0.05)
+    assert 1 < chosen.chunks < 20
+    assert actual[chosen.chunks] <= 1.01 * min(actual.values())
+    assert actual[chosen.chunks] < 0.75 * actual[1]
+
+
+def test_clients_that_handle_one_request_at_a_time_break_the_prediction_but_hardly_the_choice():
+    one, two = (planned(heterogeneous(range(100), 0, workers=workers)) for workers in (1, 2))
+    for chosen, actual in (one, two):
+        assert actual[chosen.chunks] <= 1.03 * min(actual.values())
+    assert one[1][1] == pytest.approx(two[1][1])  # in plain execution nothing waits for another chunk
+    assert one[1][2] > 1.15 * two[1][2]  # in a pipeline a short request of one chunk waits for a long one of the next
+    assert one[0].completions[2] < 0.9 * one[1][2]
+
+
+def secagg(m):
+    p = agree_on(
+        run=bytes(32), index=0, clients=range(1, 7), threshold=3, tolerance=2, bits=20,
+        ends=np.cumsum([50] * m).tolist(), scheme=Scheme.SINGLE, variances=[Fraction(40)] * m,
+    )  # fmt: skip
+    return Round(p, random_inputs(p, 0), [(2, "CollectInput", 0), (5, "Unmask", m - 1)])
+
+
+def virtually(session, deliver, meter=time.thread_time):
+    devices = heterogeneous(session.parameters.clients, seed=1)
+    steps = session.server.setup.workflow, [chunk.workflow for chunk in session.server.chunks]
+    return run_virtually(execute_async(*steps, VirtualExchange(devices, deliver), ServerProcessor(meter)))
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_real_machines_in_virtual_time_give_the_plaintext_sum(m):
+    session = secagg(m)
+    timeline = virtually(session, Real(session.exchange))
+    outputs = session.server.output()
+    for output, total in zip(outputs, session.expected(outputs), strict=True):
+        assert np.array_equal(output.total, total)
+    assert 2 not in outputs[0].survivors
+    assert timeline.completion > 0
+
+
+def test_real_machines_under_a_cost_model_take_the_same_time_every_time():
+    def cost(request):
+        return 2.0 if type(request).__name__ == "CollectInput" else 0.1
+
+    def play():
+        session = secagg(3)
+        return virtually(session, Real(session.exchange, cost), lambda: 0.0)
+
+    first = play()
+    assert first == play()
+    uploads = [span for span in first.spans if span.step == "collect_inputs"]
+    assert [span.end - span.start for span in uploads] == pytest.approx([2.0] * 3, rel=0.2)
+
+
+def test_a_request_that_is_lost_costs_a_real_client_nothing_and_a_lost_reply_its_work():
+    p = secagg(1).parameters
+    request = [(2, "AdvertiseKeys", -1)]
+    sessions = [Round(p, random_inputs(p, 0), request), Round(p, random_inputs(p, 0), [], request)]
+
+    async def ask(session):
+        (step, *_) = session.server.setup.workflow
+        asked = next(step.run())
+        replies = await VirtualExchange({2: Device(1e6)}, Real(session.exchange, lambda _: 5.0))({2: asked[2]})
+        assert replies == []
+        return now()
+
+    assert run_virtually(ask(sessions[0])) == 0
+    assert run_virtually(ask(sessions[1])) > 5
+
+
+def test_a_modelled_step_that_asks_nothing_is_the_server_s_alone():
+    timeline = simulate([], [[Cost("remove", S, server=1.25)]], {})
+    assert timeline.completion == pytest.approx(1.25)
