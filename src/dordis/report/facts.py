@@ -1,0 +1,238 @@
+"""What follows from the records of a run: how it ended, what it spent, and whether its ledger bears that out."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from dordis.errors import LedgerDamaged
+from dordis.federation import ledger, records
+from dordis.federation.ledger import Summary
+from dordis.federation.records import RoundRecord, Run
+from dordis.privacy.accounting import ALL_ROUNDS, OUTSIDER, Participation
+
+FULL, IDEAL = "full", "ideal"
+_CLOSE = 1e-9
+_OUTSIDERS = Participation(1, 1, 1, ALL_ROUNDS, adversary=OUTSIDER, independent=True).terms()[1]
+
+
+class Trust(Enum):
+    """Whose word the privacy of a noise strategy rests on."""
+
+    NOTHING_PROVED = "nothing is proved"
+    SERVER = "the server adds the noise"
+    NOBODY = "every client adds all the noise it needs"
+    TOGETHER = "the clients add the noise together"
+    UNKNOWN = "the strategy is not one of dordis"
+
+
+_TRUST = {
+    "none": Trust.NOTHING_PROVED,
+    "rebasing": Trust.NOTHING_PROVED,
+    "central": Trust.SERVER,
+    "local": Trust.NOBODY,
+    "orig": Trust.TOGETHER,
+    "early": Trust.TOGETHER,
+    "conservative": Trust.TOGETHER,
+    "xnoise": Trust.TOGETHER,
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What became of the check of a ledger: a summary, or what is wrong, or neither where there is no ledger."""
+
+    summary: Summary | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run under the name it has in the report, and what its ledger says."""
+
+    run: Run
+    label: str
+    run_id: str
+    ledger: Checked
+
+    @property
+    def trust(self) -> Trust:
+        """Return whom privacy rests on."""
+        return _TRUST.get(self.run.manifest.noise, Trust.UNKNOWN)
+
+    @property
+    def is_ideal(self) -> bool:
+        """Tell whether anything but the whole protocol was run; only the word `full` says that it was."""
+        return self.run.manifest.fidelity != FULL
+
+    @property
+    def outsiders_only(self) -> bool:
+        """Tell whether epsilon holds only against those who do not know who takes part."""
+        return _OUTSIDERS in self.run.manifest.terms
+
+    @property
+    def hides_updates(self) -> bool:
+        """Tell whether the protocol keeps single updates from the server."""
+        return self.run.manifest.protocol != "plaintext"
+
+    @property
+    def budget(self) -> float | None:
+        """Return the epsilon that the run was planned for."""
+        kept = self.ledger.summary.budget if self.ledger.summary else None
+        return self.run.manifest.plan.epsilon if kept is None else kept
+
+    @property
+    def epsilon(self) -> float | None:
+        """Return what the client that has spent most has spent: the ledger's word, or else that of the records.
+
+        None where nothing is proved, whatever was written down.
+        """
+        if self.trust is Trust.NOTHING_PROVED:
+            return None
+        if self.ledger.summary is not None:
+            return self.ledger.summary.epsilon
+        return self.recorded
+
+    @property
+    def recorded(self) -> float | None:
+        """Return the last epsilon that the records have."""
+        result, rounds = self.run.result, self.run.rounds
+        if result is not None and result.epsilon is not None:
+            return result.epsilon
+        return next((record.epsilon for record in reversed(rounds) if record.epsilon is not None), None)
+
+    @property
+    def overspent(self) -> bool:
+        """Tell whether more than the budget was spent."""
+        return self.epsilon is not None and self.budget is not None and self.epsilon > self.budget * (1 + _CLOSE)
+
+    @property
+    def ledger_falls_short(self) -> bool:
+        """Tell whether the ledger accounts for less than the records say was spent."""
+        summary, said = self.ledger.summary, self.recorded
+        return summary is not None and said is not None and summary.epsilon < said * (1 - _CLOSE)
+
+    @property
+    def stopped(self) -> str:
+        """Say how the run ended."""
+        result, done, planned = self.run.result, len(self.run.rounds), self.run.manifest.rounds
+        if result is None:
+            return f"no result yet: under way, or stopped, after {done} of {planned} rounds"
+        words = {
+            "rounds": f"finished, all {done} rounds",
+            "budget": f"stopped at the budget, after {done} of {planned} rounds",
+            "interrupted": f"interrupted after {done} of {planned} rounds",
+        }
+        return words.get(result.stopped, f"{result.stopped}, after {done} of {planned} rounds")
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the finished rounds took."""
+        return self.run.result.seconds if self.run.result else sum(record.seconds for record in self.run.rounds)
+
+    @property
+    def last_metrics(self) -> dict[str, float]:
+        """Return the last value of everything the application measured."""
+        found: dict[str, float] = {}
+        for line in self.run.metrics:
+            found.update(line.values)
+        return found | (self.run.result.metrics if self.run.result else {})
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """Return how many clients stopped answering, at whichever stage, in each round."""
+        return tuple(map(gone, self.run.rounds))
+
+    @property
+    def dropout(self) -> float | None:
+        """Return which part of a round's clients stopped answering, on average."""
+        parts = [gone(record) / len(record.clients) for record in self.run.rounds]
+        return sum(parts) / len(parts) if parts else None
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Return |D| of each round, who were lost before their upload: the most over its chunks."""
+        return tuple(len(record.clients) - min(record.survivors, default=0) for record in self.run.rounds)
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Return, of every round with noise, the noise that privacy counts on over that which was wanted.
+
+        There is none where every client counts on its own alone: what is wanted is that of all.
+        """
+        return tuple(ratio for record in self.run.rounds if (ratio := self.ratio(record)) is not None)
+
+    def ratio(self, record: RoundRecord) -> float | None:
+        """Return that of one round."""
+        if self.trust is Trust.NOBODY or record.charged is None or not record.wanted:
+            return None
+        return record.charged / record.wanted
+
+    @property
+    def short_of_noise(self) -> int:
+        """Return in how many rounds the clients' noise was below its target."""
+        return sum(r < 1 - _CLOSE for r in self.ratios) if self.trust is Trust.TOGETHER else 0
+
+    @property
+    def participations(self) -> int:
+        """Return how often the most frequent client was in a finished round."""
+        return max(Counter(u for record in self.run.rounds for u in record.clients).values(), default=0)
+
+    def setting(self, key: str) -> object:
+        """Return a setting of the noise strategy from the configuration, wherever it is; None if it has none."""
+        kind = self.run.manifest.noise
+        return next(
+            (table[key] for table in _tables(self.run.manifest.config) if table.get("kind") == kind and key in table),
+            None,
+        )
+
+
+def gather(paths: Sequence[Path]) -> tuple[Facts, ...]:
+    """Read runs, check their ledgers, and give each run a name of its own."""
+    runs = [records.load(path) for path in paths]
+    labels = _labels(runs)
+    found = []
+    for run, label in zip(runs, labels, strict=True):
+        run_id = hashlib.sha256((run.path / records.MANIFEST).read_bytes()).digest()
+        found.append(Facts(run, label, run_id.hex(), check_ledger(run.path / records.LEDGER, run_id)))
+    return tuple(found)
+
+
+def check_ledger(path: Path, run_id: bytes) -> Checked:
+    """Recompute a ledger, if there is one, and make sure that it is this run's."""
+    if not path.exists():
+        return Checked()
+    try:
+        return Checked(ledger.verify(path, run=run_id))
+    except LedgerDamaged as error:
+        return Checked(problem=str(error))
+
+
+def gone(record: RoundRecord) -> int:
+    """Return how many clients stopped answering in a round, at whichever stage."""
+    return len({u for some in record.dropped.values() for u in some})
+
+
+def odds(epsilon: float) -> float:
+    """Return the factor e^epsilon."""
+    return math.exp(epsilon) if epsilon < 700 else math.inf
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """Name runs by their names; by name and time, or a number, where that is not enough."""
+    names = [run.manifest.name for run in runs]
+    times = [f"{run.manifest.name} {run.manifest.created[:19].replace('T', ' ')}" for run in runs]
+    labels = [time if names.count(name) > 1 else name for name, time in zip(names, times, strict=True)]
+    return [f"{label} #{i + 1}" if labels.count(label) > 1 else label for i, label in enumerate(labels)]
+
+
+def _tables(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Go through all tables of a configuration."""
+    yield config
+    for value in config.values():
+        if isinstance(value, dict):
+            yield from _tables(value)

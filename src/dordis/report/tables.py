@@ -1,0 +1,154 @@
+"""Tables of runs: settings, rounds, failed attempts, several runs side by side; and the same as CSV for programs."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dordis.report.facts import Facts, Trust, gone
+from dordis.report.figures import each, spaced
+from dordis.report.numbers import duration, number, percent, size, span
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text, each headed by its first cell."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def settings(facts: Facts) -> Table:
+    """Return what was fixed before the first round."""
+    manifest, plan = facts.run.manifest, facts.run.manifest.plan
+    rows = {
+        "run": facts.run_id,
+        "version": manifest.version,
+        "clients, a round, rounds": f"{manifest.clients:,}, {manifest.per_round:,}, {manifest.rounds:,}",
+        "noise strategy": manifest.noise,
+        "mechanism": manifest.mechanism,
+        "protocol, mode": f"{manifest.protocol}, {manifest.mode}",
+        "selection": manifest.selection,
+        "fidelity": manifest.fidelity,
+        "registry": manifest.registry or "none: clients have no keys",
+        "beacon": manifest.beacon or "none",
+        "coordinates of an update": f"{plan.dim:,}",
+        "bits of a coordinate": str(plan.bits),
+        "one masked update": size(plan.upload_bytes),
+        "clip": number(plan.clip),
+        "scale": number(plan.scale, 6),
+        "noise on the sum, sigma": number(plan.sigma),
+        "epsilon planned": number(plan.epsilon),
+        "delta": number(plan.delta),
+        "participation cap": str(plan.cap),
+        "threshold t": str(plan.threshold),
+        "dropouts tolerated, T": str(plan.tolerance),
+        "colluders tolerated, T_C": str(plan.colluders),
+    }
+    return Table(("", ""), tuple(rows.items()))
+
+
+def rounds(facts: Facts) -> Table:
+    """Return a row for every finished round."""
+    measured = {line.number: line.values for line in facts.run.metrics}
+    names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
+    proved = facts.trust is not Trust.NOTHING_PROVED
+    head = ("round", *names, "epsilon", "index", "clients", "dropped", "uploaded", "wanted", "left", "counted on")
+    rows = []
+    for record in facts.run.rounds:
+        values = measured.get(record.number, {})
+        rows.append(
+            (
+                str(record.number),
+                *(number(values.get(name)) for name in names),
+                number(record.epsilon if proved else None),
+                str(record.index),
+                str(len(record.clients)),
+                str(gone(record)),
+                span(record.survivors),
+                *(number(variance, 5) for variance in (record.wanted, record.left, record.charged)),
+                duration(record.seconds),
+                size(each(record.up, record)),
+                size(each(record.down, record)),
+            )
+        )
+    return Table((*head, "time", "up, a client", "down, a client"), tuple(rows))
+
+
+def failures(facts: Facts) -> Table:
+    """Return a row for every attempt that failed before a finished round."""
+    rows = tuple(
+        (str(failed.index), str(record.number), failed.reason)
+        for record in facts.run.rounds
+        for failed in record.failures
+    )
+    return Table(("index", "tried again as round", "reason"), rows)
+
+
+def comparison(all_facts: Sequence[Facts]) -> Table:
+    """Return a column for every run."""
+    names = dict.fromkeys(name for facts in all_facts for name in facts.last_metrics)
+    columns = [_column(facts, tuple(names)) for facts in all_facts]
+    rows = tuple((name, *(column[name] for column in columns)) for name in columns[0])
+    return Table(("", *(facts.label for facts in all_facts)), rows)
+
+
+def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:
+    run, plan = facts.run, facts.run.manifest.plan
+    proved = facts.trust is not Trust.NOTHING_PROVED
+    spent = "nothing is proved" if not proved else number(facts.epsilon) + (", OVERSPENT" if facts.overspent else "")
+    took = [record.seconds for record in run.rounds]
+    up = [sent for record in run.rounds if (sent := each(record.up, record)) is not None]
+    return {
+        "noise strategy": run.manifest.noise,
+        "fidelity": run.manifest.fidelity,
+        "protocol, mode": f"{run.manifest.protocol}, {run.manifest.mode}",
+        **{f"{name}, last": number(facts.last_metrics.get(name)) for name in names},
+        "epsilon spent": spent,
+        "budget": number(facts.budget) if proved else number(None),
+        "delta": number(plan.delta) if proved else number(None),
+        "ledger": "DOES NOT VERIFY" if facts.ledger.problem else "verified" if facts.ledger.summary else "none",
+        "rounds finished": f"{len(run.rounds)} of {run.manifest.rounds}",
+        "ended": run.result.stopped if run.result else "no result",
+        "dropout": percent(facts.dropout),
+        "noise that counts, over its target": span(facts.ratios, 3),
+        "time of a round, mean": duration(sum(took) / len(took) if took else None),
+        "bytes up, a client and round": size(sum(up) / len(up) if up else None),
+    }
+
+
+def rounds_csv(all_facts: Sequence[Facts]) -> str:
+    """Return every finished round of all runs as CSV, with a column for each stage."""
+    records = [record for facts in all_facts for record in facts.run.rounds]
+    lost = dict.fromkeys(stage for record in records for stage in record.dropped)
+    stages = dict.fromkeys(stage for record in records for stage in record.stages)
+    fields = ("number", "index", "started", "seconds", "up", "down", "wanted", "left", "charged", "epsilon")
+    head = ["run", *fields, "clients", "survivors", "failures"]
+    head += [f"dropped: {spaced(stage)}" for stage in lost] + [f"seconds: {spaced(stage)}" for stage in stages]
+    rows: list[list[object]] = []
+    for facts in all_facts:
+        for record in facts.run.rounds:
+            row: list[object] = [facts.label, *(getattr(record, field) for field in fields), len(record.clients)]
+            row += [min(record.survivors, default=0), len(record.failures)]
+            row += [len(record.dropped.get(stage, ())) for stage in lost]
+            rows.append(row + [record.stages.get(stage) for stage in stages])
+    return _csv(head, rows)
+
+
+def metrics_csv(all_facts: Sequence[Facts]) -> str:
+    """Return everything that was measured as CSV, a line for each value."""
+    rows = [
+        [facts.label, line.number, name, value]
+        for facts in all_facts
+        for line in facts.run.metrics
+        for name, value in line.values.items()
+    ]
+    return _csv(["run", "number", "metric", "value"], rows)
+
+
+def _csv(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,43 @@
+"""`dordis report`: it says where the page is, opens it if asked, and refuses in one error."""
+
+import importlib.util
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from dordis.cli.report import report
+from dordis.errors import InputError, MissingExtra
+from tests.report.runs import make
+
+
+def test_it_prints_the_path_and_opens_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    path = make(tmp_path)
+    report([path], None, figures=False, png=False, show=False)
+    assert capsys.readouterr().out == f"{path / 'report.html'}\n"
+    assert opened == []
+    assert not (path / "figures").exists()
+
+
+def test_it_opens_the_page_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    report([make(tmp_path)], tmp_path, figures=True, png=False, show=True)
+    assert opened == [(tmp_path / "report.html").as_uri()]
+    assert (tmp_path / "figures" / "epsilon.svg").exists()
+
+
+def test_a_missing_run_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no run"):
+        report([tmp_path / "nowhere"], tmp_path, figures=True, png=False, show=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="the extra 'plots' is installed")
+def test_png_without_the_extra_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingExtra, match="plots"):
+        report([make(tmp_path)], None, figures=False, png=True, show=False)

@@ -1,0 +1,185 @@
+"""The privacy statement: true of every noise strategy, mode and fidelity, and loud where something is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from dordis.privacy.accounting import ALL_ROUNDS, OUTSIDER, Participation
+from dordis.report.alerts import Level, alerts
+from dordis.report.facts import Facts, gather
+from dordis.report.statement import Statement, statement
+from tests.report.runs import STRATEGIES, add_ledger, make, rewrite
+
+PROVING = [noise for noise in STRATEGIES if noise not in ("none", "rebasing")]
+
+
+def facts_of(path: Path) -> Facts:
+    return gather([path])[0]
+
+
+def said(stated: Statement) -> str:
+    return " ".join([stated.headline, *(text for item in stated.items for text in (*item.paragraphs, *item.points))])
+
+
+def words(path: Path) -> str:
+    return said(statement(facts_of(path)))
+
+
+def warned(path: Path, level: Level) -> str:
+    return " ".join(alert.text for alert in alerts(facts_of(path)) if alert.level is level)
+
+
+@pytest.mark.parametrize("noise", PROVING)
+def test_every_proof_comes_with_unit_adjacency_accountant_cap_and_limits(tmp_path: Path, noise: str) -> None:
+    text = words(make(tmp_path, noise=noise))
+    for expected in (
+        "One client",
+        "replaced by zero",
+        "delta = 1e-05",
+        "Renyi differential privacy at integer orders",
+        "dp-accounting",
+        "covers 3 participations",
+        "refuses to take part more often than its owner allows",
+        "Dropout that depends on a client's data",
+        "The metrics in this report",
+        f"Noise strategy '{noise}",
+    ):
+        assert expected in text
+    for term in Participation(500, 50, 20).terms():
+        assert term in text
+
+
+@pytest.mark.parametrize("noise", ["none", "rebasing"])
+def test_where_nothing_is_proved_no_epsilon_is_shown_whatever_is_recorded(tmp_path: Path, noise: str) -> None:
+    path = make(tmp_path, noise=noise)
+    facts = facts_of(path)
+    stated = statement(facts)
+    assert (facts.epsilon, stated.proves) == (None, False)
+    assert stated.headline == "This run proves nothing about privacy."
+    assert "epsilon =" not in said(stated)
+    assert warned(path, Level.WARNING)
+
+
+def test_rebasing_is_for_its_cost_only(tmp_path: Path) -> None:
+    assert "Rebasing is here for its cost only" in words(make(tmp_path, noise="rebasing"))
+
+
+def test_xnoise_states_its_tolerance_and_that_the_target_was_kept(tmp_path: Path) -> None:
+    path = make(tmp_path)
+    assert facts_of(path).short_of_noise == 0
+    assert min(facts_of(path).ratios) >= 1
+    text = words(path)
+    assert "'xnoise (single)'" in text
+    assert "up to T = 19 clients of a round lost before their upload" in text
+    assert "ends without an output" in text
+
+
+def test_orig_that_overspends_says_so_everywhere(tmp_path: Path) -> None:
+    path = make(tmp_path, noise="orig")
+    stated = statement(facts_of(path))
+    assert "more than its budget of 6" in stated.headline
+    assert "MORE than the budget" in said(stated)
+    assert "Nothing stops this run at its budget" in said(stated)
+    assert "overspent" in warned(path, Level.BAD)
+    assert "less noise counted" in warned(path, Level.WARNING)
+
+
+def test_orig_without_dropout_is_not_called_overspent(tmp_path: Path) -> None:
+    path = make(tmp_path, noise="orig", dropout=0)
+    assert not facts_of(path).overspent
+    assert not warned(path, Level.BAD)
+
+
+def test_conservative_names_what_it_provides_for(tmp_path: Path) -> None:
+    assert "as if 20 % of the clients dropped out" in words(make(tmp_path, noise="conservative"))
+
+
+def test_central_trusts_the_server_and_local_nobody(tmp_path: Path) -> None:
+    central, local = make(tmp_path, name="c", noise="central"), make(tmp_path, name="l", noise="local")
+    assert "everyone but the server, which is trusted" in words(central)
+    assert "trusts the server" in warned(central, Level.WARNING)
+    assert "The server and all other clients together" in words(local)
+    assert not warned(local, Level.WARNING)
+    for path in (central, local):
+        assert "not to be deployed" in words(path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "not_expected"),
+    [
+        ("malicious", "even if it deviates from the protocol in any way", "as long as it follows"),
+        ("semi-honest", "as long as it follows the protocol", "even if it deviates"),
+        ("other", "which this report does not know", "even if it deviates"),
+    ],
+)
+def test_the_adversary_is_that_of_the_mode(tmp_path: Path, mode: str, expected: str, not_expected: str) -> None:
+    text = words(make(tmp_path, mode=mode, colluders=2))
+    assert expected in text
+    assert not_expected not in text
+    assert "T_C = 2" in text
+
+
+def test_no_colluders_are_not_passed_over(tmp_path: Path) -> None:
+    assert "it knows its own noise" in words(make(tmp_path, colluders=0))
+
+
+def test_shared_noise_without_secure_aggregation_proves_nothing_against_the_server(tmp_path: Path) -> None:
+    path = make(tmp_path, protocol="plaintext")
+    assert "against the server nothing is proved" in warned(path, Level.BAD)
+    assert "not against the server" in statement(facts_of(path)).headline
+
+
+def test_outsiders_are_named_as_such(tmp_path: Path) -> None:
+    run = Participation(500, 50, 20, ALL_ROUNDS, adversary=OUTSIDER, independent=True)
+    path = make(tmp_path, terms=run.terms())
+    assert "outsiders" in statement(facts_of(path)).headline
+    assert "outsiders only" in warned(path, Level.WARNING)
+
+
+def test_ideal_fidelity_protected_nobody(tmp_path: Path) -> None:
+    path = make(tmp_path, fidelity="ideal")
+    assert statement(facts_of(path)).headline.startswith("A deployment like this simulation would be")
+    assert "this run itself protected nobody" in words(path)
+    assert "simulation" in warned(path, Level.WARNING)
+
+
+def test_an_unknown_strategy_is_not_vouched_for(tmp_path: Path) -> None:
+    path = make(tmp_path)
+    rewrite(path, noise="mine:Noise")
+    assert "its author has to say" in words(path)
+
+
+def test_a_damaged_ledger_leaves_no_claim(tmp_path: Path) -> None:
+    path = make(tmp_path)
+    where = add_ledger(path)
+    where.write_bytes(where.read_bytes().replace(b'"l2_squared":400', b'"l2_squared":300', 1))
+    stated = statement(facts_of(path))
+    assert not stated.proves
+    assert "does not verify" in stated.headline
+    assert "line 2 of the privacy ledger was altered" in warned(path, Level.BAD)
+
+
+def test_the_ledger_of_another_run_is_none(tmp_path: Path) -> None:
+    path, other = make(tmp_path, name="a"), make(tmp_path, name="b")
+    add_ledger(other).rename(path / "ledger.jsonl")
+    assert "of another run" in warned(path, Level.BAD)
+
+
+def test_a_ledger_that_lacks_rounds_is_noticed(tmp_path: Path) -> None:
+    path = make(tmp_path, budget=60.0)
+    add_ledger(path)
+    assert "something is missing from the ledger" in warned(path, Level.BAD)
+
+
+def test_rounds_without_an_epsilon_are_noticed(tmp_path: Path) -> None:
+    path = make(tmp_path, stopped=None)
+    rounds = path / "rounds.jsonl"
+    lines = [line.rpartition('"epsilon":')[0] + '"epsilon":null}' for line in rounds.read_text().splitlines()]
+    rounds.write_text("\n".join(lines) + "\n")
+    assert "No finite epsilon" in warned(path, Level.BAD)
+    assert not statement(facts_of(path)).proves
+
+
+def test_more_participations_than_planned_are_noticed(tmp_path: Path) -> None:
+    path = make(tmp_path, rounds=40, planned=20)
+    assert "took part 4 times, and the plan covers 3" in warned(path, Level.WARNING)
