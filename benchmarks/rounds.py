@@ -128,8 +128,8 @@ class MeteredExchange:
         """Yield the replies one by one, none from those who drop."""
         encoded: dict[int, bytes] = {}
         for u, request in requests.items():
-            if u in self._lost and isinstance(request, CollectInput):
-                continue
+            if request.ahead or (u in self._lost and isinstance(request, CollectInput)):
+                continue  # ahead of time, all clients would hold their uploads at once
             if id(request) not in encoded:
                 encoded[id(request)] = wire.encode(request)
             reply = self._answer(u, type(request), encoded[id(request)])

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, NewType, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NewType, Protocol, TypeVar
 
 import msgspec
 
@@ -25,6 +25,9 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     Lists are not used: a decoder allocates the length they announce before it sees their content.  Maps are in the
     order of their keys, so that a message has one encoding.
     """
+
+    ahead: ClassVar[bool] = False
+    """Whether a request only asks to do early what a later one needs: it may be left undelivered."""
 
     def __post_init__(self) -> None:
         """Refuse a map out of order, made here or decoded."""

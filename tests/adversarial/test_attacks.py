@@ -37,6 +37,7 @@ REFUSED = {
     "Unmask without Agree": ("check_turn (UnexpectedRequest)", "Unmask"),
     "disclosure before the upload": ("check_turn (UnexpectedRequest)", "Unmask"),
     "upload before the set-up is complete": ("check_setup_complete (UnexpectedRequest)", "CollectInput"),
+    "masking before the set-up is complete": ("check_setup_complete (UnexpectedRequest)", "PrepareInput"),
     "an earlier stage after a later one": ("check_turn (UnexpectedRequest)", "Agree"),
     "noise removal before unmasking": ("check_turn (UnexpectedRequest)", "RemoveNoise"),
     "a chunk that does not exist": ("ProtocolClient._locate (UnexpectedRequest)", "CollectInput"),
@@ -77,6 +78,9 @@ REFUSED = {
     # noise
     "stage 5 for a seed that is not due": ("check_subset (ProtocolError)", "RemoveNoise"),
     "a seed that does not match its commitment": ("ChunkServer._is_committed", "RemoveNoise"),
+    # delivery
+    "a sum over fewer clients than there can be": ("check_counted (ProtocolError)", "Dispatch"),
+    "a second sum of the same chunk": ("check_same_request (UnexpectedRequest)", "Dispatch"),
     # parameters
     "2t <= n + T_C: two quorums, split views": ("check_majority (ParametersRefused)", "AdvertiseKeys"),
     "T_C >= t": ("check_thresholds (ParametersRefused)", "AdvertiseKeys"),

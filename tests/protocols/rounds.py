@@ -33,7 +33,8 @@ class Round:
     def __post_init__(self):
         for u, x in self.inputs.items():
             self.clients.setdefault(u, make_client(self.parameters, u, x))
-        self.exchange = LocalExchange(self.clients, REPLIES, _listed(self.lost_requests), _listed(self.lost_replies))
+        losses = _listed(self.lost_requests), _listed(self.lost_replies)
+        self.exchange = LocalExchange(self.clients, REPLIES, *losses, ahead=True)
         self.server = SecAggServer(self.parameters, registry(self.parameters))
 
     def run(self) -> tuple[ChunkOutput, ...]:

@@ -11,8 +11,8 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocol import MemoryJournal
 from dordis.protocols.parameters import MALICIOUS, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.protocols.secagg.client import SecAggState
-from dordis.protocols.secagg.messages import REPLIES, Agree, CollectInput, RemoveNoise, ShareKeys, Unmask
+from dordis.protocols.secagg.messages import REPLIES, Agree, CollectInput, PrepareInput, RemoveNoise, ShareKeys, Unmask
+from dordis.protocols.secagg.state import SecAggState
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.rounds import Round, make_client, random_inputs, registry
 
@@ -49,7 +49,8 @@ def recorded():
     session = Round(P, inputs, LOSSES)
     clients = {**session.clients, WATCHED: recorder}
     lost = frozenset(LOSSES)
-    exchange = LocalExchange(clients, REPLIES, lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost)
+    loses = lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost  # noqa: E731
+    exchange = LocalExchange(clients, REPLIES, loses, ahead=True)
     drive.run(SecAggServer(P, registry(P)), exchange)
     assert not exchange.errors
     assert {type(request) for request, _, _ in recorder.log} == set(REPLIES)
@@ -93,7 +94,7 @@ def _altered(request):
     match request:
         case ShareKeys():
             return ShareKeys({u: a for u, a in request.advertisements.items() if u != 0})
-        case CollectInput():
+        case PrepareInput() | CollectInput():
             return None
         case Unmask():
             return Unmask(request.chunk, P.pack(set(P.unpack(request.survivors)) ^ {4}), request.signatures)
@@ -138,7 +139,7 @@ def test_a_request_out_of_turn_aborts(recorded, place):
     recorder, _, vector = recorded
     requests = [request for request, _, _ in recorder.log]
     early = requests[place]
-    if isinstance(early, CollectInput):
+    if isinstance(early, PrepareInput | CollectInput):
         return  # the other chunk's turn is not this chunk's
     client = make_client(P, WATCHED, vector)
     for request in requests[: place - 1]:

@@ -9,6 +9,7 @@ import pytest
 from dordis import drive, wire
 from dordis.crypto import agreement
 from dordis.crypto.sharing import SHARE_BYTES
+from dordis.crypto.suite import DEFAULT
 from dordis.errors import (
     Aborted,
     InvalidKey,
@@ -508,7 +509,7 @@ def test_shares_of_the_wrong_number_or_range_are_accused_though_they_open(alter)
 
     def meddle(request):
         keys = [dealer.state.advertisements[u].channel for u in (LIAR, OTHER)]
-        channel = Channel(P, LIAR, OTHER, keys, agreement.agree(dealer.state.channel, keys[1]))
+        channel = Channel(DEFAULT, P, LIAR, OTHER, keys, agreement.agree(dealer.state.channel, keys[1]))
         altered = channel.encrypt(alter(channel.decrypt(request.ciphertexts[LIAR])))
         return change(ciphertexts=lambda c: c | {LIAR: altered})(request)
 

@@ -1,5 +1,7 @@
 """The exchange in memory: the codec on both ways, losses on cue, bytes counted, errors kept."""
 
+from typing import ClassVar
+
 import msgspec
 import pytest
 
@@ -146,3 +148,16 @@ def test_a_client_that_is_not_there_does_not_answer():
     exchange = LocalExchange(three(), KINDS)
     assert [u for u, _ in exchange(ask(1, 9))] == [1]
     assert 9 not in exchange.received
+
+
+class AskAhead(Ask, frozen=True):
+    ahead: ClassVar[bool] = True
+
+
+def test_requests_to_work_ahead_are_delivered_only_on_demand():
+    """All clients of the process would hold what they made at once."""
+    for wanted in (False, True):
+        clients = three()
+        exchange = LocalExchange(clients, {AskAhead: Answer}, ahead=wanted)
+        replies = list(exchange(dict.fromkeys(clients, AskAhead(b"soon"))))
+        assert len(replies) == len(exchange.received) == (3 if wanted else 0)

@@ -14,7 +14,7 @@ from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on, table_hash
 from dordis.protocols.secagg import SecAggClient
-from dordis.protocols.secagg.client import Owner
+from dordis.protocols.secagg.consent import Owner
 
 COMPLETE, SPARSE = "complete", "SecAgg+"
 BOTH = (COMPLETE, SPARSE)

@@ -11,6 +11,7 @@ from dordis.adversary.attack import Attack, gained
 from dordis.adversary.cast import BOTH, STRANGER, agreed, keys_of
 from dordis.adversary.session import Session, Trail
 from dordis.crypto import agreement, sharing
+from dordis.crypto.suite import DEFAULT
 from dordis.federation.registry import Identity, Registry
 from dordis.privacy.noise import add_noise
 from dordis.protocol import ClientId
@@ -63,7 +64,7 @@ class ServerInTheMiddle(Attack):
         """Return one direction of a channel between a peer that the server plays and the victim."""
         keys = [session.keys[u].channel for u in (sender, receiver)]
         honest = next(key for key in keys if key != agreement.public(private))
-        return Channel(session.parameters, sender, receiver, keys, agreement.agree(private, honest))
+        return Channel(DEFAULT, session.parameters, sender, receiver, keys, agreement.agree(private, honest))
 
     def opened(self, session: Session, victim: ClientId, channels: dict[ClientId, bytes]) -> dict[ClientId, bytes]:
         """Open all that the victim sent."""

@@ -36,6 +36,7 @@ KEYS_WELL_FORMED = "dordis.protocols.secagg.checks.check_keys_well_formed"
 KEYS_DISTINCT = "dordis.protocols.secagg.checks.check_keys_distinct"
 SHARE_LENGTH = "dordis.protocols.secagg.checks.check_share_length"
 NOBODY_ACCUSED = "dordis.protocols.secagg.checks.check_nobody_accused"
+COUNTED = "dordis.protocols.delivery.check_counted"
 VERIFY = "dordis.protocols.secagg.statements.verify"
 
 DUE = "dordis.protocols.secagg.escrow.Escrow.due"

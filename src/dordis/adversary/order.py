@@ -5,7 +5,7 @@ from dordis.adversary.attack import Attack, gained, recovered
 from dordis.adversary.cast import BOTH, agreed
 from dordis.adversary.session import Session, Trail
 from dordis.protocols.parameters import SEMI_HONEST
-from dordis.protocols.secagg.messages import CollectInput, RemoveNoise, Unmask
+from dordis.protocols.secagg.messages import CollectInput, PrepareInput, RemoveNoise, Unmask
 
 
 class UnmaskWithoutAgree(Attack):
@@ -62,6 +62,27 @@ class UploadBeforeShares(Attack):
         session.upload([victim])
         session.open()
         session.upload(others)
+        _, masks = session.disclosed(session.u2, session.finish(session.u2))
+        return recovered(session, victim, session.stripped(victim, session.rebuild(masks[victim])))
+
+
+class MaskedBeforeShares(Attack):
+    """The victim is asked to prepare its upload when there is nobody yet to mask with; the upload comes in time."""
+
+    name = "masking before the set-up is complete"
+    text = "The victim is asked to prepare its upload before U2 is known to it; what it kept is uploaded in its turn."
+    graphs = BOTH
+    checks = (names.SETUP_COMPLETE,)
+
+    def attempt(self, graph: str, trail: Trail) -> str:
+        """Complete the set-up between the two requests."""
+        session = Session(agreed(graph), trail)
+        session.advertise()
+        session.share()
+        victim = session.u2[0]
+        session.ask(victim, PrepareInput(0))
+        session.open()
+        session.upload()
         _, masks = session.disclosed(session.u2, session.finish(session.u2))
         return recovered(session, victim, session.stripped(victim, session.rebuild(masks[victim])))
 
@@ -201,6 +222,7 @@ ATTACKS: tuple[Attack, ...] = (
     UnmaskWithoutAgree(),
     DisclosureBeforeUpload(),
     UploadBeforeShares(),
+    MaskedBeforeShares(),
     AgreeAfterUnmask(),
     NoiseBeforeUnmasking(),
     NoSuchChunk(),

@@ -12,6 +12,7 @@ from dordis.adversary.attack import Attack, Foiled, gained, recovered
 from dordis.adversary.cast import BOTH, IDS, OUTSIDER, SPARE, SPARSE, agreed, forged, honest_client, random_vector
 from dordis.adversary.session import Session, Trail, deliver
 from dordis.crypto import sharing
+from dordis.crypto.suite import DEFAULT
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId, MemoryJournal
 from dordis.protocols.parameters import SEMI_HONEST, Parameters
@@ -124,6 +125,7 @@ class SplitGraph(Attack):
         keys, masks = session.disclosed(u3, session.finish(sorted(u3)))
         total: Vector = np.sum([session.vector(u) for u in one], axis=0, dtype=np.uint32)
         recovery.remove_masks(
+            DEFAULT,
             total,
             session.parameters,
             0,

@@ -15,6 +15,7 @@ import numpy as np
 from dordis import wire
 from dordis.adversary.cast import honest_client, keys_of, random_vector
 from dordis.crypto import prg, sharing, signature
+from dordis.crypto.suite import DEFAULT
 from dordis.kernels.packing import unpack
 from dordis.kernels.ring import Vector
 from dordis.privacy.noise import add_noise
@@ -22,7 +23,7 @@ from dordis.privacy.xnoise import context
 from dordis.protocol import ClientId, Message
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import masking, recovery
-from dordis.protocols.secagg.client import Owner, Secrets
+from dordis.protocols.secagg.consent import Owner
 from dordis.protocols.secagg.messages import (
     REPLIES,
     AdvertiseKeys,
@@ -38,6 +39,7 @@ from dordis.protocols.secagg.messages import (
     Unmask,
     Unmasking,
 )
+from dordis.protocols.secagg.state import Secrets
 from dordis.simulation.exchange import Party
 
 Answer = TypeVar("Answer", bound=Message)
@@ -182,9 +184,9 @@ class Session:
         """Take the masks off one upload: its self-mask, and those shared with peers, given their public keys."""
         y = self.vector(u, chunk)
         added: list[prg.Stream] = []
-        subtracted = [masking.self_mask(self.parameters, chunk, u, self_mask)]
+        subtracted = [masking.self_mask(DEFAULT, self.parameters, chunk, u, self_mask)]
         for v, public in (peers or {}).items():
-            mask = masking.pair_mask(self.parameters, chunk, (u, v), private, public)
+            mask = masking.pair_mask(DEFAULT, self.parameters, chunk, (u, v), private, public)
             (subtracted if u < v else added).append(mask)
         prg.add_masks(y, added, subtracted, self.parameters.bits)
         return y
@@ -200,6 +202,7 @@ class Session:
         uploaded = [u for u in sorted(u3) if u in self.uploads[chunk]]
         total: Vector = np.sum([self.vector(u, chunk) for u in uploaded], axis=0, dtype=np.uint32)
         recovery.remove_masks(
+            DEFAULT,
             total,
             self.parameters,
             chunk,

@@ -14,6 +14,7 @@ from dordis.adversary.cast import BOTH, agreed, honest_client
 from dordis.adversary.play import Deviant, SpoiledSum
 from dordis.adversary.session import Session, Trail
 from dordis.crypto import agreement, sharing
+from dordis.crypto.suite import DEFAULT
 from dordis.kernels.field import PRIME
 from dordis.protocol import ClientId, MemoryJournal, Message
 from dordis.protocols.secagg import SecAggClient, statements
@@ -110,7 +111,7 @@ class TooFewShares(Attack):
         dealer = min(session.parameters.neighbourhoods[victim] - {victim})
         mine = session.honest[dealer].state
         keys = [session.keys[u].channel for u in (dealer, victim)]
-        channel = Channel(session.parameters, dealer, victim, keys, agreement.agree(mine.channel, keys[1]))
+        channel = Channel(DEFAULT, session.parameters, dealer, victim, keys, agreement.agree(mine.channel, keys[1]))
         due = session.delivery(victim)
         short = due.ciphertexts | {int(dealer): channel.encrypt(mine.own_shares[: -sharing.SHARE_BYTES])}
         session.ask(victim, DeliverShares(due.members, short))

@@ -1,6 +1,7 @@
 """All attacks, by theme."""
 
 from dordis.adversary import (
+    delivery,
     encoding,
     keys,
     noise,
@@ -23,6 +24,7 @@ THEMES: dict[str, tuple[Attack, ...]] = {
     "keys": keys.ATTACKS,
     "shares": sharing.ATTACKS,
     "noise": noise.ATTACKS,
+    "delivery": delivery.ATTACKS,
     "parameters": rules.ATTACKS,
     "the owner's terms": owners.ATTACKS,
     "selection": selection.ATTACKS,

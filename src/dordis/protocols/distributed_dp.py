@@ -15,8 +15,9 @@ import numpy.typing as npt
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
 from dordis.privacy.clipping import Bit, encode_bit, fraction_below
-from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, chunk_ends
-from dordis.privacy.mechanism import DSkellam, Mechanism, NoMechanism
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, chunk_ends, unrotated
+from dordis.privacy.gaussian import LocalGaussian
+from dordis.privacy.mechanism import DDGauss, DSkellam, Mechanism, NoMechanism
 from dordis.privacy.planning import Plan
 from dordis.privacy.skellam import Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
@@ -135,6 +136,14 @@ class ChunkSum:
 
 
 @dataclass(frozen=True, eq=False)
+class DecodedChunk:
+    """One chunk in real units, still in the order of the blocks; of the clipping bit, the fraction of norms below."""
+
+    values: Floats = field(repr=False)
+    survivors: int
+
+
+@dataclass(frozen=True, eq=False)
 class Aggregate:
     """The decoded sum, in real units, and how many clients are in each coordinate: chunks may lose different ones."""
 
@@ -195,16 +204,42 @@ class DistributedDP:
         below = None
         if bit := self.parameters.encoding.bit:
             *chunks, last = chunks
-            sizes.pop()
             below = fraction_below(last.total, len(last.survivors), bit, self.parameters.bits)
-        counts = tuple(len(chunk.survivors) for chunk in chunks)
         whole = np.concatenate([chunk.total for chunk in chunks]) if len(chunks) > 1 else chunks[0].total
-        return Aggregate(
-            total=self.mechanism.decode(whole, 1, self.parameters.encoding.rotation),
-            survivors=counts,
-            by_block=np.repeat(counts, [size // self.mechanism.grid.block for size in sizes]),
-            below=below,
-        )
+        total = self.mechanism.decode(whole, 1, self.parameters.encoding.rotation)
+        return self._aggregate(total, [len(chunk.survivors) for chunk in chunks], below)
+
+    def decode_chunk(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
+        """Return the sum of one chunk in real units, for mechanisms that can decode chunk by chunk."""
+        check_by_chunk(self.mechanism)
+        span, bit = self.parameters.chunks[chunk], self.parameters.encoding.bit
+        if total.size != span.stop - span.start:
+            raise InputError(f"chunk {chunk} has {span.stop - span.start} coordinates, not {total.size}")
+        if bit and chunk == len(self.parameters.chunks) - 1:
+            return DecodedChunk(np.array([fraction_below(total, survivors, bit, self.parameters.bits)]), survivors)
+        values = unrotated(total, self.mechanism.grid, self.parameters.encoding.rotation, span.start)
+        return DecodedChunk(values, survivors)
+
+    def assemble(self, chunks: Sequence[DecodedChunk]) -> Aggregate:
+        """Return the aggregate from all chunks, decoded one by one: what `decode` makes of their sums."""
+        if len(chunks) != len(self.parameters.chunks):
+            raise InputError(f"the round has {len(self.parameters.chunks)} chunks, not {len(chunks)}")
+        below = None
+        if self.parameters.encoding.bit:
+            *chunks, last = chunks
+            below = float(last.values[0])
+        whole = np.concatenate([chunk.values for chunk in chunks]) if len(chunks) > 1 else chunks[0].values
+        return self._aggregate(self.mechanism.grid.collect(whole), [chunk.survivors for chunk in chunks], below)
+
+    def _aggregate(self, total: Floats, counts: Sequence[int], below: float | None) -> Aggregate:
+        blocks = [(span.stop - span.start) // self.mechanism.grid.block for span in self.parameters.chunks]
+        return Aggregate(total, tuple(counts), np.repeat(counts, blocks[: len(counts)]), below)
+
+
+def check_by_chunk(mechanism: Mechanism) -> None:
+    """Refuse a mechanism that may do more to the whole sum than undo the encoding: its noise would be left out."""
+    if not isinstance(mechanism, DSkellam | DDGauss | LocalGaussian | NoMechanism):
+        raise ParametersRefused(f"the mechanism '{mechanism.name}' decodes whole vectors only, not chunk by chunk")
 
 
 def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:

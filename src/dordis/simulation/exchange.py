@@ -29,6 +29,8 @@ class LocalExchange:
 
     `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
     what it raised.  `sent` and `received` count the bytes of each client's replies and requests.
+
+    Requests to work ahead are delivered only if `ahead` says so: all clients would then hold what they made, at once.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class LocalExchange:
         kinds: Mapping[type[Message], type[Message]],
         lost_request: Lost = nothing_lost,
         lost_reply: Lost = nothing_lost,
+        ahead: bool = False,
     ) -> None:
         self._clients = clients
         self._kinds = kinds
         self._lost_request, self._lost_reply = lost_request, lost_reply
+        self._ahead = ahead
         self.errors: list[tuple[ClientId, DordisError]] = []
         self.sent: Counter[ClientId] = Counter()
         self.received: Counter[ClientId] = Counter()
@@ -49,7 +53,7 @@ class LocalExchange:
         """Deliver the requests; yield the replies one by one."""
         encoded: dict[int, bytes] = {}  # a broadcast is encoded once
         for u, request in requests.items():
-            if u not in self._clients or self._lost_request(u, request):
+            if u not in self._clients or self._lost_request(u, request) or (request.ahead and not self._ahead):
                 continue
             if id(request) not in encoded:
                 encoded[id(request)] = wire.encode(request)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Set
 from itertools import chain
 
-from dordis.crypto import agreement
+from dordis.crypto.suite import Suite
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, TooManyDropouts
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
@@ -56,11 +56,13 @@ def check_registered(parameters: Parameters, registry: Registry) -> None:
         raise ParametersRefused("the round has clients that are not in the registry")
 
 
-def check_keys_signed(advertisements: Mapping[int, Advertisement], parameters: Parameters, registry: Registry) -> None:
+def check_keys_signed(
+    advertisements: Mapping[int, Advertisement], parameters: Parameters, registry: Registry, suite: Suite
+) -> None:
     """Everyone signed its keys, for this round and these parameters."""
     for u, advertisement in advertisements.items():
         statement = statements.keys(parameters, ClientId(u), advertisement)
-        statements.verify(registry, ClientId(u), statement, advertisement.signature)
+        statements.verify(suite, registry, ClientId(u), statement, advertisement.signature)
 
 
 def check_tokens(
@@ -85,7 +87,12 @@ def check_same_survivors(signed: bytes | None, asked: bytes) -> None:
 
 
 def check_quorum_signed(
-    parameters: Parameters, chunk: int, survivors: bytes, signatures: Mapping[int, bytes], registry: Registry
+    parameters: Parameters,
+    chunk: int,
+    survivors: bytes,
+    signatures: Mapping[int, bytes],
+    registry: Registry,
+    suite: Suite,
 ) -> None:
     """A quorum of U3 signed this U3; a signer counts once."""
     signers = signatures.keys()
@@ -93,7 +100,7 @@ def check_quorum_signed(
     check_enough(signers, parameters, "the quorum")
     statement = statements.survivors(parameters, chunk, survivors)
     for u, signed in signatures.items():
-        statements.verify(registry, ClientId(u), statement, signed)
+        statements.verify(suite, registry, ClientId(u), statement, signed)
 
 
 def check_neighbours(members: Set[int], parameters: Parameters, me: ClientId) -> None:
@@ -109,7 +116,7 @@ def check_delivered(senders: Set[int], expected: Set[int]) -> None:
         raise ProtocolError("the ciphertexts delivered are not those of U2")
 
 
-def check_keys_well_formed(advertisements: Mapping[int, Advertisement], parameters: Parameters) -> None:
+def check_keys_well_formed(advertisements: Mapping[int, Advertisement], parameters: Parameters, suite: Suite) -> None:
     """Everyone has one channel key, and a masking key and a token hash for each chunk; no key is of low order."""
     chunks = len(parameters.chunks)
     for advertisement in advertisements.values():
@@ -117,7 +124,7 @@ def check_keys_well_formed(advertisements: Mapping[int, Advertisement], paramete
         if tuple(map(len, fields)) != (KEY_BYTES, KEY_BYTES * chunks, KEY_BYTES * chunks):
             raise MalformedMessage("an advertisement has keys of the wrong number or length")
         for key in (advertisement.channel, *split(advertisement.masking, KEY_BYTES, chunks)):
-            agreement.validate(key)
+            suite.agreement.validate(key)
 
 
 def check_keys_distinct(advertisements: Mapping[int, Advertisement], parameters: Parameters) -> None:

@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 
-from dordis.crypto import agreement, sharing
 from dordis.errors import ProtocolError, TooFewClients
 from dordis.kernels.packing import unpack
 from dordis.kernels.ring import Vector
@@ -27,6 +26,7 @@ from dordis.protocols.secagg.messages import (
     CollectInput,
     MaskedInput,
     NoiseShares,
+    PrepareInput,
     RemoveNoise,
     Unmask,
     Unmasking,
@@ -56,7 +56,7 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
     def __init__(self, setup: SetupServer, chunk: int) -> None:
         self.parameters = setup.parameters
         self.chunk = chunk
-        self._setup = setup
+        self._setup, self._suite = setup, setup.suite
         self._escrow = Escrow(setup.parameters, chunk)
         self._total: Vector = np.zeros(0, np.uint32)
         self._blame: set[tuple[int, int]] = set()
@@ -73,6 +73,7 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
     def workflow(self) -> Sequence[Step]:
         """Return the steps in order."""
         return (
+            Step(self.prepare_inputs, Resource.CLIENT),
             Step(self.collect_inputs, Resource.NETWORK),
             Step(self.agree, Resource.SERVER),
             Step(self.unmask, Resource.SERVER),
@@ -90,6 +91,10 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
             stayed=self._stayed,
             blame=frozenset(self._blame),
         )
+
+    def prepare_inputs(self) -> Flow:
+        """Stage 2, the clients' work: have the inputs masked; whoever does not answer is asked for its upload too."""
+        yield dict.fromkeys(self._setup.ready, PrepareInput(self.chunk))
 
     def collect_inputs(self) -> Flow:
         """Stage 2: add up the masked inputs as they come; U3 is closed."""
@@ -129,7 +134,7 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
 
     def _checked_signature(self, u: ClientId, reply: Agreement, statement: bytes) -> bytes:
         check_chunk(reply.chunk, self.chunk)
-        statements.verify(self._setup.registry, u, statement, reply.signature)
+        statements.verify(self._suite, self._setup.registry, u, statement, reply.signature)
         return reply.signature
 
     def unmask(self) -> Flow:
@@ -142,10 +147,11 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         self.u5 = tuple(sorted(answers))
         self._seeds = {u: seeds for u, (_, seeds) in answers.items()}
         held = {u: shares for u, (shares, _) in answers.items()}
-        recovered = recovery.recover(self.parameters, held, sorted(self._setup.shares), self._is_right)
+        recovered = recovery.recover(self._suite, self.parameters, held, sorted(self._setup.shares), self._is_right)
         self._blame |= recovered.blame
         survivors = frozenset(self.u3)
         recovery.remove_masks(
+            self._suite,
             self._total,
             self.parameters,
             self.chunk,
@@ -159,9 +165,8 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         check_chunk(reply.chunk, self.chunk)
         survivors = frozenset(self.u3)
         lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
-        shares = np.concatenate(
-            [sharing.from_bytes(reply.key_shares, len(lost)), sharing.from_bytes(reply.mask_shares, len(alive))]
-        )
+        parse = self._suite.sharing.from_bytes
+        shares = np.concatenate([parse(reply.key_shares, len(lost)), parse(reply.mask_shares, len(alive))])
         due = self._due[v]
         if not reply.seeds.keys() <= set(due) or any(len(seed) != KEY_BYTES for seed in reply.seeds.values()):
             raise ProtocolError("the seeds disclosed are not the due ones")
@@ -173,7 +178,7 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
             return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
                 self.parameters, self.chunk, u, "self-mask", 0, secret
             )
-        return self._setup.masking_key(u, self.chunk) == agreement.public(secret)
+        return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public(secret)
 
     def remove_noise(self) -> Flow:
         """Stage 5: remove the noise that is due; ask for shares of the seeds that are missing or wrong."""
@@ -199,7 +204,8 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         """Rebuild missing seeds from shares; noise whose seed cannot be rebuilt stays and is recorded."""
         held = collect(self.u5, NoiseShares, replies, lambda v, reply: self._checked_noise(v, reply, owing))
         for u, ks in owing.items():
-            found, blame = recovery.recover_some(self.parameters, held, u, ks, partial(self._is_committed, u))
+            is_right = partial(self._is_committed, u)
+            found, blame = recovery.recover_some(self._suite, self.parameters, held, u, ks, is_right)
             self._remove({(u, k): seed for k, seed in found.items()})
             self._blame |= blame
             stayed = tuple(k for k in ks if k not in found)
@@ -213,6 +219,7 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         check_chunk(reply.chunk, self.chunk)
         dealers = tuple(u for u in self._setup.holdings(v) if u in owing)
         each = len(next(iter(owing.values())))
+        sharing = self._suite.sharing
         shares = sharing.from_bytes(reply.shares, len(dealers) * each)
         return recovery.Held(dealers, shares.reshape(len(dealers), each, sharing.LIMBS))
 

@@ -5,20 +5,22 @@ chunk left.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from dordis.crypto import agreement, prg, sharing, signature
-from dordis.errors import DecryptionFailed, InputError, ParametersRefused, ProtocolError, SharingError
+from dordis.crypto.prg import check_ring
+from dordis.crypto.suite import DEFAULT, Suite
+from dordis.errors import DecryptionFailed, InputError, ProtocolError, SharingError
 from dordis.kernels.packing import pack
 from dordis.kernels.ring import Vector
-from dordis.protocol import ClientId, ClientState, Journal, MemoryJournal, On, ProtocolClient
+from dordis.protocol import ClientId, Journal, MemoryJournal, On, ProtocolClient
 from dordis.protocols import parameters as rules
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import checks, masking, statements
+from dordis.protocols.secagg.consent import Owner, ask_consent
 from dordis.protocols.secagg.escrow import Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, Channel, Entropy, split
 from dordis.protocols.secagg.messages import (
@@ -29,76 +31,25 @@ from dordis.protocols.secagg.messages import (
     CollectInput,
     DeliverShares,
     EncryptedShares,
+    InputReady,
     MaskedInput,
     NoiseShares,
+    PrepareInput,
     RemoveNoise,
     ShareKeys,
     SharesDelivered,
     Unmask,
     Unmasking,
 )
+from dordis.protocols.secagg.state import SecAggState, Secrets
 from dordis.protocols.secagg.statements import Registry
-
-
-class Secrets(msgspec.Struct, frozen=True):
-    """A client's own secrets for one chunk."""
-
-    masking: bytes
-    """s_u^SK: private key of the pairwise masks; shared."""
-    self_mask: bytes
-    """b_u: seed of the self-mask; shared."""
-    token: bytes
-    """Shown with the upload; whoever knows it vouches for the upload."""
-    base: tuple[bytes, ...]
-    """g_0: seeds of noise that stays; shared with nobody."""
-    removable: tuple[bytes, ...]
-    """g_1, g_2, ..: seeds of noise that may have to go; shared."""
-
-    def __repr__(self) -> str:
-        return "<Secrets>"
-
-    @property
-    def shared(self) -> tuple[bytes, ...]:
-        """Return what is shared, in the order in which it is shared."""
-        return (self.masking, self.self_mask, *self.removable)
-
-
-class SecAggState(ClientState):
-    """What a SecAgg client remembers: parameters, its secrets, peers' keys, the shares it holds, and each U3."""
-
-    parameters: Parameters | None = None
-    channel: bytes = b""
-    secrets: dict[int, Secrets] = msgspec.field(default_factory=dict)
-    advertisements: dict[int, Advertisement] = msgspec.field(default_factory=dict)
-    own_shares: bytes = b""
-    shares: dict[int, bytes] = msgspec.field(default_factory=dict)
-    members: bytes = b""
-    accused: bool = False
-    survivors: dict[int, bytes] = msgspec.field(default_factory=dict)
-
-    __repr__ = ClientState.__repr__
-
-
-class Owner(Protocol):
-    """Whoever the client answers to; both may raise, and then nothing leaves."""
-
-    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
-        """Accept the round: its parameters, and that its clients were selected as they should be."""
-        ...
-
-    def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count a participation, durably, before the first upload of the round; again for the same machine: once.
-
-        `machine` is 32 bytes that only this machine has: a second one in the same round must be refused.
-        """
-        ...
 
 
 class SecAggClient(ProtocolClient[SecAggState]):
     """One client in one round; `vector` is its input over Z_{2^b}, encoded and rounded as a whole.
 
     Against a malicious server it needs an owner who verifies the selection, its private `signing` key, and the
-    `registry` of everyone's public ones.
+    `registry` of everyone's public ones.  The `suite` of primitives is the same for all clients and the server.
     """
 
     def __init__(
@@ -111,6 +62,7 @@ class SecAggClient(ProtocolClient[SecAggState]):
         owner: Owner | None = None,
         signing: bytes = b"",
         registry: Registry | None = None,
+        suite: Suite = DEFAULT,
     ) -> None:
         if state is not None and journal is None:
             raise InputError("a client is restored together with its journal: without it, it would answer twice")
@@ -121,7 +73,10 @@ class SecAggClient(ProtocolClient[SecAggState]):
         self._owner = owner
         self._signing = signing
         self._registry = registry or {}
-        self._agreed: dict[ClientId, bytes] = {}  # secrets shared with peers: made from the state, kept to save time
+        self._suite = suite
+        # Made from the state and the input, kept to save time: secrets shared with peers, and uploads made ahead.
+        self._agreed: dict[ClientId, bytes] = {}
+        self._prepared: dict[int, bytes] = {}
 
     @property
     def setup(self) -> Sequence[On[Any]]:
@@ -136,7 +91,8 @@ class SecAggClient(ProtocolClient[SecAggState]):
     def routine(self) -> Sequence[On[Any]]:
         """Return stages 2 to 5, for every chunk."""
         return (
-            On(CollectInput, MaskedInput, self.mask_input),
+            On(PrepareInput, InputReady, self.prepare_input, optional=True),
+            On(CollectInput, MaskedInput, self.upload_input),
             On(Agree, Agreement, self.agree, optional=not self._parameters.is_malicious),
             On(Unmask, Unmasking, self.unmask),
             On(RemoveNoise, NoiseShares, self.share_noise, optional=True),
@@ -158,29 +114,20 @@ class SecAggClient(ProtocolClient[SecAggState]):
         parameters = request.parameters
         rules.check_rules(parameters)
         checks.check_member(parameters, self.me)
-        self._consent(parameters, request.proofs)
+        ask_consent(self._owner, parameters, request.proofs, bool(self._signing), self._registry)
         rules.check_tables(parameters)
-        prg.check_ring(self._vector, parameters.bits)
+        check_ring(self._vector, parameters.bits)
         if self._vector.size != parameters.dim:
             raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {self._vector.size}")
         self.state.parameters = parameters
-        self.state.channel = agreement.generate(self._entropy)
+        self.state.channel = self._suite.agreement.generate(self._entropy)
         self.state.secrets = {chunk: self._make_secrets(chunk) for chunk in range(self.chunks)}
         return self._advertisement()
-
-    def _consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
-        """Ask the owner; against a malicious server there must be one, and keys to sign and to verify with."""
-        if parameters.is_malicious:
-            if self._owner is None or not self._signing:
-                raise ParametersRefused("a malicious server is faced only with an owner's consent and a signing key")
-            checks.check_registered(parameters, self._registry)
-        if self._owner is not None:
-            self._owner.consent(parameters, proofs)
 
     def _make_secrets(self, chunk: int) -> Secrets:
         escrow = Escrow(self._parameters, chunk)
         return Secrets(
-            masking=agreement.generate(self._entropy),
+            masking=self._suite.agreement.generate(self._entropy),
             self_mask=self._entropy(KEY_BYTES),
             token=self._entropy(KEY_BYTES),
             base=tuple(self._entropy(KEY_BYTES) for _ in escrow.plan.base),
@@ -191,8 +138,8 @@ class SecAggClient(ProtocolClient[SecAggState]):
         own = [self.state.secrets[chunk] for chunk in range(self.chunks)]
         hashes = (masking.token_hash(self._parameters, chunk, self.me, s.token) for chunk, s in enumerate(own))
         unsigned = Advertisement(
-            channel=agreement.public(self.state.channel),
-            masking=b"".join(agreement.public(s.masking) for s in own),
+            channel=self._suite.agreement.public(self.state.channel),
+            masking=b"".join(self._suite.agreement.public(s.masking) for s in own),
             tokens=b"".join(hashes),
         )
         signed = self._sign(statements.keys(self._parameters, self.me, unsigned))
@@ -200,7 +147,7 @@ class SecAggClient(ProtocolClient[SecAggState]):
 
     def _sign(self, statement: bytes) -> bytes:
         """Sign a statement; in the semi-honest mode nothing is signed."""
-        return signature.sign(self._signing, statement) if self._parameters.is_malicious else b""
+        return self._suite.signature.sign(self._signing, statement) if self._parameters.is_malicious else b""
 
     def share_keys(self, request: ShareKeys) -> EncryptedShares:
         """Stage 1: share every secret of every chunk among U1, and commit to it."""
@@ -209,15 +156,15 @@ class SecAggClient(ProtocolClient[SecAggState]):
         checks.check_subset(u1, parameters.rank.keys(), "U1")
         checks.check_present(u1, self.me, "U1")
         checks.check_enough(u1, parameters, "U1")
-        checks.check_keys_well_formed(advertisements, parameters)
+        checks.check_keys_well_formed(advertisements, parameters, self._suite)
         checks.check_own_keys(advertisements, self.me, self._advertisement())
         checks.check_keys_distinct(advertisements, parameters)
         if parameters.is_malicious:
-            checks.check_keys_signed(advertisements, parameters, self._registry)
+            checks.check_keys_signed(advertisements, parameters, self._registry, self._suite)
         self.state.advertisements = advertisements
         peers = sorted(parameters.neighbourhoods[self.me] & u1)
         checks.check_neighbours(u1, parameters, self.me)
-        own = [self.state.secrets[chunk] for chunk in range(self.chunks)]
+        own, sharing = [self.state.secrets[chunk] for chunk in range(self.chunks)], self._suite.sharing
         shares = sharing.split(
             [secret for chunk in own for secret in chunk.shared],
             [parameters.point(u) for u in peers],
@@ -239,19 +186,20 @@ class SecAggClient(ProtocolClient[SecAggState]):
 
     def _channel(self, sender: ClientId, receiver: ClientId) -> Channel:
         peer = receiver if sender == self.me else sender
-        keys = [self.state.advertisements[u].channel for u in (sender, receiver)]
+        keys = {u: self.state.advertisements[u].channel for u in (sender, receiver)}
         if peer not in self._agreed:
-            self._agreed[peer] = agreement.agree(self.state.channel, self.state.advertisements[peer].channel)
-        return Channel(self._parameters, sender, receiver, keys, self._agreed[peer])
+            self._agreed[peer] = self._suite.agreement.agree(self.state.channel, keys[peer])
+        return Channel(self._suite, self._parameters, sender, receiver, [*keys.values()], self._agreed[peer])
 
     def close(self) -> None:
         """Leave the round and erase its secrets."""
         self._agreed.clear()
+        self._prepared.clear()
         super().close()
 
     def open_shares(self, request: DeliverShares) -> SharesDelivered:
         """End of stage 1: open what the other members of U2 sent; accuse those whose ciphertext does not open."""
-        parameters, ciphertexts = self._parameters, request.ciphertexts
+        parameters, ciphertexts, sharing = self._parameters, request.ciphertexts, self._suite.sharing
         u2 = frozenset(parameters.unpack(request.members))
         checks.check_subset(u2, self.state.advertisements.keys(), "U2")
         checks.check_present(u2, self.me, "U2")
@@ -274,23 +222,36 @@ class SecAggClient(ProtocolClient[SecAggState]):
         self.state.accused = bool(accused)
         return SharesDelivered(accused=parameters.pack(accused))
 
-    def mask_input(self, request: CollectInput) -> MaskedInput:
-        """Stage 2: y = x + noise + PRG(b_u) + sum of +-PRG(s_uv) over U2, mod 2^b."""
+    def prepare_input(self, request: PrepareInput) -> InputReady:
+        """Stage 2, the work: mask the input and keep it; nothing leaves, so nothing is counted yet."""
+        checks.check_nobody_accused(self.state.accused)
+        self._prepared[request.chunk] = self._masked(request.chunk)
+        return InputReady(request.chunk)
+
+    def upload_input(self, request: CollectInput) -> MaskedInput:
+        """Stage 2: upload the masked input, made now if it was not asked for ahead."""
         checks.check_nobody_accused(self.state.accused)
         parameters, chunk = self._parameters, request.chunk
         if self._owner is not None:
-            self._owner.attend(parameters, agreement.public(self.state.channel))
-        own = self.state.secrets[chunk]
+            self._owner.attend(parameters, self._suite.agreement.public(self.state.channel))
+        vector = self._prepared.pop(chunk, None)
+        return MaskedInput(
+            chunk=chunk,
+            vector=self._masked(chunk) if vector is None else vector,
+            token=self.state.secrets[chunk].token,
+        )
+
+    def _masked(self, chunk: int) -> bytes:
+        """Return y = x + noise + PRG(b_u) + sum of +-PRG(s_uv) over U2, mod 2^b, packed."""
+        parameters, own = self._parameters, self.state.secrets[chunk]
         y = np.array(self._vector[parameters.chunks[chunk]])
         Escrow(parameters, chunk).add_noise(y, own.base, own.removable)
-        added = [masking.self_mask(parameters, chunk, self.me, own.self_mask)]
-        subtracted: list[prg.Stream] = []
-        for v in self.state.shares.keys() - {self.me}:
-            public = split(self.state.advertisements[v].masking, KEY_BYTES, self.chunks)[chunk]
-            mask = masking.pair_mask(parameters, chunk, (self.me, ClientId(v)), own.masking, public)
-            (added if self.me < v else subtracted).append(mask)
-        prg.add_masks(y, added, subtracted, parameters.bits)
-        return MaskedInput(chunk=chunk, vector=pack(y, parameters.bits).tobytes(), token=own.token)
+        peers = {
+            ClientId(v): split(self.state.advertisements[v].masking, KEY_BYTES, self.chunks)[chunk]
+            for v in self.state.shares.keys() - {self.me}
+        }
+        masking.add_masks(self._suite, y, parameters, chunk, self.me, own, peers)
+        return pack(y, parameters.bits).tobytes()
 
     def agree(self, request: Agree) -> Agreement:
         """Stage 3: sign U3, once, if everyone in it is proved to have uploaded."""
@@ -315,7 +276,8 @@ class SecAggClient(ProtocolClient[SecAggState]):
         u3 = self._checked_survivors(request.survivors)
         if parameters.is_malicious:
             checks.check_same_survivors(self.state.survivors.get(chunk), request.survivors)
-            checks.check_quorum_signed(parameters, chunk, request.survivors, request.signatures, self._registry)
+            signed = request.signatures
+            checks.check_quorum_signed(parameters, chunk, request.survivors, signed, self._registry, self._suite)
         self.state.survivors[chunk] = request.survivors
         due = Escrow(parameters, chunk).due(u3)[self.me]
         held = self.state.shares.keys()
@@ -340,7 +302,7 @@ class SecAggClient(ProtocolClient[SecAggState]):
 
     def _share(self, dealer: int, chunk: int, place: int) -> bytes:
         """Return my share of a dealer's secret, as received."""
-        size = sharing.SHARE_BYTES
+        size = self._suite.sharing.SHARE_BYTES
         start = size * (chunk * Escrow(self._parameters, chunk).shared + place)
         return self.state.shares[dealer][start : start + size]
 

@@ -1,12 +1,16 @@
 """Every derivation of SecAgg in one place: channels, masks, commitments, tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
-from dordis.crypto import agreement, cipher, kdf, prg
+from dordis.crypto import kdf
+from dordis.crypto.suite import Suite
 from dordis.errors import MalformedMessage
+from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg.state import Secrets
 
 KEY_BYTES = 32
 Entropy = Callable[[int], bytes]
@@ -19,27 +23,52 @@ def split(data: bytes, size: int, count: int) -> tuple[bytes, ...]:
     return tuple(data[i:j] for i, j in pairwise(range(0, len(data) + 1, size)))
 
 
-def self_mask(parameters: Parameters, chunk: int, client: ClientId, seed: bytes) -> prg.Stream:
+def self_mask(suite: Suite, parameters: Parameters, chunk: int, client: ClientId, seed: bytes) -> Any:
     """Return PRG(b_u): the mask that only the seed of the client removes."""
     label = kdf.label("self-mask", parameters.round, chunk, client, client)
-    return prg.Stream.of(kdf.derive(seed, label, parameters.digest, prg.STREAM_BYTES))
+    return suite.prg.Stream.of(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
 
 def pair_mask(
-    parameters: Parameters, chunk: int, pair: tuple[ClientId, ClientId], private: bytes, public: bytes
-) -> prg.Stream:
+    suite: Suite, parameters: Parameters, chunk: int, pair: tuple[ClientId, ClientId], private: bytes, public: bytes
+) -> Any:
     """Return PRG(s_uv), the mask that two clients share: the lower id adds it, the higher one subtracts it."""
     label = kdf.label("pair-mask", parameters.round, chunk, min(pair), max(pair))
-    shared = agreement.agree(private, public)
-    return prg.Stream.of(kdf.derive(shared, label, parameters.digest, prg.STREAM_BYTES))
+    shared = suite.agreement.agree(private, public)
+    return suite.prg.Stream.of(kdf.derive(shared, label, parameters.digest, suite.prg.STREAM_BYTES))
+
+
+def add_masks(
+    suite: Suite,
+    y: Vector,
+    parameters: Parameters,
+    chunk: int,
+    me: ClientId,
+    own: Secrets,
+    peers: Mapping[ClientId, bytes],
+) -> None:
+    """Add PRG(b_u) and the signed PRG(s_uv) of every peer to a client's input; peers are given by their public keys."""
+    added = [self_mask(suite, parameters, chunk, me, own.self_mask)]
+    subtracted: list[Any] = []
+    for v, public in peers.items():
+        mask = pair_mask(suite, parameters, chunk, (me, v), own.masking, public)
+        (added if me < v else subtracted).append(mask)
+    suite.prg.add_masks(y, added, subtracted, parameters.bits)
 
 
 class Channel:
     """One direction of the encrypted channel between two clients, for the one message it carries."""
 
     def __init__(
-        self, parameters: Parameters, sender: ClientId, receiver: ClientId, keys: Sequence[bytes], shared: bytes
+        self,
+        suite: Suite,
+        parameters: Parameters,
+        sender: ClientId,
+        receiver: ClientId,
+        keys: Sequence[bytes],
+        shared: bytes,
     ) -> None:
+        self._cipher = cipher = suite.cipher
         label = kdf.label("shares", parameters.round, 0, sender, receiver)
         derived = kdf.derive(shared, label, parameters.digest, cipher.KEY_BYTES + cipher.NONCE_BYTES)
         self._key, self._nonce = derived[: cipher.KEY_BYTES], derived[cipher.KEY_BYTES :]
@@ -47,11 +76,11 @@ class Channel:
 
     def encrypt(self, plaintext: bytes) -> bytes:
         """Encrypt the message, bound to round, sender, receiver, parameters and the keys of both."""
-        return cipher.encrypt(self._key, self._nonce, plaintext, self._bound)
+        return self._cipher.encrypt(self._key, self._nonce, plaintext, self._bound)
 
     def decrypt(self, ciphertext: bytes) -> bytes:
         """Decrypt the message, or raise `DecryptionFailed`."""
-        return cipher.decrypt(self._key, self._nonce, ciphertext, self._bound)
+        return self._cipher.decrypt(self._key, self._nonce, ciphertext, self._bound)
 
 
 def commitment(parameters: Parameters, chunk: int, client: ClientId, use: str, index: int, secret: bytes) -> bytes:

@@ -3,6 +3,8 @@
 Sets of clients are bitmaps over sorted U; shares, keys and hashes are concatenated in the order of sorted ids.
 """
 
+from typing import ClassVar
+
 import msgspec
 
 from dordis.protocol import Message
@@ -53,6 +55,19 @@ class SharesDelivered(Message, frozen=True):
     """The shares are open; `accused` is the set of senders whose ciphertext is not."""
 
     accused: bytes
+
+
+class PrepareInput(Message, frozen=True):
+    """Stage 2, per chunk, ahead of the upload: mask your input and keep it."""
+
+    ahead: ClassVar[bool] = True
+    chunk: int
+
+
+class InputReady(Message, frozen=True):
+    """The masked input can be uploaded at once."""
+
+    chunk: int
 
 
 class CollectInput(Message, frozen=True):
@@ -119,6 +134,7 @@ REPLIES: dict[type[Message], type[Message]] = {
     AdvertiseKeys: Advertisement,
     ShareKeys: EncryptedShares,
     DeliverShares: SharesDelivered,
+    PrepareInput: InputReady,
     CollectInput: MaskedInput,
     Agree: Agreement,
     Unmask: Unmasking,

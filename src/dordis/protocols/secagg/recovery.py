@@ -3,10 +3,11 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from dordis.crypto import prg, sharing
+from dordis.crypto.suite import Shares, Suite
 from dordis.errors import SharingError, TooFewClients, Unrecoverable
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
@@ -22,9 +23,9 @@ class Held:
     """The shares that one client disclosed, of shape (dealers, secrets of each, 9)."""
 
     dealers: tuple[ClientId, ...]
-    shares: sharing.Shares = field(repr=False)
+    shares: Shares = field(repr=False)
 
-    def of(self, dealers: Sequence[ClientId]) -> sharing.Shares:
+    def of(self, dealers: Sequence[ClientId]) -> Shares:
         """Return the shares of some dealers, in their order."""
         if tuple(dealers) == self.dealers:
             return self.shares
@@ -41,6 +42,7 @@ class Recovered:
 
 
 def recover(
+    suite: Suite,
     parameters: Parameters,
     held: Mapping[ClientId, Held],
     dealers: Sequence[ClientId],
@@ -54,7 +56,7 @@ def recover(
     blame: set[tuple[int, int]] = set()
     for holders, group in _by_holders(parameters, held, dealers).items():
         shares = np.concatenate([held[v].of(group)[None] for v in holders])[:, :, 0]
-        found, wrong = _combine(parameters, holders, group, shares)
+        found, wrong = _combine(suite, parameters, holders, group, shares)
         for dealer, secret in zip(group, found, strict=True):
             if not is_right(dealer, secret):
                 raise Unrecoverable(f"client {dealer} shared other secrets than it promised", _pairs(dealer, holders))
@@ -80,10 +82,10 @@ def _by_holders(
 
 
 def _combine(
-    parameters: Parameters, holders: Sequence[ClientId], dealers: Sequence[ClientId], shares: sharing.Shares
+    suite: Suite, parameters: Parameters, holders: Sequence[ClientId], dealers: Sequence[ClientId], shares: Shares
 ) -> tuple[tuple[bytes, ...], Pairs]:
     """Rebuild a secret for each dealer from shares of shape (holders, dealers, 9)."""
-    interpolation = sharing.Interpolation([parameters.point(v) for v in holders], parameters.threshold)
+    interpolation = suite.sharing.Interpolation([parameters.point(v) for v in holders], parameters.threshold)
     try:
         recovered = interpolation.combine_robust(shares)
     except SharingError as error:
@@ -98,6 +100,7 @@ def _combine(
 
 
 def recover_some(
+    suite: Suite,
     parameters: Parameters,
     held: Mapping[ClientId, Held],
     dealer: ClientId,
@@ -110,7 +113,7 @@ def recover_some(
         return {}, frozenset()
     shares = np.concatenate([held[v].of([dealer]) for v in holders])
     try:
-        seeds, blame = _combine(parameters, holders, [dealer] * len(components), shares)
+        seeds, blame = _combine(suite, parameters, holders, [dealer] * len(components), shares)
     except Unrecoverable as failure:
         return {}, failure.blame
     found = {k: seed for k, seed in zip(components, seeds, strict=True) if is_right(k, seed)}
@@ -118,6 +121,7 @@ def recover_some(
 
 
 def remove_masks(
+    suite: Suite,
     total: Vector,
     parameters: Parameters,
     chunk: int,
@@ -129,13 +133,13 @@ def remove_masks(
 
     `survivors` gives the public masking key of each member of U3.
     """
-    added: list[prg.Stream] = []
-    subtracted = [masking.self_mask(parameters, chunk, u, seed) for u, seed in self_masks.items()]
+    added: list[Any] = []
+    subtracted = [masking.self_mask(suite, parameters, chunk, u, seed) for u, seed in self_masks.items()]
     for lost, private in lost_keys.items():
         for u in sorted(parameters.neighbourhoods[lost] & survivors.keys()):
-            mask = masking.pair_mask(parameters, chunk, (u, lost), private, survivors[u])
+            mask = masking.pair_mask(suite, parameters, chunk, (u, lost), private, survivors[u])
             (subtracted if u < lost else added).append(mask)
-    prg.add_masks(total, added, subtracted, parameters.bits)
+    suite.prg.add_masks(total, added, subtracted, parameters.bits)
 
 
 def _pairs(dealer: ClientId, holders: Sequence[ClientId]) -> Pairs:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from dordis.crypto.suite import DEFAULT, Suite
 from dordis.protocol import ClientId, ProtocolServer, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.parameters import Parameters
@@ -14,14 +15,18 @@ class SecAggServer(ProtocolServer[tuple[ChunkOutput, ...]]):
     """A whole round: set-up, then the chunks one after the other.
 
     `proofs` shows that the clients were selected; the `registry` lets the server leave out forged signatures, which
-    clients would refuse.
+    clients would refuse.  The `suite` is the clients' own.
     """
 
     def __init__(
-        self, parameters: Parameters, registry: Registry | None = None, proofs: Mapping[ClientId, bytes] | None = None
+        self,
+        parameters: Parameters,
+        registry: Registry | None = None,
+        proofs: Mapping[ClientId, bytes] | None = None,
+        suite: Suite = DEFAULT,
     ) -> None:
         rules.check(parameters)
-        self.setup = SetupServer(parameters, registry or {}, proofs or {})
+        self.setup = SetupServer(parameters, registry or {}, proofs or {}, suite)
         self.chunks = [ChunkServer(self.setup, chunk) for chunk in range(len(parameters.chunks))]
 
     @property

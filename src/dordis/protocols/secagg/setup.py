@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dordis.crypto import cipher, sharing
+from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, Unrecoverable
 from dordis.protocol import ClientId, Flow, ProtocolServer, Resource, Step
 from dordis.protocols.parameters import Parameters
@@ -24,8 +24,11 @@ from dordis.protocols.secagg.statements import Registry
 class SetupServer(ProtocolServer[None]):
     """Stages 0 and 1, once a round: keys are advertised, secrets shared, U2 is closed."""
 
-    def __init__(self, parameters: Parameters, registry: Registry, proofs: Mapping[ClientId, bytes]) -> None:
+    def __init__(
+        self, parameters: Parameters, registry: Registry, proofs: Mapping[ClientId, bytes], suite: Suite
+    ) -> None:
         self.parameters = parameters
+        self.suite = suite
         self.registry = registry
         self._proofs = proofs
         self.keys: dict[ClientId, Advertisement] = {}
@@ -53,9 +56,9 @@ class SetupServer(ProtocolServer[None]):
         ensure_enough(self.parameters, "AdvertiseKeys", self.keys)
 
     def _checked_keys(self, u: ClientId, reply: Advertisement) -> Advertisement:
-        checks.check_keys_well_formed({u: reply}, self.parameters)
+        checks.check_keys_well_formed({u: reply}, self.parameters, self.suite)
         if self.parameters.is_malicious:
-            checks.check_keys_signed({u: reply}, self.parameters, self.registry)
+            checks.check_keys_signed({u: reply}, self.parameters, self.registry, self.suite)
         checks.check_keys_distinct({u: reply}, self.parameters)
         keys = {reply.channel, *split(reply.masking, KEY_BYTES, len(self.parameters.chunks))}
         if not keys.isdisjoint(self._seen):  # whoever comes second has copied
@@ -73,10 +76,11 @@ class SetupServer(ProtocolServer[None]):
         peers = (self.keys.keys() & self.parameters.neighbourhoods[u]) - {u}
         checks.check_delivered(reply.ciphertexts.keys(), peers)
         if self.parameters.is_malicious:
-            statements.verify(self.registry, u, statements.shares(self.parameters, u, reply), reply.signature)
+            statement = statements.shares(self.parameters, u, reply)
+            statements.verify(self.suite, self.registry, u, statement, reply.signature)
         shared, chunks = Escrow(self.parameters, 0).shared, len(self.parameters.chunks)
         split(reply.commitments, KEY_BYTES, (shared - 1) * chunks)
-        if any(len(sent) != sealed_size(shared * chunks) for sent in reply.ciphertexts.values()):
+        if any(len(sent) != sealed_size(self.suite, shared * chunks) for sent in reply.ciphertexts.values()):
             raise ProtocolError("a ciphertext has the wrong length")
         return reply
 
@@ -115,6 +119,6 @@ class SetupServer(ProtocolServer[None]):
         return split(own, KEY_BYTES, size // KEY_BYTES)
 
 
-def sealed_size(shares: int) -> int:
+def sealed_size(suite: Suite, shares: int) -> int:
     """Return the length of a ciphertext that holds so many shares."""
-    return shares * sharing.SHARE_BYTES + cipher.TAG_BYTES
+    return shares * suite.sharing.SHARE_BYTES + suite.cipher.TAG_BYTES

@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Mapping
 
-from dordis.crypto import signature
-from dordis.errors import CryptoError, ProtocolError
+from dordis.crypto.suite import Suite
+from dordis.errors import ProtocolError
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg.messages import Advertisement, EncryptedShares
@@ -31,20 +31,11 @@ def survivors(parameters: Parameters, chunk: int, bitmap: bytes) -> bytes:
     return _statement(b"survivors", parameters, _id(chunk), bitmap)
 
 
-def verify(registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> None:
+def verify(suite: Suite, registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> None:
     """Check a client's signature; a client that is not registered can sign nothing."""
     if u not in registry:
         raise ProtocolError(f"client {u} is not in the registry")
-    signature.verify(registry[u], statement, signed)
-
-
-def is_signed(registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> bool:
-    """Tell whether a signature verifies, where the server leaves out those that do not."""
-    try:
-        verify(registry, u, statement, signed)
-    except (CryptoError, ProtocolError):
-        return False
-    return True
+    suite.signature.verify(registry[u], statement, signed)
 
 
 def _statement(tag: bytes, parameters: Parameters, *parts: bytes) -> bytes:

@@ -1,0 +1,181 @@
+"""What follows the sum of a chunk: it is dispatched to the clients, which decode it and keep it.
+
+It knows nothing of how the sum was made.  Nothing here is secret, no answer says anything about its sender, and whoever
+is lost on the way harms nobody.
+"""
+
+from collections.abc import Callable, Collection, MutableMapping, Sequence
+from typing import Any
+
+from dordis.errors import InputError, ProtocolError
+from dordis.kernels.packing import pack, unpack
+from dordis.protocol import (
+    ClientId,
+    ClientState,
+    Flow,
+    Journal,
+    MemoryJournal,
+    Message,
+    On,
+    ProtocolClient,
+    ProtocolServer,
+    Resource,
+    Step,
+)
+from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP, Summed, check_by_chunk
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg.collecting import collect
+
+
+class Dispatch(Message, frozen=True):
+    """Per chunk: this is the sum, b bits a coordinate, over so many survivors."""
+
+    chunk: int
+    survivors: int
+    vector: bytes
+
+
+class Received(Message, frozen=True):
+    """The sum has come."""
+
+    chunk: int
+
+
+class Store(Message, frozen=True):
+    """Per chunk: decode the sum and keep it."""
+
+    chunk: int
+
+
+class Stored(Message, frozen=True):
+    """It is decoded and kept."""
+
+    chunk: int
+
+
+REPLIES: dict[type[Message], type[Message]] = {Dispatch: Received, Store: Stored}
+"""Which reply answers which request."""
+
+
+class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
+    """The last two steps of a chunk; its output is who has stored it.
+
+    `summed` and `receivers` are asked when the steps before have run.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        chunk: int,
+        summed: Callable[[], Summed],
+        receivers: Callable[[], Collection[ClientId]],
+    ) -> None:
+        self.parameters, self.chunk = parameters, chunk
+        self._summed, self._receivers = summed, receivers
+        self.received: tuple[ClientId, ...] = ()
+        self.stored: tuple[ClientId, ...] = ()
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps in order."""
+        return Step(self.dispatch, Resource.NETWORK), Step(self.store, Resource.CLIENT)
+
+    def output(self) -> tuple[ClientId, ...]:
+        """Return who has stored the chunk."""
+        return self.stored
+
+    def dispatch(self) -> Flow:
+        """Send the sum to everyone who is to have it."""
+        receivers = self._receivers()
+        if not receivers:
+            return
+        summed = self._summed()
+        vector = pack(summed.total, self.parameters.bits).tobytes()
+        replies = yield dict.fromkeys(receivers, Dispatch(self.chunk, len(summed.survivors), vector))
+        self.received = tuple(collect(receivers, Received, replies, self._checked))
+
+    def store(self) -> Flow:
+        """Have it decoded by those who received it."""
+        if not self.received:
+            return
+        replies = yield dict.fromkeys(self.received, Store(self.chunk))
+        self.stored = tuple(collect(self.received, Stored, replies, self._checked))
+
+    def _checked(self, u: ClientId, reply: Received | Stored) -> None:
+        if reply.chunk != self.chunk:
+            raise ProtocolError("the reply is for another chunk")
+
+
+class DeliveryClient(ProtocolClient[ClientState]):
+    """Receive the chunks of one round in any order; `aggregate` is there when all are stored.
+
+    `kept` takes what was received: a dictionary, or something on disk for a client that is to be restored.
+    """
+
+    def __init__(
+        self,
+        private: DistributedDP,
+        journal: Journal | None = None,
+        state: ClientState | None = None,
+        kept: MutableMapping[int, Dispatch] | None = None,
+    ) -> None:
+        if state is not None and (journal is None or kept is None):
+            raise InputError("a client is restored together with its journal and with what it kept")
+        check_by_chunk(private.mechanism)
+        super().__init__(state or ClientState(), MemoryJournal() if journal is None else journal)
+        self._private = private
+        self._kept: MutableMapping[int, Dispatch] = {} if kept is None else kept
+        self._decoded: dict[int, DecodedChunk] = {}  # made from what is kept
+        self._aggregate: Aggregate | None = None
+
+    @property
+    def setup(self) -> Sequence[On[Any]]:
+        """Return nothing: there is no set-up."""
+        return ()
+
+    @property
+    def routine(self) -> Sequence[On[Any]]:
+        """Return the two requests of every chunk."""
+        return On(Dispatch, Received, self.receive), On(Store, Stored, self.store)
+
+    @property
+    def chunks(self) -> int:
+        """Return m."""
+        return len(self._private.parameters.chunks)
+
+    @property
+    def aggregate(self) -> Aggregate | None:
+        """Return the decoded sum of the round and its mean, or None as long as a chunk is missing."""
+        if self._aggregate is None and self._is_complete:
+            chunks = range(self.chunks)
+            self._aggregate = self._private.assemble([self._decoded.get(k) or self._decode(k) for k in chunks])
+            self._decoded.clear()
+        return self._aggregate
+
+    @property
+    def _is_complete(self) -> bool:
+        return all(self.state.passed.get(chunk) == len(self.routine) for chunk in range(self.chunks))
+
+    def receive(self, request: Dispatch) -> Received:
+        """Take the sum of a chunk."""
+        check_counted(request.survivors, self._private.parameters)
+        self._kept[request.chunk] = request
+        return Received(request.chunk)
+
+    def store(self, request: Store) -> Stored:
+        """Decode it."""
+        self._decoded[request.chunk] = self._decode(request.chunk)
+        return Stored(request.chunk)
+
+    def _decode(self, chunk: int) -> DecodedChunk:
+        parameters, kept = self._private.parameters, self._kept[chunk]
+        span = parameters.chunks[chunk]
+        total = unpack(kept.vector, parameters.bits, span.stop - span.start)
+        return self._private.decode_chunk(chunk, total, kept.survivors)
+
+
+def check_counted(survivors: int, parameters: Parameters) -> None:
+    """A sum is over n - T to n clients: divided by fewer, it would be a mean that is too large."""
+    n = len(parameters.clients)
+    if not max(1, n - parameters.tolerance) <= survivors <= n:
+        raise ProtocolError(f"a sum of this round is not over {survivors} clients")

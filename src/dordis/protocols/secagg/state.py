@@ -1,0 +1,46 @@
+"""What a SecAgg client remembers between requests: its own secrets for each chunk, and what it holds of others."""
+
+import msgspec
+
+from dordis.protocol import ClientState
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg.messages import Advertisement
+
+
+class Secrets(msgspec.Struct, frozen=True):
+    """A client's own secrets for one chunk."""
+
+    masking: bytes
+    """s_u^SK: private key of the pairwise masks; shared."""
+    self_mask: bytes
+    """b_u: seed of the self-mask; shared."""
+    token: bytes
+    """Shown with the upload; whoever knows it vouches for the upload."""
+    base: tuple[bytes, ...]
+    """g_0: seeds of noise that stays; shared with nobody."""
+    removable: tuple[bytes, ...]
+    """g_1, g_2, ..: seeds of noise that may have to go; shared."""
+
+    def __repr__(self) -> str:
+        return "<Secrets>"
+
+    @property
+    def shared(self) -> tuple[bytes, ...]:
+        """Return what is shared, in the order in which it is shared."""
+        return (self.masking, self.self_mask, *self.removable)
+
+
+class SecAggState(ClientState):
+    """What a SecAgg client remembers: parameters, its secrets, peers' keys, the shares it holds, and each U3."""
+
+    parameters: Parameters | None = None
+    channel: bytes = b""
+    secrets: dict[int, Secrets] = msgspec.field(default_factory=dict)
+    advertisements: dict[int, Advertisement] = msgspec.field(default_factory=dict)
+    own_shares: bytes = b""
+    shares: dict[int, bytes] = msgspec.field(default_factory=dict)
+    members: bytes = b""
+    accused: bool = False
+    survivors: dict[int, bytes] = msgspec.field(default_factory=dict)
+
+    __repr__ = ClientState.__repr__

@@ -1,0 +1,218 @@
+"""A sum reaches the clients, which decode it as the server does; whoever is lost, or answers wrongly, harms nobody."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+
+from dordis import drive
+from dordis.errors import Aborted, InputError, ParametersRefused, ProtocolError, UnexpectedRequest
+from dordis.kernels.packing import pack
+from dordis.privacy.encoding import Grid
+from dordis.privacy.gaussian import CentralGaussian
+from dordis.privacy.mechanism import NoMechanism
+from dordis.protocol import MemoryJournal, Resource
+from dordis.protocols.delivery import (
+    REPLIES,
+    DeliveryClient,
+    DeliveryServer,
+    Dispatch,
+    Received,
+    Store,
+    Stored,
+)
+from dordis.protocols.distributed_dp import ChunkSum, DistributedDP, encoding_of
+from dordis.protocols.parameters import agree_on
+from dordis.simulation.exchange import LocalExchange
+
+DIM, BLOCK, BITS = 50, 8, 20
+N, T = 6, 2
+GRID = Grid(DIM, BLOCK, 100.0, BITS)
+
+
+def agreed(mechanism):
+    return agree_on(
+        run=bytes(32), index=0, clients=range(N), threshold=4, tolerance=T, bits=BITS, ends=[16, 40, 56],
+        encoding=encoding_of(mechanism, bytes(range(32))),
+    )  # fmt: skip
+
+
+P = agreed(NoMechanism(GRID))
+DP = DistributedDP.of(P, DIM)
+WHOLE = np.random.default_rng(3).integers(0, 2**BITS, P.dim, dtype=np.uint32)
+SUMS = [ChunkSum(WHOLE[span], P.clients[:count]) for span, count in zip(P.chunks, (N, N - 1, N - T), strict=True)]
+EXPECTED = DP.decode(SUMS)
+
+
+def dispatch(chunk, **changes):
+    fields = {"survivors": len(SUMS[chunk].survivors), "vector": pack(SUMS[chunk].total, BITS).tobytes()}
+    return Dispatch(chunk, **(fields | changes))
+
+
+def finished(client):
+    for chunk in (1, 2, 0):
+        client.handle(dispatch(chunk))
+    for chunk in (2, 0, 1):
+        client.handle(Store(chunk))
+    return client
+
+
+def servers(receivers=P.clients):
+    return [DeliveryServer(P, chunk, lambda k=chunk: SUMS[k], lambda: receivers) for chunk in range(3)]
+
+
+def listed(*losses):
+    return lambda u, request: (u, type(request), request.chunk) in losses
+
+
+def check_aggregate(aggregate):
+    assert np.array_equal(aggregate.total, EXPECTED.total)
+    assert np.array_equal(aggregate.mean, EXPECTED.mean)
+    assert aggregate.survivors == EXPECTED.survivors == (N, N - 1, N - T)
+
+
+def test_the_aggregate_is_there_when_all_chunks_are_stored_in_whatever_order():
+    client = DeliveryClient(DP)
+    for chunk in (2, 0, 1):
+        assert client.aggregate is None
+        assert client.handle(dispatch(chunk)) == Received(chunk)
+    for chunk in (1, 2, 0):
+        assert client.aggregate is None
+        assert client.handle(Store(chunk)) == Stored(chunk)
+    check_aggregate(client.aggregate)
+
+
+def test_it_stays_when_the_client_has_left():
+    client = finished(DeliveryClient(DP))
+    check_aggregate(client.aggregate)
+    client.close()
+    check_aggregate(client.aggregate)
+
+
+def test_chunks_decoded_one_by_one_are_what_the_whole_is():
+    decoded = [DP.decode_chunk(k, each.total, len(each.survivors)) for k, each in enumerate(SUMS)]
+    check_aggregate(DP.assemble(decoded))
+    with pytest.raises(InputError, match="3 chunks, not 2"):
+        DP.assemble(decoded[:2])
+    with pytest.raises(InputError, match="16 coordinates, not 24"):
+        DP.decode_chunk(0, SUMS[1].total, N)
+
+
+def test_a_mechanism_with_noise_at_the_end_is_not_delivered_without_it():
+    mechanism = CentralGaussian(GRID, clip=1.0, sensitivity=10**6, sigma=1.0)
+    private = DistributedDP(agreed(mechanism), mechanism)
+    with pytest.raises(ParametersRefused, match="whole vectors only"):
+        private.decode_chunk(0, SUMS[0].total, N)
+    with pytest.raises(ParametersRefused, match="whole vectors only"):
+        DeliveryClient(private)
+
+
+# The client's order
+
+
+def test_the_same_request_gets_the_same_answer():
+    client = DeliveryClient(DP)
+    for request in (dispatch(0), dispatch(0), Store(0), Store(0), dispatch(0)):
+        assert client.handle(request).chunk == 0
+
+
+def test_storing_what_has_not_come_is_refused():
+    client = DeliveryClient(DP)
+    with pytest.raises(UnexpectedRequest, match="turn"):
+        client.handle(Store(0))
+    with pytest.raises(Aborted):
+        client.handle(dispatch(0))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_another_sum_of_the_same_chunk_is_refused(stored):
+    client = DeliveryClient(DP)
+    client.handle(dispatch(0))
+    if stored:
+        client.handle(Store(0))
+    with pytest.raises(UnexpectedRequest, match="another request"):
+        client.handle(dispatch(0, vector=pack(SUMS[0].total ^ 1, BITS).tobytes()))
+
+
+@pytest.mark.parametrize("survivors", [-1, 0, 1, N - T - 1, N + 1])
+def test_a_sum_over_fewer_or_more_clients_than_can_be_is_refused(survivors):
+    with pytest.raises(ProtocolError, match="not over"):
+        DeliveryClient(DP).handle(dispatch(0, survivors=survivors))
+
+
+@pytest.mark.parametrize("chunk", [-1, 3])
+def test_a_chunk_that_does_not_exist_is_refused(chunk):
+    with pytest.raises(UnexpectedRequest):
+        DeliveryClient(DP).handle(Dispatch(chunk, N, b""))
+
+
+def test_a_malformed_sum_is_refused():
+    client = DeliveryClient(DP)
+    client.handle(dispatch(0, vector=b"short"))
+    with pytest.raises(InputError, match="bytes"):
+        client.handle(Store(0))
+
+
+@pytest.mark.parametrize("answered", range(7))
+def test_a_restored_client_goes_on_with_what_it_kept(answered):
+    journal, kept = MemoryJournal(), {}
+    first = DeliveryClient(DP, journal, kept=kept)
+    requests = [dispatch(0), Store(0), dispatch(1), dispatch(2), Store(2), Store(1)]
+    for request in requests[:answered]:
+        first.handle(request)
+    second = DeliveryClient(DP, journal, deepcopy(first.state), kept)
+    for request in requests:
+        second.handle(request)
+    check_aggregate(second.aggregate)
+
+
+def test_a_client_is_not_restored_without_its_journal_and_what_it_kept():
+    for given in ({"journal": MemoryJournal()}, {"kept": {}}):
+        with pytest.raises(InputError, match="journal"):
+            DeliveryClient(DP, state=DeliveryClient(DP).state, **given)
+
+
+# The server
+
+
+def test_the_steps_keep_the_network_and_then_the_clients_busy():
+    assert [step.resource for step in servers()[0].workflow] == [Resource.NETWORK, Resource.CLIENT]
+
+
+def test_everybody_gets_any_sum():
+    clients = {u: DeliveryClient(DP) for u in P.clients}
+    for server in servers():
+        assert drive.run(server, LocalExchange(clients, REPLIES)) == P.clients
+    for client in clients.values():
+        check_aggregate(client.aggregate)
+
+
+def test_whoever_is_lost_is_not_asked_to_store_and_harms_nobody():
+    clients = {u: DeliveryClient(DP) for u in P.clients}
+    exchange = LocalExchange(clients, REPLIES, listed((0, Dispatch, 0), (1, Store, 1)), listed((2, Dispatch, 0)))
+    stored = [drive.run(server, exchange) for server in servers()]
+    assert stored == [(1, 3, 4, 5), (0, 2, 3, 4, 5), P.clients]
+    assert not exchange.errors
+    assert [u for u, client in clients.items() if client.aggregate is None] == [0, 1, 2]
+
+
+def test_all_may_be_lost():
+    assert drive.run(servers()[0], LocalExchange({}, REPLIES)) == ()
+
+
+def test_nothing_is_sent_where_nobody_is_to_have_it():
+    def exchange(requests):
+        raise AssertionError
+
+    assert drive.run(servers(receivers=())[0], exchange) == ()
+
+
+def test_a_reply_for_another_chunk_or_from_elsewhere_does_not_count():
+    def exchange(requests):
+        kind = REPLIES[type(next(iter(requests.values())))]
+        yield 0, kind(1)
+        yield 99, kind(0)
+        yield 1, AssertionError()
+        yield 2, kind(0)
+
+    assert drive.run(servers()[0], exchange) == (2,)
