@@ -20,8 +20,8 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
 	  printf '%-20s %s\n' "$$name" "$$text"; done
 
-demo: $(ANY)  ## compute a private mean over 50 simulated clients
-	@$(BIN)/dordis demo
+demo: $(ANY)  ## train a model privately over 100 simulated clients, and write a report
+	@$(BIN)/dordis run
 
 test: $(DEV)  ## run the tests
 	$(BIN)/python -m pytest -n 2

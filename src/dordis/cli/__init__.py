@@ -14,7 +14,7 @@ from dordis import __version__
 from dordis.errors import DordisError
 
 # Plain tracebacks, because pretty ones may print local variables, and those may be secrets.
-app = typer.Typer(name="dordis", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(name="dordis", add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 reproduce = typer.Typer(help="Reproduce figures of the paper.", rich_markup_mode=None)
 app.add_typer(reproduce, name="reproduce")
 ledger = typer.Typer(help="Look into the privacy ledger of a run.", rich_markup_mode=None)
@@ -51,6 +51,65 @@ def _dordis(
     ] = False,
 ) -> None:
     """Federated learning with distributed differential privacy that survives client dropout."""
+
+
+@app.command("run")
+def _run(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; the embedded one if not given.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="An embedded configuration by name, below the file's.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="Override a setting: -c privacy.epsilon=3.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell plan, bytes and time, and run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a model, or compute another mean, privately over simulated clients."""
+    from dordis.cli.run import run
+
+    run(config, preset, setting or (), resume, dry_run, as_json)
+
+
+@app.command("report")
+def _report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs; several are compared.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write: into the run, or here if there are several.")
+    ] = None,
+    figures: Annotated[
+        bool, typer.Option("--figures", help="Write every chart as SVG and the tables as CSV, too.")
+    ] = False,
+    png: Annotated[
+        bool, typer.Option("--png", help="The same, and every chart as PNG: needs the extra 'plots'.")
+    ] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+) -> None:
+    """Write what runs did, and what they prove about privacy, as one HTML page."""
+    from dordis.cli.report import report
+
+    report(runs, output, figures=figures, png=png, show=show)
+
+
+@app.command("init")
+def _init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("dordis.toml"),
+    preset: Annotated[str, typer.Option(help="Which embedded configuration to begin with.")] = "digits",
+) -> None:
+    """Write a configuration with every setting explained, to be edited."""
+    from dordis.cli.init import init
+
+    init(path, preset)
+
+
+@app.command("doctor")
+def _doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False) -> None:
+    """Look at this machine: versions, kernels, speed, and what is missing; the exit code is 1 if something is."""
+    from dordis.cli.doctor import doctor
+
+    if not doctor(as_json):
+        raise typer.Exit(1)
 
 
 @app.command("demo")

@@ -164,6 +164,14 @@ class Round:
         """Return the word for it."""
         return "cancelled" if self.cancelled else "completed" if self.facts else "reserved"
 
+    @property
+    def charged(self) -> tuple[int, ...]:
+        """Return who pays for it: whoever may be in a sum that was opened."""
+        if self.cancelled:
+            return ()
+        absent = set(self.charge.clients).intersection(*(fact.dropped for fact in self.facts)) if self.facts else ()
+        return tuple(u for u in self.charge.clients if u not in absent)
+
 
 class Account:
     """Add up what every client has spent; a rule that is broken raises `InputError` and changes nothing."""
@@ -199,10 +207,8 @@ class Account:
         self.check_completable(index, facts)
         charge = self.rounds[index].charge
         self.rounds[index] = Round(charge, tuple(facts))
-        absent = set(charge.clients).intersection(*(fact.dropped for fact in facts))
         self._count(charge.clients, charge.costs(), -1)
-        present = [u for u in charge.clients if u not in absent]
-        self._count(present, charge.costs([fact.charged for fact in facts]), 1)
+        self._count(self.rounds[index].charged, charge.costs([fact.charged for fact in facts]), 1)
 
     def check_open(self, index: int) -> Round:
         """The round is reserved, and neither completed nor cancelled; return it."""

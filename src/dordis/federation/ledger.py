@@ -118,10 +118,10 @@ class Ledger:
             return self._book.read(tail.read()).rounds.get(index)
 
     def attended(self) -> dict[int, tuple[int, ...]]:
-        """Return the clients of every round that was ever reserved, by its index."""
+        """Return who was charged in every round that was ever reserved, by its index."""
         with self._lines.locked() as tail:
             found = self._book.read(tail.read()).rounds
-            return {index: found[index].charge.clients for index in sorted(found)}
+            return {index: found[index].charged for index in sorted(found)}
 
     def last_index(self) -> int:
         """Return the largest index that was ever reserved, or -1."""

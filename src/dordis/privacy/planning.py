@@ -31,7 +31,8 @@ class Setting:
 
     `bits` of None are chosen.  `headroom` is k, the standard deviations of a coordinate that the ring holds.  What is
     None takes its default: delta min{N^-1.1, 10^-5}, the threshold a majority of honest clients, the tolerance
-    floor(0.8 (n - t)).  `one_block` rotates the vector at once, as the paper does.
+    floor(0.8 (n - t)), and the `reserve`, dropouts that the scheme `conservative` provides for, the tolerance.
+    `one_block` rotates the vector at once, as the paper does.
     """
 
     participation: Participation
@@ -44,6 +45,7 @@ class Setting:
     threshold: int | None = None
     tolerance: int | None = None
     colluders: int = 1
+    reserve: int | None = None
     one_block: bool = False
     orders: tuple[int, ...] = accounting.ORDERS
 
@@ -114,7 +116,8 @@ class Setting:
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
         """Divide a central variance into components, as another scheme would if one is given."""
         scheme = scheme or self.scheme
-        reserve = self.T if scheme is Scheme.CONSERVATIVE else 0
+        provided = self.T if self.reserve is None else self.reserve
+        reserve = provided if scheme is Scheme.CONSERVATIVE else 0
         return NoisePlan(scheme, self.clients, self.T, self.colluders, variance, reserve=reserve)
 
     @cached_property

@@ -1,0 +1,122 @@
+"""Models as functions of one flat vector of parameters: softmax regression, and a network with one hidden layer."""
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+
+import numpy as np
+
+from dordis.apps.learning.data import Labels
+from dordis.errors import InputError
+from dordis.privacy.skellam import Floats
+
+
+class Model(ABC):
+    """What a model has to tell; it holds no parameters itself.  Your own needs `dim`, `gradient` and `scores`."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Return how many parameters there are."""
+
+    def initial(self, rng: np.random.Generator) -> Floats:
+        """Return the parameters to begin with: zeros, unless the model needs something else."""
+        return np.zeros(self.dim)
+
+    @abstractmethod
+    def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
+        """Return the gradient of the mean loss on inputs (n, features); `offset` is added to the scores of each."""
+
+    @abstractmethod
+    def scores(self, parameters: Floats, x: Floats) -> Floats:
+        """Return the score of each class, (n, classes): the highest is what the model says."""
+
+    def evaluate(self, parameters: Floats, x: Floats, y: Labels) -> dict[str, float]:
+        """Return the accuracy and the mean loss."""
+        scores = self.scores(parameters, x)
+        likelihood = softmax(scores)[np.arange(y.size), y]
+        loss = -np.log(np.maximum(likelihood, np.finfo(np.float64).tiny)).mean()
+        return {"accuracy": float((scores.argmax(axis=1) == y).mean()), "loss": float(loss)}
+
+
+class Softmax(Model):
+    """Softmax regression: scores x W + b; the parameters are W, (features, classes), then b."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        self.features, self.classes = features, classes
+
+    @cached_property
+    def dim(self) -> int:
+        """Return (features + 1) classes."""
+        return (self.features + 1) * self.classes
+
+    def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
+        """Return x^T r and the sum of r, for the residuals r."""
+        r = residuals(self.scores(parameters, x) + offset, y)
+        found = np.empty(self.dim)
+        np.matmul(x.T, r, out=found[: -self.classes].reshape(self.features, self.classes))
+        np.add.reduce(r, axis=0, out=found[-self.classes :])
+        return found
+
+    def scores(self, parameters: Floats, x: Floats) -> Floats:
+        """Return x W + b."""
+        weights = parameters[: -self.classes].reshape(self.features, self.classes)
+        scores: Floats = x @ weights + parameters[-self.classes :]
+        return scores
+
+
+class Mlp(Model):
+    """A hidden layer of rectified units under a softmax: two affine maps, one after the other in the parameters."""
+
+    def __init__(self, features: int, classes: int, hidden: int = 32) -> None:
+        if hidden < 1:
+            raise InputError(f"a hidden layer has a unit or more, not {hidden}")
+        self.features, self.classes, self.hidden = features, classes, hidden
+        self._top = Softmax(hidden, classes)
+
+    @cached_property
+    def dim(self) -> int:
+        """Return the parameters of both layers."""
+        return (self.features + 1) * self.hidden + self._top.dim
+
+    def initial(self, rng: np.random.Generator) -> Floats:
+        """Draw the hidden layer's weights with variance 2 / features (He et al., 2015), the top's with 1 / hidden."""
+        found = np.zeros(self.dim)
+        below, above = self.features * self.hidden, self.hidden * self.classes
+        found[:below] = rng.normal(0, np.sqrt(2 / self.features), below)
+        found[-self._top.dim : -self.classes] = rng.normal(0, np.sqrt(1 / self.hidden), above)
+        return found
+
+    def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
+        """Go back through both layers."""
+        top, h = parameters[-self._top.dim :], self._units(parameters, x)
+        r = residuals(self._top.scores(top, h) + offset, y)
+        weights = top[: -self.classes].reshape(self.hidden, self.classes)
+        back = (r @ weights.T) * (h > 0)
+        return np.concatenate([(x.T @ back).ravel(), back.sum(axis=0), (h.T @ r).ravel(), r.sum(axis=0)])
+
+    def scores(self, parameters: Floats, x: Floats) -> Floats:
+        """Return the scores of the top layer."""
+        return self._top.scores(parameters[-self._top.dim :], self._units(parameters, x))
+
+    def _units(self, parameters: Floats, x: Floats) -> Floats:
+        """Return the outputs of the hidden layer."""
+        below = self.features * self.hidden
+        weights, bias = parameters[:below].reshape(self.features, self.hidden), parameters[below : below + self.hidden]
+        return np.maximum(x @ weights + bias, 0.0)
+
+
+def softmax(scores: Floats) -> Floats:
+    """Return the probabilities of the classes, row by row."""
+    # ufuncs as they are: on the few samples of a client most of the time goes into calls
+    found: Floats = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
+    np.exp(found, out=found)
+    found /= np.add.reduce(found, axis=1, keepdims=True)
+    return found
+
+
+def residuals(scores: Floats, y: Labels) -> Floats:
+    """Return the gradient of the mean cross entropy in the scores: (probability - indicator) / n."""
+    found = softmax(scores)
+    found[np.arange(y.size), y] -= 1.0
+    found /= y.size
+    return found

@@ -1,0 +1,84 @@
+"""Local training: gradient descent on one client's samples, and how far it went."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from dordis.apps.learning.data import Labels
+from dordis.apps.learning.models import Model
+from dordis.apps.learning.partition import Indices
+from dordis.errors import InputError
+from dordis.privacy.skellam import Floats
+
+_SMOOTHING = 0.01
+"""Samples that every label is given on top, so that one that a client lacks has a logarithm."""
+
+
+class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Say how a client trains; a `batch` of 0 is all of its samples at once.
+
+    `proximal` is mu of FedProx: it holds the client near the model of the round.  `balance` takes the client's own
+    frequencies of labels out of the loss, from not at all, 0, to wholly, 1: the client then learns what tells its
+    labels apart rather than how common they are with it (Menon et al., "Long-tail learning via logit adjustment",
+    2021).
+    """
+
+    epochs: int = 5
+    batch: int = 0
+    lr: float = 4.0
+    momentum: float = 0.0
+    proximal: float = 0.0
+    balance: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 0:
+            raise InputError("training takes an epoch or more, and batches of a sample or more (0: all at once)")
+        if not 0 < self.lr < math.inf or not 0 <= self.proximal < math.inf:
+            raise InputError("the learning rate is positive, the proximal term 0 or more, and both are finite")
+        if not 0 <= self.momentum < 1 or not 0 <= self.balance <= 1:
+            raise InputError("the momentum lies in 0..1, below 1, and the balance in 0..1")
+
+
+def train(
+    model: Model, start: Floats, x: Floats, y: Labels, classes: int, how: Training, seed: Sequence[int]
+) -> Floats:
+    """Return the update of a client: new parameters less `start`; zeros if it has no samples.
+
+    The order of samples comes from the seed, whole numbers from 0 on; all else is determined.
+    """
+    update, velocity = np.zeros(start.size), np.zeros(start.size)
+    offset = label_offset(y, classes, how.balance)
+    for batch in batches(y.size, how, seed):
+        slope = model.gradient(start + update, x[batch], y[batch], offset)
+        if how.proximal:
+            slope += how.proximal * update
+        if how.momentum:
+            velocity = slope = how.momentum * velocity + slope
+        update -= how.lr * slope
+    if not np.isfinite(update).all():
+        raise InputError(f"training diverged at a learning rate of {how.lr:g}: pass a lower one")
+    return update
+
+
+def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[slice | Indices]:
+    """Yield which samples each step takes: in every epoch each sample once."""
+    if not samples:
+        return
+    if not 0 < how.batch < samples:
+        for _ in range(how.epochs):
+            yield slice(None)
+        return
+    rng = np.random.default_rng(seed)
+    for _ in range(how.epochs):
+        yield from np.split(rng.permutation(samples), range(how.batch, samples, how.batch))
+
+
+def label_offset(y: Labels, classes: int, balance: float) -> Floats:
+    """Return what is added to the scores in the loss: `balance` times the logarithm of the labels' frequencies."""
+    if not balance:
+        return np.zeros(classes)
+    counts = np.bincount(y, minlength=classes) + _SMOOTHING
+    offset: Floats = balance * np.log(counts / counts.sum())
+    return offset

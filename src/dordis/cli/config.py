@@ -1,0 +1,115 @@
+"""Read a configuration: a preset, a TOML file, then single keys from the command line; every mistake is one line."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dordis.errors import InputError
+from dordis.simulation.config import Config
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
+_PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+
+
+def read(path: Path | None = None, preset: str | None = None, keys: Sequence[str] = ()) -> Config:
+    """Return the configuration; later sources override earlier ones, key by key."""
+    settings: dict[str, Any] = msgspec.to_builtins(Config())
+    if preset is not None:
+        settings = merged(settings, tomllib.loads(preset_text(preset)))
+    if path is not None:
+        settings = merged(settings, load(path))
+    for key in keys:
+        settings = merged(settings, assignment(key))
+    return config_of(settings)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the settings in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+
+
+def assignment(text: str) -> dict[str, Any]:
+    """Return the setting that `section.key=value` makes; a value that is no TOML value is a text.
+
+    >>> assignment("privacy.noise.kind=orig")
+    {'privacy': {'noise': {'kind': 'orig'}}}
+    """
+    key, equals, value = text.partition("=")
+    names = [name.strip() for name in key.split(".")]
+    if not equals or not all(names):
+        raise InputError(f"a setting is given as section.key=value, not as '{text}'")
+    try:
+        setting: Any = tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        setting = value.strip()
+    for name in reversed(names):
+        setting = {name: setting}
+    found: dict[str, Any] = setting
+    return found
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return both, the second over the first; another kind of strategy takes nothing over from the first."""
+    if "kind" in above and above["kind"] != below.get("kind"):
+        return above
+    result = dict(below)
+    for name, value in above.items():
+        known = result.get(name)
+        result[name] = merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return result
+
+
+def config_of(settings: dict[str, Any]) -> Config:
+    """Check settings key by key."""
+    try:
+        return msgspec.convert(settings, Config)
+    except msgspec.ValidationError as error:
+        raise InputError(explained(str(error))) from None
+
+
+def explained(error: str) -> str:
+    """Say which key is wrong and, if a name is nearly right, which one was meant."""
+    unknown = _UNKNOWN.fullmatch(error)
+    if unknown is None:
+        place = _PLACE.search(error)
+        return f"{place['path']}: {error[: place.start()]}" if place else error
+    field, path = unknown["field"], unknown["path"] or ""
+    known = fields(path)
+    near = difflib.get_close_matches(field, known, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}" if known else ""
+    whole = f"{path}.{field}" if path else field
+    return f"there is no setting '{whole}'" + (f": {hint}" if hint else "")
+
+
+def fields(path: str) -> list[str]:
+    """Return the keys of a section."""
+    value: Any = Config()
+    for name in filter(None, path.split(".")):
+        value = getattr(value, name, None)
+    return list(value.__struct_fields__) if isinstance(value, msgspec.Struct) else []
+
+
+def presets() -> dict[str, str]:
+    """Return the texts of all presets by name."""
+    folder = resources.files("dordis.cli").joinpath("presets")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
+
+
+def preset_text(name: str) -> str:
+    """Return the text of a preset."""
+    known = presets()
+    if name not in known:
+        raise InputError(f"there is no preset '{name}': there are {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,135 @@
+"""Look at this machine: versions, optional parts, whether the kernels work and how fast they are, what is missing."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import secrets
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dordis import __version__
+from dordis.crypto import agreement, prg, signature
+from dordis.privacy.noise import add_noise, noise
+
+NEEDED = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting", "aiohttp", "typer", "rich")
+EXTRAS = {"torch": "train torch models", "matplotlib": "PNG figures: pip install 'dordis[plots]'"}
+COORDINATES = 1 << 20
+REPEATS = 5
+KNOWN = [-8, -4, 12, -2]
+"""The first noise of the seed 0, 1, .. 31 at variance 100: the same on every machine."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; `ok` is None where there is nothing to judge."""
+
+    what: str
+    value: str
+    ok: bool | None = None
+
+
+def doctor(as_json: bool) -> bool:
+    """Print what was found; tell whether everything that dordis needs is in order."""
+    findings = [*system(), *packages(), *kernels(), *speeds(), disk()]
+    if as_json:
+        print(json.dumps([asdict(found) for found in findings]))
+    else:
+        table = Table("what", "value", "", title=f"dordis {__version__}")
+        for found in findings:
+            mark = {True: "[green]ok[/]", False: "[bold red]mend this[/]", None: ""}[found.ok]
+            table.add_row(escape(found.what), escape(found.value), mark)
+        Console(soft_wrap=True).print(table)
+    return all(found.ok is not False for found in findings)
+
+
+def system() -> list[Finding]:
+    """Look at the interpreter and the machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return [
+        Finding("Python", platform.python_version(), True),
+        Finding("system", f"{platform.system()} {platform.machine()}, {cores} cores"),
+    ]
+
+
+def packages() -> list[Finding]:
+    """Look for what is needed, and for what is optional."""
+    found = [Finding(name, version or "missing: install dordis again", bool(version)) for name, version in _versions()]
+    for module, purpose in EXTRAS.items():
+        present = importlib.util.find_spec(module) is not None
+        found.append(Finding(f"{module} (optional)", importlib.metadata.version(module) if present else purpose))
+    return found
+
+
+def _versions() -> list[tuple[str, str | None]]:
+    versions: list[tuple[str, str | None]] = []
+    for name in NEEDED:
+        try:
+            versions.append((name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            versions.append((name, None))
+    return versions
+
+
+def kernels() -> list[Finding]:
+    """Compile the kernels or load them from the cache, and compare the noise of a seed with a known answer."""
+    started = time.perf_counter()
+    first = noise(bytes(range(32)), Fraction(100), 4).tolist()
+    seconds = time.perf_counter() - started
+    return [
+        Finding("kernels", f"ready in {seconds:.1f} s", True),
+        Finding("noise of a seed", str(first), first == KNOWN),
+    ]
+
+
+def speeds() -> list[Finding]:
+    """Measure what rounds are made of."""
+    vector = np.zeros(COORDINATES, np.uint32)
+    streams = [prg.Stream.of(secrets.token_bytes(prg.STREAM_BYTES)) for _ in range(4)]
+    key, peer = agreement.generate(secrets.token_bytes), agreement.generate(secrets.token_bytes)
+    signing = signature.generate(secrets.token_bytes)
+    signed = signature.sign(signing, b"doctor")
+    masking = best(lambda: prg.add_masks(vector, streams, [], 20)) / (len(streams) * COORDINATES)
+    drawing = best(lambda: add_noise(vector, secrets.token_bytes(32), Fraction(1000))) / COORDINATES
+    agreeing = best(lambda: agreement.agree(key, agreement.public(peer)))
+    verifying = best(lambda: signature.verify(signature.public(signing), b"doctor", signed))
+    return [
+        Finding("masks", f"{masking * 1e9:.2f} ns a coordinate and key"),
+        Finding("noise", f"{drawing * 1e9:.2f} ns a sample"),
+        Finding("X25519 with public key", f"{agreeing * 1e6:.0f} us"),
+        Finding("Ed25519 verification with public key", f"{verifying * 1e6:.0f} us"),
+    ]
+
+
+def best(work: Callable[[], object]) -> float:
+    """Return the shortest of several runs, in seconds of this thread."""
+    times = []
+    for _ in range(REPEATS):
+        started = time.thread_time()
+        work()
+        times.append(time.thread_time() - started)
+    return min(times)
+
+
+def disk() -> Finding:
+    """See whether records can be written durably here."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
+            started = time.perf_counter()
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+            took = time.perf_counter() - started
+    except OSError as error:
+        return Finding("records", f"this folder cannot be written to: {error.strerror}", False)
+    return Finding("records", f"a durable write takes {took * 1e3:.1f} ms here", True)

@@ -1,0 +1,19 @@
+"""Begin a configuration: an embedded one, with its comments, as a file of one's own."""
+
+from pathlib import Path
+
+from dordis.cli.config import preset_text
+from dordis.errors import InputError
+
+
+def init(path: Path, preset: str) -> None:
+    """Write the file, unless there is one."""
+    text = preset_text(preset)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError(f"{path} is there already and is left alone: choose another name") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    print(f"wrote {path}; run it with: dordis run {path}")

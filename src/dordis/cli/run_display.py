@@ -1,0 +1,171 @@
+"""What `dordis run` shows: the rounds as they finish, what goes on now, and in the end what it came to."""
+
+from collections import deque
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from dordis.federation.records import Result as Outcome
+from dordis.federation.records import RoundRecord, load
+from dordis.federation.round import Finished
+from dordis.federation.strategy import name_of
+from dordis.simulation.job import Job, Run
+
+SHOWN = 10
+"""Rounds that are shown while a run goes on."""
+
+
+class Display:
+    """Show a run: live on a terminal, one line a round elsewhere, nothing if it is to be quiet."""
+
+    def __init__(self, job: Job, done: int, console: Console, quiet: bool) -> None:
+        self._job, self._console, self._quiet = job, console, quiet
+        self._rows: deque[Finished] = deque(maxlen=SHOWN)
+        self._stage = ""
+        self._progress = Progress(
+            TextColumn("rounds"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task("rounds", total=job.config.federation.rounds, completed=done)
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=8)
+
+    @property
+    def _is_live(self) -> bool:
+        return self._console.is_terminal and not self._quiet
+
+    def __enter__(self) -> "Display":
+        if not self._quiet:
+            self._console.print(headline(self._job))
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stage = ""
+        if self._is_live:
+            self._live.stop()
+
+    def stage(self, name: str) -> None:
+        """Take note of what begins."""
+        self._stage = name
+
+    def finished(self, finished: Finished) -> None:
+        """Take note of a finished round."""
+        self._rows.append(finished)
+        self._progress.update(self._task, completed=finished.record.number)
+        if not self._quiet and not self._is_live:
+            self._console.print(line(finished, self._job))
+
+    def note(self, text: str) -> None:
+        """Say something beside the rounds."""
+        if not self._quiet:
+            self._console.print(text)
+
+    def _render(self) -> RenderableType:
+        parts: list[RenderableType] = [self._table(), self._progress]
+        if self._rows:
+            parts.append(Text(stage_times(self._rows[-1].record), style="dim"))
+        parts.append(Text(f"now: {self._stage}" if self._stage else "", style="dim"))
+        return Group(*parts)
+
+    def _table(self) -> Table:
+        metric = next(iter(self._rows[-1].metrics.values), "metric") if self._rows else "metric"
+        table = Table("round", metric, "epsilon", "dropped out", "seconds", box=None, pad_edge=False)
+        for row in self._rows:
+            values = row.metrics.values
+            table.add_row(
+                str(row.record.number),
+                shown(metric, values[metric]) if metric in values else "",
+                spent(row.record, self._job),
+                dropouts(row.record),
+                f"{row.record.seconds:.2f}",
+            )
+        return table
+
+
+def headline(job: Job) -> str:
+    """Say in one line what runs."""
+    config, design = job.config, job.design
+    federation, protocol = config.federation, config.protocol
+    goal = f"epsilon {design.epsilon:g}, delta {design.delta:g}" if design.proves else "no privacy"
+    return (
+        f"{config.name}: {federation.clients} clients, {federation.per_round} a round, {federation.rounds} rounds; "
+        f"{name_of(config.privacy.noise)} noise, {goal}; {protocol.use} against a {protocol.mode} server, "
+        f"{config.simulation.fidelity} fidelity"
+    )
+
+
+def line(finished: Finished, job: Job) -> str:
+    """Say a round in one line."""
+    metrics = ", ".join(f"{name} {shown(name, value)}" for name, value in finished.metrics.values.items())
+    record = finished.record
+    parts = [metrics, f"epsilon {spent(record, job)}", f"dropped {dropouts(record)}", f"{record.seconds:.2f} s"]
+    return f"round {record.number}: " + "; ".join(part for part in parts if part)
+
+
+def shown(name: str, value: float) -> str:
+    """Write a metric for people."""
+    return f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"
+
+
+def spent(record: RoundRecord, job: Job) -> str:
+    """Write epsilon so far, of the budget."""
+    return "none" if record.epsilon is None else f"{record.epsilon:.2f} of {job.design.epsilon:g}"
+
+
+def dropouts(record: RoundRecord) -> str:
+    """Write how many dropped out, and where."""
+    counts = {stage: len(clients) for stage, clients in record.dropped.items()}
+    listed = ", ".join(f"{count} at {stage}" for stage, count in counts.items())
+    return f"{sum(counts.values())} of {len(record.clients)}" + (f" ({listed})" if listed else "")
+
+
+def stage_times(record: RoundRecord) -> str:
+    """Write the seconds of every stage of a round, the longest first."""
+    longest = sorted(record.stages.items(), key=lambda stage: -stage[1])[:6]
+    return "last round: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in longest)
+
+
+def summary(under_way: Run, result: Outcome) -> Table:
+    """Lay out what a run came to."""
+    run = load(under_way.records.path)
+    job = under_way.job
+    table = Table("what", "value", show_header=False, title=run.manifest.name)
+    for name, value in result.metrics.items():
+        table.add_row(name, shown(name, value))
+    budget = f" of {job.design.epsilon:g}" if job.design.proves else ""
+    proved = "nothing is proved" if result.epsilon is None else f"{result.epsilon:.3f}{budget} at {result.delta:g}"
+    table.add_row("epsilon, delta", proved)
+    ended = {"rounds": "all done", "budget": "the next one would pass the budget"}.get(result.stopped, result.stopped)
+    table.add_row("rounds", f"{result.rounds} of {run.manifest.rounds}, {ended}")
+    if run.rounds:
+        lost = sum(len(clients) for record in run.rounds for clients in record.dropped.values())
+        asked = sum(len(record.clients) for record in run.rounds)
+        table.add_row("dropped out", f"{lost} of {asked} ({lost / asked:.0%})")
+        kept = [record.left / record.wanted for record in run.rounds if record.left and record.wanted]
+        if kept:
+            table.add_row("noise left of wanted", f"{min(kept):.3f} to {max(kept):.3f}")
+        up = [record.up / len(record.clients) for record in run.rounds if record.up is not None]
+        if up:
+            table.add_row("upload of a client", f"{sum(up) / len(up) / 1e3:,.1f} kB a round")
+    table.add_row("seconds", f"{result.seconds:.1f}")
+    table.add_row("fidelity", result.fidelity)
+    table.add_row("records", str(under_way.records.path))
+    return table
+
+
+def upcoming(job: Job, told: dict[str, float | int | str | None]) -> Table:
+    """Lay out what a run would be."""
+    table = Table("what", "value", show_header=False, title=headline(job))
+    for name, value in told.items():
+        table.add_row(name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else str(value))
+    return table

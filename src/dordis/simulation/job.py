@@ -1,0 +1,255 @@
+"""A simulated run from its configuration: prepare it, start it or go on with it, round by round.
+
+Whatever can be wrong with a configuration shows in `prepare`, before anything is written.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from dordis import __version__
+from dordis.errors import InputError
+from dordis.federation import records as recording
+from dordis.federation.app import AppClient, AppServer, Task
+from dordis.federation.ledger import Ledger
+from dordis.federation.records import LEDGER, RECEIPTS, Manifest, Records, Result
+from dordis.federation.registry import Registry
+from dordis.federation.round import Coordinator, Finished, Watch, next_index, silent
+from dordis.federation.strategy import Agreement, Design, Planned, Rebasing, name_of
+from dordis.kernels.packing import packed_size
+from dordis.privacy.accounting import Participation
+from dordis.privacy.gaussian import CentralGaussian, LocalGaussian
+from dordis.privacy.mechanism import DDGauss, DSkellam, Mechanism
+from dordis.privacy.planning import Plan, Setting
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import MALICIOUS
+from dordis.simulation.cast import SPARSE, Cast, Identities, beacon_of, machines_of, suite_of
+from dordis.simulation.config import Config
+from dordis.simulation.named import named
+
+SECRET = "simulation.key"  # noqa: S105  the name of a file
+"""File of 32 bytes from which the long-term keys of all simulated clients are derived."""
+MECHANISMS: dict[str, Callable[[Plan], Mechanism]] = {"skellam": DSkellam.of, "ddgauss": DDGauss.of}
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A configuration that holds together: the application, and the privacy of its rounds."""
+
+    config: Config
+    task: Task
+    app: AppServer
+    design: Design
+
+    @cached_property
+    def ids(self) -> tuple[ClientId, ...]:
+        """Return all clients."""
+        return tuple(ClientId(u) for u in range(1, self.config.federation.clients + 1))
+
+    def client(self, u: ClientId) -> AppClient:
+        """Return a client of the application."""
+        return self._clients(u)
+
+    @cached_property
+    def _clients(self) -> Callable[[ClientId], AppClient]:
+        kind = subclass(self.config.app.client, AppClient, "app.client")  # type: ignore[type-abstract]
+        return lru_cache(maxsize=None)(lambda u: kind.of(self.task, u - 1))
+
+
+def prepare(config: Config) -> Job:
+    """Check a configuration as a whole, load the application and plan the noise."""
+    task = Task(config.app.options, config.federation.clients, config.simulation.seed)
+    app = subclass(config.app.server, AppServer, "app.server").of(task)  # type: ignore[type-abstract]
+    check_together(config)
+    agreement = Agreement(config.protocol.mode, config.protocol.use == SPARSE, config.performance.fixed_chunks)
+    privacy = config.privacy
+    design = Design(privacy.noise, setting_of(config, app), privacy.epsilon, agreement, mechanism_of(privacy.mechanism))
+    job = Job(config, task, app, design)
+    design.example()
+    job.client(job.ids[0])
+    config.simulation.dropout.model(config.simulation.seed)
+    machines_of(config), suite_of(config)
+    return job
+
+
+def setting_of(config: Config, app: AppServer) -> Setting:
+    """Return what is given for the plan of the noise."""
+    privacy, protocol, federation = config.privacy, config.protocol, config.federation
+    tolerance = protocol.tolerance
+    if tolerance is None and protocol.use == SPARSE:
+        tolerance = federation.per_round // 10
+    return Setting(
+        Participation(federation.clients, federation.per_round, federation.rounds, privacy.accounting),
+        dim=app.dim,
+        clip=privacy.clip,
+        delta=privacy.delta,
+        bits=privacy.bits,
+        threshold=protocol.threshold,
+        tolerance=tolerance,
+        colluders=protocol.colluders,
+    )
+
+
+def subclass(name: str, kind: type[Kind], what: str) -> type[Kind]:
+    """Return a class of a kind by its name."""
+    found = named(name, what, type)
+    if not issubclass(found, kind):
+        raise InputError(f"{what} names a subclass of {kind.__name__}, and '{name}' is none")
+    return found
+
+
+def mechanism_of(name: str) -> Callable[[Plan], Mechanism]:
+    """Return what makes the mechanism of a plan."""
+    if name in MECHANISMS:
+        return MECHANISMS[name]
+    found = named(name, "privacy.mechanism", type)
+    if not hasattr(found, "of"):
+        raise InputError(f"privacy.mechanism: '{name}' has no method 'of' that makes it from a plan")
+    made: Callable[[Plan], Mechanism] = found.of
+    return made
+
+
+def check_together(config: Config) -> None:
+    """Refuse settings that contradict each other."""
+    if config.protocol.mode == MALICIOUS and config.federation.selection == "uniform":
+        raise InputError(
+            "against a malicious server federation.selection is 'balanced' or 'vrf', which can be verified"
+        )
+    if isinstance(config.privacy.noise, Rebasing) and config.simulation.fidelity != "ideal":
+        raise InputError("only the cost of 'rebasing' is simulated: set simulation.fidelity to 'ideal'")
+    if config.privacy.mechanism != "skellam" and not isinstance(config.privacy.noise, Planned):
+        raise InputError(f"the noise '{name_of(config.privacy.noise)}' brings its own mechanism: leave it at 'skellam'")
+
+
+def manifest_of(job: Job, registry: Registry, created: str) -> Manifest:
+    """Write down what is fixed before the first round."""
+    config, design = job.config, job.design
+    mechanism, setting = design.mechanism, design.setting
+    plan = design.plan
+    sigma = plan.sigma if plan else mechanism.sigma if isinstance(mechanism, CentralGaussian | LocalGaussian) else None
+    return Manifest(
+        name=config.name,
+        created=created,
+        version=__version__,
+        config=msgspec.to_builtins(config),
+        clients=config.federation.clients,
+        per_round=config.federation.per_round,
+        rounds=config.federation.rounds,
+        noise=name_of(config.privacy.noise),
+        mechanism=mechanism.name,
+        protocol=config.protocol.use,
+        mode=config.protocol.mode,
+        selection=config.federation.selection,
+        fidelity=config.simulation.fidelity,
+        registry=registry.root().hex(),
+        beacon=beacon_of(config).source,
+        plan=recording.Plan(
+            dim=setting.dim,
+            bits=mechanism.grid.bits,
+            scale=mechanism.grid.scale,
+            clip=setting.clip,
+            sigma=sigma,
+            epsilon=plan.epsilon if plan else design.epsilon if design.proves else None,
+            delta=design.delta,
+            cap=design.cap,
+            threshold=setting.t,
+            tolerance=setting.T,
+            colluders=setting.colluders,
+            upload_bytes=packed_size(mechanism.grid.padded, mechanism.grid.bits),
+        ),
+        terms=setting.participation.terms(),
+    )
+
+
+class Run:
+    """A run that is under way: its records, and the rounds that are left."""
+
+    def __init__(self, job: Job, records: Records, secret: bytes, ledger: Ledger | None) -> None:
+        self.job, self.records = job, records
+        self._cast = Cast(job.config, job.design, job.ids, records.id, Identities.of(secret, job.ids))
+        self._ledger = ledger
+
+    @classmethod
+    def start(cls, job: Job, root: Path, config: str) -> "Run":
+        """Begin a run in a directory of its own."""
+        secret = secrets.token_bytes(32)
+        registry = Identities.of(secret, job.ids).registry
+        records = Records.create(root, manifest_of(job, registry, recording.timestamp()), config)
+        _write_secret(records.path / SECRET, secret)
+        ledger = Ledger.create(records.path / LEDGER, records.id, job.design.budget) if job.design.proves else None
+        return cls(job, records, secret, ledger)
+
+    @classmethod
+    def resume(cls, job: Job, path: Path) -> "Run":
+        """Go on with a run after its last finished round."""
+        records = Records.open(path)
+        ledger = Ledger.open(path / LEDGER, records.id) if job.design.proves else None
+        _, state = records.checkpoint()
+        if state:
+            job.app.restore(state)
+        try:
+            secret = (path / SECRET).read_bytes()
+        except OSError:
+            raise InputError(f"the run at {path} cannot go on: its {SECRET} is missing") from None
+        return cls(job, records, secret, ledger)
+
+    @property
+    def done(self) -> int:
+        """Return how many rounds are finished."""
+        last = self.records.last()
+        return 0 if last is None else last.number
+
+    def rounds(self, watch: Watch = silent) -> Iterator[Finished]:
+        """Run the rounds that are left; each is on the disk when it is given."""
+        config, last = self.job.config, self.records.last()
+        coordinator = self._coordinator(watch)
+        index = next_index(self._ledger, last)
+        for finished in coordinator.rounds(config.federation.rounds, self.done, index):
+            finished.receipt.save(self.records.path / RECEIPTS)
+            self.records.finish(finished.record, finished.metrics, self.job.app.state())
+            yield finished
+
+    def close(self, stopped: str) -> Result:
+        """Write down how the run ended."""
+        run = recording.load(self.records.path)
+        result = Result(
+            stopped=stopped,
+            rounds=len(run.rounds),
+            seconds=sum(done.seconds for done in run.rounds),
+            epsilon=None if self._ledger is None else self._ledger.summary().epsilon,
+            delta=self.job.design.delta,
+            fidelity=self.job.config.simulation.fidelity,
+            metrics=dict(run.metrics[-1].values) if run.metrics else {},
+        )
+        self.records.close(result)
+        return result
+
+    def _coordinator(self, watch: Watch) -> Coordinator:
+        job, cast = self.job, self._cast
+        if self._ledger is not None:
+            cast.recall(self._ledger.attended())
+        return Coordinator(
+            self.records.id,
+            job.app,
+            job.design,
+            cast.selection,
+            cast.fleet(cast.population(job.client)),
+            self._ledger,
+            cast.beacon if job.design.agreement.sparse or job.config.federation.selection == "vrf" else None,
+            watch,
+            job.config.federation.tries,
+        )
+
+
+def _write_secret(path: Path, secret: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret)

@@ -1,0 +1,29 @@
+"""Things that a configuration names as `package.module:NAME`, so that people can bring their own."""
+
+from importlib import import_module
+from typing import TypeVar
+
+from dordis.errors import InputError
+
+Kind = TypeVar("Kind")
+
+
+def named(text: str, what: str, kind: type[Kind]) -> Kind:
+    """Return the object of this kind with this name, or say what is wrong with it.
+
+    >>> named("dordis.simulation.cast:SPARSE", "the protocol", str)
+    'secagg+'
+    """
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise InputError(f"{what} is named as package.module:NAME, not as '{text}'")
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{what}: there is no module '{error.name}'; run from the folder it is in") from None
+    if not hasattr(found, name):
+        raise InputError(f"{what}: the module '{module}' has no '{name}'")
+    thing = getattr(found, name)
+    if not isinstance(thing, kind):
+        raise InputError(f"{what}: '{text}' is no {kind.__name__}")
+    return thing

@@ -1,0 +1,78 @@
+"""What a run would cost: one round rehearsed with updates of zeros, which tell nothing of anybody."""
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from dordis.federation.app import AppClient
+from dordis.federation.round import Call, silent
+from dordis.federation.selection import NO_PROOFS, Balanced
+from dordis.privacy.skellam import Floats
+from dordis.protocol import ClientId
+from dordis.simulation.cast import Cast, Identities
+from dordis.simulation.job import Job
+
+LONGEST = 1 << 18
+"""Coordinates of a rehearsed update at most; beyond, time and bytes are taken to grow with the length."""
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a round takes here: seconds of the clients' own work, of the protocol, and the bytes of one client."""
+
+    work: float
+    protocol: float
+    up: float | None
+    down: float | None
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of a whole round, all clients one after the other."""
+        return self.work + self.protocol
+
+
+class Zeros(AppClient):
+    """A client that has nothing to say."""
+
+    def __init__(self, dim: int) -> None:
+        self._update = np.zeros(dim)
+
+    def prepare_data(self, round: int, model: Floats) -> Floats:
+        """Return zeros."""
+        return self._update
+
+
+def rehearse(job: Job) -> Rehearsed:
+    """Run one round that nobody takes part in, and one client's work, whose result is forgotten."""
+    dim = min(job.app.dim, LONGEST)
+    setting = replace(job.design.setting, dim=dim)
+    design = replace(job.design, setting=setting)
+    n, run = setting.clients, secrets.token_bytes(32)
+    ids = job.ids[:n]
+    federation = msgspec.structs.replace(job.config.federation, clients=n, selection="balanced")
+    config = msgspec.structs.replace(job.config, federation=federation)
+    cast = Cast(config, design, ids, run, Identities.of(secrets.token_bytes(32), ids))
+    fleet = cast.fleet(cast.population(lambda _: Zeros(dim)))
+    window = Balanced(cast.identities.registry, run, n, n).select(0, ids).clients
+    beacon = cast.beacon.value(0)
+    parameters = design.agree_on(run=run, index=0, clients=window, rotation=bytes(32), model=b"", beacon=beacon)
+    started = time.perf_counter()
+    sums = fleet.sum(Call(parameters, design.mechanism, np.zeros(0), NO_PROOFS, lambda: None, silent))
+    factor = job.app.dim / dim
+    return Rehearsed(
+        work=n * _work(job),
+        protocol=factor * (time.perf_counter() - started),
+        up=None if sums.up is None else factor * sums.up / n,
+        down=None if sums.down is None else factor * sums.down / n,
+    )
+
+
+def _work(job: Job) -> float:
+    """Return the seconds that the application takes for a client's update."""
+    client = job.client(ClientId(1))
+    started = time.perf_counter()
+    client.prepare_data(1, job.app.model())
+    return time.perf_counter() - started

@@ -1,0 +1,10 @@
+"""Aggregates as a round would give them, without a round."""
+
+import numpy as np
+
+from dordis.protocols.distributed_dp import Aggregate
+
+
+def summed(vectors) -> Aggregate:
+    """Return the exact sum of some clients' vectors."""
+    return Aggregate(np.sum(vectors, axis=0), (len(vectors),), np.array([len(vectors)]))

@@ -1,0 +1,244 @@
+"""Whole simulated runs: they end as planned, go on after a stop, and refuse what cannot be before writing anything."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from dordis.errors import BudgetExceeded, InputError, TooManyDropouts
+from dordis.federation import records
+from dordis.federation.ledger import verify
+from dordis.simulation.job import Run, prepare
+from tests.simulation.whole_runs import settings_of
+
+
+def start(tmp_path, *keys):
+    return Run.start(prepare(settings_of(*keys)), tmp_path, "")
+
+
+def test_a_run_finishes_its_rounds_and_keeps_to_the_budget(tmp_path):
+    run = start(tmp_path, "simulation.dropout.kind=rate", "simulation.dropout.rate=0.34")
+    finished = list(run.rounds())
+    result = run.close("rounds")
+    assert [done.record.number for done in finished] == [1, 2, 3]
+    assert 0 < result.epsilon <= 6
+    read = records.load(run.records.path)
+    assert [done.number for done in read.rounds] == [1, 2, 3]
+    summary = verify(run.records.path / "ledger.jsonl", run=run.records.id)
+    assert (summary.completed, summary.epsilon) == (3, result.epsilon)
+    assert sorted(path.name for path in (run.records.path / "receipts").iterdir()) == [
+        f"{done.record.index:06d}.json" for done in finished
+    ]
+
+
+def test_dropouts_are_recorded_where_they_happen(tmp_path):
+    run = start(tmp_path, "simulation.dropout.kind=rate", "simulation.dropout.rate=0.34", "federation.rounds=6")
+    for done in run.rounds():
+        assert sum(map(len, done.record.dropped.values())) <= 2
+        early = {"AdvertiseKeys", "ShareKeys", "DeliverShares", "CollectInput"}
+        lost = sum(len(clients) for stage, clients in done.record.dropped.items() if stage in early)
+        assert done.record.survivors == (6 - lost,)
+        assert done.record.left >= done.record.wanted
+
+
+@pytest.mark.parametrize("fidelity", ["full", "ideal"])
+def test_a_resumed_run_goes_on_after_its_last_finished_round(tmp_path, fidelity):
+    keys = (f"simulation.fidelity={fidelity}",)
+    first = start(tmp_path, *keys)
+    rounds = first.rounds()
+    next(rounds)
+    mean = first.job.app.mean
+    again = Run.resume(prepare(settings_of(*keys)), first.records.path)
+    assert again.done == 1
+    np.testing.assert_array_equal(again.job.app.mean, mean)
+    assert again.job.app.rounds == 1
+    assert [done.record.number for done in again.rounds()] == [2, 3]
+    indices = [done.index for done in records.load(first.records.path).rounds]
+    assert len(set(indices)) == 3
+    assert verify(first.records.path / "ledger.jsonl").completed == 3
+
+
+def test_a_round_that_was_charged_and_not_finished_stays_charged_and_its_index_used(tmp_path):
+    first = start(tmp_path)
+    job = first.job
+    rounds = first.rounds()
+    next(rounds)
+    charged = dict(first._ledger.attended())
+    job.app.use_output = lambda *_: (_ for _ in ()).throw(RuntimeError("power cut"))
+    with pytest.raises(RuntimeError, match="power cut"):
+        next(rounds)
+    again = Run.resume(prepare(settings_of()), first.records.path)
+    assert [done.record.index for done in again.rounds()] == [2, 3]
+    assert list(again._ledger.attended()) == [0, 1, 2, 3]
+    assert charged.keys() == {0}
+
+
+def test_orig_overspends_early_stops_and_xnoise_does_neither(tmp_path):
+    keys = ("simulation.fidelity=ideal", "simulation.dropout.kind=rate", "simulation.dropout.rate=0.34",
+            "federation.per_round=12", "federation.rounds=12", "app.options.dim=8",
+            "simulation.dropout.stages=['CollectInput']")  # fmt: skip
+
+    def run_of(noise):
+        run = start(tmp_path, *keys, f"privacy.noise.kind={noise}", "name=" + noise)
+        try:
+            for _ in run.rounds():
+                pass
+        except BudgetExceeded:
+            return run.close("budget")
+        return run.close("rounds")
+
+    orig, early, xnoise = map(run_of, ("orig", "early", "xnoise"))
+    assert (orig.rounds, orig.epsilon > 6) == (12, True)
+    assert early.stopped == "budget"
+    assert early.rounds < 12
+    assert early.epsilon <= 6
+    assert (xnoise.stopped, xnoise.rounds, xnoise.epsilon <= 6) == ("rounds", 12, True)
+
+
+@pytest.mark.parametrize("noise", ["none", "central", "local", "orig", "early", "conservative", "xnoise"])
+def test_every_strategy_gives_the_mean_and_what_it_proves(tmp_path, noise):
+    keys = ("federation.rounds=1", "privacy.epsilon=100.0", "protocol.tolerance=0", "privacy.clip=4.0")
+    run = start(tmp_path, f"privacy.noise.kind={noise}", "app.options.dim=4", *keys)
+    (done,) = run.rounds()
+    truth = np.mean([run.job.client(u).prepare_data(0, None) for u in done.record.clients], axis=0)
+    sigma = {"none": 1e-6, "local": 4.0}.get(noise, 1.0)
+    assert np.abs(done.aggregate.mean - truth).max() < 6 * sigma
+    assert (done.record.epsilon is None) == (noise == "none")
+    assert (done.record.wanted is None) == (noise == "none")
+
+
+def test_rebasing_costs_and_proves_nothing(tmp_path):
+    with pytest.raises(InputError, match="fidelity"):
+        start(tmp_path, "privacy.noise.kind=rebasing")
+    run = start(tmp_path, "privacy.noise.kind=rebasing", "simulation.fidelity=ideal")
+    done = next(run.rounds())
+    assert done.record.epsilon is None
+    assert done.metrics.values["rebasing_bytes"] == 6 * run.records.manifest.plan.upload_bytes
+
+
+def test_protocol_suite_and_mechanism_can_be_ones_own(tmp_path):
+    run = start(
+        tmp_path,
+        "protocol.use=dordis.protocols.machines:SECAGG",
+        "protocol.suite=tests.crypto.suites:TWISTED",
+        "privacy.mechanism=tests.simulation.toys:Own",
+    )
+    assert run.job.design.mechanism.made_here
+    assert [done.record.number for done in run.rounds()] == [1, 2, 3]
+
+
+def test_a_failed_round_is_tried_again_with_other_clients(tmp_path):
+    run = start(tmp_path, "simulation.dropout.kind=none")
+    coordinator = run._coordinator(lambda _: None)
+    whole = coordinator._fleet.sum
+    failed = []
+
+    def fail_once(call):
+        if not failed:
+            failed.append(call.parameters)
+            raise TooManyDropouts(5, 2)
+        return whole(call)
+
+    coordinator._fleet.sum = fail_once
+    done = coordinator.round(1, 0)
+    assert done.record.index == 1
+    assert [failure.index for failure in done.record.failures] == [0]
+    assert set(done.record.clients) != set(failed[0].clients)
+
+
+def test_a_round_that_always_fails_ends_the_run(tmp_path):
+    run = start(tmp_path, "simulation.dropout.kind=rate", "simulation.dropout.rate=1.0", "federation.tries=2")
+    with pytest.raises(TooManyDropouts):
+        list(run.rounds())
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["protocol.threshold=2"], "quorum"),
+        (["protocol.tolerance=5"], "tolerance"),
+        (["protocol.threshold=7"], "threshold"),
+        (["federation.per_round=13"], "take part"),
+        (["federation.selection=uniform"], "balanced"),
+        (["app.server=nowhere:Server"], "no module 'nowhere'"),
+        (["app.server=tests.simulation.toys:Client"], "AppServer"),
+        (["app.client=tests.simulation.toys:Missing"], "has no 'Missing'"),
+        (["app.options.wrong=3"], "do not fit"),
+        (["privacy.bits=4"], "out of reach"),
+        (["privacy.mechanism=loud"], "package.module:NAME"),
+        (["performance.chunks=50"], "chunks"),
+        (["protocol.use=secag"], "package.module:NAME"),
+        (["protocol.use=dordis.crypto.suite:DEFAULT"], "no Machines"),
+        (["protocol.suite=dordis.crypto.suite:Suite"], "no Suite"),
+        (["privacy.mechanism=ddgauss"], "cannot be removed"),
+        (["simulation.dropout.kind=fedscale", "simulation.dropout.path=absent.json"], "absent.json"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path, keys, said):
+    with pytest.raises(InputError, match=said):
+        start(tmp_path, *keys)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("poison", "said"), [("long", "40 coordinates, not 41"), ("infinite", "finite")])
+@pytest.mark.parametrize("fidelity", ["full", "ideal"])
+def test_an_update_that_cannot_be_used_names_the_client(tmp_path, poison, said, fidelity):
+    run = start(tmp_path, f"app.options.poison={poison}", "federation.per_round=12", f"simulation.fidelity={fidelity}")
+    with pytest.raises(InputError, match=f"client 1 in round 0 .*{said}"):
+        list(run.rounds())
+
+
+def test_the_same_seed_gives_the_same_clients_and_dropouts_and_other_secrets(tmp_path):
+    keys = ("simulation.fidelity=ideal", "federation.selection=uniform", "protocol.mode=semi-honest",
+            "simulation.dropout.kind=rate")  # fmt: skip
+    one, other = (list(start(tmp_path / name, *keys).rounds()) for name in "ab")
+    assert [(d.record.clients, d.record.dropped) for d in one] == [(d.record.clients, d.record.dropped) for d in other]
+    assert not np.array_equal(one[0].aggregate.mean, other[0].aggregate.mean)
+
+
+@pytest.mark.slow
+def test_kill_leaves_a_run_that_goes_on_with_its_ledger_intact(tmp_path):
+    """Kill a real process in the middle of rounds, several times, and let it go on until it is done."""
+    keys = [f"-c{key}" for key in (
+        "app.server=tests.simulation.toys:Server", "app.client=tests.simulation.toys:Client", "federation.clients=40",
+        "federation.per_round=20", "federation.rounds=6", f"output={tmp_path}")]  # fmt: skip
+    command = [sys.executable, "-m", "dordis", "run"]
+    arguments, kills = keys, 0
+    for attempt in range(12):
+        process = subprocess.Popen([*command, *arguments, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        path = _wait_for_round(tmp_path, process, attempt + 1)
+        if process.poll() is None and attempt < 3:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        out, err = process.communicate(timeout=120)
+        if process.returncode == 0:
+            break
+        arguments = ["--resume", str(path)]
+    assert process.returncode == 0, err
+    assert kills >= 2
+    told = json.loads(out)
+    assert told["rounds"] == 6
+    read = records.load(path)
+    assert [done.number for done in read.rounds] == [1, 2, 3, 4, 5, 6]
+    assert len({done.index for done in read.rounds}) == 6
+    assert verify(path / "ledger.jsonl").epsilon == pytest.approx(told["epsilon"])
+
+
+def _wait_for_round(root, process, count):
+    """Return the directory of the run once so many rounds are in it, or the process has ended."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = list(root.glob("*/*/manifest.json"))
+        lines = root.glob("*/*/rounds.jsonl")
+        if process.poll() is not None or any(len(path.read_bytes().splitlines()) >= count for path in lines):
+            assert found
+            return found[0].parent
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    raise AssertionError("the run does not get on")

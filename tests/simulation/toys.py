@@ -1,0 +1,51 @@
+"""A small application for tests of whole runs: every client holds a vector, the server keeps the last private mean."""
+
+import numpy as np
+
+from dordis.federation.app import AppClient, AppServer
+from dordis.privacy.mechanism import DSkellam
+
+
+class Server(AppServer):
+    def __init__(self, dim=40, size=0.1, poison=""):
+        self._dim, self.mean, self.rounds = dim, np.zeros(dim), 0
+
+    @property
+    def dim(self):
+        return self._dim
+
+    def model(self):
+        return self.mean
+
+    def use_output(self, round, aggregate):
+        self.mean = aggregate.mean
+        self.rounds += 1
+
+    def evaluate(self):
+        return {"mean": float(self.mean.mean()), "rounds": float(self.rounds)}
+
+    def state(self):
+        return {"mean": self.mean, "rounds": np.array(self.rounds)}
+
+    def restore(self, state):
+        self.mean, self.rounds = state["mean"], int(state["rounds"])
+
+
+class Client(AppClient):
+    """Client 0 may be poisoned: with a vector that is too long, or not finite."""
+
+    def __init__(self, place, dim=40, size=0.1, poison=""):
+        self._update = np.random.default_rng(place).normal(0.0, size, dim)
+        if place == 0 and poison == "long":
+            self._update = np.zeros(dim + 1)
+        if place == 0 and poison == "infinite":
+            self._update[3] = np.nan
+
+    def prepare_data(self, round, model):
+        return self._update
+
+
+class Own(DSkellam):
+    """A mechanism of one's own: Skellam's under another class."""
+
+    made_here = True

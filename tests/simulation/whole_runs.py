@@ -1,0 +1,18 @@
+"""Make and run whole jobs in tests."""
+
+from dordis.cli.config import read
+from dordis.simulation.config import Config
+
+TOY = (
+    "app.server=tests.simulation.toys:Server",
+    "app.client=tests.simulation.toys:Client",
+    "federation.clients=12",
+    "federation.per_round=6",
+    "federation.rounds=3",
+    "simulation.dropout.kind=none",
+)
+
+
+def settings_of(*keys: str) -> Config:
+    """Return a configuration of the toy application, with some settings of its own."""
+    return read(keys=[*TOY, *keys])
