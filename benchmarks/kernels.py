@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -101,7 +102,7 @@ def _bare_keystream(size: int, out: bytearray = _KEYSTREAM) -> None:
 
 
 def _bare_in_threads(threads: int) -> None:
-    prg.in_threads(lambda at, end: _bare_keystream(end - at, bytearray(CALL)), 0, KEYS * MILLION * 3, threads)
+    prg.in_threads(lambda at, end: partial(_bare_keystream, end - at, bytearray(CALL)), 0, KEYS * MILLION * 3, threads)
 
 
 def _noise(quick: bool) -> dict[str, float]:

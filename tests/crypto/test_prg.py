@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import multiprocessing
+import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +187,33 @@ def test_threads_do_not_change_the_result(bits, count):
         prg.add_masks(acc, streams(3), streams(6, b"-"), bits, first=5, threads=threads)
         results.append(acc)
     assert all(np.array_equal(results[0], other) for other in results)
+
+
+def sum_in_two_threads():
+    acc = np.ones(1000, np.uint32)
+    prg.add_masks(acc, streams(3), [], 20, threads=2)
+    return acc.tolist()
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    before = sum_in_two_threads()
+    with multiprocessing.get_context("fork").Pool(1) as child:
+        assert child.apply_async(sum_in_two_threads).get(timeout=60) == before
+
+
+@pytest.mark.parametrize("failing", [0, 16, 32])
+def test_a_failure_in_any_thread_is_raised_once_all_have_ended(failing):
+    ended = []
+
+    def work(first):
+        if first == failing:
+            raise ValueError(f"part {first}")
+        time.sleep(0.05)
+        ended.append(first)
+
+    with pytest.raises(ValueError, match=f"part {failing}"):
+        prg.in_threads(lambda first, end: partial(work, first), 0, 48, 3)
+    assert sorted([*ended, failing]) == [0, 16, 32]
 
 
 @pytest.mark.parametrize("bits", range(1, 33))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dordis.errors import InputError
+from dordis.errors import DordisError, InputError
+from dordis.kernels import cell_tables
 from dordis.kernels import cells as kernel
 from dordis.privacy.cell_table import CELLS, GRID, TableCache, build, check_variance, rounded_up, skellam_masses
 from tests.references import cell_noise
@@ -44,16 +45,22 @@ def wide(rows):
     return [(high << 64) | low for high, low in rows.tolist()]
 
 
+def climbed(stairs):
+    """Return H of each cell: 16 cells a word, the first's H in the upper half, then a bit for each step up."""
+    steps = stairs[:, None] >> np.arange(16, dtype=np.uint32) & np.uint32(1)
+    firsts = stairs.view(np.int32) >> 16
+    return (firsts[:, None] + np.cumsum(steps, axis=1, dtype=np.int32)).ravel()
+
+
 def assert_same_table(variance):
     table, reference = build(variance), cell_noise.table(variance)
     assert (table.log_width, table.width, table.largest) == (reference.k, reference.w, reference.X)
     assert wide(table.pmf) == reference.P
     assert table.counts.tolist() == [reference.n.get(H, 0) for H in range(reference.Hmax + 1)]
     assert table.first_escape == reference.F
-    filled = table.nodes[: table.first_escape]
-    assert filled.tolist() == list(reference.cells)
-    assert not table.nodes[table.first_escape :].any()
-    assert table.nodes.size == CELLS + 1
+    nodes = climbed(table.stairs)
+    assert nodes[: table.first_escape].tolist() == list(reference.cells)
+    assert nodes[table.first_escape :].tolist() == [reference.Hmax] * (CELLS - reference.F)
     assert wide(table.residual) == reference.C
     assert table.digest() == reference.digest()
 
@@ -76,13 +83,25 @@ def test_masses_sum_to_one_exactly_and_fall(variance):
     assert all(left >= right > 0 for left, right in pairwise(masses))
 
 
+def test_a_table_that_would_leave_out_a_node_is_refused(monkeypatch):
+    def with_a_gap(pmf, width):
+        counts = node_cells(pmf, width)
+        counts[7] = 0
+        return counts
+
+    node_cells = cell_tables.node_cells
+    monkeypatch.setattr(cell_tables, "node_cells", with_a_gap)
+    with pytest.raises(DordisError, match="leaves out a node"):
+        build(131_072)
+
+
 # The law, by enumeration of everything a cell and its hats can be
 
 
 def enumerate_cells(table):
     """Return the mass that the sampler's cells put on each x, from all cells with all pairs of hats."""
     places, tops = np.empty(CELLS, np.uint32), np.empty(CELLS, np.uint16)
-    blocks = np.empty((CELLS, 4), np.uint32)
+    blocks, origin = np.empty((CELLS, 4), np.uint32), np.arange(4, dtype=np.uint32)
     cells, middle = np.arange(CELLS, dtype=np.uint16), table.largest
     counts = np.zeros(2 * middle + 1, np.int64)
     for hats in range(table.width**2):
@@ -90,7 +109,7 @@ def enumerate_cells(table):
         noise = 0xFF & ~(table.width - 1)  # the bits of a hat byte that must not matter
         pair = np.full(CELLS, left | noise | right << 8, np.uint16)
         acc = np.zeros(CELLS, np.uint32)
-        step = (table.nodes, table.log_width, table.first_escape, 0, places, tops, blocks)
+        step = (table.stairs, table.log_width, table.first_escape, 0, origin, places, tops, blocks)
         escapes = kernel.draw(acc, np.uint32(0), cells, pair, *step)
         assert escapes == CELLS - table.first_escape
         assert places[:escapes].tolist() == list(range(table.first_escape, CELLS))

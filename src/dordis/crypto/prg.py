@@ -4,9 +4,11 @@ A stream's block m is AES-128(key, nonce || BE32(2 + m)).  A mask's coordinates 
 ceil(b/8) bytes of the stream, cut to b bits.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,9 @@ GROUP = 16
 """Lanes after which lanes of any width and cipher blocks start together again."""
 
 _ZEROS = np.zeros(CALL, np.uint8)
+
+_Four = tuple[list[tuple[Callable[..., int], memoryview]], ring.Rows, ring.Vector]
+"""Up to four ciphers and where their keystreams go, these as rows of lanes, and the signs."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -102,9 +107,9 @@ def add_masks(
     if head:  # the slice starts inside a group: make the whole group and keep the slice's part
         group, at = np.zeros(GROUP, np.uint32), first % GROUP
         group[at : at + head] = acc[:head]
-        _add(group, signed, bits, first - at)
+        _addition(group, signed, bits, first - at)()
         acc[:head] = group[at : at + head]
-    in_threads(lambda at, end: _add(acc[at:end], signed, bits, first + at), head, acc.size, threads)
+    in_threads(lambda at, end: _addition(acc[at:end], signed, bits, first + at), head, acc.size, threads)
 
 
 def check_ring(acc: npt.NDArray[Any], bits: int) -> None:
@@ -113,41 +118,69 @@ def check_ring(acc: npt.NDArray[Any], bits: int) -> None:
     check_array("acc", acc, np.uint32, written=True)
 
 
-def _add(acc: ring.Vector, signed: Sequence[tuple[Stream, np.uint32]], bits: int, first: int) -> None:
-    """Walk the vector once, a row of keystream at a time; every stream adds to each row's run of coordinates."""
+def _addition(
+    acc: ring.Vector, signed: Sequence[tuple[Stream, np.uint32]], bits: int, first: int
+) -> Callable[[], None]:
+    """Prepare to walk the vector once, a row of keystream at a time; every stream adds to each row's coordinates.
+
+    What is returned does that with hardly a step between calls that release the GIL: a thread that has to wait for
+    another's steps loses as much time as a call takes.
+    """
     width = _width(bits)
     add, lane = (ring.add_three_byte_lanes, "u4") if width == 3 else (ring.add_lanes, f"u{width}")
-    contexts = [start(stream, first * width // BLOCK) for stream, _ in signed]
+    ciphers = [start(stream, first * width // BLOCK).update_into for stream, _ in signed]
     flips = np.array([flip for _, flip in signed], np.uint32)
-    fours = [(contexts[k : k + ROWS], flips[k : k + ROWS]) for k in range(0, len(contexts), ROWS)]
     lanes = CALL // width // GROUP * GROUP
     buffer = np.empty(ROWS * lanes * width, np.uint8)
-    for at in range(0, acc.size, lanes):
-        target = acc[at : at + lanes]
-        used = -(-target.size // GROUP) * GROUP * width
+
+    def fours(count: int) -> tuple[memoryview, list[_Four]]:
+        used = -(-count // GROUP) * GROUP * width
         rows = buffer[: ROWS * used].reshape(ROWS, used)  # contiguous: one layout, one compilation
-        words, outs, zeros = rows.view(lane), [row.data for row in rows], _ZEROS[:used].data
-        for together, flip in fours:
-            for context, out in zip(together, outs, strict=False):
-                context.update_into(zeros, out)
-            add(target, words[: len(together)], flip)
-        if bits < 32:
-            ring.cut(target, np.uint32(2**bits - 1))
+        calls = list(zip(ciphers, [row.data for row in rows] * len(ciphers), strict=False))
+        together = [slice(k, k + ROWS) for k in range(0, len(ciphers), ROWS)]
+        return _ZEROS[:used].data, [(calls[k], rows.view(lane)[: len(calls[k])], flips[k]) for k in together]
+
+    pieces = [acc[at : at + lanes] for at in range(0, acc.size, lanes)]
+    stretches = [(alike, fours(alike[0].size)) for alike in (pieces[:-1], pieces[-1:]) if alike]
+
+    def walk() -> None:
+        for targets, (zeros, added) in stretches:
+            for target in targets:
+                for calls, rows, flip in added:
+                    for update_into, out in calls:
+                        update_into(zeros, out)
+                    add(target, rows, flip)
+                if bits < 32:
+                    ring.cut(target, np.uint32(2**bits - 1))
+
+    return walk
 
 
-def in_threads(work: Callable[[int, int], None], first: int, end: int, threads: int) -> None:
-    """Share the coordinates first .. end - 1 out in whole groups; the cuts do not show in the result."""
+def in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int, end: int, threads: int) -> None:
+    """Share the coordinates first .. end - 1 out in whole groups; the cuts do not show in the result.
+
+    The work on each part is prepared here, one after the other, and then done side by side.
+    """
     step = -(-(end - first) // max(1, threads) // GROUP) * GROUP
-    parts = [(at, min(at + step, end)) for at in range(first, end, max(1, step))]
-    if len(parts) <= 1:
-        for part in parts:
-            work(*part)
-        return
-    with ThreadPoolExecutor(len(parts) - 1) as pool:
-        others = [pool.submit(work, *part) for part in parts[1:]]
-        work(*parts[0])  # here: a thread less to start
-        for other in others:
-            other.result()
+    works = [prepare(at, min(at + step, end)) for at in range(first, end, max(1, step))]
+    others = [_workers(os.getpid()).submit(work) for work in works[1:]]
+    try:
+        for work in works[:1]:  # here: a thread less to wake
+            work()
+    finally:
+        failures = [other.exception() for other in others]  # all of them end before anybody looks at the vector
+    for failure in failures:
+        if failure:
+            raise failure
+
+
+@cache
+def _workers(process: int) -> ThreadPoolExecutor:
+    """Keep threads at hand: to start one takes as long as three calls of the cipher.
+
+    They belong to one process, because a process that is forked off has none of its parent's threads.
+    """
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix=f"dordis-{process}")
 
 
 def _width(bits: int) -> int:

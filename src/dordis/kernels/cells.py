@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.kernels.compiler import kernel
-from dordis.kernels.vector import LANES, add_hats, add_nodes, at_least, rank, trailing_zeros
+from dordis.kernels.vector import LANES, STAIR, add_hats, add_nodes, at_least, rank, trailing_zeros
 
 PAGE = 1 << 16
 """Samples a page: escapes are counted afresh in each."""
@@ -30,10 +30,11 @@ def draw(
     flip: np.uint32,
     cells: Shorts,
     hats: Shorts,
-    nodes: npt.NDArray[np.int16],
+    stairs: Vector,
     log_width: int,
     first_escape: int,
     first: int,
+    origin: Vector,
     places: Vector,
     tops: Shorts,
     blocks: Vector,
@@ -41,11 +42,13 @@ def draw(
     """Add, for each cell, its node and its hat to acc; list the escapes, which add nothing yet.
 
     `cells` and `hats` start with the page of sample `first`, which goes to acc[0]; a log_width of 0 means no hats.  An
-    escape's place in acc goes into `places`, its cell minus F into `tops`, the number of its keystream block into the
-    last word of its row of `blocks`.  Return how many there are.
+    escape's place in acc goes into `places`, its cell minus F into `tops`, the cipher's input for it into `blocks`:
+    the first three words of `origin`, then the last, the counter of block 0, raised by the number of its own block and
+    big-endian.  Return how many there are; `places` has room for one more than there can be.
     """
     skip = first % PAGE
     limit = np.uint16(first_escape)
+    last = _node(stairs, np.uint32(PAGE - 1)) << np.uint32(log_width)
     rank = 0  # of the page's escapes so far
     for cell in cells[:skip]:
         rank += cell >= limit
@@ -61,15 +64,18 @@ def draw(
             listed = found
             found += _list_escapes(cells[run:stop], run, limit, places[found:])
             if log_width > 0:
-                _add_hats(acc[run:stop], flip, cells[run:stop], hats[run:stop], nodes, np.uint32(log_width))
+                _add_hats(acc[run:stop], flip, cells[run:stop], hats[run:stop], stairs, np.uint32(log_width))
             else:
-                _add_nodes(acc[run:stop], flip, cells[run:stop], nodes)
+                _add_nodes(acc[run:stop], flip, cells[run:stop], stairs)
             for e in range(listed, found):
                 place = places[e]
-                if log_width > 0:  # escapes were given hats like everybody: cheaper to take back than to ask each
-                    acc[place] -= _signed(_hat(hats[place], np.uint32(log_width)), flip)
+                given = last  # like everybody: cheaper to take back than to ask each
+                if log_width > 0:
+                    given += _hat(hats[place], np.uint32(log_width))
+                acc[place] -= _signed(given, flip)
                 tops[e] = cells[place] - limit
-                blocks[e, 3] = np.uint32(page * PAGE + rank + e - before)
+                blocks[e, 0], blocks[e, 1], blocks[e, 2] = origin[0], origin[1], origin[2]
+                blocks[e, 3] = _big_endian(origin[3] + np.uint32(page * PAGE + rank + e - before))
         rank = 0
         at = end
     return found
@@ -79,41 +85,56 @@ def draw(
 
 
 @kernel
-def _list_escapes(cells: Shorts, offset: int, limit: Any, places: Vector) -> int:
-    """List the places of escaping cells, 64 cells at a time."""
-    found = 0
+def _list_escapes(cells: Shorts, offset: int, limit: Any, places: Vector) -> Any:
+    """List the places of escaping cells, 64 cells at a time; what follows the last in `places` is overwritten.
+
+    Whether and where a cell escapes cannot be predicted, so the first two of the 64 are listed without asking.
+    """
+    found, one, nothing = np.uint64(0), np.uint64(1), np.uint64(0)
     whole = cells.size // 64 * 64
     for i in range(0, whole, 64):
         escaping = at_least(cells, i, limit)
-        while escaping != np.uint64(0):
+        for _ in range(2):
             places[found] = np.uint32(offset + i + trailing_zeros(escaping))
-            found += 1
-            escaping &= escaping - np.uint64(1)
+            found += np.uint64(escaping != nothing)
+            escaping &= escaping - one
+        while escaping != nothing:
+            places[found] = np.uint32(offset + i + trailing_zeros(escaping))
+            found += one
+            escaping &= escaping - one
     for i in range(whole, cells.size):
         if cells[i] >= limit:
             places[found] = np.uint32(offset + i)
-            found += 1
-    return found
+            found += one
+    return np.int64(found)
 
 
 @kernel
-def _add_nodes(acc: Vector, flip: Any, cells: Shorts, nodes: npt.NDArray[np.int16]) -> None:
+def _add_nodes(acc: Vector, flip: Any, cells: Shorts, stairs: Vector) -> None:
     whole = acc.size // LANES * LANES
     for i in range(0, whole, LANES):
-        add_nodes(acc, cells, nodes, flip, i)
+        add_nodes(acc, cells, stairs, flip, i)
     for i in range(whole, acc.size):
-        acc[i] += _signed(np.uint32(nodes[cells[i]]), flip)
+        acc[i] += _signed(_node(stairs, np.uint32(cells[i])), flip)
 
 
 @kernel
-def _add_hats(
-    acc: Vector, flip: Any, cells: Shorts, hats: Shorts, nodes: npt.NDArray[np.int16], log_width: Any
-) -> None:
+def _add_hats(acc: Vector, flip: Any, cells: Shorts, hats: Shorts, stairs: Vector, log_width: Any) -> None:
     whole = acc.size // LANES * LANES
     for i in range(0, whole, LANES):
-        add_hats(acc, cells, hats, nodes, log_width, flip, i)
+        add_hats(acc, cells, hats, stairs, log_width, flip, i)
     for i in range(whole, acc.size):
-        acc[i] += _signed((np.uint32(nodes[cells[i]]) << log_width) + _hat(hats[i], log_width), flip)
+        acc[i] += _signed((_node(stairs, np.uint32(cells[i])) << log_width) + _hat(hats[i], log_width), flip)
+
+
+@kernel
+def _node(stairs: Vector, cell: Any) -> Any:
+    """Return H of one cell."""
+    stair = stairs[cell // np.uint32(STAIR)]
+    node = np.uint32(np.int32(stair) >> np.int32(16))
+    for step in range(1, np.int64(cell % np.uint32(STAIR)) + 1):
+        node += (stair >> np.uint32(step)) & np.uint32(1)
+    return node
 
 
 @kernel
@@ -129,13 +150,9 @@ def _signed(value: Any, flip: Any) -> Any:
 
 
 @kernel
-def write_counters(blocks: Vector, nonce: Vector, first_counter: int) -> None:
-    """Turn rows whose last word is a block number into cipher input: the nonce, then a big-endian counter."""
-    for i in range(len(blocks)):
-        counter = blocks[i, 3] + np.uint32(first_counter)
-        blocks[i, 0], blocks[i, 1], blocks[i, 2] = nonce[0], nonce[1], nonce[2]
-        swapped = ((counter & np.uint32(0xFF00FF)) << np.uint32(8)) | ((counter >> np.uint32(8)) & np.uint32(0xFF00FF))
-        blocks[i, 3] = (swapped << np.uint32(16)) | (swapped >> np.uint32(16))
+def _big_endian(word: Any) -> Any:
+    swapped = ((word & np.uint32(0xFF00FF)) << np.uint32(8)) | ((word >> np.uint32(8)) & np.uint32(0xFF00FF))
+    return (swapped << np.uint32(16)) | (swapped >> np.uint32(16))
 
 
 @kernel
@@ -159,11 +176,11 @@ def resolve(
         low = blocks[e, 0]
         high = (np.uint64(tops[e]) << np.uint64(48)) | (blocks[e, 1] & np.uint64(0xFFFFFFFFFFFF))
         row = np.int64(high >> np.uint64(shift))
-        x = np.int64(index[row, 0]) + (np.int64(index[row, 1]) << 16)
         below = rank(index, row, np.uint16(high >> np.uint64(shift - 16)))
+        x = np.int64(index[row, 0]) + (np.int64(index[row, 1]) << 16)
         if below < INDEXED:
             x += below
         else:  # too close to tell by 16 bits, or past the end of the row
             while residual[x, 0] < high or (residual[x, 0] == high and residual[x, 1] <= low):
                 x += 1
-        acc[places[e]] += (np.uint32(x - largest) ^ flip) - flip
+        acc[places[e]] += _signed(np.uint32(x - largest), flip)

@@ -8,6 +8,9 @@ from numba.core.extending import intrinsic
 
 LANES = 16
 """Samples made by one call."""
+STAIR = 16
+"""Cells in a stair, a word of the table of nodes: the upper half is H of the first cell, and bit i of the lower half
+tells whether H of cell i is one more than that of cell i - 1.  So small a table stays in the first-level cache."""
 
 _BIT, _SHORT, _WORD, _ADDRESS = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 
@@ -39,31 +42,30 @@ def at_least(typing_context: Any, values: Any, at: Any, limit: Any) -> Any:
 
 
 @intrinsic
-def add_nodes(typing_context: Any, acc: Any, cells: Any, nodes: Any, flip: Any, at: Any) -> Any:
-    """Add nodes[cells[i]] to acc[i], or subtract it if flip = 2^32 - 1, for the 16 places from `at` on.
+def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any, at: Any) -> Any:
+    """Add the nodes of 16 cells to acc, from place `at` on, or subtract them if flip = 2^32 - 1.
 
-    A loop cannot be turned into this by the compiler, which must assume that acc overlaps the table.  `nodes` holds
-    16-bit integers and has one more than there are cells: they are read four bytes at a time.
+    A loop cannot be turned into this by the compiler, which must assume that acc overlaps the table.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums, index, table = _pointers(context, builder, signature, arguments, 3)
-        drawn = _gathered(builder, table, _shorts(builder, index, arguments[4]))
+        drawn = _nodes(builder, table, _shorts(builder, index, arguments[4]))
         return _add(context, builder, sums, arguments[4], drawn, arguments[3])
 
-    return types.void(acc, cells, nodes, types.uint32, types.intp), generate
+    return types.void(acc, cells, stairs, types.uint32, types.intp), generate
 
 
 @intrinsic
 def add_hats(
-    typing_context: Any, acc: Any, cells: Any, hats: Any, nodes: Any, log_width: Any, flip: Any, at: Any
+    typing_context: Any, acc: Any, cells: Any, hats: Any, stairs: Any, log_width: Any, flip: Any, at: Any
 ) -> Any:
-    """Do as `add_nodes` with w nodes[cells[i]] + L1 - L2: w = 2^k, L1 and L2 the two bytes of hats[i] mod w."""
+    """Do as `add_nodes` with w times the node + L1 - L2: w = 2^k, L1 and L2 the two bytes of hats[i] mod w."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums, index, pairs, table = _pointers(context, builder, signature, arguments, 4)
         k = _spread(builder, arguments[4], _WORD)
-        node = builder.shl(_gathered(builder, table, _shorts(builder, index, arguments[6])), k)
+        node = builder.shl(_nodes(builder, table, _shorts(builder, index, arguments[6])), k)
         below = builder.sub(builder.shl(_constant(1, _WORD), k), _constant(1, _WORD))
         pair = _shorts(builder, pairs, arguments[6])
         plus = builder.and_(pair, below)
@@ -71,7 +73,7 @@ def add_hats(
         drawn = builder.sub(builder.add(node, plus), minus)
         return _add(context, builder, sums, arguments[6], drawn, arguments[5])
 
-    return types.void(acc, cells, hats, nodes, types.uint32, types.uint32, types.intp), generate
+    return types.void(acc, cells, hats, stairs, types.uint32, types.uint32, types.intp), generate
 
 
 @intrinsic
@@ -115,20 +117,21 @@ def _shorts(builder: Any, base: Any, at: Any) -> Any:
     return builder.zext(builder.load(place, align=2), ir.VectorType(_WORD, LANES))
 
 
-def _gathered(builder: Any, table: Any, index: Any) -> Any:
-    """Load the short integers at 16 places of a table, sign-extended: words are gathered, their upper halves cut."""
+def _nodes(builder: Any, table: Any, cells: Any) -> Any:
+    """Return H of 16 cells: the steps beyond each cell's own are shifted out of its stair, the others counted."""
     words, flags = ir.VectorType(_WORD, LANES), ir.VectorType(_BIT, LANES)
-    pointers = ir.VectorType(_WORD.as_pointer(), LANES)
-    start = _spread(builder, builder.ptrtoint(table, _ADDRESS), _ADDRESS)
-    offsets = builder.shl(builder.zext(index, ir.VectorType(_ADDRESS, LANES)), _constant(1, _ADDRESS))
+    tables = _spread(builder, table, table.type)
+    # One base and 32-bit offsets, which x86 gathers faster than 64-bit addresses.
+    places = builder.gep(tables, [builder.udiv(cells, _constant(STAIR, _WORD))], source_etype=_WORD)
     gather = builder.module.declare_intrinsic(
         f"llvm.masked.gather.v{LANES}i32.v{LANES}p0",
-        fnty=ir.FunctionType(words, [pointers, _WORD, flags, words]),
+        fnty=ir.FunctionType(words, [tables.type, _WORD, flags, words]),
     )
-    places = builder.inttoptr(builder.add(start, offsets), pointers)
-    everywhere, alignment = _constant(1, _BIT), ir.Constant(_WORD, 2)
-    loaded = builder.call(gather, [places, alignment, everywhere, ir.Constant(words, ir.Undefined)])
-    return builder.ashr(builder.shl(loaded, _constant(16, _WORD)), _constant(16, _WORD))
+    count = builder.module.declare_intrinsic(f"llvm.ctpop.v{LANES}i32", fnty=ir.FunctionType(words, [words]))
+    stairs = builder.call(gather, [places, ir.Constant(_WORD, 4), _constant(1, _BIT), ir.Constant(words, ir.Undefined)])
+    beyond = builder.sub(_constant(31, _WORD), builder.urem(cells, _constant(STAIR, _WORD)))
+    climbed = builder.call(count, [builder.shl(stairs, beyond)])
+    return builder.add(builder.ashr(stairs, _constant(16, _WORD)), climbed)
 
 
 def _add(context: Any, builder: Any, sums: Any, at: Any, drawn: Any, flip: Any) -> Any:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from dordis.errors import DordisError, InputError
 from dordis.kernels import cell_tables
+from dordis.kernels.vector import STAIR
 
 GRID = 2**20
 """Variances are multiples of 1 / GRID."""
@@ -52,8 +53,8 @@ class CellTable:
     log_width: int
     pmf: npt.NDArray[np.uint64]
     counts: npt.NDArray[np.uint32]
-    nodes: npt.NDArray[np.int16]
-    """H of each cell, 0 for those that escape, and one entry more that pads the last."""
+    stairs: npt.NDArray[np.uint32]
+    """H of each cell: see `dordis.kernels.vector.STAIR`."""
     first_escape: int
     residual: npt.NDArray[np.uint64]
     index: npt.NDArray[np.uint16]
@@ -73,7 +74,7 @@ class CellTable:
     @property
     def nbytes(self) -> int:
         """Return the memory held."""
-        arrays = (self.pmf, self.counts, self.nodes, self.residual, self.index)
+        arrays = (self.pmf, self.counts, self.stairs, self.residual, self.index)
         return sum(array.nbytes for array in arrays)
 
     def digest(self) -> bytes:
@@ -98,15 +99,17 @@ def build(variance: Fraction | int) -> CellTable:
     counts = np.trim_zeros(cell_tables.node_cells(pmf, 1 << log_width), "b")
     if log_width == 0:
         counts = np.trim_zeros((pmf[:, 0] >> np.uint64(48)).astype(np.uint32), "b")
-    nodes, first_escape = _cells(counts)
+    first_escape = 2 * int(counts.sum()) - int(counts[0])
     left = cell_tables.residual_masses(pmf, counts, log_width)
     if not left.size or first_escape >= CELLS:
         raise DordisError(f"the cell table of variance {exact} covers more than the pmf")
+    if not counts.all():
+        raise DordisError(f"the cell table of variance {exact} leaves out a node between others")
     residual = cell_tables.accumulate(left)
     rows = max(1, len(residual) // PLACES_A_ROW // (CELLS - first_escape))  # for each cell that escapes
     shift = 48 - min(16, rows.bit_length())
     index = cell_tables.search_index(residual, (CELLS - first_escape) << (48 - shift), shift)
-    return CellTable(exact, log_width, pmf, counts, nodes, first_escape, residual, index, shift)
+    return CellTable(exact, log_width, pmf, counts, _stairs(counts), first_escape, residual, index, shift)
 
 
 def skellam_masses(variance: Fraction) -> list[int]:
@@ -134,13 +137,16 @@ def _log_width(variance: Fraction) -> int:
     return max(k for k in range(9) if 64 * 4**k <= variance)
 
 
-def _cells(counts: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.int16], int]:
-    """Lay the nodes out over the cells in signed ascending order; return H of each cell, and F."""
-    values = np.arange(-(counts.size - 1), counts.size, dtype=np.int16)
+def _stairs(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Lay the nodes out over the cells in signed ascending order, the last also over the cells that escape."""
+    values = np.arange(-(counts.size - 1), counts.size, dtype=np.int32)
+    cells = np.full(CELLS, counts.size - 1, np.int32)
     filled = np.repeat(values, np.concatenate([counts[:0:-1], counts]))
-    nodes = np.zeros(CELLS + 1, np.int16)
-    nodes[: filled.size] = filled
-    return nodes, filled.size
+    cells[: filled.size] = filled
+    rows = cells.reshape(-1, STAIR)
+    steps = np.diff(rows, axis=1) << np.arange(1, STAIR, dtype=np.int32)
+    stairs: npt.NDArray[np.int32] = (rows[:, 0] << 16) | steps.sum(axis=1, dtype=np.int32)
+    return stairs.view(np.uint32)
 
 
 class TableCache:

@@ -6,6 +6,7 @@ constant-time in the sample.
 """
 
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,7 @@ def add_noise(
         raise InputError(f"a noise vector has samples 0 to 2^31 - 1; {acc.size} from {first} on are not among them")
     table = TABLES.table(variance)
     source = _Source(seed, table, subtract)
-    prg.in_threads(lambda at, end: source.add(acc[at:end], first + at), 0, acc.size, threads)
+    prg.in_threads(lambda at, end: partial(source.add, acc[at:end], first + at), 0, acc.size, threads)
 
 
 class _Source:
@@ -90,10 +91,11 @@ class _Source:
                 self._flip,
                 cells.view("<u2")[: skip + count],
                 hats.view("<u2")[: skip + count],
-                table.nodes,
+                table.stairs,
                 table.log_width,
                 table.first_escape,
                 first + at,
+                escapes.origin,
                 escapes.places,
                 escapes.tops,
                 escapes.blocks,
@@ -109,24 +111,17 @@ class _Escapes:
     def __init__(self, stream: prg.Stream, room: int) -> None:
         # A block cipher over explicit counters: escapes of several pages are several runs of one keystream.
         self._cipher = Cipher(algorithms.AES128(stream.key), modes.ECB()).encryptor()  # noqa: S305
-        self._nonce = np.frombuffer(stream.nonce, np.uint32)
-        self.places = np.empty(room, np.uint32)
+        self.origin = np.array([*np.frombuffer(stream.nonce, np.uint32), prg.FIRST_COUNTER], np.uint32)
+        self.places = np.empty(room + 1, np.uint32)
         self.tops = np.empty(room, np.uint16)
         self.blocks = np.empty((room, 4), np.uint32)
-        self._drawn = np.empty(room * prg.BLOCK + prg.BLOCK, np.uint8)
+        self._input = self.blocks.data.cast("B")
+        drawn = np.empty((room + 1) * prg.BLOCK, np.uint8)  # the cipher wants a block more than it writes
+        self._output, self._drawn = drawn.data, drawn.view("<u8").reshape(-1, 2)
 
     def resolve(self, acc: npt.NDArray[np.uint32], count: int, table: CellTable, flip: np.uint32) -> None:
         """Add the first `count` escapes to their places in acc."""
-        blocks = self.blocks[:count]
-        kernel.write_counters(blocks, self._nonce, prg.FIRST_COUNTER)
-        self._cipher.update_into(blocks.view(np.uint8).data.cast("B"), self._drawn.data)
+        self._cipher.update_into(self._input[: count * prg.BLOCK], self._output)
         kernel.resolve(
-            acc,
-            flip,
-            self.places[:count],
-            self.tops[:count],
-            self._drawn.view("<u8").reshape(-1, 2),
-            table.residual,
-            table.index,
-            table.index_shift,
+            acc, flip, self.places[:count], self.tops, self._drawn, table.residual, table.index, table.index_shift
         )
