@@ -50,13 +50,14 @@ def train(
     """
     update, velocity = np.zeros(start.size), np.zeros(start.size)
     offset = label_offset(y, classes, how.balance)
-    for batch in batches(y.size, how, seed):
-        slope = model.gradient(start + update, x[batch], y[batch], offset)
-        if how.proximal:
-            slope += how.proximal * update
-        if how.momentum:
-            velocity = slope = how.momentum * velocity + slope
-        update -= how.lr * slope
+    with np.errstate(over="ignore", invalid="ignore"):  # what diverges is refused below
+        for batch in batches(y.size, how, seed):
+            slope = model.gradient(start + update, x[batch], y[batch], offset)
+            if how.proximal:
+                slope += how.proximal * update
+            if how.momentum:
+                velocity = slope = how.momentum * velocity + slope
+            update -= how.lr * slope
     if not np.isfinite(update).all():
         raise InputError(f"training diverged at a learning rate of {how.lr:g}: pass a lower one")
     return update
