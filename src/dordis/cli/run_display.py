@@ -17,6 +17,16 @@ from dordis.simulation.job import Job, Run
 
 SHOWN = 10
 """Rounds that are shown while a run goes on."""
+SHORT = {
+    "AdvertiseKeys": "keys",
+    "ShareKeys": "shares",
+    "DeliverShares": "delivery",
+    "CollectInput": "upload",
+    "Agree": "agreement",
+    "Unmask": "unmasking",
+    "RemoveNoise": "removal",
+}
+"""Where clients drop out, in a word."""
 
 
 class Display:
@@ -73,21 +83,22 @@ class Display:
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [self._table(), self._progress]
         if self._rows:
-            parts.append(Text(stage_times(self._rows[-1].record), style="dim"))
+            parts.append(Text(stage_times(self._rows[-1].record), style="dim", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(f"now: {self._stage}" if self._stage else "", style="dim"))
         return Group(*parts)
 
     def _table(self) -> Table:
         metric = next(iter(self._rows[-1].metrics.values), "metric") if self._rows else "metric"
-        table = Table("round", metric, "epsilon", "dropped out", "seconds", box=None, pad_edge=False)
+        table = Table("round", metric, "epsilon", "seconds", box=None, pad_edge=False)
+        table.add_column("dropped out", no_wrap=True)
         for row in self._rows:
             values = row.metrics.values
             table.add_row(
                 str(row.record.number),
                 shown(metric, values[metric]) if metric in values else "",
                 spent(row.record, self._job),
-                dropouts(row.record),
                 f"{row.record.seconds:.2f}",
+                dropouts(row.record),
             )
         return table
 
@@ -125,8 +136,8 @@ def spent(record: RoundRecord, job: Job) -> str:
 def dropouts(record: RoundRecord) -> str:
     """Write how many dropped out, and where."""
     counts = {stage: len(clients) for stage, clients in record.dropped.items()}
-    listed = ", ".join(f"{count} at {stage}" for stage, count in counts.items())
-    return f"{sum(counts.values())} of {len(record.clients)}" + (f" ({listed})" if listed else "")
+    listed = ", ".join(f"{SHORT.get(stage, stage)} {count}" for stage, count in counts.items())
+    return f"{sum(counts.values())} of {len(record.clients)}" + (f": {listed}" if listed else "")
 
 
 def stage_times(record: RoundRecord) -> str:
