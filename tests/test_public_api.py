@@ -8,7 +8,7 @@ import pytest
 
 import dordis
 
-NAMES = ["DordisError", "InputError", "noise"]
+NAMES = ["DordisError", "InputError", "histogram", "mean", "noise"]
 
 
 def test_the_public_names_are_these() -> None:

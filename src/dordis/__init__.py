@@ -4,14 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dordis.apps.analytics import histogram, mean
     from dordis.errors import DordisError, InputError
     from dordis.privacy.noise import noise
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["DordisError", "InputError", "noise"]
+__all__ = ["DordisError", "InputError", "histogram", "mean", "noise"]
 
-_HOME = {"DordisError": "dordis.errors", "InputError": "dordis.errors", "noise": "dordis.privacy.noise"}
+_HOME = {
+    "DordisError": "dordis.errors",
+    "InputError": "dordis.errors",
+    "histogram": "dordis.apps.analytics",
+    "mean": "dordis.apps.analytics",
+    "noise": "dordis.privacy.noise",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -148,6 +148,6 @@ def test_a_sparse_graph_is_solved_for():
 
 def test_noise_is_the_same_in_every_chunk():
     setting = Setting(Participation(population=40, per_round=20, rounds=10), dim=40_000, delta=1e-5)
-    parameters = parameters_of(Design(XNoise(), setting, 6.0, Agreement(chunks=2)))
+    parameters = Design(XNoise(), setting, 6.0).example(chunks=2)
     assert len(parameters.chunks) == 2
     assert len({Fraction(variance) for variance in parameters.variances.values()}) == 1

@@ -242,3 +242,18 @@ def _wait_for_round(root, process, count):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     raise AssertionError("the run does not get on")
+
+
+def test_the_number_of_chunks_is_found_while_the_run_goes_on(tmp_path):
+    run = start(tmp_path, "performance.chunks=auto", "app.options.dim=40000", "federation.rounds=6")
+    used = [len(done.record.survivors) for done in run.rounds()]
+    assert used[0] == 1
+    assert len(set(used)) > 1  # it tries
+    assert max(used) <= run.job.design.mechanism.grid.blocks
+
+
+def test_chunks_are_summed_as_the_whole_is(tmp_path):
+    keys = ("app.options.dim=40000", "federation.rounds=1", "privacy.noise.kind=none", "federation.clients=6")
+    whole, cut = (next(start(tmp_path / str(m), *keys, f"performance.chunks={m}").rounds()) for m in (1, 3))
+    assert (len(whole.record.survivors), len(cut.record.survivors)) == (1, 3)
+    np.testing.assert_allclose(whole.aggregate.mean, cut.aggregate.mean, atol=1e-6)

@@ -92,6 +92,51 @@ def _report(
     report(runs, output, figures=figures, png=png, show=show)
 
 
+@app.command("mean")
+def _mean(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="One row for each client, with or without names.")],
+    epsilon: Annotated[float, typer.Option(help="The privacy budget.")],
+    delta: Annotated[float | None, typer.Option(help="min(n^-1.1, 1e-5) if not given.")] = None,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOW,HIGH", help="Public bounds, for all columns or once for each; found privately if not given."
+        ),
+    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME,...", help="Which columns: all if not given.")] = None,
+    dropped: Annotated[int, typer.Option(help="How many clients vanish on the way.")] = 0,
+    fidelity: Annotated[str, typer.Option(help="ideal, or full for every message of the protocol.")] = "ideal",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compute the private mean of columns of a CSV file."""
+    from dordis.cli.mean import mean
+
+    mean(file, epsilon, delta, bounds or (), columns, dropped, fidelity, as_json)
+
+
+@app.command("histogram")
+def _histogram(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="One row for each client, with or without names.")],
+    epsilon: Annotated[float, typer.Option(help="The privacy budget.")],
+    edges: Annotated[
+        str | None, typer.Option(metavar="E1,E2,...", help="Between the bins; the first and the last have no end.")
+    ] = None,
+    bins: Annotated[int | None, typer.Option(help="Instead of edges: so many bins between the bounds.")] = None,
+    bounds: Annotated[
+        str | None, typer.Option(metavar="LOW,HIGH", help="Public bounds; found privately if not given.")
+    ] = None,
+    column: Annotated[str | None, typer.Option(metavar="NAME", help="Which column, if there are several.")] = None,
+    delta: Annotated[float | None, typer.Option(help="min(n^-1.1, 1e-5) if not given.")] = None,
+    dropped: Annotated[int, typer.Option(help="How many clients vanish on the way.")] = 0,
+    fidelity: Annotated[str, typer.Option(help="ideal, or full for every message of the protocol.")] = "ideal",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Count privately how many clients have a value in each bin."""
+    from dordis.cli.histogram import histogram
+
+    histogram(file, epsilon, delta, edges, bins, bounds, column, dropped, fidelity, as_json)
+
+
 @app.command("init")
 def _init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("dordis.toml"),
@@ -185,6 +230,34 @@ def _reproduce_epsilon(
     from dordis.cli.reproduce import epsilon
 
     epsilon([*(budget or ()), *(more or ())] or [6.0], as_json)
+
+
+_Costs = Annotated[
+    Path | None, typer.Option("--costs", help="Measured costs: read from here, or measured and written here.")
+]
+_Paper = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
+_Charts = Annotated[Path | None, typer.Option("--charts", help="Write every chart as SVG into this directory.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@reproduce.command("rounds")
+def _reproduce_rounds(
+    costs: _Costs = None, paper: _Paper = False, charts: _Charts = None, as_json: _Json = False
+) -> None:
+    """Show how long rounds take, plain and in a pipeline, with the paper's claims beside."""
+    from dordis.cli.reproduce_rounds import rounds
+
+    rounds(costs, paper, charts, as_json)
+
+
+@reproduce.command("overhead")
+def _reproduce_overhead(
+    costs: _Costs = None, paper: _Paper = False, charts: _Charts = None, as_json: _Json = False
+) -> None:
+    """Show how much of a round is aggregation as the number of clients grows, with and without noise."""
+    from dordis.cli.reproduce_overhead import overhead
+
+    overhead(costs, paper, charts, as_json)
 
 
 @app.command("attack")

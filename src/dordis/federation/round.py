@@ -24,6 +24,8 @@ from dordis.federation.records import Failed, Metrics, RoundRecord, timestamp
 from dordis.federation.retry import Pair, attempt, leave_out
 from dordis.federation.selection import NO_PROOFS, Proofs, Selection
 from dordis.federation.strategy import Design
+from dordis.pipeline.executor import Timeline
+from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.encoding import SEED_BYTES
 from dordis.privacy.mechanism import Mechanism
 from dordis.privacy.skellam import Floats
@@ -61,6 +63,7 @@ class Sums:
     dropped: Mapping[str, tuple[int, ...]]
     up: int | None = None
     down: int | None = None
+    timeline: Timeline | None = None
 
 
 class Fleet(Protocol):
@@ -121,10 +124,12 @@ class Coordinator:
         beacon: Beacon | None = None,
         watch: Watch = silent,
         tries: int = TRIES,
+        chunks: int | AutoChunks = 1,
     ) -> None:
         self._run, self._app, self._design = run, app, design
         self._selection, self._fleet, self._ledger = selection, fleet, ledger
         self._beacon, self._watch, self._tries = beacon, watch, tries
+        self._chunks = chunks
         self._designs: dict[int, Design] = {design.setting.clients: design}
 
     def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[Finished]:
@@ -189,6 +194,8 @@ class Coordinator:
                 self._ledger.unmasking(index)
 
         sums = self._fleet.sum(Call(parameters, design.mechanism, self._app.model(), proofs, unmasking, self._watch))
+        if isinstance(self._chunks, AutoChunks) and sums.timeline is not None:
+            self._chunks = self._chunks.observe(design.mechanism.grid.padded, sums.timeline)
         return _Summed(parameters, design, sums, stages | dict(sums.stages))
 
     def _agree(self, index: int, blamed: frozenset[Pair]) -> tuple[Parameters, Design, Proofs]:
@@ -205,15 +212,21 @@ class Coordinator:
             rotation=secrets.token_bytes(SEED_BYTES),
             model=digest(self._app.model()),
             beacon=b"" if self._beacon is None else self._beacon.value(index),
+            chunks=self._next_chunks(design),
         )
         return parameters, design, selected.proofs or NO_PROOFS
+
+    def _next_chunks(self, design: Design) -> int:
+        """Return the number of chunks for a round: as given, or what the rounds so far make best."""
+        grid = design.mechanism.grid
+        return self._chunks.next(grid.padded, grid.blocks) if isinstance(self._chunks, AutoChunks) else self._chunks
 
     def _with_budget(self, clients: Collection[ClientId]) -> Collection[ClientId]:
         """Leave out those who have taken part as often as the plan covers: they would refuse."""
         if self._ledger is None:
             return clients
-        times = Counter(u for present in self._ledger.attended().values() for u in present)
-        return [u for u in clients if times[u] < self._design.cap]
+        cap, times = self._design.cap, Counter(u for present in self._ledger.attended().values() for u in present)
+        return [u for u in clients if times[u] < cap]
 
 
 def digest(model: Floats) -> bytes:

@@ -93,12 +93,11 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all rounds of a run have in common: the server that is guarded against, the graph, the chunks."""
+    """What all rounds of a run have in common: the server that is guarded against, and the graph."""
 
     mode: str = rules.MALICIOUS
     sparse: bool = False
     """Whether clients share masks and secrets with some others only: SecAgg+."""
-    chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -181,14 +180,22 @@ class Design:
         return replace(self, setting=replace(given, participation=run, threshold=threshold, tolerance=tolerance))
 
     def agree_on(
-        self, *, run: bytes, index: int, clients: Collection[int], rotation: bytes, model: bytes, beacon: bytes
+        self,
+        *,
+        run: bytes,
+        index: int,
+        clients: Collection[int],
+        rotation: bytes,
+        model: bytes = b"",
+        beacon: bytes = b"",
+        chunks: int = 1,
     ) -> Parameters:
         """Write down the parameters of a round."""
         if len(clients) != self.setting.clients:
             raise InputError(f"this design is for {self.setting.clients} clients a round, not for {len(clients)}")
         setting, grid = self.setting, self.mechanism.grid
         noisy = self.plan is not None and setting.scheme in self.mechanism.schemes
-        ends = chunk_ends(grid.dim, grid.block, self.agreement.chunks)
+        ends = chunk_ends(grid.dim, grid.block, chunks)
         threshold, degree = self._graph()
         return rules.agree_on(
             run=run,
@@ -211,10 +218,12 @@ class Design:
             beacon=beacon,
         )
 
-    def example(self) -> Parameters:
+    def example(self, chunks: int = 1) -> Parameters:
         """Return the parameters of a round that nobody runs: what breaks a rule breaks it here."""
         clients = range(1, self.setting.clients + 1)
-        return self.agree_on(run=bytes(32), index=0, clients=clients, rotation=bytes(32), model=b"", beacon=bytes(32))
+        return self.agree_on(
+            run=bytes(32), index=0, clients=clients, rotation=bytes(32), beacon=bytes(32), chunks=chunks
+        )
 
     def _graph(self) -> tuple[int, int]:
         """Return the shares that rebuild a secret, and the degree of the graph."""

@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from dordis import drive
@@ -56,11 +56,11 @@ class Population:
             index, [u for u in clients if u in there]
         )
 
-    def prepare(self, call: Call, clients: Collection[ClientId]) -> dict[ClientId, Vector]:
-        """Return the encoded updates of some clients; one that is not usable ends the run, as a mistake in it."""
-        parameters = call.parameters
-        private = DistributedDP(parameters, call.mechanism)
-        return {u: self._encoded(u, call, private) for u in clients}
+    def prepare(self, call: Call, clients: Collection[ClientId]) -> Iterator[tuple[ClientId, Vector]]:
+        """Yield the encoded updates of some clients; one that is not usable ends the run, as a mistake in it."""
+        private = DistributedDP(call.parameters, call.mechanism)
+        for u in clients:
+            yield u, self._encoded(u, call, private)
 
     def _encoded(self, u: ClientId, call: Call, private: DistributedDP) -> Vector:
         index = call.parameters.index
@@ -114,7 +114,7 @@ class LocalFleet:
         started = time.perf_counter()
         leaving = self._population.leaving(parameters.index, parameters.clients)
         asked = [u for u in parameters.clients if leaving.get(u) != STAGES[0]]
-        vectors = self._population.prepare(call, asked)
+        vectors = dict(self._population.prepare(call, asked))
         stages["prepare"] = time.perf_counter() - started
         lost = Lost(leaving)
         clients = {u: self._client(u, vector) for u, vector in vectors.items()}
@@ -134,6 +134,7 @@ class LocalFleet:
             dropped=lost.noticed([u for u, _ in exchange.errors]),
             up=exchange.sent.total(),
             down=exchange.received.total(),
+            timeline=timeline,
         )
 
     def _client(self, u: ClientId, vector: Vector) -> SummingClient:

@@ -6,7 +6,8 @@ leaves when has the same effect as in the protocol, errors included.
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from dordis.errors import TooFewClients
 from dordis.federation.round import Call, Sums
 from dordis.federation.selection import NO_PROOFS, Proofs
 from dordis.kernels.ring import Vector
+from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.noise import add_noise
 from dordis.privacy.xnoise import context
@@ -48,12 +50,11 @@ class IdealFleet:
         stages: dict[str, float] = {}
         call.watch("prepare")
         started = time.perf_counter()
-        vectors = self._population.prepare(call, u3)
+        total = summed(parameters, (vector for _, vector in self._population.prepare(call, u3)))
         stages["prepare"] = time.perf_counter() - started
         call.unmasking()
         call.watch("sum")
         started = time.perf_counter()
-        total = summed(parameters, vectors.values())
         outputs = tuple(self._output(parameters, chunk, u3, total) for chunk in range(len(parameters.chunks)))
         stages["sum"] = time.perf_counter() - started
         gone = {stage: tuple(sorted(int(u) for u in leaving if leaving[u] == stage)) for stage in STAGES}
@@ -63,10 +64,18 @@ class IdealFleet:
         plan, named = parameters.plans[chunk], context(parameters.round, chunk, parameters.digest)
         left = plan.left(u3, named)
         part = np.array(total[parameters.chunks[chunk]])
-        if left:
-            add_noise(part, self._entropy(SEED_BYTES), left)
+        for variance in components(left):
+            add_noise(part, self._entropy(SEED_BYTES), variance)
         part &= np.uint32(2**parameters.bits - 1)
         return ChunkOutput(part, tuple(u3), left, plan.charged(u3, named), {}, frozenset())
+
+
+def components(variance: Fraction) -> Iterator[Fraction]:
+    """Divide a variance into parts that can be drawn: independent Skellam variables add up to one."""
+    while variance > 0:
+        part = min(variance, Fraction(LARGEST_VARIANCE))
+        yield part
+        variance -= part
 
 
 def summed(parameters: Parameters, vectors: Iterable[Vector]) -> Vector:

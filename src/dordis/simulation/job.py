@@ -23,6 +23,7 @@ from dordis.federation.registry import Registry
 from dordis.federation.round import Coordinator, Finished, Watch, next_index, silent
 from dordis.federation.strategy import Agreement, Design, Planned, Rebasing, name_of
 from dordis.kernels.packing import packed_size
+from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.accounting import Participation
 from dordis.privacy.gaussian import CentralGaussian, LocalGaussian
 from dordis.privacy.mechanism import DDGauss, DSkellam, Mechanism
@@ -69,11 +70,11 @@ def prepare(config: Config) -> Job:
     task = Task(config.app.options, config.federation.clients, config.simulation.seed)
     app = subclass(config.app.server, AppServer, "app.server").of(task)  # type: ignore[type-abstract]
     check_together(config)
-    agreement = Agreement(config.protocol.mode, config.protocol.use == SPARSE, config.performance.fixed_chunks)
+    agreement = Agreement(config.protocol.mode, config.protocol.use == SPARSE)
     privacy = config.privacy
     design = Design(privacy.noise, setting_of(config, app), privacy.epsilon, agreement, mechanism_of(privacy.mechanism))
     job = Job(config, task, app, design)
-    design.example()
+    design.example(config.performance.fixed_chunks)
     job.client(job.ids[0])
     config.simulation.dropout.model(config.simulation.seed)
     machines_of(config), suite_of(config)
@@ -246,6 +247,7 @@ class Run:
             cast.beacon if job.design.agreement.sparse or job.config.federation.selection == "vrf" else None,
             watch,
             job.config.federation.tries,
+            AutoChunks() if job.config.performance.chunks == "auto" else job.config.performance.chunks,
         )
 
 

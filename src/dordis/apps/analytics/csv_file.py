@@ -1,0 +1,90 @@
+"""A CSV file as a table of numbers, one row for each client; an error tells the line and the column, never the cell."""
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dordis.errors import InputError
+from dordis.privacy.skellam import Floats
+
+Lines = list[tuple[int, list[str]]]
+"""Rows with the number of the line each ends on; blank ones are left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The names of some columns, and the values of all clients, (clients, columns)."""
+
+    names: tuple[str, ...]
+    values: Floats = field(repr=False)
+
+
+def read_columns(path: Path, wanted: Sequence[str] | None = None) -> Columns:
+    """Read columns by name, or all of them; a first line that is not all numbers has the names.
+
+    Without such a line columns are named by their number, from 1 on.
+    """
+    lines = _lines(path)
+    first = lines[0][1]
+    headed = any(_number(cell) is None for cell in first)
+    names = [cell.strip() for cell in first] if headed else [str(i) for i in range(1, len(first) + 1)]
+    lines = lines[1:] if headed else lines
+    if not lines:
+        raise InputError(f"{path} has a line of names and no rows: each row is one client")
+    _check_lengths(path, lines, len(names))
+    places = _places(path, names, wanted)
+    values = np.array([[_cell(path, line, names[i], row[i]) for i in places] for line, row in lines])
+    return Columns(tuple(names[i] for i in places), values)
+
+
+def _lines(path: Path) -> Lines:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise InputError(f"{path} is no CSV file in UTF-8") from None
+    if not lines:
+        raise InputError(f"{path} has no rows: each row is one client")
+    return lines
+
+
+def _check_lengths(path: Path, lines: Lines, width: int) -> None:
+    for line, row in lines:
+        if len(row) != width:
+            raise InputError(f"line {line} of {path} has {len(row)} cells, the first line has {width}")
+
+
+def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
+    """Return where the wanted columns are."""
+    if wanted is None:
+        return list(range(len(names)))
+    held = Counter(names)
+    for name in wanted:
+        if held[name] != 1:
+            many = "no column" if not held[name] else "several columns"
+            raise InputError(f"{path} has {many} '{name}': its columns are {', '.join(names)}")
+    return [names.index(name) for name in wanted]
+
+
+def _cell(path: Path, line: int, name: str, text: str) -> float:
+    number = _number(text)
+    if number is None or not math.isfinite(number):
+        raise InputError(f"line {line}, column '{name}' of {path} is not a finite number: choose columns of numbers")
+    return number
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

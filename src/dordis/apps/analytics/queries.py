@@ -1,0 +1,195 @@
+"""`dordis.mean` and `dordis.histogram`: check the values, see to the bounds, run a round, and tell what came out."""
+
+import math
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.apps import histogram as histograms
+from dordis.apps.analytics import bounds as bounding
+from dordis.apps.analytics.bounds import Bounds
+from dordis.apps.analytics.release import IDEAL, Budget, Conditions, PrivateSum, design, one_hot, private_sum
+from dordis.apps.analytics.results import PrivateHistogram, PrivateMean, figures
+from dordis.apps.analytics.values import table
+from dordis.errors import InputError
+from dordis.privacy.encoding import Entropy
+from dordis.privacy.skellam import Floats
+from dordis.protocols.parameters import MALICIOUS
+
+GivenBounds = tuple[npt.ArrayLike, npt.ArrayLike]
+NOTHING = Budget(0.0, 0.0)
+
+
+def mean(
+    values: npt.ArrayLike,
+    *,
+    epsilon: float,
+    bounds: GivenBounds | None = None,
+    delta: float | None = None,
+    dropped: int = 0,
+    colluders: int = 1,
+    mode: str = MALICIOUS,
+    fidelity: str = IDEAL,
+    entropy: Entropy = secrets.token_bytes,
+) -> PrivateMean:
+    """Return the mean of clients' values under distributed differential privacy, one row for each client.
+
+    `values` are (clients,) or (clients, columns).  `bounds`, (low, high), are numbers or one for each column: public
+    knowledge, never taken from the values, which are clipped to them; the noise is in proportion to their distance.
+    Without them a fifth of epsilon and half of delta are spent on finding powers of two, which takes some hundreds of
+    clients (see `dordis.apps.analytics.bounds`); the two parts add up to the budget.  What clipping does to the mean
+    is not in `sigma`, which is that of the noise.
+
+    Privacy is for one client, whose row is replaced by the middle of the bounds, against the server and `colluders` of
+    the clients.  `delta` is min{n^-1.1, 10^-5} if it is not given.  As many clients as `dropped` vanish at random.
+    `fidelity` is "ideal", where the noise that is left in the sum is drawn at once, or "full", where every message of
+    SecAgg is made, against a server whose `mode` is "malicious" or "semi-honest".  Leave `entropy` alone but in tests:
+    whoever can foretell it can remove the noise.
+
+    >>> import dordis
+    >>> ages = [20 + i % 50 for i in range(1000)]
+    >>> result = dordis.mean(ages, epsilon=1, bounds=(0, 100))
+    >>> abs(result.mean - 44.5) < 6 * result.sigma < 1.5
+    True
+    >>> round(result.epsilon, 3), result.delta, result.clients, result.bounds
+    (1.0, 1e-05, 1000, (0.0, 100.0))
+    """
+    rows, single = table(values)
+    how = Conditions(colluders, mode, dropped, fidelity, entropy)
+    found = _bounded(rows, bounds, Budget.of(epsilon, delta, len(rows)), how)
+    scaled, columns = found.bounds.scaled(rows), rows.shape[1]
+    planned = design(len(rows), columns, math.sqrt(columns), found.left, how)
+    summed = private_sum(planned, lambda client: scaled[client], how)
+    centre, half = found.bounds.centre, found.bounds.half
+    return PrivateMean(
+        mean=figures(centre + half * (summed.total / summed.count), single),
+        sigma=figures(half * (summed.sigma / summed.count), single),
+        bounds=(figures(found.bounds.low, single), figures(found.bounds.high, single)),
+        **_common(summed, found.spent, len(rows), how),
+    )
+
+
+def histogram(
+    values: npt.ArrayLike,
+    bins: int | None = None,
+    *,
+    epsilon: float,
+    edges: npt.ArrayLike | None = None,
+    bounds: GivenBounds | None = None,
+    delta: float | None = None,
+    dropped: int = 0,
+    colluders: int = 1,
+    mode: str = MALICIOUS,
+    fidelity: str = IDEAL,
+    entropy: Entropy = secrets.token_bytes,
+) -> PrivateHistogram:
+    """Return how many clients have a value in each bin, under distributed differential privacy.
+
+    `values` are (clients,), or (clients, columns) for a histogram of each column.  Give `edges`: k of them make k + 1
+    bins, the first and the last without end, and a value on an edge is in the bin above it.  Or give a number of
+    `bins`, all as wide, between the `bounds`; values beyond those are in the first and the last.  Bounds that are not
+    given are found privately.  Neither edges nor bounds are ever to be taken from the values.  Privacy is for one
+    client, who is taken out of the counts; all else is as for `mean`.
+
+    >>> import dordis
+    >>> ages = [20 + i % 50 for i in range(1000)]
+    >>> result = dordis.histogram(ages, epsilon=1, edges=[30, 60])
+    >>> bool((abs(result.counts - [200, 600, 200]) < 6 * result.sigma).all())
+    True
+    >>> dordis.histogram(ages, bins=4, bounds=(0, 100), epsilon=1).edges.tolist()
+    [25.0, 50.0, 75.0]
+    """
+    rows, single = table(values)
+    how = Conditions(colluders, mode, dropped, fidelity, entropy)
+    budget, columns = Budget.of(epsilon, delta, len(rows)), rows.shape[1]
+    binning = _binned(rows, bins, edges, bounds, budget, how)
+    width = binning.edges.shape[1] + 1
+    planned = design(len(rows), width * columns, math.sqrt(columns), binning.left, how)
+    summed = private_sum(planned, one_hot(binning.places(rows), width), how)
+    counts, found = summed.total.reshape(columns, width), binning.bounds
+    return PrivateHistogram(
+        counts=counts[0] if single else counts,
+        sigma=summed.sigma,
+        edges=binning.edges[0] if single else binning.edges,
+        bounds=None if found is None else (figures(found.low, single), figures(found.high, single)),
+        **_common(summed, binning.spent, len(rows), how),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Bounded:
+    """Bounds, what they have cost, and what is left of the budget."""
+
+    bounds: Bounds
+    spent: Budget
+    left: Budget
+
+
+@dataclass(frozen=True, eq=False)
+class _Binned:
+    """Edges between bins, (columns, bins - 1), the bounds that they come from, if any, and budgets as above."""
+
+    edges: Floats
+    bounds: Bounds | None
+    spent: Budget
+    left: Budget
+
+    def places(self, rows: Floats) -> npt.NDArray[np.int64]:
+        """Return the bin of each value."""
+        found = [np.searchsorted(edges, column, side="right") for edges, column in zip(self.edges, rows.T, strict=True)]
+        return np.stack(found, axis=1).astype(np.int64)
+
+
+def _bounded(rows: Floats, bounds: GivenBounds | None, budget: Budget, how: Conditions) -> _Bounded:
+    """Take the bounds that are given, or spend a part of the budget on finding them."""
+    if bounds is not None:
+        return _Bounded(bounding.given(bounds, rows.shape[1]), NOTHING, budget)
+    part, rest = budget.split(bounding.SHARE)
+    found, spent = bounding.find(rows, part, how)
+    return _Bounded(found, spent, rest)
+
+
+def _binned(
+    rows: Floats,
+    bins: int | None,
+    edges: npt.ArrayLike | None,
+    bounds: GivenBounds | None,
+    budget: Budget,
+    how: Conditions,
+) -> _Binned:
+    """Take the edges that are given, or divide the bounds evenly."""
+    if (bins is None) == (edges is None) or (edges is not None and bounds is not None):
+        raise InputError("a histogram takes either edges, or a number of bins with or without bounds")
+    if edges is not None:
+        between = histograms.Settings(edges=tuple(_numbers(edges))).edges
+        return _Binned(np.tile(between, (rows.shape[1], 1)), None, NOTHING, budget)
+    if not isinstance(bins, int | np.integer) or bins < 2:
+        raise InputError("bins is a whole number from 2 on; boundaries of bins are given as edges")
+    found = _bounded(rows, bounds, budget, how)
+    inner = np.linspace(found.bounds.low, found.bounds.high, bins + 1, axis=1)[:, 1:-1]
+    return _Binned(inner, found.bounds, found.spent, found.left)
+
+
+def _numbers(edges: npt.ArrayLike) -> list[float]:
+    try:
+        numbers: list[float] = np.asarray(edges, np.float64).ravel().tolist()
+    except (TypeError, ValueError):
+        raise InputError("the edges of a histogram are numbers") from None
+    return numbers
+
+
+def _common(summed: PrivateSum, for_bounds: Budget, clients: int, how: Conditions) -> dict[str, Any]:
+    """Return what every result says: basic composition adds up what the bounds and the figures have cost."""
+    return {
+        "epsilon": for_bounds.epsilon + summed.spent.epsilon,
+        "delta": for_bounds.delta + summed.spent.delta,
+        "epsilon_for_bounds": for_bounds.epsilon,
+        "clients": clients,
+        "dropped": clients - summed.count,
+        "colluders": how.colluders,
+        "mode": how.mode,
+        "fidelity": how.fidelity,
+    }

@@ -1,0 +1,186 @@
+"""One private sum over simulated clients: distributed Skellam noise, XNoise, and one round in this process.
+
+The unit is a client, whose update is replaced by zero; how many clients there are is public.
+"""
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import InputError
+from dordis.federation.app import AppClient
+from dordis.federation.round import Call, Fleet, silent
+from dordis.federation.selection import NO_PROOFS
+from dordis.federation.strategy import Agreement, Design, XNoise
+from dordis.privacy.accounting import ALL_ROUNDS, Participation, check_delta, check_epsilon, default_delta
+from dordis.privacy.cell_table import LARGEST_VARIANCE
+from dordis.privacy.encoding import SEED_BYTES, Entropy
+from dordis.privacy.planning import Plan, Setting
+from dordis.privacy.skellam import MOST_BITS, Floats
+from dordis.protocol import ClientId
+from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
+from dordis.simulation.availability import STAGES, ByRate
+from dordis.simulation.cast import Cast, Identities
+from dordis.simulation.config import Config, Federation
+from dordis.simulation.fleet import Population
+from dordis.simulation.ideal import UPLOAD, IdealFleet
+
+IDEAL, FULL = "ideal", "full"
+HEADROOM = 8.0
+"""Standard deviations that the ring holds: bits cost nothing here, and a sum that wraps around would be far off."""
+RUN_BYTES = 32
+_FINE = 100.0
+_MARGIN = 0.9  # sigma is a little larger with fewer bits
+
+Updates = Callable[[int], Floats]
+"""Gives the update of the client at a place from 0 on."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a round is run: whom the noise guards against, who vanishes, and what is simulated of it.
+
+    In `ideal` fidelity all randomness is from `entropy`; in `full` the secrets of the protocol are not.
+    """
+
+    colluders: int = 1
+    mode: str = MALICIOUS
+    dropped: int = 0
+    fidelity: str = IDEAL
+    entropy: Entropy = field(default=secrets.token_bytes, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in (MALICIOUS, SEMI_HONEST):
+            raise InputError(f"the mode is '{MALICIOUS}' or '{SEMI_HONEST}', not '{self.mode}'")
+        if self.fidelity not in (IDEAL, FULL):
+            raise InputError(f"the fidelity is '{IDEAL}' or '{FULL}', not '{self.fidelity}'")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent on a release."""
+
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def of(cls, epsilon: float, delta: float | None, clients: int) -> "Budget":
+        """Return a budget; delta is min{n^-1.1, 10^-5} if it is not given."""
+        return cls(check_epsilon(epsilon), default_delta(clients) if delta is None else check_delta(delta))
+
+    def split(self, share: float) -> "tuple[Budget, Budget]":
+        """Return a share of epsilon with half of delta, and the rest: basic composition adds both up."""
+        first = Budget(share * self.epsilon, self.delta / 2)
+        return first, Budget(self.epsilon - first.epsilon, self.delta - first.delta)
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateSum:
+    """The sum over `count` clients, `sigma` of the noise on each coordinate of it, and what is proved."""
+
+    total: Floats = field(repr=False)
+    count: int
+    sigma: float
+    spent: Budget
+
+
+def design(clients: int, dim: int, clip: float, budget: Budget, how: Conditions) -> Design:
+    """Plan a round of all clients, whose updates have `dim` coordinates and a norm of `clip` at most."""
+    once = Participation(clients, clients, rounds=1, accounting=ALL_ROUNDS)
+    setting = Setting(once, dim, clip, budget.delta, bits=MOST_BITS, headroom=HEADROOM, colluders=how.colluders)
+    if not 0 <= how.dropped <= setting.T:
+        raise InputError(f"of {clients} clients 0 to {setting.T} may drop out, not {how.dropped}")
+    planned = Design(XNoise(), setting, budget.epsilon, Agreement(how.mode))
+    bits = _bits(planned)
+    return planned if bits == MOST_BITS else replace(planned, setting=replace(setting, bits=bits))
+
+
+def _bits(planned: Design) -> int:
+    """Return so many bits that the grid is fine, and no more: tables of much noise take seconds to make.
+
+    Fine is where rounding adds about 1 % to the norm of a client and less to the variance of the sum.  The limit is the
+    most noise that can be drawn at once, as in `ideal` fidelity.  Sigma in real units hardly depends on any of this.
+    """
+    ring = planned.setting.ring(MOST_BITS)
+    noise = ring.kappa * _plan(planned).sigma ** 2
+
+    def bits(scale: float) -> float:
+        return math.log2(2 * HEADROOM * math.sqrt(scale**2 * (ring.signal + noise) + ring.clients / 4))
+
+    for_norm = _FINE * max(1.0, math.sqrt(ring.dim) / 2) / ring.clip
+    for_sum = math.sqrt(max(_FINE**3, _FINE * ring.clients / 4) / noise)
+    most = math.sqrt(_MARGIN * float(LARGEST_VARIANCE) / noise)
+    return min(MOST_BITS, math.ceil(bits(max(for_norm, for_sum))), math.floor(bits(most)))
+
+
+def _plan(planned: Design) -> Plan:
+    assert planned.plan is not None  # noqa: S101  XNoise has one
+    return planned.plan
+
+
+def expected_sigma(planned: Design) -> float:
+    """Return the standard deviation of a coordinate of the sum if nobody drops out."""
+    clients = planned.setting.clients
+    return deviation(planned, float(_plan(planned).noise.left(range(clients), b"")), clients)
+
+
+def deviation(planned: Design, left: float, count: int) -> float:
+    """Return the standard deviation of a coordinate of the sum, in real units; rounding adds 1/4 a client at most."""
+    return math.sqrt(left + count / 4) / planned.mechanism.grid.scale
+
+
+def private_sum(planned: Design, updates: Updates, how: Conditions) -> PrivateSum:
+    """Run one round; of all clients, `how.dropped` vanish before they upload."""
+    ids = tuple(ClientId(u) for u in range(1, planned.setting.clients + 1))
+    run, rotation = how.entropy(RUN_BYTES), how.entropy(SEED_BYTES)
+    parameters = planned.agree_on(run=run, index=0, clients=ids, rotation=rotation, model=b"", beacon=b"")
+    fleet = _fleet(planned, ids, run, updates, how)
+    (output,) = fleet.sum(
+        Call(parameters, planned.mechanism, np.zeros(0), NO_PROOFS, unmasking=_free, watch=silent)
+    ).outputs
+    decoded = DistributedDP(parameters, planned.mechanism).decode([output])
+    count = len(output.survivors)
+    spent = Budget(_plan(planned).epsilon, planned.delta)
+    return PrivateSum(decoded.total, count, deviation(planned, float(output.left), count), spent)
+
+
+def _fleet(planned: Design, ids: tuple[ClientId, ...], run: bytes, updates: Updates, how: Conditions) -> Fleet:
+    n = len(ids)
+    leaving = ByRate(how.entropy(SEED_BYTES), (how.dropped + 0.5) / n, STAGES[: UPLOAD + 1])
+    population = Population(ids, lambda u: _Client(updates(u - 1)), leaving, entropy=how.entropy)
+    if how.fidelity == IDEAL:
+        return IdealFleet(population, how.entropy)
+    config = Config(federation=Federation(clients=n, per_round=n, rounds=1))
+    return Cast(config, planned, ids, run, Identities.of(secrets.token_bytes(32), ids)).fleet(population)
+
+
+def _free() -> None:
+    """Charge nothing: there is no ledger, the caller is told what was spent."""
+
+
+class _Client(AppClient):
+    """A client that gives its update."""
+
+    def __init__(self, update: Floats) -> None:
+        self._update = update
+
+    def prepare_data(self, round: int, model: Floats) -> Floats:
+        return self._update
+
+
+def one_hot(places: npt.NDArray[np.int64], width: int) -> Updates:
+    """Give each client a 1 for every column, at one of `width` places; `places` is (clients, columns)."""
+    columns = places.shape[1]
+    starts = width * np.arange(columns)
+
+    def update(client: int) -> Floats:
+        indicator = np.zeros(width * columns)
+        indicator[starts + places[client]] = 1.0
+        return indicator
+
+    return update

@@ -1,0 +1,161 @@
+"""Modelled rounds: their steps are the protocol's, the paper's cost mix gives its figure, ours keeps its promises."""
+
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from dordis.pipeline.executor import execute_async
+from dordis.privacy.xnoise import Scheme
+from dordis.protocol import Resource
+from dordis.protocols.delivery import DeliveryClient
+from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.round import REPLIES, RoundClient, RoundServer
+from dordis.protocols.secagg import SecAggClient, SecAggServer
+from dordis.protocols.secagg.messages import CollectInput
+from dordis.simulation.claims import own_claims, padding_claim, paper_claims, share_claims
+from dordis.simulation.clock import (
+    Device,
+    Real,
+    ServerProcessor,
+    VirtualExchange,
+    heterogeneous,
+    run_virtually,
+    simulate,
+)
+from dordis.simulation.costs import ASSEMBLE, CHUNK_STEPS, CLIENT, ENCODE, SETUP_STEPS, Costs, Shape
+from dordis.simulation.exchange import LocalExchange
+from dordis.simulation.measured import TERMS, Proxy, fit, measure, observe
+from dordis.simulation.paper_mix import PAPER, UNPADDED
+from dordis.simulation.round_times import (
+    CNN,
+    RESNET,
+    RESNET_16,
+    VGG,
+    Configuration,
+    configurations,
+    figure,
+    round_time,
+    shares,
+)
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "rounds"
+TINY = Proxy(6, 13, 2, 1)
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return figure(PAPER, [each for each in configurations() if not each.plus])
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return msgspec.json.decode((RESULTS / "costs.json").read_bytes(), type=Costs)
+
+
+def test_modelled_steps_are_the_steps_of_a_round():
+    p = TINY.parameters
+    server = RoundServer(SecAggServer(p), DistributedDP(p, TINY.mechanism))
+    assert [step.run.__name__ for step in server.setup.workflow] == list(SETUP_STEPS)
+    for chunk in server.chunks:
+        assert {step.run.__name__: step.resource for step in chunk.workflow} == CHUNK_STEPS
+        assert [step.run.__name__ for step in chunk.workflow] == list(CHUNK_STEPS)
+
+
+def test_a_real_round_shows_every_cost_that_there_is_a_law_for():
+    seen = observe(TINY)
+    assert TERMS.keys() <= seen.keys()
+    assert all(amount >= 0 for amount in seen.values())
+    assert 2.5 * 4096 < seen["collect_inputs", "reply"] < 2.5 * 4096 + 200
+
+
+def test_a_shape_counts_what_the_noise_plan_says():
+    shape = TINY.shape()
+    assert (shape.clients, shape.survivors, shape.chunks, shape.dim) == (6, 5, 2, 4096)
+    counts = Shape(10, 9, 2, 3, 100, base=1, removable=1, due=4).counts()
+    assert counts["masks*dim"] == 10 * 100
+    assert counts["lifted*dim"] == (8 + 2 * 8) * 100
+    assert counts["shares"] == 3 * 3 * 10
+
+
+def test_a_law_is_found_in_what_follows_it():
+    rng = np.random.default_rng(0)
+    rows = [{"one": 1, "dim": d, "masks*dim": d * n} for d, n in rng.integers(1, 1000, (12, 2)).tolist()]
+    amounts = [3 + 0.5 * row["dim"] + 0.01 * row["masks*dim"] for row in rows]
+    assert fit(("one", "dim", "masks*dim"), rows, amounts) == pytest.approx({"one": 3, "dim": 0.5, "masks*dim": 0.01})
+
+
+def test_the_paper_s_cost_mix_gives_the_paper_s_figure(paper):
+    claims = paper_claims(paper)
+    assert [claim.statement for claim in claims if claim.holds is False] == []
+    assert sum(claim.holds is True for claim in claims) == 5
+
+
+def test_under_the_paper_s_mix_the_planner_chooses_the_numbers_of_chunks_that_the_paper_used(paper):
+    chosen = {task: Counter() for task in (CNN, RESNET, RESNET_16, VGG)}
+    for each in paper:
+        task = next(task for task in chosen if (task.name, task.clients) == (each.model, each.clients))
+        chosen[task][each.chunks] += 1
+    most = [counter.most_common(1)[0][0] for counter in chosen.values()]
+    assert most == [2, 11, 3, 5]
+
+
+def test_padding_chunks_to_powers_of_two_is_much_of_what_larger_models_gained(paper):
+    configuration = Configuration(VGG, Scheme.ORIG)
+    padded, unpadded = (round_time(configuration, costs) for costs in (PAPER, UNPADDED))
+    assert unpadded.speedup < padded.speedup - 0.3
+    assert "1." in padding_claim([unpadded, *(each for each in paper if each.model != VGG.name)]).found
+
+
+def test_aggregation_takes_more_of_a_round_the_more_clients_and_with_noise():
+    assert all(claim.holds is not False for claim in share_claims(shares(PAPER)))
+
+
+def test_with_the_costs_measured_for_the_results_the_promises_hold(committed):
+    shown = [Configuration(RESNET, scheme, Fraction(1, 10)) for scheme in (Scheme.ORIG, Scheme.SINGLE)]
+    assert [claim.statement for claim in own_claims(figure(committed, shown)) if not claim.holds] == []
+
+
+@pytest.mark.parametrize("costs", [PAPER, UNPADDED])
+def test_no_round_beats_the_bound(costs):
+    for task in (CNN, VGG):
+        each = round_time(Configuration(task), costs)
+        assert each.over_bound >= 1
+        assert each.pipelined <= each.plain * 1.01
+        assert all(0 <= share <= 1 for share in (*each.plain_busy.values(), *each.pipelined_busy.values()))
+
+
+def test_only_the_last_chunk_pays_for_the_whole_vector():
+    costs = Costs("toy", {"store": {CLIENT: {"dim": 1.0}}, "assemble": {CLIENT: {"dim": 0.5}}})
+    _, chunks = costs.steps(Shape(2, 1, 0, 3, 10))
+    assert [chunk[-1].client for chunk in chunks] == [10, 10, 25]
+    assert {cost.resource for chunk in chunks for cost in chunk} == set(Resource)
+
+
+def really(proxy, devices):
+    """Run a round of real parties in virtual time."""
+    p, private = proxy.parameters, DistributedDP(proxy.parameters, proxy.mechanism)
+    vector = private.encode(np.zeros(1 << proxy.log_dim, np.float32))
+    parties = {u: RoundClient(SecAggClient(u, vector), DeliveryClient(private)) for u in p.clients}
+    server = RoundServer(SecAggServer(p), private)
+    lost = lambda u, request: u in proxy.lost and isinstance(request, CollectInput)  # noqa: E731
+    exchange = VirtualExchange(devices, Real(LocalExchange(parties, REPLIES, lost, ahead=True)))
+    chunks = [chunk.workflow for chunk in server.chunks]
+    return run_virtually(execute_async(server.setup.workflow, chunks, exchange, ServerProcessor()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("m", [1, 4])
+def test_modelled_rounds_take_what_real_ones_take(m):
+    proxy = Proxy(16, 20, m, 2)  # transfers take no time here: what is compared is the computing
+    survivors = [u for u in proxy.parameters.clients if u not in proxy.lost]
+    fast = {u: msgspec.structs.replace(d, bandwidth=1e12) for u, d in heterogeneous(survivors, 1, workers=2).items()}
+    everyone = fast | {u: Device(1e12, slowness=0.01, workers=2) for u in proxy.lost}
+    costs = measure()
+    laws = {step: law for step, law in costs.laws.items() if step not in (ENCODE, ASSEMBLE)}  # outside of the executor
+    modelled = simulate(*msgspec.structs.replace(costs, laws=laws).steps(proxy.shape()), fast).completion
+    real = min(really(proxy, everyone).completion for _ in range(5))
+    assert modelled == pytest.approx(real, rel=0.2)
