@@ -9,7 +9,7 @@ from dordis.cli import reproduce_overhead, reproduce_rounds
 from dordis.errors import InputError
 from dordis.simulation import round_times
 from dordis.simulation.costs import Costs
-from dordis.simulation.paper_mix import PAPER
+from dordis.simulation.paper_mix import OVERLAP, PAPER
 from dordis.simulation.round_times import configurations
 
 
@@ -33,9 +33,10 @@ def test_rounds_prints_one_json_object(capsys):
     reproduce_rounds.rounds(None, paper=True, charts=None, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"costs", "rounds", "claims"}
-    assert len(found["rounds"]) == 4 * 3
+    assert len(found["rounds"]) == 2 * 4 * 3
     assert {"plain", "pipelined", "chunks", "speedup", "over_bound", "plain_busy", "other"} <= found["rounds"][0].keys()
-    assert all(claim["holds"] is not False for claim in found["claims"]["paper"])
+    for mix in ("paper", "overlap"):
+        assert all(claim["holds"] is not False for claim in found["claims"][mix])
 
 
 def test_rounds_shows_both_costs_and_draws_charts(costs, capsys, tmp_path):
@@ -53,10 +54,10 @@ def test_costs_are_measured_once_and_kept(monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(reproduce_rounds, "measure", lambda: calls.append(1) or measured)
     path = tmp_path / "costs.json"
-    assert reproduce_rounds.mixes_of(path, paper=False) == [PAPER, measured]
-    assert reproduce_rounds.mixes_of(path, paper=False) == [PAPER, measured]
+    assert reproduce_rounds.mixes_of(path, paper=False) == [PAPER, OVERLAP, measured]
+    assert reproduce_rounds.mixes_of(path, paper=False) == [PAPER, OVERLAP, measured]
     assert calls == [1]
-    assert reproduce_rounds.mixes_of(path, paper=True) == [PAPER]
+    assert reproduce_rounds.mixes_of(path, paper=True) == [PAPER, OVERLAP]
 
 
 def test_a_file_that_holds_no_costs_is_refused(tmp_path):

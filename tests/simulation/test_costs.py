@@ -29,7 +29,7 @@ from dordis.simulation.clock import (
 from dordis.simulation.costs import ASSEMBLE, CHUNK_STEPS, CLIENT, ENCODE, SETUP_STEPS, Costs, Shape
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.measured import TERMS, Proxy, fit, measure, observe
-from dordis.simulation.paper_mix import PAPER, UNPADDED
+from dordis.simulation.paper_mix import OVERLAP, PAPER, UNPADDED
 from dordis.simulation.round_times import (
     CNN,
     RESNET,
@@ -94,6 +94,16 @@ def test_the_paper_s_cost_mix_gives_the_paper_s_figure(paper):
     assert sum(claim.holds is True for claim in claims) == 5
 
 
+def test_overlap_alone_gives_the_gains_that_are_claimed():
+    claims = paper_claims(figure(OVERLAP))
+    assert [claim.statement for claim in claims if claim.holds is False] == []
+    assert sum(claim.holds is True for claim in claims) == 5
+
+
+def test_what_is_padded_as_a_whole_is_as_long_in_any_number_of_chunks():
+    assert [m * OVERLAP.chunk_dim(11_183_562, m) for m in (1, 2, 4, 8)] == [2**24] * 4
+
+
 def test_under_the_paper_s_mix_the_planner_chooses_the_numbers_of_chunks_that_the_paper_used(paper):
     chosen = {task: Counter() for task in (CNN, RESNET, RESNET_16, VGG)}
     for each in paper:
@@ -119,7 +129,7 @@ def test_with_the_costs_measured_for_the_results_the_promises_hold(committed):
     assert [claim.statement for claim in own_claims(figure(committed, shown)) if not claim.holds] == []
 
 
-@pytest.mark.parametrize("costs", [PAPER, UNPADDED])
+@pytest.mark.parametrize("costs", [PAPER, OVERLAP, UNPADDED])
 def test_no_round_beats_the_bound(costs):
     for task in (CNN, VGG):
         each = round_time(Configuration(task), costs)

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from dordis.cli.reproduce_rounds import claims_table, fields, mixes_of
 from dordis.simulation.claims import share_claims
-from dordis.simulation.paper_mix import PAPER
+from dordis.simulation.paper_mix import OVERLAP, PAPER
 from dordis.simulation.round_times import RoundTime, shares
 
 
 def overhead(costs: Path | None, paper: bool, charts: Path | None, as_json: bool) -> None:
     """Model ResNet-18 at 10 % dropout with more and more clients, and print the share of aggregation."""
-    mixes = mixes_of(costs, paper)
+    mixes = [mix for mix in mixes_of(costs, paper) if mix is not OVERLAP]  # of interest for pipelining alone
     found = {mix.name: shares(mix) for mix in mixes}
     claims = {mix.name: share_claims(found[mix.name]) for mix in mixes if mix is PAPER}
     if charts is not None:

@@ -12,7 +12,7 @@ from dordis.errors import InputError
 from dordis.simulation.claims import Claim, own_claims, padding_claim, paper_claims
 from dordis.simulation.costs import CLIENT, SERVER, Costs
 from dordis.simulation.measured import measure
-from dordis.simulation.paper_mix import PAPER, UNPADDED
+from dordis.simulation.paper_mix import OVERLAP, PAPER, UNPADDED
 from dordis.simulation.round_times import RoundTime, figure
 
 
@@ -33,7 +33,7 @@ def rounds(costs: Path | None, paper: bool, charts: Path | None, as_json: bool) 
         return
     console = Console(soft_wrap=True)
     for mix in mixes:
-        if mix is not PAPER:
+        if mix not in (PAPER, OVERLAP):
             console.print(costs_table(mix))
         for table in round_tables(mix.name, found[mix.name]):
             console.print(table)
@@ -42,19 +42,21 @@ def rounds(costs: Path | None, paper: bool, charts: Path | None, as_json: bool) 
 
 def claims_of(name: str, found: Sequence[RoundTime]) -> list[Claim]:
     """Return what is claimed of rounds under these costs."""
-    return [*paper_claims(found), padding_claim(figure(UNPADDED))] if name == PAPER.name else own_claims(found)
+    if name == PAPER.name:
+        return [*paper_claims(found), padding_claim(figure(UNPADDED))]
+    return paper_claims(found) if name == OVERLAP.name else own_claims(found)
 
 
 def mixes_of(path: Path | None, paper: bool) -> list[Costs]:
     """Return the paper's costs and, unless only those are wanted, measured ones, from a file if there is one."""
     if paper:
-        return [PAPER]
+        return [PAPER, OVERLAP]
     if path is not None and path.exists():
-        return [PAPER, read(path)]
+        return [PAPER, OVERLAP, read(path)]
     measured = measure()
     if path is not None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
-    return [PAPER, measured]
+    return [PAPER, OVERLAP, measured]
 
 
 def read(path: Path) -> Costs:

@@ -111,6 +111,8 @@ class Costs(msgspec.Struct, frozen=True):
     laws: dict[str, dict[str, Law]]
     padded: bool = False
     """Whether each chunk is padded to a power of two, as in the paper's code; ours is padded once, by blocks."""
+    whole: bool = False
+    """Whether the vector is padded to a power of two as a whole, so that chunks waste neither more nor less."""
     tolerated: float = 0.0
     """T as a share of n, where it is not this library's default."""
     degrees: dict[int, int] = msgspec.field(default_factory=dict)
@@ -122,8 +124,8 @@ class Costs(msgspec.Struct, frozen=True):
         >>> Costs("", {}, padded=True).chunk_dim(11_183_562, 4)
         4194304
         """
-        each = -(-dim // m)
-        return 1 << math.ceil(math.log2(each)) if self.padded else each
+        each = -(-(_power_of_two(dim) if self.whole else dim) // m)
+        return _power_of_two(each) if self.padded else each
 
     def of(self, step: str, which: str, counts: Mapping[str, float]) -> float:
         """Return the seconds or the bytes of a step."""
@@ -154,3 +156,7 @@ class Costs(msgspec.Struct, frozen=True):
         last, end = chunks[-1][-1], self.step(ASSEMBLE, Resource.CLIENT, whole)
         chunks[-1][-1] = msgspec.structs.replace(last, client=last.client + end.client, server=last.server + end.server)
         return setup, chunks
+
+
+def _power_of_two(dim: int) -> int:
+    return 1 << math.ceil(math.log2(dim))
