@@ -1,5 +1,6 @@
 """Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds,
-or `privacy`: encoding, decoding and planning.
+or `privacy`: encoding, decoding and planning, `simulation`: simulated rounds beside Flower's, or `pipeline`: plans
+beside what rounds take.
 
 What is compared with other packages is left out where they are not installed.
 """
@@ -12,10 +13,16 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, kernels, privacy
+from benchmarks import aggregation, kernels, pipeline, privacy, simulation
 from benchmarks.figure import Figure, Suite
 
-SUITES: dict[str, Suite] = {"kernels": kernels, "aggregation": aggregation, "privacy": privacy}
+SUITES: dict[str, Suite] = {
+    "kernels": kernels,
+    "aggregation": aggregation,
+    "privacy": privacy,
+    "simulation": simulation,
+    "pipeline": pipeline,
+}
 WIDTH_OF_A_FILE = 140
 
 

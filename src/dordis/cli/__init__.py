@@ -169,9 +169,30 @@ def _demo(
     demo(clients, dropped, epsilon)
 
 
+@app.command("profile")
+def _profile(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; the embedded one if not given.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="An embedded configuration by name, below the file's.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="Override a setting.")] = None,
+    bandwidth: Annotated[float, typer.Option(help="Mbps of the slowest client's link.")] = 21.0,
+    slowness: Annotated[float, typer.Option(help="How many times slower than this machine the slowest client is.")] = 1,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write: profile.json if not given, nothing with --json.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Time the stages of a round on small rounds of zeros, for `dordis plan --pipeline`."""
+    from dordis.cli.profile import profile
+    from dordis.simulation.profiling import Hardware
+
+    profile(config, preset, setting or (), Hardware(bandwidth, slowness), output, as_json)
+
+
 @app.command("plan")
 def _plan(
-    clients: Annotated[int, typer.Option(help="How many clients there are; with --graph, in a round.")],
+    clients: Annotated[int | None, typer.Option(help="How many clients there are; with --graph, in a round.")] = None,
     per_round: Annotated[int | None, typer.Option(help="How many clients take part in a round.")] = None,
     rounds: Annotated[int | None, typer.Option(help="How many rounds there are.")] = None,
     dim: Annotated[int | None, typer.Option(help="How many coordinates an update has.")] = None,
@@ -192,9 +213,18 @@ def _plan(
     mode: Annotated[
         str, typer.Option(help="With --graph: semi-honest or malicious, the server that is guarded against.")
     ] = "malicious",
+    pipeline: Annotated[bool, typer.Option("--pipeline", help="Plan the number of chunks instead.")] = False,
+    profile: Annotated[Path | None, typer.Option(help="With --pipeline: a file of `dordis profile`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Choose the noise of a run for a privacy budget, or account for given noise; with --graph, choose the graph."""
+    """Choose the noise of a run for a budget, or account for given noise; with --graph, the graph; or the chunks."""
+    if pipeline:
+        from dordis.cli.plan_pipeline import plan as plan_pipeline
+
+        plan_pipeline(profile, dim, as_json)
+        return
+    if clients is None:
+        raise typer.BadParameter("give the number of clients", param_hint="--clients")
     if graph:
         from dordis.cli.graph import plan as plan_graph
 
@@ -230,6 +260,20 @@ def _reproduce_epsilon(
     from dordis.cli.reproduce import epsilon
 
     epsilon([*(budget or ()), *(more or ())] or [6.0], as_json)
+
+
+@reproduce.command("network")
+def _reproduce_network(
+    clients: Annotated[
+        list[int] | None, typer.Option(help="Clients in a round: 100, 200 and 300 if not given.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the chart into this SVG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+) -> None:
+    """Show what noise enforcement adds to the network traffic, with the paper's figures beside ours."""
+    from dordis.cli.reproduce_network import CLIENTS, network
+
+    network(clients or CLIENTS, figure, as_json)
 
 
 _Costs = Annotated[

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dordis.cli import config as reading
-from dordis.cli.run import _find_modules
+from dordis.cli.run import find_modules
 from dordis.errors import InputError
 from dordis.federation.round import Watch, silent
 from dordis.simulation import profiling
@@ -23,7 +23,7 @@ def profile(
     path: Path | None, preset: str | None, keys: Sequence[str], hardware: Hardware, output: Path | None, as_json: bool
 ) -> None:
     """Profile a configuration; write the file that `dordis plan --pipeline` reads."""
-    _find_modules(path)
+    find_modules(path)
     job = prepare(reading.read(path, preset, keys))
     console = Console(stderr=as_json, soft_wrap=True)
     found = _timed(job, hardware, console)

@@ -27,7 +27,7 @@ def run(
         if path is not None or preset is not None or keys or dry:
             raise InputError("a run goes on as it was configured: give --resume alone")
         path = resume / CONFIG
-    _find_modules(path)
+    find_modules(path)
     config = reading.read(path, preset, keys)
     console = Console(stderr=as_json, soft_wrap=True)
     with console.status("planning the noise") if console.is_terminal else _Quiet():
@@ -120,7 +120,7 @@ def _without_none(settings: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _find_modules(path: Path | None) -> None:
+def find_modules(path: Path | None) -> None:
     """Let a configuration name modules beside it, or in the current folder."""
     for folder in (Path.cwd(), *([path.resolve().parent] if path else [])):
         if str(folder) not in sys.path:

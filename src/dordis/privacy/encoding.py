@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -179,8 +180,12 @@ def clip_factor(x: Reals, clip: float) -> float:
     return min(1.0, clip / peak / math.sqrt(_squared(x / x.dtype.type(peak))))
 
 
+@lru_cache(maxsize=2)
 def signs(public_seed: bytes, first: int, count: int) -> npt.NDArray[np.uint8]:
-    """Return the random signs of a round, one bit for each coordinate from `first` on, the lowest of a byte first."""
+    """Return the random signs of a round, one bit for each coordinate from `first` on, the lowest of a byte first.
+
+    They are public and read-only; those of the last calls are kept, as a simulation has many clients with the same.
+    """
     if len(public_seed) != SEED_BYTES:
         raise InputError(f"a rotation seed has {SEED_BYTES} bytes, not {len(public_seed)}")
     stream = prg.Stream.of(kdf.expand(public_seed, b"dordis/v1/rotation", prg.STREAM_BYTES))
@@ -188,6 +193,7 @@ def signs(public_seed: bytes, first: int, count: int) -> npt.NDArray[np.uint8]:
     octets = prg.keystream(stream, first // 8, (skip + count + 7) // 8)
     if skip:  # only blocks of less than eight coordinates start inside a byte
         octets = np.packbits(np.unpackbits(octets, bitorder="little")[skip : skip + count], bitorder="little")
+    octets.flags.writeable = False
     return octets
 
 
@@ -221,6 +227,8 @@ def _secret(entropy: Entropy) -> bytes:
 
 def _squared(x: Reals) -> float:
     """Return the squared norm with float64 sums, whatever the type; it may be infinite or NaN."""
-    parts = (x[at : at + _DOT].astype(np.float64, copy=False) for at in range(0, x.size, _DOT))
     with np.errstate(over="ignore", invalid="ignore"):  # the caller looks
+        if x.size <= _DOT and x.dtype == np.float64:
+            return float(x @ x)
+        parts = (x[at : at + _DOT].astype(np.float64, copy=False) for at in range(0, x.size, _DOT))
         return sum(float(part @ part) for part in parts)

@@ -1,13 +1,17 @@
 """Models as functions of one flat vector of parameters: softmax regression, and a network with one hidden layer."""
 
 from abc import ABC, abstractmethod
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 
 import numpy as np
 
 from dordis.apps.learning.data import Labels
 from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
+
+Slope = Callable[[Floats], Floats]
+"""Gives the gradient of the mean loss on some samples at parameters."""
 
 
 class Model(ABC):
@@ -25,6 +29,10 @@ class Model(ABC):
     @abstractmethod
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
         """Return the gradient of the mean loss on inputs (n, features); `offset` is added to the scores of each."""
+
+    def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
+        """Return the gradient on samples as a function of the parameters, for a model to be asked at many."""
+        return partial(self.gradient, x=x, y=y, offset=offset)
 
     @abstractmethod
     def scores(self, parameters: Floats, x: Floats) -> Floats:
@@ -51,11 +59,23 @@ class Softmax(Model):
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
         """Return x^T r and the sum of r, for the residuals r."""
-        r = residuals(self.scores(parameters, x) + offset, y)
-        found = np.empty(self.dim)
-        np.matmul(x.T, r, out=found[: -self.classes].reshape(self.features, self.classes))
-        np.add.reduce(r, axis=0, out=found[-self.classes :])
-        return found
+        return self.slope(x, y, offset)(parameters)
+
+    def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
+        """Prepare what all steps on these samples share: inputs with a 1 for b at the end, and the indicator of y."""
+        inputs = np.ones((y.size, self.features + 1))
+        inputs[:, :-1] = x
+        back = inputs.T / y.size
+        indicator = np.zeros((y.size, self.classes))
+        indicator[np.arange(y.size), y] = 1.0
+
+        def at(parameters: Floats) -> Floats:
+            r = softmax(inputs @ parameters.reshape(-1, self.classes) + offset)
+            r -= indicator
+            found: Floats = (back @ r).ravel()
+            return found
+
+        return at
 
     def scores(self, parameters: Floats, x: Floats) -> Floats:
         """Return x W + b."""

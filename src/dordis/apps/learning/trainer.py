@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 import msgspec
 import numpy as np
 
 from dordis.apps.learning.data import Labels
-from dordis.apps.learning.models import Model
+from dordis.apps.learning.models import Model, Slope
 from dordis.apps.learning.partition import Indices
 from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
@@ -40,6 +41,10 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 0 <= self.momentum < 1 or not 0 <= self.balance <= 1:
             raise InputError("the momentum lies in 0..1, below 1, and the balance in 0..1")
 
+    def takes_all(self, samples: int) -> bool:
+        """Say whether every step takes all of so many samples."""
+        return not 0 < self.batch < samples
+
 
 def train(
     model: Model, start: Floats, x: Floats, y: Labels, classes: int, how: Training, seed: Sequence[int]
@@ -51,8 +56,8 @@ def train(
     update, velocity = np.zeros(start.size), np.zeros(start.size)
     offset = label_offset(y, classes, how.balance)
     with np.errstate(over="ignore", invalid="ignore"):  # what diverges is refused below
-        for batch in batches(y.size, how, seed):
-            slope = model.gradient(start + update, x[batch], y[batch], offset)
+        for slope_at in slopes(model, x, y, offset, how, seed):
+            slope = slope_at(start + update)
             if how.proximal:
                 slope += how.proximal * update
             if how.momentum:
@@ -63,11 +68,18 @@ def train(
     return update
 
 
+def slopes(model: Model, x: Floats, y: Labels, offset: Floats, how: Training, seed: Sequence[int]) -> Iterator[Slope]:
+    """Return the slope that each step follows, prepared once if all steps take the same samples."""
+    if y.size and how.takes_all(y.size):
+        return repeat(model.slope(x, y, offset), how.epochs)
+    return (model.slope(x[batch], y[batch], offset) for batch in batches(y.size, how, seed))
+
+
 def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[slice | Indices]:
     """Yield which samples each step takes: in every epoch each sample once."""
     if not samples:
         return
-    if not 0 < how.batch < samples:
+    if how.takes_all(samples):
         for _ in range(how.epochs):
             yield slice(None)
         return
