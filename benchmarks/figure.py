@@ -7,7 +7,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Describe one measured number; a bar is a limit from below or from above, or there is none."""
+    """Describe one measured number; a bar is a limit from below, from above or both, or there is none."""
 
     unit: str
     at_least: float | None = None
@@ -17,6 +17,8 @@ class Figure:
     @property
     def bar(self) -> str:
         """Return the bar as people write it."""
+        if self.at_least is not None and self.at_most is not None:
+            return f"{self.at_least:g} to {self.at_most:g}"
         if self.at_least is not None:
             return f"≥ {self.at_least:g}"
         return "" if self.at_most is None else f"≤ {self.at_most:g}"

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import modelled
 from benchmarks.figure import Figure
 from benchmarks.rounds import NoReplay
 from benchmarks.server_process import ID_BYTES, peak_bytes
@@ -92,6 +93,12 @@ FIGURES = {
         at_most=0.05,
         note="the same in virtual time, the model fitted to rounds of 2.5 and 5 10^5",
     ),
+    **{
+        f"modelled_over_real_m{m}": Figure(
+            "times", at_least=0.8, at_most=1.2, note=f"a round by measured costs over one of real parties, m = {m}"
+        )
+        for m in modelled.NUMBERS
+    },
     "planner_equals_brute_force": Figure(
         "relative", at_most=EXACT, note="largest difference to the appendix's recursion in exact numbers, m in [20]"
     ),
@@ -108,7 +115,14 @@ def run(quick: bool) -> dict[str, float]:
     """Measure everything; a quick run repeats less and leaves out the long vectors."""
     touch()
     bench = bench_of(SLOW_PHONES)
-    families = (_threads(bench, quick), _links(bench, quick), _virtual(bench, quick), _planner(), _memory(quick))
+    families = (
+        _threads(bench, quick),
+        _links(bench, quick),
+        _virtual(bench, quick),
+        {} if quick else _modelled(),
+        _planner(),
+        _memory(quick),
+    )
     return {name: value for family in families for name, value in family.items()}
 
 
@@ -116,6 +130,10 @@ def bench_of(hardware: Hardware) -> Bench:
     """Return rounds of the default configuration with few clients."""
     federation = Federation(clients=2 * CLIENTS, per_round=CLIENTS, rounds=5)
     return Bench(prepare(Config(federation=federation)), hardware, PREDICTED)
+
+
+def _modelled() -> dict[str, float]:
+    return {f"modelled_over_real_m{m}": ratio for m, ratio in modelled.modelled_over_real().items()}
 
 
 def _threads(bench: Bench, quick: bool) -> dict[str, float]:
@@ -194,7 +212,7 @@ def _foretold(timeline: Timeline) -> float:
 def _virtual(bench: Bench, quick: bool) -> dict[str, float]:
     """Fit the model to short rounds, and predict long ones."""
     kinds = [(dim, m) for dim in (*PROFILED, PREDICTED) for m in NUMBERS]
-    played = [{kind: bench.play(*kind) for kind in kinds} for _ in range(2 if quick else 5)][1:]
+    played = [{kind: bench.play(*kind) for kind in kinds} for _ in range(2 if quick else 9)][1:]
     best = {kind: fastest(each[kind] for each in played) for kind in kinds}
     profile = Profile()
     for dim in PROFILED:

@@ -8,27 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis.pipeline.executor import execute_async
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import Resource
-from dordis.protocols.delivery import DeliveryClient
 from dordis.protocols.distributed_dp import DistributedDP
-from dordis.protocols.round import REPLIES, RoundClient, RoundServer
-from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import CollectInput
+from dordis.protocols.round import RoundServer
+from dordis.protocols.secagg import SecAggServer
 from dordis.simulation.claims import own_claims, padding_claim, paper_claims, share_claims
-from dordis.simulation.clock import (
-    Device,
-    Real,
-    ServerProcessor,
-    VirtualExchange,
-    heterogeneous,
-    run_virtually,
-    simulate,
-)
-from dordis.simulation.costs import ASSEMBLE, CHUNK_STEPS, CLIENT, ENCODE, SETUP_STEPS, Costs, Shape
-from dordis.simulation.exchange import LocalExchange
-from dordis.simulation.measured import TERMS, Proxy, fit, measure, observe
+from dordis.simulation.costs import CHUNK_STEPS, CLIENT, SETUP_STEPS, Costs, Shape
+from dordis.simulation.measured import TERMS, Proxy, fit, observe
 from dordis.simulation.paper_mix import OVERLAP, PAPER, UNPADDED
 from dordis.simulation.round_times import (
     CNN,
@@ -143,29 +130,3 @@ def test_only_the_last_chunk_pays_for_the_whole_vector():
     _, chunks = costs.steps(Shape(2, 1, 0, 3, 10))
     assert [chunk[-1].client for chunk in chunks] == [10, 10, 25]
     assert {cost.resource for chunk in chunks for cost in chunk} == set(Resource)
-
-
-def really(proxy, devices):
-    """Run a round of real parties in virtual time."""
-    p, private = proxy.parameters, DistributedDP(proxy.parameters, proxy.mechanism)
-    vector = private.encode(np.zeros(1 << proxy.log_dim, np.float32))
-    parties = {u: RoundClient(SecAggClient(u, vector), DeliveryClient(private)) for u in p.clients}
-    server = RoundServer(SecAggServer(p), private)
-    lost = lambda u, request: u in proxy.lost and isinstance(request, CollectInput)  # noqa: E731
-    exchange = VirtualExchange(devices, Real(LocalExchange(parties, REPLIES, lost, ahead=True)))
-    chunks = [chunk.workflow for chunk in server.chunks]
-    return run_virtually(execute_async(server.setup.workflow, chunks, exchange, ServerProcessor()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("m", [1, 4])
-def test_modelled_rounds_take_what_real_ones_take(m):
-    proxy = Proxy(16, 20, m, 2)  # transfers take no time here: what is compared is the computing
-    survivors = [u for u in proxy.parameters.clients if u not in proxy.lost]
-    fast = {u: msgspec.structs.replace(d, bandwidth=1e12) for u, d in heterogeneous(survivors, 1, workers=2).items()}
-    everyone = fast | {u: Device(1e12, slowness=0.01, workers=2) for u in proxy.lost}
-    costs = measure()
-    laws = {step: law for step, law in costs.laws.items() if step not in (ENCODE, ASSEMBLE)}  # outside of the executor
-    modelled = simulate(*msgspec.structs.replace(costs, laws=laws).steps(proxy.shape()), fast).completion
-    real = min(really(proxy, everyone).completion for _ in range(5))
-    assert modelled == pytest.approx(real, rel=0.2)
