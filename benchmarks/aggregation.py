@@ -7,8 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from benchmarks.figure import Figure
-from benchmarks.rounds import Costs, Setting, best_of, play
-from benchmarks.server_process import peak_mb
+from benchmarks.rounds import Costs, Setting, best_of, memory, play
 from benchmarks.touch import touch
 from dordis.privacy.cell_table import GRID
 from dordis.privacy.xnoise import Scheme
@@ -147,8 +146,8 @@ def _overhead(quick: bool) -> dict[str, float]:
 
 
 def _memory(quick: bool) -> dict[str, float]:
-    floor = {"rss_n16_d200k_mb": peak_mb(LITTLE_IN_MEMORY)}
-    return floor if quick else floor | {"rss_n100_d11M_mb": peak_mb(IN_MEMORY)}
+    floor = {"rss_n16_d200k_mb": memory(LITTLE_IN_MEMORY)}
+    return floor if quick else floor | {"rss_n100_d11M_mb": memory(IN_MEMORY)}
 
 
 def _growth(quick: bool) -> dict[str, float]:

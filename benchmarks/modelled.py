@@ -4,13 +4,11 @@ import msgspec
 import numpy as np
 
 from dordis.pipeline.executor import execute_async
-from dordis.protocol import ClientId, Message
-from dordis.protocols.delivery import DeliveryClient
+from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
-from dordis.protocols.round import REPLIES, RoundClient, RoundServer
-from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import CollectInput
+from dordis.protocols.round import REPLIES
 from dordis.simulation.clock import (
+    WORKERS,
     Device,
     Real,
     ServerProcessor,
@@ -22,6 +20,7 @@ from dordis.simulation.clock import (
 from dordis.simulation.costs import ASSEMBLE, ENCODE, Costs
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.measured import Proxy, measure
+from dordis.simulation.profiling import workflows
 
 INSTANT = 1e12
 """Bits per second of links that take no time: what is compared is the computing."""
@@ -40,23 +39,16 @@ def _ratio(costs: Costs, proxy: Proxy, repeats: int) -> float:
     survivors = [u for u in proxy.parameters.clients if u not in proxy.lost]
     fast = {
         u: msgspec.structs.replace(device, bandwidth=INSTANT)
-        for u, device in heterogeneous(survivors, 1, workers=2).items()
+        for u, device in heterogeneous(survivors, 1, workers=WORKERS).items()
     }
-    everyone = fast | {u: Device(INSTANT, slowness=0.01, workers=2) for u in proxy.lost}
+    everyone = fast | {u: Device(INSTANT, slowness=0.01, workers=WORKERS) for u in proxy.lost}
     modelled = simulate(*costs.steps(proxy.shape()), fast).completion
     return modelled / min(_really(proxy, everyone) for _ in range(repeats))
 
 
 def _really(proxy: Proxy, devices: dict[ClientId, Device]) -> float:
     """Run a round of real parties in virtual time."""
-    p, private = proxy.parameters, DistributedDP(proxy.parameters, proxy.mechanism)
-    vector = private.encode(np.zeros(1 << proxy.log_dim, np.float32))
-    parties = {u: RoundClient(SecAggClient(u, vector), DeliveryClient(private)) for u in p.clients}
-    server = RoundServer(SecAggServer(p), private)
-
-    def lost(u: ClientId, request: Message) -> bool:
-        return u in proxy.lost and isinstance(request, CollectInput)
-
-    exchange = VirtualExchange(devices, Real(LocalExchange(parties, REPLIES, lost, ahead=True)))
-    chunks = [chunk.workflow for chunk in server.chunks]
-    return run_virtually(execute_async(server.setup.workflow, chunks, exchange, ServerProcessor())).completion
+    private = DistributedDP(proxy.parameters, proxy.mechanism)
+    server, parties = proxy.cast(private, private.encode(np.zeros(1 << proxy.log_dim, np.float32)))
+    exchange = VirtualExchange(devices, Real(LocalExchange(parties, REPLIES, proxy.is_lost, ahead=True)))
+    return run_virtually(execute_async(*workflows(server), exchange, ServerProcessor())).completion

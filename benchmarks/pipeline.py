@@ -5,39 +5,23 @@ threads it is the clock on the wall that counts, and other load shows: rounds ar
 """
 
 import asyncio
-import multiprocessing
-import operator
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from functools import cache, reduce
-from multiprocessing.connection import Connection
-from typing import Any
+from functools import cache
 
 import numpy as np
 
 from benchmarks import modelled
 from benchmarks.figure import Figure
-from benchmarks.rounds import NoReplay
-from benchmarks.server_process import ID_BYTES, peak_bytes
+from benchmarks.in_flight import InFlight
 from benchmarks.touch import touch
-from dordis import wire
 from dordis.pipeline.executor import Timeline, execute, execute_async
 from dordis.pipeline.performance import Profile
 from dordis.pipeline.planner import MOST_CHUNKS, plan, schedule
-from dordis.pipeline.profile import resources_of
-from dordis.privacy import planning
-from dordis.privacy.accounting import Participation
-from dordis.privacy.encoding import SEED_BYTES
-from dordis.privacy.planning import Setting
 from dordis.protocol import ClientId, Message, Replies, Requests, Resource
-from dordis.protocols.delivery import DeliveryClient
-from dordis.protocols.distributed_dp import DistributedDP, agree_on
-from dordis.protocols.parameters import RUN_BYTES, Parameters
-from dordis.protocols.round import REPLIES, RoundClient, RoundServer
-from dordis.protocols.secagg import SecAggClient, SecAggServer
+from dordis.protocols.round import RoundServer
 from dordis.simulation.config import Config, Federation
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.job import prepare
@@ -55,31 +39,11 @@ LINK = 40e6
 """Bits per second of a link that takes its time."""
 CASES = 200
 EXACT = 1e-9
-
-
-@dataclass(frozen=True)
-class InFlight:
-    """A round of n clients and d coordinates in m chunks, all in flight at once."""
-
-    clients: int
-    dim: int
-    chunks: int
-
-    def parameters(self) -> Parameters:
-        """Agree on the round, with the noise of a run of five such rounds."""
-        noise = planning.plan(Setting(Participation(10 * self.clients, self.clients, 5), self.dim), epsilon=6.0)
-        clients = range(1, self.clients + 1)
-        return agree_on(
-            noise, run=bytes(RUN_BYTES), index=0, clients=clients, rotation=bytes(SEED_BYTES), chunks=self.chunks
-        )
-
-
 LITTLE = InFlight(clients=8, dim=1_000_000, chunks=8)
 MUCH = InFlight(clients=8, dim=9_000_000, chunks=8)
 ALONE = InFlight(clients=8, dim=9_000_000, chunks=1)
 CROWD = InFlight(clients=16, dim=9_000_000, chunks=8)
 
-_REQUEST: Any = reduce(operator.or_, REPLIES)
 _ROUNDS = f"{CLIENTS} clients in this process, d = 10^6, five stages; fastest"
 FIGURES = {
     **{f"pipeline_threads_m{m}_s": Figure("s", note=f"in threads, m = {m}; {_ROUNDS}") for m in NUMBERS},
@@ -206,7 +170,7 @@ def _foretold(timeline: Timeline) -> float:
     """Return the planned completion of a round whose stages take what those of another one took, on average."""
     seconds = [statistics.mean(durations) for durations in timeline.stage_seconds]
     m = len(timeline.stage_seconds[0])
-    return schedule(resources_of(timeline), seconds, m, timeline.setup_seconds).completion
+    return schedule(timeline.resources, seconds, m, timeline.setup_seconds).completion
 
 
 def _virtual(bench: Bench, quick: bool) -> dict[str, float]:
@@ -218,7 +182,7 @@ def _virtual(bench: Bench, quick: bool) -> dict[str, float]:
     for dim in PROFILED:
         for m in NUMBERS:
             profile = profile.observe(dim, best[dim, m].setup_seconds, best[dim, m].stage_seconds)
-    model, resources = profile.fit(), resources_of(best[kinds[0]])
+    model, resources = profile.fit(), best[kinds[0]].resources
     predicted = {
         m: schedule(resources, model.stage_seconds(PREDICTED, m), m, model.setup_seconds(m)).completion for m in NUMBERS
     }
@@ -270,11 +234,11 @@ def finish(resources: Sequence[Resource], tau: Sequence[Fraction], m: int) -> Fr
 
 def _memory(quick: bool) -> dict[str, float]:
     """Look at the server's process while chunks are in flight."""
-    little = peak_mb(LITTLE)
+    little = LITTLE.peak_mb()
     figures = {"rss_m8_d1M_mb": little}
     if quick:
         return figures
-    alone, much, crowd = (peak_mb(setting) for setting in (ALONE, MUCH, CROWD))
+    alone, much, crowd = (setting.peak_mb() for setting in (ALONE, MUCH, CROWD))
     return figures | {
         "rss_m1_d9M_mb": alone,
         "rss_m8_d9M_mb": much,
@@ -282,50 +246,3 @@ def _memory(quick: bool) -> dict[str, float]:
         "rss_m8_n16_over_n8": crowd / much,
         "rss_m8_bytes_per_coordinate": (much - little) * 1e6 / (MUCH.dim - LITTLE.dim),
     }
-
-
-def peak_mb(setting: InFlight) -> float:
-    """Run a round with its server alone in a process; return the most memory that it held at any time."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    parameters = setting.parameters()
-    server = spawn.Process(target=serve, args=(theirs, wire.encode(parameters), setting.dim))
-    server.start()
-    theirs.close()
-    private = DistributedDP.of(parameters, setting.dim)
-    vector = np.zeros(parameters.dim, np.uint32)
-    clients = {u: RoundClient(SecAggClient(u, vector, NoReplay()), DeliveryClient(private)) for u in parameters.clients}
-    while len(data := ours.recv_bytes()) > ID_BYTES:
-        u = ClientId(int.from_bytes(data[:ID_BYTES], "big"))
-        ours.send_bytes(wire.encode(clients[u].handle(wire.decode(data[ID_BYTES:], _REQUEST))))
-    server.join()
-    return int.from_bytes(data, "big") / 1e6
-
-
-def serve(pipe: Connection, agreed: bytes, dim: int) -> None:
-    """Run the server of a round in a pipeline; one client gets the sum, the last thing sent is the peak in bytes."""
-    parameters = wire.decode(agreed, Parameters)
-    server = RoundServer(SecAggServer(parameters), DistributedDP.of(parameters, dim), parameters.clients[:1])
-    execute(*workflows(server), SharedPipe(pipe))
-    peak = peak_bytes()
-    assert all(len(output.survivors) == len(parameters.clients) for output in server.output())
-    pipe.send_bytes(peak.to_bytes(ID_BYTES, "big"))
-
-
-class SharedPipe:
-    """Ask one client after the other; threads use the pipe in turn, for a request and its reply each."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._turn = threading.Lock()
-
-    def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the replies one by one; nothing is asked ahead, for all clients would hold their uploads at once."""
-        for u, request in requests.items():
-            if request.ahead:
-                continue
-            data = u.to_bytes(ID_BYTES, "big") + wire.encode(request)
-            with self._turn:
-                self._pipe.send_bytes(data)
-                reply = self._pipe.recv_bytes()
-            yield u, wire.decode(reply, REPLIES[type(request)])

@@ -1,26 +1,26 @@
 """One SecAgg round with all parties in this process: the CPU seconds and the bytes of each."""
 
 import statistics
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from time import thread_time
 
 import numpy as np
 
-from dordis import drive, wire
+from benchmarks.server_process import peak_mb
+from dordis import drive
 from dordis.crypto import signature
+from dordis.drive import Exchange
 from dordis.privacy.xnoise import Scheme
-from dordis.protocol import ClientId, Message, Requests
+from dordis.protocol import ClientId, Message
 from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters, agree_on
 from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import REPLIES, CollectInput
-
-BITS = 20
-VARIANCE = Fraction(2**26)
-"""sigma*^2: far from wrapping around, with components of 1e5 to 1e7 in the scheme `single`."""
+from dordis.simulation.costs import BITS, VARIANCE
+from dordis.simulation.metered import MeteredExchange
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,14 @@ class Setting:
     def lost(self) -> frozenset[ClientId]:
         """Return the clients that drop: the last ones."""
         return frozenset(ClientId(u) for u in range(self.clients - self.dropped + 1, self.clients + 1))
+
+    def is_lost(self, u: ClientId, request: Message) -> bool:
+        """Tell whether a client is gone when a request comes: before it uploads."""
+        return u in self.lost and isinstance(request, CollectInput)
+
+    def is_left_out(self, u: ClientId, request: Message) -> bool:
+        """Leave out what is asked ahead, too: all clients would hold their uploads at once."""
+        return request.ahead or self.is_lost(u, request)
 
 
 @dataclass(frozen=True)
@@ -111,39 +119,6 @@ class Trusting:
         """Count nothing."""
 
 
-class MeteredExchange:
-    """Deliver requests through the codec and count, for each client, its CPU seconds and its bytes.
-
-    A party pays for its own codec: the client for decoding requests and encoding replies, which is counted here, and
-    the server for encoding requests (a broadcast once) and decoding replies, which is not.
-    """
-
-    def __init__(self, clients: Mapping[ClientId, SecAggClient], lost: Collection[ClientId]) -> None:
-        self._clients, self._lost = clients, lost
-        self.seconds = dict.fromkeys(clients, 0.0)
-        self.sent: Counter[ClientId] = Counter()
-        self.received: Counter[ClientId] = Counter()
-
-    def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the replies one by one, none from those who drop."""
-        encoded: dict[int, bytes] = {}
-        for u, request in requests.items():
-            if request.ahead or (u in self._lost and isinstance(request, CollectInput)):
-                continue  # ahead of time, all clients would hold their uploads at once
-            if id(request) not in encoded:
-                encoded[id(request)] = wire.encode(request)
-            reply = self._answer(u, type(request), encoded[id(request)])
-            yield u, wire.decode(reply, REPLIES[type(request)])
-
-    def _answer(self, u: ClientId, kind: type[Message], data: bytes) -> bytes:
-        start = thread_time()
-        reply = wire.encode(self._clients[u].handle(wire.decode(data, kind)))
-        self.seconds[u] += thread_time() - start
-        self.received[u] += len(data)
-        self.sent[u] += len(reply)
-        return reply
-
-
 def play(setting: Setting, parameters: Parameters) -> Costs:
     """Run one round, everyone's input zero, and return what it costs."""
     vector = np.zeros(setting.dim, np.uint32)
@@ -153,19 +128,24 @@ def play(setting: Setting, parameters: Parameters) -> Costs:
         u: SecAggClient(u, vector, NoReplay(), owner=Trusting(), signing=keys[u], registry=registry)
         for u in parameters.clients
     }
-    exchange = MeteredExchange(clients, setting.lost)
+    exchange = MeteredExchange(clients, REPLIES, setting.is_left_out)
     start = thread_time()
     (output,) = drive.run(SecAggServer(parameters, registry), exchange)
-    server_s = thread_time() - start - sum(exchange.seconds.values())
+    server_s = thread_time() - start - exchange.seconds
     check(output, setting)
-    seconds = [exchange.seconds[u] for u in output.survivors]
+    spent, sent, traffic = (dict.fromkeys(parameters.clients, 0.0) for _ in range(3))
+    for u, taken, request, reply in exchange.answered:
+        spent[u] += taken
+        sent[u] += reply
+        traffic[u] += request + reply
+    seconds = [spent[u] for u in output.survivors]
     return Costs(
         client_min_s=min(seconds),
         client_s=statistics.median(seconds),
         client_max_s=max(seconds),
         server_s=server_s,
-        upload_mb=max(exchange.sent.values()) / 1e6,
-        traffic_mb=statistics.mean(exchange.sent[u] + exchange.received[u] for u in output.survivors) / 1e6,
+        upload_mb=max(sent.values()) / 1e6,
+        traffic_mb=statistics.mean(traffic[u] for u in output.survivors) / 1e6,
     )
 
 
@@ -186,3 +166,19 @@ def best_of(count: int, *settings: Setting) -> list[Costs]:
         for place, (setting, parameters) in enumerate(zip(settings, agreed, strict=True)):
             kept[place] = kept[place].best(play(setting, parameters))
     return kept
+
+
+def memory(setting: Setting) -> float:
+    """Run a round with its server alone in a process; return the most megabytes that it held."""
+    vector = np.zeros(setting.dim, np.uint32)
+    clients = {ClientId(u): SecAggClient(ClientId(u), vector, NoReplay()) for u in range(1, setting.clients + 1)}
+
+    def answer(u: ClientId, request: Message) -> Message | None:
+        return None if setting.is_lost(u, request) else clients[u].handle(request)
+
+    return peak_mb(partial(_serve, setting), answer, REPLIES)
+
+
+def _serve(setting: Setting, exchange: Exchange) -> Callable[[], None]:
+    (output,) = drive.run(SecAggServer(setting.parameters()), exchange)
+    return partial(check, output, setting)

@@ -1,72 +1,73 @@
-"""The server alone in its process, to see what memory it takes; clients are played here and reached over a pipe."""
+"""A server alone in its process, to see what memory it takes; its clients are played here and reached over a pipe."""
 
 import multiprocessing
 import operator
 import resource
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.rounds import NoReplay, Setting, check
-from dordis import drive, wire
+from dordis import wire
+from dordis.drive import Exchange
 from dordis.protocol import ClientId, Message, Requests
-from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import REPLIES, CollectInput
+
+Serve = Callable[[Exchange], Callable[[], None]]
+"""Runs a round by an exchange; returns what then makes sure that it did what is measured.  It is sent to a process."""
+Answer = Callable[[ClientId, Message], Message | None]
+Kinds = Mapping[type[Message], type[Message]]
+"""Which reply answers which request."""
 
 ID_BYTES = 8
-_REQUEST: Any = reduce(operator.or_, REPLIES)
 
 
 class PipeExchange:
-    """Ask one client after the other for its reply, as the server takes them: no more than one is in memory."""
+    """Ask one client after the other for its reply, as the server takes them; threads use the pipe in turn."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Connection, kinds: Kinds) -> None:
+        self._pipe, self._kinds = pipe, kinds
+        self._turn = threading.Lock()
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         """Yield the replies one by one; an empty one stands for a client that dropped."""
         for u, request in requests.items():
             if request.ahead:
                 continue  # all clients, in one process, would hold their uploads at once
-            self._pipe.send_bytes(u.to_bytes(ID_BYTES, "big") + wire.encode(request))
-            reply = self._pipe.recv_bytes()
+            data = u.to_bytes(ID_BYTES, "big") + wire.encode(request)
+            with self._turn:
+                self._pipe.send_bytes(data)
+                reply = self._pipe.recv_bytes()
             if reply:
-                yield u, wire.decode(reply, REPLIES[type(request)])
+                yield u, wire.decode(reply, self._kinds[type(request)])
 
 
-def peak_mb(setting: Setting) -> float:
-    """Run a round and return the most memory that the server's process held at any time."""
+def peak_mb(serve: Serve, answer: Answer, kinds: Kinds) -> float:
+    """Run a round and return the most memory that the server's process held at any time.
+
+    What that process imports counts, too: it is what the module of `serve` and the kinds of messages need.
+    """
+    known: Any = reduce(operator.or_, kinds)
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    server = spawn.Process(target=serve, args=(theirs, setting))
+    server = spawn.Process(target=_serve, args=(theirs, serve, kinds))
     server.start()
     theirs.close()
-    vector = np.zeros(setting.dim, np.uint32)
-    clients = {ClientId(u): SecAggClient(ClientId(u), vector, NoReplay()) for u in range(1, setting.clients + 1)}
     while len(data := ours.recv_bytes()) > ID_BYTES:
-        ours.send_bytes(_reply(clients, setting, data))
+        u, request = ClientId(int.from_bytes(data[:ID_BYTES], "big")), wire.decode(data[ID_BYTES:], known)
+        reply = answer(u, request)
+        ours.send_bytes(b"" if reply is None else wire.encode(reply))
     server.join()
     return int.from_bytes(data, "big") / 1e6
 
 
-def _reply(clients: Mapping[ClientId, SecAggClient], setting: Setting, data: bytes) -> bytes:
-    u = ClientId(int.from_bytes(data[:ID_BYTES], "big"))
-    request: Message = wire.decode(data[ID_BYTES:], _REQUEST)
-    if u in setting.lost and isinstance(request, CollectInput):
-        return b""
-    return wire.encode(clients[u].handle(request))
-
-
-def serve(pipe: Connection, setting: Setting) -> None:
+def _serve(pipe: Connection, serve: Serve, kinds: Kinds) -> None:
     """Run the server of a round; the last thing sent is the peak of memory in bytes."""
-    (output,) = drive.run(SecAggServer(setting.parameters()), PipeExchange(pipe))
+    check = serve(PipeExchange(pipe, kinds))
     peak = peak_bytes()
-    check(output, setting)
+    check()
     pipe.send_bytes(peak.to_bytes(ID_BYTES, "big"))
 
 

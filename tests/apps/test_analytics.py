@@ -262,7 +262,7 @@ def test_numbers_of_any_kind_are_taken():
         ({"mode": "trusted"}, "'malicious' or 'semi-honest'"),
         ({"colluders": 12}, "T_C"),
         ({"dropped": -1}, "may drop out"),
-        ({"bounds": None}, "12 clients and epsilon 0.2 are not enough to find the bounds of 1 column: pass bounds"),
+        ({"bounds": None}, "12 clients and a fifth of epsilon, 0.2, are not enough to find the bounds of 1 column"),
     ],
 )
 def test_unusable_options_are_refused(options, reason):

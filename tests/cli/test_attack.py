@@ -57,7 +57,7 @@ def test_the_table_tells_who_refused_and_where(
     assert run(monkeypatch, (Harmless(),)) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("knock", "complete", "ProtocolError", "the door"))
-    assert shown.splitlines()[-1] == "1 attacks run, 0 succeeded"
+    assert shown.splitlines()[-1] == "1 attacks in 1 runs, 0 succeeded"
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
@@ -71,4 +71,4 @@ def test_an_attack_that_succeeds_is_an_exit_code(
         assert json.loads(shown)["succeeded"] == 1
     else:
         assert "NOBODY: the silver" in shown
-        assert shown.splitlines()[-1] == "2 attacks run, 1 succeeded"
+        assert shown.splitlines()[-1] == "2 attacks in 2 runs, 1 succeeded"

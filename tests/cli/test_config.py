@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from dordis.apps.learning import Settings as Learning
-from dordis.cli.config import assignment, merged, presets, read
+from dordis.cli.config import assignment, merged, read
+from dordis.cli.embedded import presets
 from dordis.cli.run import toml
 from dordis.errors import InputError
 from dordis.federation.strategy import Conservative, Orig, XNoise
@@ -99,3 +100,25 @@ def test_the_commented_preset_is_the_default():
     assert msgspec.convert(config.app.options, Learning) == Learning()
     app = msgspec.structs.replace(config.app, options={})
     assert msgspec.structs.replace(config, app=app) == Config()
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("protocol.mode=evil", "malicious, semi-honest"),
+        ("privacy.noise.kind=loud", "xnoise, orig, early"),
+        ("privacy.noise.scheme=loud", "exact, single"),
+        ("simulation.dropout.kind=loud", "none, rate, stages, fedscale, matrix"),
+    ],
+)
+def test_a_word_that_is_not_known_is_refused_with_those_that_are(key, words):
+    with pytest.raises(InputError, match=f"it is one of {words}"):
+        read(keys=[key])
+
+
+def test_an_option_of_the_application_can_be_set_without_its_kind():
+    options = read(keys=["app.options.partition.alpha=0.1"]).app.options
+    assert options == {"partition": {"kind": "lda", "alpha": 0.1, "least": 2}}
+    assert read(keys=["app.options.partition.kind=iid"]).app.options == {"partition": {"kind": "iid"}}
+    own = read(keys=["app.server=mine:Server", "app.options.partition.alpha=0.1"]).app.options
+    assert own == {"partition": {"alpha": 0.1}}

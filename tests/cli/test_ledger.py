@@ -105,6 +105,17 @@ def test_a_line_cut_by_a_crash_is_refused_with_what_to_do(path: Path) -> None:
     assert f"truncate -s {size}" in shown.stderr
 
 
+def test_a_run_stands_for_its_ledger(path: Path) -> None:
+    assert run(path.parent).stdout == run(path).stdout != ""
+
+
+def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").mkdir()
+    shown = run(tmp_path)
+    assert (shown.returncode, shown.stdout, shown.stderr.count("\n")) == (2, "", 1)
+    assert "cannot read the ledger" in shown.stderr
+
+
 def test_no_ledger_at_all_is_refused_in_one_line(tmp_path: Path) -> None:
     shown = run(tmp_path / "ledger.jsonl")
     assert (shown.returncode, shown.stderr.count("\n")) == (2, 1)

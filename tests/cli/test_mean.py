@@ -106,6 +106,19 @@ def test_columns_of_the_same_name_are_told_apart_by_nothing(tmp_path, capsys):
         run(path, bounds=["0,3"], columns="a")
 
 
+def test_names_are_shown_as_they_are(tmp_path, capsys):
+    run(write(tmp_path, "[red]a,b[/]", *["1,2"] * 50), bounds=["0,10"])
+    shown = capsys.readouterr().out
+    assert "[red]a" in shown
+    assert "b[/]" in shown
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_other_separators_are_named_as_the_mistake(tmp_path, mark):
+    with pytest.raises(InputError, match="put commas between the columns"):
+        run(write(tmp_path, f"a{mark}b", *[f"1{mark}2"] * 5), bounds=["0,10"])
+
+
 def test_what_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         run(tmp_path / "nowhere.csv")
@@ -142,6 +155,7 @@ def test_unusable_options_are_refused(people, options, reason):
         (0.0, 1e-12, ("0", "1e-12")),
         (2.0, 9.99, ("2.0", "10.0")),
         (-0.3, 19.0, ("0", "19")),
+        (-9.48365e305, 1.6e306, ("-9.48365e+305", "1.6e+306")),
     ],
 )
 def test_figures_are_written_to_the_digits_that_mean_something(value, within, expected):

@@ -31,6 +31,20 @@ def test_it_opens_the_page_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "figures" / "epsilon.svg").exists()
 
 
+def test_without_a_browser_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webbrowser, "open", lambda _: False)
+    report([make(tmp_path)], None, figures=False, png=False, show=True)
+    assert "no browser" in capsys.readouterr().err
+
+
+def test_a_page_is_no_directory_to_write_into(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--output is the directory"):
+        report([make(tmp_path)], tmp_path / "mine.html", figures=False, png=False, show=False)
+    assert not (tmp_path / "mine.html").exists()
+
+
 def test_a_missing_run_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no run"):
         report([tmp_path / "nowhere"], tmp_path, figures=True, png=False, show=False)

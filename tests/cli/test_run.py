@@ -184,3 +184,27 @@ def test_the_default_run_learns_as_much_with_dropout_as_without(tmp_path):
     assert told["epsilon"] <= 6
     assert (told["rounds"], told["fidelity"]) == (20, "full")
     assert told["accuracy"] >= calm["accuracy"] - 0.03  # one test image is 0.3 points, and noise is fresh in every run
+
+
+def test_a_budget_that_is_overspent_is_named_so(tmp_path):
+    keys = ("-c", "federation.rounds=3", "-c", "privacy.noise.kind=orig")
+    done = dordis("run", "--preset", "ideal", *keys, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "OVERSPENT" in done.stdout
+
+
+def test_a_trusted_server_is_said_to_be_one(tmp_path):
+    done = dordis("run", *SMALL, "-c", "privacy.noise.kind=central", cwd=tmp_path)
+    assert "against everyone but the server, which is trusted" in done.stdout.splitlines()[0]
+
+
+def test_a_round_that_fails_for_good_is_told_with_what_to_do(tmp_path):
+    done = dordis("run", *SMALL, "-c", "simulation.dropout.rate=0.9", "-c", "federation.tries=2", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "round 1 of 2 failed 2 times" in done.stderr
+    assert "dordis run --resume runs/quick/" in done.stderr
+
+
+def test_what_is_no_run_cannot_be_resumed(tmp_path):
+    done = dordis("run", "--resume", "absent", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "dordis: there is no run at absent: it has no config.toml\n")

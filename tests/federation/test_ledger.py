@@ -75,6 +75,10 @@ def test_a_new_ledger_has_cost_nobody_anything(make):
     assert summary.run == RUN.hex()
 
 
+def test_a_budget_may_be_a_whole_number(make):
+    assert make(Budget(6, DELTA)).summary().budget == 6
+
+
 def test_a_reserved_round_costs_all_of_u_the_least_noise_that_it_may_have(make):
     ledger = make()
     ledger.reserve(charge_of(clients=[3, 5, 8, 9, 11, 30]))

@@ -91,6 +91,14 @@ def test_nothing_in_a_checkpoint_is_unpickled(tmp_path):
         run.checkpoint()
 
 
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 cut", b"no archive"])
+def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, data):
+    run = Records.create(tmp_path, manifest(), "")
+    (run.path / "model.npz").write_bytes(data)
+    with pytest.raises(InputError, match="cannot be read"):
+        Records.open(run.path)
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "a\n"])
 def test_a_name_that_is_no_directory_is_refused(tmp_path, name):
     with pytest.raises(InputError, match="name"):

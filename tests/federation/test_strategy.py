@@ -151,3 +151,22 @@ def test_noise_is_the_same_in_every_chunk():
     parameters = Design(XNoise(), setting, 6.0).example(chunks=2)
     assert len(parameters.chunks) == 2
     assert len({Fraction(variance) for variance in parameters.variances.values()}) == 1
+
+
+@pytest.mark.parametrize(("threshold", "mode"), [(57, "malicious"), (100, "malicious"), (20, "semi-honest")])
+@pytest.mark.parametrize("clients", [60, 99, 140])
+def test_a_threshold_of_ones_own_is_kept_in_proportion_and_above_the_colluders(threshold, mode, clients):
+    setting = Setting(Participation(200, 100, 2), dim=10, delta=1e-5, threshold=threshold, colluders=10)
+    design = Design(XNoise(), setting, 6.0, Agreement(mode)).sized(clients)
+    assert design.example().quorum >= threshold * clients / 100
+
+
+@pytest.mark.parametrize(("clip", "dim", "epsilon"), [(0.7, 10, 2.0), (3.0, 10, 3.3), (1.3, 1000, 8.7)])
+@pytest.mark.parametrize("strategy", [Central(), Local()], ids=name_of)
+def test_rounding_does_not_cost_the_baselines_their_last_round(strategy, clip, dim, epsilon):
+    for rounds in (3, 7):
+        setting = Setting(Participation(100, 50, rounds), dim=dim, clip=clip, delta=1e-5)
+        design = Design(strategy, setting, epsilon)
+        charge = design.charge(parameters_of(design, range(1, 51)))
+        event = Repeated(charge.releases[0].prices[0].event, design.cap)
+        assert epsilon * (1 - 1e-9) < accounting.epsilon(event, 1e-5) <= epsilon

@@ -335,3 +335,16 @@ def test_a_round_without_chunks_is_its_set_up():
     timeline = run_virtually(execute_async([Step(lambda: ran.append(1), C)], [], at_once, inline))
     assert ran == [1]
     assert timeline.stage_seconds == ()
+
+
+def test_a_timeline_tells_the_stages_of_a_chunk_without_the_set_up():
+    def unmask():
+        pass
+
+    def decode():
+        pass
+
+    chunk = [asking(0), Step(unmask, S), Step(decode, S)]
+    timeline = run_virtually(execute_async([Step(decode, C)], [chunk], at_once, inline))
+    assert timeline.resources == (N, S)
+    assert timeline.steps == (("ask",), ("unmask", "decode"))

@@ -14,6 +14,7 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocol import Message, Resource
 from dordis.protocols.parameters import agree_on
 from dordis.simulation.clock import (
+    NOTHING_CAME,
     Cost,
     Delivery,
     Device,
@@ -305,6 +306,16 @@ def virtually(session, deliver, meter=time.thread_time):
     return run_virtually(execute_async(*steps, VirtualExchange(devices, deliver), ServerProcessor(meter)))
 
 
+def charged(session, cost):
+    real = Real(session.exchange)
+
+    def deliver(u, request):
+        found = real(u, request)
+        return found if found is NOTHING_CAME else found._replace(seconds=cost(request))
+
+    return deliver
+
+
 @pytest.mark.parametrize("m", [1, 3])
 def test_real_machines_in_virtual_time_give_the_plaintext_sum(m):
     session = secagg(m)
@@ -322,7 +333,7 @@ def test_real_machines_under_a_cost_model_take_the_same_time_every_time():
 
     def play():
         session = secagg(3)
-        return virtually(session, Real(session.exchange, cost), lambda: 0.0)
+        return virtually(session, charged(session, cost), lambda: 0.0)
 
     first = play()
     assert first == play()
@@ -338,7 +349,7 @@ def test_a_request_that_is_lost_costs_a_real_client_nothing_and_a_lost_reply_its
     async def ask(session):
         (step, *_) = session.server.setup.workflow
         asked = next(step.run())
-        replies = await VirtualExchange({2: Device(1e6)}, Real(session.exchange, lambda _: 5.0))({2: asked[2]})
+        replies = await VirtualExchange({2: Device(1e6)}, charged(session, lambda _: 5.0))({2: asked[2]})
         assert replies == []
         return now()
 

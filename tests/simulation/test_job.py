@@ -10,9 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from dordis.errors import BudgetExceeded, InputError, TooManyDropouts
+from dordis.errors import BudgetExceeded, InputError, RoundFailed, TooManyDropouts
 from dordis.federation import records
 from dordis.federation.ledger import verify
+from dordis.protocols.secagg.chunk import ChunkServer
 from dordis.simulation.job import Run, prepare
 from tests.simulation.whole_runs import settings_of
 
@@ -76,6 +77,94 @@ def test_a_round_that_was_charged_and_not_finished_stays_charged_and_its_index_u
     assert [done.record.index for done in again.rounds()] == [2, 3]
     assert list(again._ledger.attended()) == [0, 1, 2, 3]
     assert charged.keys() == {0}
+
+
+def test_a_chunk_that_fails_after_another_was_unmasked_leaves_the_round_charged(tmp_path, monkeypatch):
+    run = start(tmp_path, "performance.chunks=2", "app.options.dim=40000", "federation.rounds=1")
+    whole = ChunkServer.collect_inputs
+
+    def late(chunk):
+        if chunk.chunk == 1 and chunk.parameters.index == 0:
+            deadline = time.monotonic() + 60
+            while run._ledger.last_index() < 0 and time.monotonic() < deadline:  # until the other chunk has asked
+                time.sleep(0.01)
+            raise TooManyDropouts(5, 2)
+        return whole(chunk)
+
+    monkeypatch.setattr(ChunkServer, "collect_inputs", late)
+    (done,) = run.rounds()
+    assert [failure.index for failure in done.record.failures] == [0]
+    assert run._ledger.round(0).state == "reserved"
+    assert run._ledger.round(0).charged == run._ledger.round(0).charge.clients
+    assert run._ledger.round(1).state == "completed"
+
+
+def test_a_run_does_not_go_on_under_another_configuration(tmp_path):
+    first = start(tmp_path)
+    next(first.rounds())
+    first.close("interrupted")
+    for name, key in {"privacy": "privacy.delta=1e-3", "federation": "federation.rounds=30"}.items():
+        with pytest.raises(InputError, match=f"another '{name}'"):
+            Run.resume(prepare(settings_of(key)), first.records.path)
+    with pytest.raises(InputError, match="another 'privacy'"):  # it would go on without its ledger
+        Run.resume(prepare(settings_of("privacy.noise.kind=none")), first.records.path)
+    assert records.load(first.records.path).result.stopped == "interrupted"
+    assert Run.resume(prepare(settings_of("performance.chunks=auto")), first.records.path).done == 1
+
+
+def test_a_run_that_goes_on_has_not_ended(tmp_path):
+    first = start(tmp_path)
+    next(first.rounds())
+    first.close("interrupted")
+    again = Run.resume(prepare(settings_of()), first.records.path)
+    assert records.load(first.records.path).result is None  # its epsilon would soon be too small
+    next(again.rounds())
+    assert again.close("interrupted").rounds == 2
+
+
+def test_a_run_does_not_go_on_with_other_keys(tmp_path):
+    first = start(tmp_path)
+    (first.records.path / "simulation.key").write_bytes(bytes(32))
+    with pytest.raises(InputError, match="not the one it began with"):
+        Run.resume(prepare(settings_of()), first.records.path)
+    (first.records.path / "simulation.key").unlink()
+    with pytest.raises(InputError, match="missing"):
+        Run.resume(prepare(settings_of()), first.records.path)
+
+
+@pytest.mark.parametrize("fidelity", ["full", "ideal"])
+@pytest.mark.parametrize("keys", [(), ("privacy.noise.kind=orig", "privacy.mechanism=ddgauss")])
+def test_clients_that_select_themselves_make_rounds_of_any_size(tmp_path, fidelity, keys):
+    run = start(tmp_path, "federation.selection=vrf", f"simulation.fidelity={fidelity}", "federation.tries=50", *keys)
+    done = list(run.rounds())
+    assert [len(one.record.clients) for one in done] == [one.record.survivors[0] for one in done]
+    assert all("the selection" in failure.reason for one in done for failure in one.record.failures)
+    assert 0 < run.close("rounds").epsilon <= 6
+
+
+def test_failed_rounds_use_up_participations_in_both_fidelities(tmp_path):
+    keys = ("federation.rounds=20", "federation.clients=24", "federation.per_round=12", "federation.tries=40",
+            "simulation.dropout.kind=stages", "simulation.dropout.rates={CollectInput=0.3}",
+            "federation.selection=uniform", "protocol.mode=semi-honest", "app.options.dim=8")  # fmt: skip
+
+    def told_by(fidelity):
+        run = start(tmp_path / fidelity, *keys, f"simulation.fidelity={fidelity}")
+        told = []
+        try:
+            told.extend((r.index, r.clients, r.survivors, r.dropped) for r in (done.record for done in run.rounds()))
+        except RoundFailed as error:
+            told.append(str(error))
+        return told
+
+    full, ideal = map(told_by, ("full", "ideal"))
+    assert full == ideal
+    assert not any("refused" in dropped for *_, dropped in full[:-1])
+
+
+def test_where_nothing_is_proved_nobody_is_spent(tmp_path):
+    keys = ("privacy.noise.kind=none", "federation.selection=uniform", "protocol.mode=semi-honest")
+    run = start(tmp_path, *keys, "federation.rounds=8")
+    assert not any(done.record.dropped for done in run.rounds())
 
 
 def test_orig_overspends_early_stops_and_xnoise_does_neither(tmp_path):
@@ -176,6 +265,7 @@ def test_a_round_that_always_fails_ends_the_run(tmp_path):
         (["protocol.use=dordis.crypto.suite:DEFAULT"], "no Machines"),
         (["protocol.suite=dordis.crypto.suite:Suite"], "no Suite"),
         (["privacy.mechanism=ddgauss"], "cannot be removed"),
+        (["privacy.noise.kind=conservative", "privacy.noise.rate=nan"], "rate"),
         (["simulation.dropout.kind=fedscale", "simulation.dropout.path=absent.json"], "absent.json"),
     ],
 )

@@ -20,13 +20,17 @@ app.add_typer(reproduce, name="reproduce")
 ledger = typer.Typer(help="Look into the privacy ledger of a run.", rich_markup_mode=None)
 app.add_typer(ledger, name="ledger")
 
+MISSING = "Missing command."
+"""What typer says if there is no command, without a word on which ones there are."""
+
 
 def main() -> None:
     """Run the command line and exit."""
     try:
         sys.exit(app(prog_name="dordis", standalone_mode=False))
     except typer.TyperException as error:
-        _refuse(error.format_message())
+        reason = error.format_message()
+        _refuse("Missing command: --help lists them." if reason == MISSING else reason)
     except typer.Abort:
         sys.exit(130)
     except DordisError as error:
@@ -56,17 +60,25 @@ def _dordis(
 @app.command("run")
 def _run(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; the embedded one if not given.")
+        Path | None,
+        typer.Argument(metavar="CONFIG.toml", help="A configuration; that of the preset digits if not given."),
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="An embedded configuration by name, below the file's.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="One that comes with dordis, below the file's: digits, ideal, quick, sparse.")
+    ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="Override a setting: -c privacy.epsilon=3.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell plan, bytes and time, and run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan, and the bytes and seconds to expect; run nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train a model, or compute another mean, privately over simulated clients."""
+    """Train a model privately over simulated clients.
+
+    Any other private mean can be computed, too: app.server and app.client name what is.
+    """
     from dordis.cli.run import run
 
     run(config, preset, setting or (), resume, dry_run, as_json)
@@ -74,19 +86,19 @@ def _run(
 
 @app.command("report")
 def _report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs; several are compared.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Directories of runs; several are compared.")],
     output: Annotated[
-        Path | None, typer.Option(help="Where to write: into the run, or here if there are several.")
+        Path | None, typer.Option(help="The directory to write into: the run, or this one for several, if not given.")
     ] = None,
     figures: Annotated[
-        bool, typer.Option("--figures", help="Write every chart as SVG and the tables as CSV, too.")
+        bool, typer.Option("--figures", help="Also write every chart as SVG and the tables as CSV.")
     ] = False,
     png: Annotated[
         bool, typer.Option("--png", help="The same, and every chart as PNG: needs the extra 'plots'.")
     ] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Write what runs did, and what they prove about privacy, as one HTML page."""
+    """Write what runs did and prove as one HTML page."""
     from dordis.cli.report import report
 
     report(runs, output, figures=figures, png=png, show=show)
@@ -94,9 +106,13 @@ def _report(
 
 @app.command("mean")
 def _mean(
-    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="One row for each client, with or without names.")],
-    epsilon: Annotated[float, typer.Option(help="The privacy budget.")],
-    delta: Annotated[float | None, typer.Option(help="min(n^-1.1, 1e-5) if not given.")] = None,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.csv", help="One row for each client; the first may name the columns.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="The privacy budget of all that is printed.")],
+    delta: Annotated[
+        float | None, typer.Option(help="Its delta; min(n^-1.1, 1e-5) for n clients if not given.")
+    ] = None,
     bounds: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,8 +120,10 @@ def _mean(
         ),
     ] = None,
     columns: Annotated[str | None, typer.Option(metavar="NAME,...", help="Which columns: all if not given.")] = None,
-    dropped: Annotated[int, typer.Option(help="How many clients vanish on the way.")] = 0,
-    fidelity: Annotated[str, typer.Option(help="ideal, or full for every message of the protocol.")] = "ideal",
+    dropped: Annotated[int, typer.Option(help="How many clients vanish on the way, for trying it out.")] = 0,
+    fidelity: Annotated[
+        str, typer.Option(help="ideal, or full: every message of the protocol, which takes long.")
+    ] = "ideal",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compute the private mean of columns of a CSV file."""
@@ -116,19 +134,28 @@ def _mean(
 
 @app.command("histogram")
 def _histogram(
-    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="One row for each client, with or without names.")],
-    epsilon: Annotated[float, typer.Option(help="The privacy budget.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.csv", help="One row for each client; the first may name the columns.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="The privacy budget of all that is printed.")],
     edges: Annotated[
-        str | None, typer.Option(metavar="E1,E2,...", help="Between the bins; the first and the last have no end.")
+        str | None,
+        typer.Option(
+            metavar="E1,E2,...", help="Public values between the bins; the first and the last bin have no end."
+        ),
     ] = None,
     bins: Annotated[int | None, typer.Option(help="Instead of edges: so many bins between the bounds.")] = None,
     bounds: Annotated[
         str | None, typer.Option(metavar="LOW,HIGH", help="Public bounds; found privately if not given.")
     ] = None,
     column: Annotated[str | None, typer.Option(metavar="NAME", help="Which column, if there are several.")] = None,
-    delta: Annotated[float | None, typer.Option(help="min(n^-1.1, 1e-5) if not given.")] = None,
-    dropped: Annotated[int, typer.Option(help="How many clients vanish on the way.")] = 0,
-    fidelity: Annotated[str, typer.Option(help="ideal, or full for every message of the protocol.")] = "ideal",
+    delta: Annotated[
+        float | None, typer.Option(help="Its delta; min(n^-1.1, 1e-5) for n clients if not given.")
+    ] = None,
+    dropped: Annotated[int, typer.Option(help="How many clients vanish on the way, for trying it out.")] = 0,
+    fidelity: Annotated[
+        str, typer.Option(help="ideal, or full: every message of the protocol, which takes long.")
+    ] = "ideal",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Count privately how many clients have a value in each bin."""
@@ -140,9 +167,11 @@ def _histogram(
 @app.command("init")
 def _init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("dordis.toml"),
-    preset: Annotated[str, typer.Option(help="Which embedded configuration to begin with.")] = "digits",
+    preset: Annotated[
+        str, typer.Option(help="What to begin with: digits, which explains every setting, ideal, quick or sparse.")
+    ] = "digits",
 ) -> None:
-    """Write a configuration with every setting explained, to be edited."""
+    """Write a configuration with explanations, to be edited."""
     from dordis.cli.init import init
 
     init(path, preset)
@@ -150,7 +179,10 @@ def _init(
 
 @app.command("doctor")
 def _doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False) -> None:
-    """Look at this machine: versions, kernels, speed, and what is missing; the exit code is 1 if something is."""
+    """Look at this machine: versions, kernels, speed.
+
+    The exit code is 1 if something is missing.
+    """
     from dordis.cli.doctor import doctor
 
     if not doctor(as_json):
@@ -163,7 +195,7 @@ def _demo(
     dropped: Annotated[int, typer.Option(help="How many of them vanish on the way.")] = 5,
     epsilon: Annotated[float, typer.Option(help="The privacy budget of the round.")] = 6.0,
 ) -> None:
-    """Compute a private mean over simulated clients, some of which drop out."""
+    """Show one private round from the inside."""
     from dordis.cli.demo import demo
 
     demo(clients, dropped, epsilon)
@@ -172,9 +204,12 @@ def _demo(
 @app.command("profile")
 def _profile(
     config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="A configuration; the embedded one if not given.")
+        Path | None,
+        typer.Argument(metavar="CONFIG.toml", help="A configuration; that of the preset digits if not given."),
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="An embedded configuration by name, below the file's.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="One that comes with dordis, below the file's: digits, ideal, quick, sparse.")
+    ] = None,
     setting: Annotated[list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="Override a setting.")] = None,
     bandwidth: Annotated[float, typer.Option(help="Mbps of the slowest client's link.")] = 21.0,
     slowness: Annotated[float, typer.Option(help="How many times slower than this machine the slowest client is.")] = 1,
@@ -183,7 +218,10 @@ def _profile(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Time the stages of a round on small rounds of zeros, for `dordis plan --pipeline`."""
+    """Time the stages of a round, for plan --pipeline.
+
+    What is timed are small rounds of zeros, as the configuration has them.
+    """
     from dordis.cli.profile import profile
     from dordis.simulation.profiling import Hardware
 
@@ -198,7 +236,9 @@ def _plan(
     dim: Annotated[int | None, typer.Option(help="How many coordinates an update has.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="The budget: find the least noise for it.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise on the sum, in units of updates: find epsilon.")] = None,
-    delta: Annotated[float | None, typer.Option(help="min(N^-1.1, 1e-5) if not given; the paper's is 1/N.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="For N clients min(N^-1.1, 1e-5) if not given; the paper's is 1/N.")
+    ] = None,
     clip: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
     bits: Annotated[str, typer.Option(help="Bits of a coordinate, or auto for as few as do no harm.")] = "auto",
     accounting: Annotated[
@@ -208,8 +248,10 @@ def _plan(
     dropout: Annotated[
         float | None, typer.Option(help="Which part of a round may drop out; with --graph 0.1 if not given.")
     ] = None,
-    tolerance: Annotated[int | None, typer.Option(help="How many of them may drop out, instead of --dropout.")] = None,
-    colluders: Annotated[int, typer.Option(help="How many of them may collude with the server.")] = 1,
+    tolerance: Annotated[
+        int | None, typer.Option(help="How many clients of a round may drop out, instead of --dropout.")
+    ] = None,
+    colluders: Annotated[int, typer.Option(help="How many clients of a round may collude with the server.")] = 1,
     mode: Annotated[
         str, typer.Option(help="With --graph: semi-honest or malicious, the server that is guarded against.")
     ] = "malicious",
@@ -217,7 +259,10 @@ def _plan(
     profile: Annotated[Path | None, typer.Option(help="With --pipeline: a file of `dordis profile`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Choose the noise of a run for a budget, or account for given noise; with --graph, the graph; or the chunks."""
+    """Choose the noise for a budget, or find epsilon for given noise.
+
+    With --graph choose the graph of SecAgg+ instead, with --pipeline the number of chunks.
+    """
     if pipeline:
         from dordis.cli.plan_pipeline import plan as plan_pipeline
 
@@ -252,11 +297,13 @@ def _plan(
 
 @reproduce.command("epsilon")
 def _reproduce_epsilon(
-    budget: Annotated[list[float] | None, typer.Option(help="Budgets to plan for: 6 if not given.")] = None,
-    more: Annotated[list[float] | None, typer.Argument(metavar="[BUDGET]...", help="More budgets.")] = None,
+    budget: Annotated[list[float] | None, typer.Option(help="The same, as an option that may be repeated.")] = None,
+    more: Annotated[
+        list[float] | None, typer.Argument(metavar="BUDGET", help="Values of epsilon to plan for: 6 if not given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
-    """Show what dropout does to epsilon, with the paper's figures beside ours."""
+    """Show what dropout does to epsilon; the paper's beside ours."""
     from dordis.cli.reproduce import epsilon
 
     epsilon([*(budget or ()), *(more or ())] or [6.0], as_json)
@@ -270,7 +317,10 @@ def _reproduce_network(
     figure: Annotated[Path | None, typer.Option(help="Draw the chart into this SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
-    """Show what noise enforcement adds to the network traffic, with the paper's figures beside ours."""
+    """Show what noise enforcement adds to the traffic.
+
+    The paper's figures are beside ours. It takes minutes.
+    """
     from dordis.cli.reproduce_network import CLIENTS, network
 
     network(clients or CLIENTS, figure, as_json)
@@ -288,7 +338,10 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def _reproduce_rounds(
     costs: _Costs = None, paper: _Paper = False, charts: _Charts = None, as_json: _Json = False
 ) -> None:
-    """Show how long rounds take, plain and in a pipeline, with the paper's claims beside."""
+    """Show how long rounds take, plain and in a pipeline.
+
+    The paper's claims are beside ours.
+    """
     from dordis.cli.reproduce_rounds import rounds
 
     rounds(costs, paper, charts, as_json)
@@ -298,7 +351,10 @@ def _reproduce_rounds(
 def _reproduce_overhead(
     costs: _Costs = None, paper: _Paper = False, charts: _Charts = None, as_json: _Json = False
 ) -> None:
-    """Show how much of a round is aggregation as the number of clients grows, with and without noise."""
+    """Show how much of a round is aggregation.
+
+    The number of clients grows, with and without noise.
+    """
     from dordis.cli.reproduce_overhead import overhead
 
     overhead(costs, paper, charts, as_json)
@@ -306,7 +362,10 @@ def _reproduce_overhead(
 
 @app.command("attack")
 def _attack(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Run every known attack on the protocol; the exit code is 1 if one succeeds."""
+    """Run every known attack on the protocol.
+
+    The exit code is 1 if one succeeds.
+    """
     from dordis.cli.attack import attack
 
     if not attack(as_json):
@@ -315,12 +374,15 @@ def _attack(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
 
 @ledger.command("verify")
 def _ledger_verify(
-    path: Annotated[Path, typer.Argument(help="The ledger of a run, ledger.jsonl.")],
+    path: Annotated[Path, typer.Argument(help="A run, or its ledger.jsonl.")],
     run: Annotated[str | None, typer.Option(help="The run that it must be of, in hex.")] = None,
     head: Annotated[str | None, typer.Option(help="The hash of a line that must still be there.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check every line of a ledger, and recompute what the run has cost each client."""
+    """Check every line of a ledger.
+
+    What the run has cost each client is computed again from it.
+    """
     from dordis.cli.ledger import verify
 
     verify(path, run, head, as_json)
@@ -334,7 +396,10 @@ def _audit(
     dropped: Annotated[int | None, typer.Option(help="How many drop out: half of those tolerated by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Attack a run of the real mechanism with canaries; what it shows of epsilon must not exceed the claim."""
+    """Attack the noise of a run with canaries.
+
+    The epsilon that the attack shows must not exceed what is claimed: else the exit code is 2.
+    """
     from dordis.cli.audit import run
 
     run(clients, rounds, epsilon, dropped, as_json)

@@ -22,7 +22,7 @@ def attack(as_json: bool) -> bool:
         return not succeeded
     console = Console(soft_wrap=True)
     console.print(table(runs))
-    console.print(f"{len(runs)} attacks run, {succeeded} succeeded")
+    console.print(f"{len(ATTACKS)} attacks in {len(runs)} runs, {succeeded} succeeded")
     return not succeeded
 
 

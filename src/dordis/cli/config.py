@@ -4,12 +4,13 @@ import difflib
 import re
 import tomllib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
+from dordis.cli.embedded import preset_text
 from dordis.errors import InputError
 from dordis.simulation.config import Config
 
@@ -26,7 +27,23 @@ def read(path: Path | None = None, preset: str | None = None, keys: Sequence[str
         settings = merged(settings, load(path))
     for key in keys:
         settings = merged(settings, assignment(key))
-    return config_of(settings)
+    return config_of(with_kinds(settings))
+
+
+def with_kinds(settings: dict[str, Any]) -> dict[str, Any]:
+    """Let an option of our application be set without its kind, as `app.options.partition.alpha` may be.
+
+    What the options say of themselves is in the preset `digits`, which is the default.
+    """
+    app = settings.get("app")
+    if not isinstance(app, dict) or app.get("server") != Config().app.server or not isinstance(app["options"], dict):
+        return settings
+    known = tomllib.loads(preset_text("digits"))["app"]["options"]
+    options = {
+        name: merged(known[name], value) if isinstance(value, dict) and "kind" in known.get(name, ()) else value
+        for name, value in app["options"].items()
+    }
+    return settings | {"app": app | {"options": options}}
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -83,7 +100,7 @@ def explained(error: str) -> str:
     unknown = _UNKNOWN.fullmatch(error)
     if unknown is None:
         place = _PLACE.search(error)
-        return f"{place['path']}: {error[: place.start()]}" if place else error
+        return f"{place['path']}: {error[: place.start()]}{_choices(place['path'], error)}" if place else error
     field, path = unknown["field"], unknown["path"] or ""
     known = fields(path)
     near = difflib.get_close_matches(field, known, 1)
@@ -100,16 +117,15 @@ def fields(path: str) -> list[str]:
     return list(value.__struct_fields__) if isinstance(value, msgspec.Struct) else []
 
 
-def presets() -> dict[str, str]:
-    """Return the texts of all presets by name."""
-    folder = resources.files("dordis.cli").joinpath("presets")
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
-    return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
-
-
-def preset_text(name: str) -> str:
-    """Return the text of a preset."""
-    known = presets()
-    if name not in known:
-        raise InputError(f"there is no preset '{name}': there are {', '.join(known)}")
-    return known[name]
+def _choices(path: str, error: str) -> str:
+    """Say what a value may be, if it is one of a few words."""
+    if not error.startswith("Invalid"):
+        return ""
+    found: list[Any] = [msgspec.inspect.type_info(Config)]
+    words: list[str] = []
+    for name in path.split("."):
+        words = [str(kind.tag) for kind in found if getattr(kind, "tag_field", None) == name]
+        inner = [field.type for kind in found for field in getattr(kind, "fields", ()) if field.encode_name == name]
+        found = [one for kind in inner for one in getattr(kind, "types", (kind,))]
+    words = words or [str(value) for kind in found for value in getattr(kind, "values", ())]
+    return f", it is one of {', '.join(words)}" if words else ""

@@ -47,7 +47,7 @@ def histogram(
     if as_json:
         print(json.dumps(fields(table.names[0], result)))
         return
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     console.print(shown(table.names[0], result))
     print_terms(console, result)
 

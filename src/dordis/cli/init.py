@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dordis.cli.config import preset_text
+from dordis.cli.embedded import preset_text
 from dordis.errors import InputError
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from dordis.errors import InputError
 from dordis.federation import ledger
 from dordis.federation.ledger import Summary
+from dordis.federation.records import LEDGER
 from dordis.federation.releases import CENTRAL
 
 SHOWN = 10
@@ -20,7 +21,11 @@ SHOWN = 10
 
 def verify(path: Path, run: str | None, head: str | None, as_json: bool) -> None:
     """Check a ledger line by line, print what it says, and refuse if a client has spent more than the budget."""
-    summary = ledger.verify(path, run=read_run(run), head=head)
+    file = path / LEDGER if path.is_dir() else path
+    try:
+        summary = ledger.verify(file, run=read_run(run), head=head)
+    except OSError as error:
+        raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
     if as_json:
         print(json.dumps(fields(summary)))
     else:

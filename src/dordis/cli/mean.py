@@ -19,6 +19,9 @@ from dordis.privacy.skellam import Floats
 WITHIN = 1.96
 """Standard deviations within which the noise lies in 95 % of all cases."""
 
+MOST_DIGITS = 9
+"""Digits behind the point, and of the noise before it, that are written out."""
+
 Pair = tuple[Floats, Floats]
 
 
@@ -45,7 +48,7 @@ def mean(
     if as_json:
         print(json.dumps(fields(table.names, result)))
         return
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, markup=False)
     console.print(shown(table.names, result))
     print_terms(console, result)
 
@@ -56,7 +59,8 @@ def read_bounds(texts: Sequence[str], columns: int) -> Pair | None:
         return None
     pairs = [read_numbers(text, "--bounds") for text in texts]
     if any(len(pair) != 2 for pair in pairs) or len(pairs) not in (1, columns):
-        raise InputError(f"--bounds takes LOW,HIGH, once for all columns or {columns} times, once for each")
+        each = f", once for all columns or {columns} times, once for each" if columns > 1 else ", once for one column"
+        raise InputError(f"--bounds takes LOW,HIGH{each}")
     low, high = np.array(pairs * columns if len(pairs) == 1 else pairs).T
     return low, high
 
@@ -87,7 +91,7 @@ def rounded(value: float, within: float) -> tuple[str, str]:
     ('39.78', '0.41')
     """
     digits = max(0, 1 - math.floor(math.log10(within)))
-    if digits > 9:
+    if digits > MOST_DIGITS or within >= 10**MOST_DIGITS:
         return f"{value:.6g}", f"{within:.2g}"
     return f"{round(value, digits) + 0.0:.{digits}f}", f"{within:.{digits}f}"  # + 0 makes -0 to 0
 

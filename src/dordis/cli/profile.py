@@ -25,7 +25,7 @@ def profile(
     """Profile a configuration; write the file that `dordis plan --pipeline` reads."""
     find_modules(path)
     job = prepare(reading.read(path, preset, keys))
-    console = Console(stderr=as_json, soft_wrap=True)
+    console = Console(stderr=as_json, soft_wrap=True, markup=False)
     found = _timed(job, hardware, console)
     if as_json:
         print(msgspec.json.encode(found).decode())

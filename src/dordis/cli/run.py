@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dordis.cli import config as reading
 from dordis.cli.run_display import Display, summary, upcoming
-from dordis.errors import BudgetExceeded, InputError
+from dordis.errors import BudgetExceeded, InputError, RoundFailed
 from dordis.federation.records import CONFIG, Result
 from dordis.kernels.packing import packed_size
 from dordis.simulation.config import Config
@@ -27,9 +27,11 @@ def run(
         if path is not None or preset is not None or keys or dry:
             raise InputError("a run goes on as it was configured: give --resume alone")
         path = resume / CONFIG
+        if not path.is_file():
+            raise InputError(f"there is no run at {resume}: it has no {CONFIG}")
     find_modules(path)
     config = reading.read(path, preset, keys)
-    console = Console(stderr=as_json, soft_wrap=True)
+    console = Console(stderr=as_json, soft_wrap=True, markup=False)
     with console.status("planning the noise") if console.is_terminal else _Quiet():
         job = prepare(config)
     if dry:
@@ -50,11 +52,24 @@ def _drive(under_way: Run, console: Console, as_json: bool) -> Result:
         except BudgetExceeded as error:
             stopped = "budget"
             display.note(f"stopped before round {under_way.done + 1}: {error}")
+        except RoundFailed as error:
+            raise InputError(_failed(under_way, error)) from None
         except KeyboardInterrupt:
             under_way.close("interrupted")
             console.print(f"interrupted; go on with: dordis run --resume {under_way.records.path}")
             sys.exit(130)
     return under_way.close(stopped)
+
+
+def _failed(under_way: Run, error: RoundFailed) -> str:
+    """Say which round failed, how often, why, and what can be done."""
+    federation = under_way.job.config.federation
+    times = "once" if federation.tries == 1 else f"{federation.tries} times"
+    return (
+        f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time because "
+        f"{error}; try once more with: dordis run --resume {under_way.records.path}, or begin another run that allows "
+        "for more dropout: protocol.threshold, protocol.tolerance"
+    )
 
 
 def _show(under_way: Run, result: Result, console: Console, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from dordis.federation.records import Result as Outcome
 from dordis.federation.records import RoundRecord, load
 from dordis.federation.round import Finished
-from dordis.federation.strategy import name_of
+from dordis.federation.strategy import Central, name_of
 from dordis.simulation.job import Job, Run
 
 SHOWN = 10
@@ -89,8 +89,10 @@ class Display:
 
     def _table(self) -> Table:
         metric = next(iter(self._rows[-1].metrics.values), "metric") if self._rows else "metric"
-        table = Table("round", metric, "epsilon", "seconds", box=None, pad_edge=False)
-        table.add_column("dropped out", no_wrap=True)
+        table = Table(box=None, pad_edge=False)
+        for heading in ("round", metric, "epsilon", "seconds"):
+            table.add_column(heading, no_wrap=True)
+        table.add_column("dropped out")  # gives way on a narrow terminal
         for row in self._rows:
             values = row.metrics.values
             table.add_row(
@@ -98,7 +100,7 @@ class Display:
                 shown(metric, values[metric]) if metric in values else "",
                 spent(row.record, self._job),
                 f"{row.record.seconds:.2f}",
-                dropouts(row.record),
+                Text(dropouts(row.record), no_wrap=True, overflow="ellipsis"),
             )
         return table
 
@@ -108,6 +110,8 @@ def headline(job: Job) -> str:
     config, design = job.config, job.design
     federation, protocol = config.federation, config.protocol
     goal = f"epsilon {design.epsilon:g}, delta {design.delta:g}" if design.proves else "no privacy"
+    if isinstance(config.privacy.noise, Central):
+        goal += " against everyone but the server, which is trusted"
     return (
         f"{config.name}: {federation.clients} clients, {federation.per_round} a round, {federation.rounds} rounds; "
         f"{name_of(config.privacy.noise)} noise, {goal}; {protocol.use} against a {protocol.mode} server, "
@@ -155,6 +159,8 @@ def summary(under_way: Run, result: Outcome) -> Table:
         table.add_row(name, shown(name, value))
     budget = f" of {job.design.epsilon:g}" if job.design.proves else ""
     proved = "nothing is proved" if result.epsilon is None else f"{result.epsilon:.3f}{budget} at {result.delta:g}"
+    if result.epsilon is not None and job.design.proves and result.epsilon > job.design.epsilon:
+        proved += ": OVERSPENT"
     table.add_row("epsilon, delta", proved)
     ended = {"rounds": "all done", "budget": "the next one would pass the budget"}.get(result.stopped, result.stopped)
     table.add_row("rounds", f"{result.rounds} of {run.manifest.rounds}, {ended}")
@@ -178,5 +184,18 @@ def upcoming(job: Job, told: dict[str, float | int | str | None]) -> Table:
     """Lay out what a run would be."""
     table = Table("what", "value", show_header=False, title=headline(job))
     for name, value in told.items():
-        table.add_row(name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else str(value))
+        table.add_row(name.replace("_", " "), expected(name, value))
     return table
+
+
+def expected(name: str, value: float | str | None) -> str:
+    """Write what a run would be for people.
+
+    >>> expected("bytes_up", 20833.42), expected("epsilon", 5.99999999), expected("sigma", None)
+    ('20,833', '6', 'none')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if name.startswith("bytes") or isinstance(value, int) else f"{value:.4g}"

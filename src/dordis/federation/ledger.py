@@ -266,7 +266,7 @@ def check_cancellable(index: int, cancellable: Collection[int]) -> None:
 def _first_line(run: bytes, budget: Budget) -> bytes:
     if len(run) != RUN_BYTES:
         raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")
-    return line_of(Opened(run.hex(), budget.delta, budget.epsilon))
+    return line_of(Opened(run.hex(), float(budget.delta), None if budget.epsilon is None else float(budget.epsilon)))
 
 
 def _opened(entry: Opened, number: int) -> Account:

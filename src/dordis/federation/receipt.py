@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from dordis.federation.records import replace
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput
 
@@ -45,4 +46,4 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def save(self, directory: Path) -> None:
         """Write the receipt as a file of its own, named by the round's index."""
         directory.mkdir(exist_ok=True)
-        (directory / f"{self.index:06d}.json").write_bytes(msgspec.json.encode(self) + b"\n")
+        replace(directory / f"{self.index:06d}.json", msgspec.json.encode(self) + b"\n")

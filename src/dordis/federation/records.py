@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import io
 import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -183,6 +184,8 @@ class Records:
         for name, line in lines.items():
             with (self.path / name).open("ab") as target:
                 target.write(line)
+                target.flush()
+                os.fsync(target.fileno())
 
     def checkpoint(self) -> tuple[dict[str, bytes], dict[str, npt.NDArray[Any]]]:
         """Return the lines of the last finished round and the application's state after it, or nothing."""
@@ -190,10 +193,10 @@ class Records:
         if not path.exists():
             return {}, {}
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 state = {name: stored[name] for name in stored.files}
             lines = msgspec.json.decode(state.pop(_LINES).tobytes(), type=dict[str, bytes])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise InputError(f"the checkpoint {path} cannot be read: {error}") from None
         return lines, state
 
@@ -201,6 +204,10 @@ class Records:
         """Return the record of the last finished round."""
         lines, _ = self.checkpoint()
         return msgspec.json.decode(lines[ROUNDS], type=RoundRecord) if lines else None
+
+    def reopen(self) -> None:
+        """Take back how the run ended: until it ends again, what it has spent is in the ledger alone."""
+        (self.path / RESULT).unlink(missing_ok=True)
 
     def close(self, result: Result) -> None:
         """Write down how the run ended."""

@@ -130,7 +130,6 @@ class Coordinator:
         self._selection, self._fleet, self._ledger = selection, fleet, ledger
         self._beacon, self._watch, self._tries = beacon, watch, tries
         self._chunks = chunks
-        self._designs: dict[int, Design] = {design.setting.clients: design}
 
     def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[Finished]:
         """Run rounds until `count` are finished, of which `done` were before; `index` is the first that is free.
@@ -201,10 +200,7 @@ class Coordinator:
     def _agree(self, index: int, blamed: frozenset[Pair]) -> tuple[Parameters, Design, Proofs]:
         willing = leave_out(self._with_budget(self._fleet.available(index)), blamed, self._design.setting.t)
         selected = self._selection.select(index, willing, self._fleet.proofs(index))
-        size = len(selected.clients)
-        if size not in self._designs:
-            self._designs[size] = self._design.sized(size)
-        design = self._designs[size]
+        design = self._design.sized(len(selected.clients))
         parameters = design.agree_on(
             run=self._run,
             index=index,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,7 @@ from dordis.protocols.secagg import ChunkOutput
 
 WIDE = 64.0
 """Standard deviations that the ring holds where nothing has to be proved of it."""
+_ROUNDING = 1 + 1e-12  # the ledger computes the multiplier from sigma again: the last bit must not cost a round
 
 
 class _Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -54,7 +55,7 @@ class Early(_Strategy, frozen=True, tag="early"):
 class Conservative(_Strategy, frozen=True, tag="conservative"):
     """Add an even share, as if a fixed part of the clients dropped; stop before the budget is passed."""
 
-    rate: float = 0.2
+    rate: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
 
 
 class Rebasing(_Strategy, frozen=True, tag="rebasing"):
@@ -168,16 +169,31 @@ class Design:
         return Budget(None if isinstance(self.strategy, Orig) else self.epsilon, self.delta)
 
     def sized(self, clients: int) -> "Design":
-        """Return the same for rounds of so many clients, with as many releases for each."""
-        if clients == self.setting.clients:
-            return self
-        given, n = self.setting, self.setting.clients
-        default = planning.default_threshold(n, given.colluders)
-        threshold = None if given.t == default else -(-given.t * clients // n)
-        t = threshold or planning.default_threshold(clients, given.colluders)
+        """Return the same for rounds of so many clients, with as many releases for each; each size is planned once."""
+        if clients not in self._sizes:
+            self._sizes[clients] = self._resized(clients)
+        return self._sizes[clients]
+
+    @cached_property
+    def _sizes(self) -> "dict[int, Design]":
+        return {self.setting.clients: self}
+
+    def _resized(self, clients: int) -> "Design":
+        given = self.setting
+        t = self._threshold(clients)
         run = Participation(given.participation.population, clients, self.cap, accounting=ALL_ROUNDS)
-        tolerance = min(given.T * clients // n, clients - t)
-        return replace(self, setting=replace(given, participation=run, threshold=threshold, tolerance=tolerance))
+        tolerance = min(given.T * clients // given.clients, clients - t)
+        return replace(self, setting=replace(given, participation=run, threshold=t, tolerance=tolerance))
+
+    def _threshold(self, clients: int) -> int:
+        """Return the threshold for so many clients: in proportion, and above what the colluders need, who stay T_C."""
+        given = self.setting
+        default = planning.default_threshold(clients, given.colluders)
+        usual = planning.default_threshold(given.clients, given.colluders)
+        if given.t == usual:
+            return default
+        scaled = -(-given.t * clients // given.clients)
+        return max(scaled, default if given.t > usual else given.colluders + 1)
 
     def agree_on(
         self,
@@ -278,7 +294,7 @@ def calibrated(epsilon: float, releases: int, delta: float) -> float:
         middle = (low + high) / 2
         enough = accounting.epsilon(Repeated(Gaussian(middle), releases), delta) <= epsilon
         low, high = (low, middle) if enough else (middle, high)
-    return high
+    return high * _ROUNDING
 
 
 def scheme_of(strategy: Strategy) -> Scheme:

@@ -55,6 +55,21 @@ class Timeline(msgspec.Struct, frozen=True):
         return max((span.end for span in self.spans if span.chunk == SETUP), default=0.0)
 
     @property
+    def resources(self) -> tuple[Resource, ...]:
+        """Return the resource of every stage of a chunk."""
+        found = {span.stage: span.resource for span in self.spans if span.chunk != SETUP}
+        return tuple(found[s] for s in sorted(found))
+
+    @property
+    def steps(self) -> tuple[tuple[str, ...], ...]:
+        """Return the names of the steps of every stage of a chunk."""
+        found: dict[int, dict[str, None]] = {}
+        for span in self.spans:
+            if span.chunk != SETUP:
+                found.setdefault(span.stage, {})[span.step] = None
+        return tuple(tuple(found[s]) for s in sorted(found))
+
+    @property
     def stage_seconds(self) -> tuple[tuple[float, ...], ...]:
         """Return the seconds of every stage for every chunk: what a profile observes."""
         steps: dict[tuple[int, int], list[Span]] = {}

@@ -1,4 +1,4 @@
-"""How many chunks the next round uses, learnt while a run goes on (paper, section 5.2: profiling online).
+"""How many chunks the next round uses, learnt while a run goes on (paper, section 4.2: profiling online).
 
 At first the numbers 1, 2, 4, 8... are tried; then the number is planned from what the rounds took, and now and then
 another one is tried again, for a straggler may have spoilt its first try.
@@ -13,7 +13,7 @@ from dordis.errors import InputError
 from dordis.pipeline.executor import Timeline
 from dordis.pipeline.performance import Profile, Sample, bounded, medians
 from dordis.pipeline.planner import MOST_CHUNKS, plan
-from dordis.protocol import SETUP, Resource
+from dordis.protocol import Resource
 
 WARMING = 1
 """First rounds that do not count: they build tables and compile kernels."""
@@ -30,7 +30,7 @@ EQUAL = 1.03
 
 
 class AutoChunks(msgspec.Struct, frozen=True):
-    """What a run knows about its own speed: plain data, to be stored with the run and read again.
+    """What a run knows about its own speed, as plain data.
 
     >>> AutoChunks().next(dim=1_000_000, blocks=16)
     1
@@ -60,12 +60,11 @@ class AutoChunks(msgspec.Struct, frozen=True):
 
     def observe(self, dim: int, timeline: Timeline) -> "AutoChunks":
         """Add a round that has ended well; of one that failed there is nothing to learn."""
-        resources = resources_of(timeline)
-        if not resources:
+        if not timeline.resources:
             return self
-        if self.resources and resources != self.resources:
+        if self.resources and timeline.resources != self.resources:
             raise InputError("the stages of a run do not change between its rounds")
-        known = msgspec.structs.replace(self, seen=self.seen + 1, resources=resources)
+        known = msgspec.structs.replace(self, seen=self.seen + 1, resources=timeline.resources)
         if self.seen < WARMING:
             return known
         seconds = timeline.stage_seconds
@@ -133,9 +132,3 @@ def ladder(blocks: int) -> tuple[int, ...]:
     limit = most(blocks)
     powers = [1 << place for place in range(limit.bit_length())]
     return tuple(powers) if len(powers) >= RUNGS else tuple(sorted({*powers, limit}))
-
-
-def resources_of(timeline: Timeline) -> tuple[Resource, ...]:
-    """Return the resource of every stage of a chunk."""
-    found = {span.stage: span.resource for span in timeline.spans if span.chunk != SETUP}
-    return tuple(found[s] for s in sorted(found))

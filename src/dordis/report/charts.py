@@ -9,10 +9,6 @@ from dataclasses import dataclass, field
 Value = float | None
 
 
-def _no_marks() -> "tuple[Mark, ...]":
-    return ()
-
-
 @dataclass(frozen=True)
 class Mark:
     """A level to compare with, drawn across the chart: a budget, a target."""
@@ -71,7 +67,7 @@ class Lines(_Chart):
     """
 
     lines: tuple[Line, ...]
-    marks: tuple[Mark, ...] = field(default_factory=_no_marks, kw_only=True)
+    marks: tuple[Mark, ...] = field(default=(), kw_only=True)
     zero: bool = field(default=True, kw_only=True)
     whole: bool = field(default=True, kw_only=True)
 
@@ -90,7 +86,7 @@ class Lines(_Chart):
 class _Bars(_Chart):
     categories: tuple[str, ...]
     layers: tuple[Layer, ...]
-    marks: tuple[Mark, ...] = field(default_factory=_no_marks, kw_only=True)
+    marks: tuple[Mark, ...] = field(default=(), kw_only=True)
 
     @property
     def is_empty(self) -> bool:

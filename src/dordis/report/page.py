@@ -5,8 +5,8 @@ from importlib import resources
 from string import Template
 
 from dordis.report import figures, svg
-from dordis.report.alerts import Alert, alerts
-from dordis.report.facts import IDEAL, Facts, Trust
+from dordis.report.alerts import Alert, Level, alerts
+from dordis.report.facts import FULL, IDEAL, Facts, Trust
 from dordis.report.figures import Figure
 from dordis.report.numbers import NOTHING, count, duration, number, percent
 from dordis.report.statement import Item, Statement, statement
@@ -39,7 +39,7 @@ def _compared(all_facts: Sequence[Facts], title: str) -> str:
         Alert(alert.level, f"{facts.label}: {alert.text}")
         for facts in all_facts
         for alert in alerts(facts)
-        if alert.level.value != "note"
+        if alert.level is not Level.NOTE
     ]
     return "\n".join(
         [
@@ -81,9 +81,8 @@ def _run(facts: Facts, place: int, *, several: bool) -> str:
 
 def _badges(facts: Facts) -> str:
     manifest = facts.run.manifest
-    words = "simulated, the protocol was not run" if manifest.fidelity == IDEAL else "every message was sent"
-    if facts.is_ideal and manifest.fidelity != IDEAL:
-        words = "unknown"
+    known = {FULL: "every message was sent", IDEAL: "simulated, the protocol was not run"}
+    words = known.get(manifest.fidelity, "unknown")
     kind = "badge warning" if facts.is_ideal else "badge"
     plain = (
         f"noise: {manifest.noise}",

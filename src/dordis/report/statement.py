@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
-from dordis.report.facts import Facts, Trust, odds
+from dordis.report.facts import FULL, IDEAL, Facts, Trust, odds
 from dordis.report.numbers import count, number, percent, span
 
 
@@ -268,9 +268,9 @@ def _outside(facts: Facts) -> Iterator[str]:
 
 
 def _run(facts: Facts) -> Item:
-    if facts.run.manifest.fidelity == "full":
+    if facts.run.manifest.fidelity == FULL:
         return Item("What was run", ("Full fidelity: every message of the protocol was made, sent and answered.",))
-    if facts.run.manifest.fidelity == "ideal":
+    if facts.run.manifest.fidelity == IDEAL:
         return Item(
             "What was run",
             (

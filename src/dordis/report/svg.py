@@ -18,7 +18,7 @@ PAPER = ("#ffffff", "#171b21")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")
 _LETTER, _LINE = 7.0, 19  # pixels of a letter of the size below, about, and from one line of text to the next
 _MOST_DOTS, _TOP, _RIGHT = 100, 10, 14
-_ROW = 26
+_ROW, _HEAD = 26, 26  # of a Gantt chart, and above a chart that has a title
 
 
 def _colours(palette: Sequence[str], paper: str, ink: str, faint: str) -> str:
@@ -40,7 +40,9 @@ STYLE = f"""
 .chart .dot:hover {{ stroke: var(--faint); stroke-width: 6; }}
 .chart .bar {{ stroke: var(--paper); stroke-width: 0.6; }}
 .chart .bar:hover {{ opacity: 0.75; }}
-""" + "\n".join(f".chart .l{i} {{ stroke: var(--c{i}); }} .chart .f{i} {{ fill: var(--c{i}); }}" for i in range(8))
+""" + "\n".join(
+    f".chart .l{i} {{ stroke: var(--c{i}); }} .chart .f{i} {{ fill: var(--c{i}); }}" for i in range(len(LIGHT))
+)
 
 
 @dataclass(frozen=True)
@@ -70,15 +72,12 @@ def drawing(chart: Chart) -> str:
     >>> "<circle" in drawing(Lines("accuracy", "round", "", (Line("run", ((1, 0.5), (2, 0.75))),)))
     True
     """
-    return _svg(chart, _HEADLESS)
+    return _svg(chart)
 
 
 def document(chart: Chart) -> str:
     """Draw a chart as a file of its own, with title, note and style."""
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + _svg(chart, 26)
-
-
-_HEADLESS = 0
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + _svg(chart, _HEAD)
 
 
 def escaped(text: str) -> str:
@@ -90,7 +89,7 @@ def escaped(text: str) -> str:
     return escape("".join(letter if letter.isprintable() else " " for letter in text), quote=True)
 
 
-def _svg(chart: Chart, head: int) -> str:
+def _svg(chart: Chart, head: int = 0) -> str:
     legend, below = _legend(chart, head + _TOP)
     match chart:
         case Lines():
@@ -153,7 +152,7 @@ def _legend(chart: Chart, top: float) -> tuple[list[str], float]:
         elif isinstance(chart, Lines):
             parts.append(f'<line {_stroke(place)} x1="{x}" y1="{y}" x2="{x + 18}" y2="{y}"/>')
         else:
-            parts.append(f'<rect class="f{place % 8}" x="{x + 3}" y="{y - 6}" width="12" height="12" rx="2"/>')
+            parts.append(f'<rect class="{_fill(place)}" x="{x + 3}" y="{y - 6}" width="12" height="12" rx="2"/>')
         parts.append(_text(x + 23, y + 4.5, shown))
         x += width
     return parts, y + _LINE
@@ -174,8 +173,9 @@ def _lines(chart: Lines, top: float) -> tuple[list[str], float]:
         for x, y in dots[::-1][::stride]:
             said = f"{chart.x} {number(x)}, {line.name}: {number(y)}"
             at = f'cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}"'
-            parts.append(f'<circle class="dot f{place % 8}" {at} r="{2.6 if len(dots) <= 40 else 1.2}">{_tip(said)}')
-    return [*parts], HEIGHT + top - _TOP
+            radius = 2.6 if len(dots) <= 40 else 1.2
+            parts.append(f'<circle class="dot {_fill(place)}" {at} r="{radius}">{_tip(said)}</circle>')
+    return parts, HEIGHT + top - _TOP
 
 
 def _pieces(points: Iterable[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
@@ -201,9 +201,8 @@ def _bars(chart: Bars, top: float) -> tuple[list[str], float]:
         for place, value in enumerate(column):
             if value:
                 said = f"{chart.x} {chart.categories[i]}, {chart.layers[place].name}: {number(value)}"
-                parts.append(
-                    _bar(place, left, frame.y(base + value), share, frame.y(base) - frame.y(base + value), said)
-                )
+                upper = frame.y(base + value)
+                parts.append(_bar(place, left, upper, share, frame.y(base) - upper, said))
             if isinstance(chart, Stacked):
                 base += value
             else:
@@ -216,9 +215,8 @@ def _gantt(chart: Gantt, top: float) -> tuple[list[str], float]:
     end = max((stretch.end for stretch in chart.stretches), default=1.0) or 1.0
     bottom = top + _ROW * len(chart.rows) + 6
     frame = _Frame(left, top, WIDTH - _RIGHT, bottom, (0.0, end), (float(len(chart.rows)), 0.0))
-    parts = [*_x_numbers(chart.x, frame, whole=False)]
-    for place, row in enumerate(chart.rows):
-        parts.append(_text(left - 8, top + _ROW * place + 18, row, "end"))
+    parts = _x_numbers(chart.x, frame, whole=False)
+    parts += [_text(left - 8, top + _ROW * place + 18, row, "end") for place, row in enumerate(chart.rows)]
     for stretch in chart.stretches:
         x, y = frame.x(stretch.start), top + _ROW * chart.rows.index(stretch.row) + 3
         said = f"{stretch.row}, {stretch.kind}: {number(stretch.start)} to {number(stretch.end)} {chart.x}"
@@ -275,22 +273,26 @@ def _levels(marks: Iterable[Mark], frame: _Frame) -> list[str]:
     for mark in marks:
         y, said = frame.y(mark.level), f"{mark.name}: {number(mark.level)}"
         at = f'x1="{frame.left:.1f}" x2="{frame.right}" y1="{y:.1f}" y2="{y:.1f}"'
-        parts.append(f'<line class="mark" {at}><title>{escaped(said)}</title></line>')
+        parts.append(f'<line class="mark" {at}>{_tip(said)}</line>')
     return parts
 
 
 def _bar(place: int, x: float, y: float, width: float, height: float, said: str) -> str:
     at = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
-    return f'<rect class="bar f{place % 8}" {at}><title>{escaped(said)}</title></rect>'
+    return f'<rect class="bar {_fill(place)}" {at}>{_tip(said)}</rect>'
 
 
 def _tip(said: str) -> str:
-    return f"<title>{escaped(said)}</title></circle>"
+    return f"<title>{escaped(said)}</title>"
+
+
+def _fill(place: int) -> str:
+    return f"f{place % len(LIGHT)}"
 
 
 def _stroke(place: int) -> str:
     dashes = _DASHES[place % len(_DASHES)]
-    return f'class="line l{place % 8}"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
+    return f'class="line l{place % len(LIGHT)}"' + (f' stroke-dasharray="{dashes}"' if dashes else "")
 
 
 def _text(x: float, y: float, content: str, anchor: str = "start", kind: str = "") -> str:

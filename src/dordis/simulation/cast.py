@@ -78,24 +78,33 @@ class Cast:
 
     def fleet(self, population: Population) -> Fleet:
         """Return the clients with all that they need to sum."""
-        if self.config.simulation.fidelity == "ideal":
-            return IdealFleet(population)
+        keys, registry = self.identities.keys, self.identities.registry
         for u in self.ids:
             self.attended.setdefault(u, MemoryParticipation())
-        keys, registry = self.identities.keys, self.identities.registry
-        owned = Owned(keys, registry, self.selection, self.policy, self.attended, self.beacon)
+        owned = Owned(keys, registry, self.selection, self.policy_for, self.attended, self.cap, self.beacon)
+        if self.config.simulation.fidelity == "ideal":
+            return IdealFleet(population, owned=owned)
         return LocalFleet(population, owned, machines_of(self.config), suite_of(self.config))
+
+    @property
+    def cap(self) -> int | None:
+        """Return how often an owner lets a client take part; where nothing is proved, there is nothing to keep to."""
+        return self.design.cap if self.design.proves else None
 
     @cached_property
     def policy(self) -> Policy:
         """Return what all owners agree to: the run as it is configured, and nothing less."""
-        parameters = self.design.example()
+        return self.policy_for(self.design.setting.clients)
+
+    def policy_for(self, clients: int) -> Policy:
+        """Return the same for rounds of so many clients."""
+        parameters = self.design.sized(clients).example()
         return Policy(
             colluders=self.design.setting.colluders,
             modes=frozenset({parameters.mode}),
             schemes=frozenset({parameters.scheme}),
             mechanisms=frozenset({parameters.encoding.mechanism}),
-            participations=self.design.cap,
+            participations=self.cap,
         )
 
     def recall(self, attended: Mapping[int, tuple[int, ...]]) -> None:

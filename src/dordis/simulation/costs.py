@@ -7,6 +7,7 @@ steps that `clock.simulate` runs under the executor.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import msgspec
 
@@ -30,6 +31,10 @@ CHUNK_STEPS: Mapping[str, Resource] = {
 """The steps of `protocols.round`, as its servers name them."""
 NEAR = 1 << 20
 """Coordinates of a chunk up to which memory is fast; beyond, vectors leave the caches and are allocated anew."""
+BITS = 20
+"""Of a coordinate, b, in what is measured: the paper's."""
+VARIANCE = Fraction(2**26)
+"""sigma*^2 of what is measured or modelled: far from wrapping around, with components of 1e5 to 1e7 in `single`."""
 CLIENT, SERVER, REQUEST, REPLY = "client", "server", "request", "reply"
 """What is counted of a step: seconds of each client and of the server, bytes to and from each client."""
 

@@ -22,6 +22,7 @@ from dordis.pipeline.executor import execute
 from dordis.protocol import ClientId, Message, Replies, Requests
 from dordis.protocols.distributed_dp import Aggregate, DistributedDP
 from dordis.protocols.machines import SECAGG, Machines, SummingClient
+from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg.masking import Entropy
 from dordis.simulation.availability import STAGES, Dropout, has_left
 from dordis.simulation.exchange import LocalExchange
@@ -77,14 +78,37 @@ class Population:
 
 @dataclass(frozen=True)
 class Owned:
-    """What owners of simulated clients have: keys, one registry, a policy, and a count of their participations."""
+    """What owners of simulated clients have: keys, one registry, a policy, and a count of their participations.
+
+    The policy is for rounds of so many clients: where each brings a share of the noise, that depends on how many do.
+    """
 
     keys: Mapping[ClientId, Keys]
     registry: Registry
     selection: Selection
-    policy: Policy
+    policy: Callable[[int], Policy]
     attended: Mapping[ClientId, Participation]
+    cap: int | None
+    """Participations that every owner allows."""
     beacon: Beacon | None = None
+
+    def willing(self, clients: Collection[ClientId]) -> Collection[ClientId]:
+        """Leave out those who have taken part as often as they may, failed rounds included: they would refuse."""
+        if self.cap is None:
+            return clients
+        return [u for u in clients if self.attended[u].count() < self.cap]
+
+    def count(self, parameters: Parameters, clients: Collection[ClientId]) -> None:
+        """Count a round for those who upload, where no message says so."""
+        for u in clients:
+            self.attended[u].reserve(parameters.run, parameters.index, cap=self.cap)
+
+    def lots(self, index: int) -> Proofs:
+        """Have every client draw its lot, if lots are drawn."""
+        if not isinstance(self.selection, Verifiable):
+            return NO_PROOFS
+        drawn = {u: self.selection.draw(keys, index) for u, keys in self.keys.items()}
+        return {u: proof for u, proof in drawn.items() if proof is not None}
 
 
 class LocalFleet:
@@ -95,16 +119,12 @@ class LocalFleet:
     ) -> None:
         self._population, self._owned = population, owned
         self._machines, self._suite = machines, suite
-        self.available = population.available
         self.use_output = population.use_output
+        self.proofs = owned.lots
 
-    def proofs(self, index: int) -> Proofs:
-        """Have every client draw its lot, if lots are drawn."""
-        selection = self._owned.selection
-        if not isinstance(selection, Verifiable):
-            return NO_PROOFS
-        drawn = {u: selection.draw(keys, index) for u, keys in self._owned.keys.items()}
-        return {u: proof for u, proof in drawn.items() if proof is not None}
+    def available(self, index: int) -> Collection[ClientId]:
+        """Return who can be selected for a round."""
+        return self._owned.willing(self._population.available(index))
 
     def sum(self, call: Call) -> Sums:
         """Prepare, then run every step of the protocol."""
@@ -117,9 +137,10 @@ class LocalFleet:
         vectors = dict(self._population.prepare(call, asked))
         stages["prepare"] = time.perf_counter() - started
         lost = Lost(leaving)
-        clients = {u: self._client(u, vector) for u, vector in vectors.items()}
+        registry, policy = self._owned.registry.signing_keys(), self._owned.policy(len(parameters.clients))
+        clients = {u: self._client(u, vector, policy, registry) for u, vector in vectors.items()}
         exchange = LocalExchange(clients, self._machines.replies, lost.request)
-        server = self._machines.server(parameters, self._owned.registry.signing_keys(), call.proofs, suite=self._suite)
+        server = self._machines.server(parameters, registry, call.proofs, suite=self._suite)
         timeline = execute(
             server.setup.workflow,
             [chunk.workflow for chunk in server.chunks],
@@ -137,14 +158,14 @@ class LocalFleet:
             timeline=timeline,
         )
 
-    def _client(self, u: ClientId, vector: Vector) -> SummingClient:
+    def _client(self, u: ClientId, vector: Vector, policy: Policy, registry: Mapping[ClientId, bytes]) -> SummingClient:
         owned = self._owned
         return self._machines.client(
             u,
             vector,
-            owner=Owner(u, owned.policy, owned.selection, owned.attended[u], owned.beacon),
+            owner=Owner(u, policy, owned.selection, owned.attended[u], owned.beacon),
             signing=owned.keys[u].signing,
-            registry=owned.registry.signing_keys(),
+            registry=registry,
             suite=self._suite,
         )
 

@@ -36,6 +36,8 @@ from dordis.simulation.named import named
 
 SECRET = "simulation.key"  # noqa: S105  the name of a file
 """File of 32 bytes from which the long-term keys of all simulated clients are derived."""
+FREE = ("output", "performance")
+"""Settings that a run may go on without: they change nothing that is told of it."""
 MECHANISMS: dict[str, Callable[[Plan], Mechanism]] = {"skellam": DSkellam.of, "ddgauss": DDGauss.of}
 
 Kind = TypeVar("Kind")
@@ -192,14 +194,14 @@ class Run:
     def resume(cls, job: Job, path: Path) -> "Run":
         """Go on with a run after its last finished round."""
         records = Records.open(path)
+        check_same(job.config, records)
+        secret = _read_secret(records)
+        check_registry(Identities.of(secret, job.ids).registry, records)
         ledger = Ledger.open(path / LEDGER, records.id) if job.design.proves else None
         _, state = records.checkpoint()
         if state:
             job.app.restore(state)
-        try:
-            secret = (path / SECRET).read_bytes()
-        except OSError:
-            raise InputError(f"the run at {path} cannot go on: its {SECRET} is missing") from None
+        records.reopen()
         return cls(job, records, secret, ledger)
 
     @property
@@ -251,7 +253,31 @@ class Run:
         )
 
 
+def check_same(config: Config, records: Records) -> None:
+    """A run goes on as it was configured: its ledger, its plan and all that is told of it are for that."""
+    now = msgspec.json.decode(msgspec.json.encode(config), type=Config)  # as the manifest has it
+    began = msgspec.convert(records.manifest.config, Config)
+    for name in Config.__struct_fields__:
+        if name not in FREE and getattr(now, name) != getattr(began, name):
+            raise InputError(f"the run at {records.path} began with another '{name}': put it back, or start a new run")
+
+
+def check_registry(registry: Registry, records: Records) -> None:
+    """The clients have the keys that they had when the run began."""
+    if registry.root().hex() != records.manifest.registry:
+        raise InputError(f"the run at {records.path} cannot go on: its {SECRET} is not the one it began with")
+
+
 def _write_secret(path: Path, secret: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(secret)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_secret(records: Records) -> bytes:
+    try:
+        return (records.path / SECRET).read_bytes()
+    except OSError:
+        raise InputError(f"the run at {records.path} cannot go on: its {SECRET} is missing") from None

@@ -4,8 +4,7 @@ CPU seconds of the thread, the best of several: other work on the machine hardly
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from time import thread_time
@@ -13,14 +12,14 @@ from time import thread_time
 import numpy as np
 from scipy.optimize import nnls
 
-from dordis import wire
 from dordis.drive import begin, resume
+from dordis.kernels.ring import Vector
 from dordis.pipeline.stages import name
 from dordis.privacy import skellam
 from dordis.privacy.encoding import SEED_BYTES, Grid, chunk_ends
 from dordis.privacy.mechanism import DSkellam
 from dordis.privacy.xnoise import Scheme
-from dordis.protocol import ClientId, Message, Requests
+from dordis.protocol import ClientId, Message
 from dordis.protocols import parameters as rules
 from dordis.protocols.delivery import DeliveryClient
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
@@ -28,11 +27,23 @@ from dordis.protocols.parameters import RUN_BYTES, Parameters
 from dordis.protocols.round import REPLIES, RoundClient, RoundServer
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput
-from dordis.simulation.costs import ASSEMBLE, CLIENT, ENCODE, REPLY, REQUEST, SERVER, Costs, Law, Shape, whole_vector
+from dordis.simulation.costs import (
+    ASSEMBLE,
+    BITS,
+    CLIENT,
+    ENCODE,
+    REPLY,
+    REQUEST,
+    SERVER,
+    VARIANCE,
+    Costs,
+    Law,
+    Shape,
+    whole_vector,
+)
+from dordis.simulation.exchange import Lost
+from dordis.simulation.metered import MeteredExchange
 
-BITS = 20
-VARIANCE = Fraction(2**26)
-"""sigma*^2: far from wrapping around, with components of 1e5 to 1e7 in the scheme `single`."""
 BLOCK = 4096
 REPEATS = 2
 
@@ -125,10 +136,19 @@ class Proxy:
         peers = self.degree or self.clients - 1
         return Shape.of(p.plans[0], peers, self.dropped, self.chunks, p.dim // self.chunks)
 
+    def cast(self, private: DistributedDP, vector: Vector) -> tuple[RoundServer, dict[ClientId, RoundClient]]:
+        """Return the server of a new round, and its clients, who all have the same input."""
+        clients = {u: RoundClient(SecAggClient(u, vector), DeliveryClient(private)) for u in self.parameters.clients}
+        return RoundServer(SecAggServer(self.parameters), private), clients
+
     @property
     def lost(self) -> frozenset[ClientId]:
         """Return who drops out."""
         return frozenset(self.parameters.clients[self.clients - self.dropped :])
+
+    def is_lost(self, u: ClientId, request: Message) -> bool:
+        """Tell whether a client is gone when a request comes: before it uploads."""
+        return u in self.lost and isinstance(request, CollectInput)
 
 
 PROXIES = (
@@ -147,69 +167,42 @@ PROXIES = (
 )
 
 
-@dataclass
-class _Metered:
-    """Deliver requests through the codec; each party pays for its own side of it, clients here."""
-
-    clients: Mapping[ClientId, RoundClient]
-    lost: frozenset[ClientId]
-    seconds: list[float] = field(default_factory=list)
-    requests: list[int] = field(default_factory=list)
-    replies: list[int] = field(default_factory=list)
-
-    def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        encoded: dict[int, bytes] = {}
-        for u, request in requests.items():
-            if u in self.lost and isinstance(request, CollectInput):
-                continue
-            if id(request) not in encoded:
-                encoded[id(request)] = wire.encode(request)
-            data = encoded[id(request)]
-            start = thread_time()
-            answer = wire.encode(self.clients[u].handle(wire.decode(data, type(request))))
-            self.seconds.append(thread_time() - start)
-            self.requests.append(len(data))
-            self.replies.append(len(answer))
-            yield u, wire.decode(answer, REPLIES[type(request)])
-
-
 def observe(proxy: Proxy) -> Observed:
     """Run a round, one step after the other; a step of several chunks counts with the median of them."""
-    p, private = proxy.parameters, DistributedDP(proxy.parameters, proxy.mechanism)
+    private = DistributedDP(proxy.parameters, proxy.mechanism)
     update = np.full(1 << proxy.log_dim, 2.0 ** (-proxy.log_dim / 2), np.float32)
     start = thread_time()
     vector = private.encode(update)
     found = {(ENCODE, CLIENT): [thread_time() - start]}
-    parties = {u: RoundClient(SecAggClient(u, vector), DeliveryClient(private)) for u in p.clients}
-    server = RoundServer(SecAggServer(p), private)
-    for step, cost in _played(server, parties, proxy.lost):
+    server, parties = proxy.cast(private, vector)
+    for step, cost in _played(server, parties, proxy.is_lost):
         for which, amount in cost.items():
             found.setdefault((step, which), []).append(amount)
     start = thread_time()
     server.aggregate()
     between = thread_time()
-    assert parties[p.clients[0]].aggregate is not None  # noqa: S101  it is made when it is asked for
+    assert parties[proxy.parameters.clients[0]].aggregate is not None  # noqa: S101  it is made when it is asked for
     found[ASSEMBLE, SERVER], found[ASSEMBLE, CLIENT] = [between - start], [thread_time() - between]
     return {key: median(amounts) for key, amounts in found.items()}
 
 
 def _played(
-    server: RoundServer, parties: Mapping[ClientId, RoundClient], lost: frozenset[ClientId]
+    server: RoundServer, parties: Mapping[ClientId, RoundClient], lost: Lost
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """Run the steps; say what each has cost the server, and a client in the middle."""
     for step in server.workflow:
-        exchange = _Metered(parties, lost)
+        exchange = MeteredExchange(parties, REPLIES, lost)
         start = thread_time()
         flow = step.run()
         requests = begin(flow)
         while flow is not None and requests is not None:
             requests = resume(flow, exchange(requests))
-        cost = {SERVER: thread_time() - start - sum(exchange.seconds)}
-        if exchange.seconds:
+        cost = {SERVER: thread_time() - start - exchange.seconds}
+        if exchange.answered:
             cost |= {
-                CLIENT: median(exchange.seconds),
-                REQUEST: float(max(exchange.requests)),
-                REPLY: float(max(exchange.replies)),
+                CLIENT: median(each.seconds for each in exchange.answered),
+                REQUEST: float(max(each.request for each in exchange.answered)),
+                REPLY: float(max(each.reply for each in exchange.answered)),
             }
         yield name(step), cost
 

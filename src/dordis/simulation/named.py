@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TypeVar
 
-from dordis.errors import InputError
+from dordis.errors import InputError, MissingExtra
 
 Kind = TypeVar("Kind")
 
@@ -20,6 +20,8 @@ def named(text: str, what: str, kind: type[Kind]) -> Kind:
     try:
         found = import_module(module)
     except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise MissingExtra("torch") from None
         raise InputError(f"{what}: there is no module '{error.name}'; run from the folder it is in") from None
     if not hasattr(found, name):
         raise InputError(f"{what}: the module '{module}' has no '{name}'")

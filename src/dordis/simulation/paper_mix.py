@@ -19,7 +19,7 @@ BYTES = 2.5
 """A coordinate in transit: b = 20 (section 6.1), 2.5 bytes (section 6.3)."""
 UPLOAD = 0.69e-6
 """Seconds a coordinate of an upload at the server: unpacking in a Python loop is 0.29 us of it, the rest adding lists
-and carrying them between processes; chosen for an s-comp that is idle 53 % of the round (section 5)."""
+and carrying them between processes; chosen for an s-comp that is idle 53 % of the round (section 4)."""
 ENCODE, STORE, DECODE = 1.0e-6, 0.4e-6, 0.5e-6
 """Seconds a coordinate for rotating, rounding, packing, and back; chosen for a c-comp that is idle 63 %."""
 NOISE = 0.065e-6

@@ -1,6 +1,6 @@
 """How long the stages of a round take: small rounds of zeros with real clients, timed in virtual time.
 
-It is the paper's offline micro-benchmark (section 5.2).  What clients and the server compute is measured in CPU
+It is the paper's offline micro-benchmark (section 4.2).  What clients and the server compute is measured in CPU
 seconds of this machine and charged to devices of different speed; zeros tell nothing of anybody and cost no privacy.
 """
 
@@ -17,29 +17,33 @@ from dordis.errors import InputError
 from dordis.federation.owner import Owner
 from dordis.federation.participation import MemoryParticipation
 from dordis.federation.round import Watch, silent
-from dordis.federation.selection import Balanced
 from dordis.federation.strategy import Design, name_of
 from dordis.kernels.ring import Vector
 from dordis.pipeline.executor import Timeline, execute_async
 from dordis.pipeline.performance import Performance, Profile
-from dordis.pipeline.profile import resources_of
-from dordis.protocol import SETUP, ClientId, Resource, Step
+from dordis.protocol import ClientId, Resource, Step
 from dordis.protocols.delivery import DeliveryClient
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.round import REPLIES, RoundClient, RoundServer
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.simulation.cast import Cast, Identities
-from dordis.simulation.clock import Device, Real, ServerProcessor, VirtualExchange, heterogeneous, run_virtually
-from dordis.simulation.config import Config
+from dordis.simulation.clock import (
+    WORKERS,
+    Device,
+    Real,
+    ServerProcessor,
+    VirtualExchange,
+    heterogeneous,
+    run_virtually,
+)
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.job import Job
+from dordis.simulation.rehearsal import convene
 
 DIMS = (50_000, 200_000, 400_000)
 """Short, but long enough that a chunk of an eighth still has blocks; none is a multiple of a large one."""
 NUMBERS = (1, 2, 4, 8)
 REPEATS = 2
-WORKERS = 2
-"""Requests that a client handles side by side: the short ones of one chunk do not wait for the long ones of another."""
 
 
 class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,11 +115,7 @@ class Bench:
     def cast(self, dim: int, m: int) -> tuple[RoundServer, LocalExchange]:
         """Return the server of a new round, and its clients behind an exchange: to be run, in whatever time."""
         design = self._design(dim)
-        run = secrets.token_bytes(32)
-        cast = Cast(self._config(), design, self.ids, run, self._identities)
-        n, beacon = len(self.ids), cast.beacon.value(0)
-        window = Balanced(self._identities.registry, run, n, n).select(0, self.ids).clients
-        parameters = design.agree_on(run=run, index=0, clients=window, rotation=bytes(32), beacon=beacon, chunks=m)
+        cast, parameters = convene(self.job.config, design, self._identities, m)
         private = DistributedDP(parameters, design.mechanism)
         vector = private.encode(np.zeros(dim))
         clients = {u: self._client(u, cast, private, vector) for u in self.ids}
@@ -127,12 +127,6 @@ class Bench:
         owner = Owner(u, cast.policy, cast.selection, MemoryParticipation(), cast.beacon)
         summing = SecAggClient(u, vector, owner=owner, signing=keys[u].signing, registry=registry.signing_keys())
         return RoundClient(summing, DeliveryClient(private))
-
-    def _config(self) -> Config:
-        """Return the configuration with the clients of one round and no others, as the registry has them."""
-        config = self.job.config
-        federation = msgspec.structs.replace(config.federation, clients=len(self.ids), selection="balanced")
-        return msgspec.structs.replace(config, federation=federation)
 
     @cached_property
     def bits(self) -> int:
@@ -171,8 +165,8 @@ def profile(
         noise=name_of(job.config.privacy.noise),
         bits=bench.bits,
         hardware=hardware,
-        resources=resources_of(first),
-        steps=steps_of(first),
+        resources=first.resources,
+        steps=first.steps,
         profile=taken,
         model=taken.fit(),
     )
@@ -181,15 +175,6 @@ def profile(
 def workflows(server: RoundServer) -> tuple[Sequence[Step], list[Sequence[Step]]]:
     """Return the steps of the set-up, and of every chunk."""
     return server.setup.workflow, [chunk.workflow for chunk in server.chunks]
-
-
-def steps_of(timeline: Timeline) -> tuple[tuple[str, ...], ...]:
-    """Return the names of the steps of every stage of a chunk."""
-    names: dict[int, dict[str, None]] = {}
-    for span in timeline.spans:
-        if span.chunk != SETUP:
-            names.setdefault(span.stage, {})[span.step] = None
-    return tuple(tuple(names[s]) for s in sorted(names))
 
 
 def check_complete(server: RoundServer, exchange: LocalExchange, n: int) -> None:

@@ -9,10 +9,14 @@ import numpy as np
 
 from dordis.federation.app import AppClient
 from dordis.federation.round import Call, silent
-from dordis.federation.selection import NO_PROOFS, Balanced
+from dordis.federation.selection import NO_PROOFS
+from dordis.federation.strategy import Design
+from dordis.privacy.encoding import SEED_BYTES
 from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId
+from dordis.protocols.parameters import Parameters
 from dordis.simulation.cast import Cast, Identities
+from dordis.simulation.config import Config
 from dordis.simulation.job import Job
 
 LONGEST = 1 << 18
@@ -48,17 +52,10 @@ class Zeros(AppClient):
 def rehearse(job: Job) -> Rehearsed:
     """Run one round that nobody takes part in, and one client's work, whose result is forgotten."""
     dim = min(job.app.dim, LONGEST)
-    setting = replace(job.design.setting, dim=dim)
-    design = replace(job.design, setting=setting)
-    n, run = setting.clients, secrets.token_bytes(32)
-    ids = job.ids[:n]
-    federation = msgspec.structs.replace(job.config.federation, clients=n, selection="balanced")
-    config = msgspec.structs.replace(job.config, federation=federation)
-    cast = Cast(config, design, ids, run, Identities.of(secrets.token_bytes(32), ids))
+    design = replace(job.design, setting=replace(job.design.setting, dim=dim))
+    n = design.setting.clients
+    cast, parameters = convene(job.config, design, Identities.of(secrets.token_bytes(32), job.ids[:n]))
     fleet = cast.fleet(cast.population(lambda _: Zeros(dim)))
-    window = Balanced(cast.identities.registry, run, n, n).select(0, ids).clients
-    beacon = cast.beacon.value(0)
-    parameters = design.agree_on(run=run, index=0, clients=window, rotation=bytes(32), model=b"", beacon=beacon)
     started = time.perf_counter()
     sums = fleet.sum(Call(parameters, design.mechanism, np.zeros(0), NO_PROOFS, lambda: None, silent))
     factor = job.app.dim / dim
@@ -68,6 +65,16 @@ def rehearse(job: Job) -> Rehearsed:
         up=None if sums.up is None else factor * sums.up / n,
         down=None if sums.down is None else factor * sums.down / n,
     )
+
+
+def convene(config: Config, design: Design, identities: Identities, chunks: int = 1) -> tuple[Cast, Parameters]:
+    """Agree on a round in which everybody takes part, of a run that has no other; return who plays it, too."""
+    ids, run = tuple(identities.keys), secrets.token_bytes(32)
+    federation = msgspec.structs.replace(config.federation, clients=len(ids), selection="balanced")
+    cast = Cast(msgspec.structs.replace(config, federation=federation), design, ids, run, identities)
+    clients, beacon = cast.selection.select(0, ids).clients, cast.beacon.value(0)
+    rotation = bytes(SEED_BYTES)
+    return cast, design.agree_on(run=run, index=0, clients=clients, rotation=rotation, beacon=beacon, chunks=chunks)
 
 
 def _work(job: Job) -> float:

@@ -16,13 +16,10 @@ from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
 from dordis.protocol import ClientId, Resource
 from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import SEMI_HONEST
-from dordis.simulation.clock import Cost, Device, heterogeneous, simulate
-from dordis.simulation.costs import Costs, Shape
+from dordis.simulation.clock import WORKERS, Cost, Device, heterogeneous, simulate
+from dordis.simulation.costs import VARIANCE, Costs, Shape
 
-VARIANCE = Fraction(2**26)
 SEED = 1
-WORKERS = 2
-"""Requests that a client handles side by side: an answer to the server does not wait for a mask of the next chunk."""
 RATES = tuple(Fraction(tenths, 10) for tenths in range(4))
 SCHEMES = (Scheme.ORIG, Scheme.SINGLE, Scheme.EXACT)
 

@@ -86,8 +86,8 @@ def find(values: Floats, budget: Budget, how: Conditions) -> tuple[Bounds, Budge
     planned = design(clients, WIDTH * columns, math.sqrt(columns), budget, how)
     if clients - how.dropped <= quantile(columns) * expected_sigma(planned):
         raise InputError(
-            f"{clients} clients and epsilon {budget.epsilon:.3g} are not enough to find the bounds of {columns} "
-            f"column{'s'[: columns > 1]}: pass bounds=(low, high), or a larger epsilon"
+            f"{clients} clients and a fifth of epsilon, {budget.epsilon:.3g}, are not enough to find the bounds of "
+            f"{columns} column{'s'[: columns > 1]}: give public bounds, or a larger epsilon"
         )
     summed = private_sum(planned, one_hot(bins(values), WIDTH), how)
     return select(summed.total.reshape(columns, WIDTH), summed.sigma), summed.spent
@@ -118,7 +118,7 @@ def select(counts: Floats, sigma: float) -> Bounds:
     if unseen.size:
         raise InputError(
             f"no bounds of column {unseen[0]} (counted from 0) stand out of the noise, and the budget for them is "
-            f"spent: pass bounds=(low, high), or a larger epsilon"
+            f"spent: give public bounds, or a larger epsilon"
         )
     last = _SIDE - 1 - np.argmax(seen[:, :, ::-1], axis=2)
     ends = (sides <= NEXT * sigma) & (np.arange(_SIDE) > last[:, :, None])

@@ -52,7 +52,7 @@ def _lines(path: Path) -> Lines:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"{path} is no CSV file in UTF-8") from None
+        raise InputError(f"{path} is no CSV file in UTF-8: save it as one") from None
     if not lines:
         raise InputError(f"{path} has no rows: each row is one client")
     return lines
@@ -79,8 +79,16 @@ def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> l
 def _cell(path: Path, line: int, name: str, text: str) -> float:
     number = _number(text)
     if number is None or not math.isfinite(number):
-        raise InputError(f"line {line}, column '{name}' of {path} is not a finite number: choose columns of numbers")
+        raise InputError(
+            f"line {line}, column '{name}' of {path} is not a finite number: "
+            + ("put commas between the columns" if _separated(name) else "mend it, or choose other columns by name")
+        )
     return number
+
+
+def _separated(name: str) -> bool:
+    """Tell whether a name looks like several, with something else than commas between them."""
+    return any(mark in name for mark in ";\t|")
 
 
 def _number(text: str) -> float | None:

@@ -40,11 +40,17 @@ class Release:
             "full": "simulated: every message of the protocol",
         }
         return (
-            "for one client, its whole row, whose contribution is replaced by zero; the number of clients is public",
+            f"for one client, its whole row, whose contribution is replaced by zero{self._zero}; "
+            "the number of clients is public",
             f"against {server}, with {self.colluders} of the clients",
             "dropout that depends on a client's data is outside the guarantee",
             told[self.fidelity],
         )
+
+    @property
+    def _zero(self) -> str:
+        """Say what zero is in terms of the values."""
+        return ""
 
     def __repr__(self) -> str:
         shown = (f"{name}={_written(getattr(self, name))}" for name in _figures_first(self))
@@ -59,6 +65,10 @@ class PrivateMean(Release):
     sigma: Figures
     bounds: tuple[Figures, Figures]
 
+    @property
+    def _zero(self) -> str:
+        return ", which stands for the middle of the bounds"
+
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PrivateHistogram(Release):
@@ -72,6 +82,10 @@ class PrivateHistogram(Release):
     sigma: float
     edges: Floats
     bounds: tuple[Figures, Figures] | None
+
+    @property
+    def _zero(self) -> str:
+        return ", so that no bin counts it"
 
     @property
     def frequencies(self) -> Floats:

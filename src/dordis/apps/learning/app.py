@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from importlib import import_module
 from typing import Any, Self
 
 import msgspec
@@ -18,10 +17,11 @@ from dordis.apps.learning.torch_model import TorchModel, seeded
 from dordis.apps.learning.trainer import Training, train
 from dordis.apps.options import shared
 from dordis.apps.tables import check_place
-from dordis.errors import InputError, MissingExtra
+from dordis.errors import InputError
 from dordis.federation.app import AppClient, AppServer, State, Task
 from dordis.privacy.skellam import Floats
 from dordis.protocols.distributed_dp import Aggregate
+from dordis.simulation.named import named
 
 _MODELS: dict[str, Callable[..., Model]] = {"softmax": Softmax, "mlp": Mlp}
 
@@ -173,7 +173,9 @@ def begin(settings: Settings, population: int, seed: int) -> Learning:
 
 def make_model(name: str, data: Dataset, options: dict[str, Any], seed: int) -> Model:
     """Return the model that a name stands for; a torch.nn.Module is wrapped, and begins as the seed says."""
-    maker = _MODELS.get(name) or _named(name)
+    if name not in _MODELS and ":" not in name:
+        raise InputError(f"there is no model '{name}': pass one of {', '.join(_MODELS)}, or package.module:name")
+    maker: Callable[..., Any] = _MODELS.get(name) or named(name, "the model", Callable)  # type: ignore[arg-type]
     try:
         with seeded(seed):
             model = maker(data.features, data.classes, **options)
@@ -182,22 +184,6 @@ def make_model(name: str, data: Dataset, options: dict[str, Any], seed: int) -> 
             f"the model '{name}' is not made of features, classes and {sorted(options)}: {error}"
         ) from error
     return model if isinstance(model, Model) else TorchModel(model)
-
-
-def _named(name: str) -> Callable[..., Any]:
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise InputError(f"there is no model '{name}': pass one of {', '.join(_MODELS)}, or package.module:name")
-    try:
-        found = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise MissingExtra("torch") from error
-        raise InputError(f"the model '{name}': there is no module '{error.name}'") from error
-    if not hasattr(found, attribute):
-        raise InputError(f"the model '{name}': there is no '{attribute}' in the module '{module}'")
-    maker: Callable[..., Any] = getattr(found, attribute)
-    return maker
 
 
 _learning = shared(Settings, begin)

@@ -75,17 +75,13 @@ def slopes(model: Model, x: Floats, y: Labels, offset: Floats, how: Training, se
     return (model.slope(x[batch], y[batch], offset) for batch in batches(y.size, how, seed))
 
 
-def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[slice | Indices]:
+def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indices]:
     """Yield which samples each step takes: in every epoch each sample once."""
     if not samples:
         return
-    if how.takes_all(samples):
-        for _ in range(how.epochs):
-            yield slice(None)
-        return
-    rng = np.random.default_rng(seed)
+    rng, size = np.random.default_rng(seed), how.batch or samples
     for _ in range(how.epochs):
-        yield from np.split(rng.permutation(samples), range(how.batch, samples, how.batch))
+        yield from np.split(rng.permutation(samples), range(size, samples, size))
 
 
 def label_offset(y: Labels, classes: int, balance: float) -> Floats:
