@@ -53,3 +53,11 @@ def test_an_error_inside_a_constructor_is_not_hidden():
 def test_a_server_has_no_model_no_metrics_and_no_state_unless_it_says_so():
     server = Server(3)
     assert (server.model().size, server.evaluate(), dict(server.state())) == (0, {}, {})
+
+
+def test_a_class_that_lacks_a_method_is_named():
+    class Unfinished(AppServer):
+        pass
+
+    with pytest.raises(InputError, match="Unfinished is not complete: it lacks dim, use_output"):
+        Unfinished.of(Task({}, population=1))

@@ -121,3 +121,11 @@ def test_a_line_on_its_way_is_not_read(tmp_path):
     with (run.path / "rounds.jsonl").open("ab") as file:
         file.write(msgspec.json.encode(record(2))[:20])
     assert [done.number for done in load(run.path).rounds] == [1]
+
+
+@pytest.mark.parametrize("name", ["lines", "file", "allow_pickle"])
+def test_a_state_that_would_break_its_checkpoint_is_refused(tmp_path, name):
+    run = Records.create(tmp_path, manifest(), "")
+    with pytest.raises(InputError, match=f"'{name}'"):
+        run.finish(record(1), Metrics(1, {}), {name: np.zeros(1)})
+    assert Records.open(run.path).last() is None

@@ -347,3 +347,10 @@ def test_chunks_are_summed_as_the_whole_is(tmp_path):
     whole, cut = (next(start(tmp_path / str(m), *keys, f"performance.chunks={m}").rounds()) for m in (1, 3))
     assert (len(whole.record.survivors), len(cut.record.survivors)) == (1, 3)
     np.testing.assert_allclose(whole.aggregate.mean, cut.aggregate.mean, atol=1e-6)
+
+
+def test_central_noise_is_said_to_trust_the_server(tmp_path):
+    central, local = (start(tmp_path, f"privacy.noise.kind={kind}").records.manifest for kind in ("central", "local"))
+    assert any("but the server" in term for term in central.terms)
+    assert not any("against the server" in term for term in central.terms)
+    assert any("against the server" in term for term in local.terms)

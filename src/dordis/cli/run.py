@@ -53,6 +53,7 @@ def _drive(under_way: Run, console: Console, as_json: bool) -> Result:
             stopped = "budget"
             display.note(f"stopped before round {under_way.done + 1}: {error}")
         except RoundFailed as error:
+            under_way.close("failed")
             raise InputError(_failed(under_way, error)) from None
         except KeyboardInterrupt:
             under_way.close("interrupted")
@@ -67,8 +68,8 @@ def _failed(under_way: Run, error: RoundFailed) -> str:
     times = "once" if federation.tries == 1 else f"{federation.tries} times"
     return (
         f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time because "
-        f"{error}; try once more with: dordis run --resume {under_way.records.path}, or begin another run that allows "
-        "for more dropout: protocol.threshold, protocol.tolerance"
+        f"{error}: begin a run that allows for more dropout with protocol.threshold and protocol.tolerance, or has "
+        f"more clients a round; what was done is in {under_way.records.path}"
     )
 
 

@@ -80,6 +80,9 @@ class AppClient(ABC):
 
 def made(kind: type[Made], *arguments: Any, **options: Any) -> Made:
     """Make an object with options from a configuration, or say that they do not fit."""
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
+        raise InputError(f"the class {kind.__name__} is not complete: it lacks {missing}")
     try:
         inspect.signature(kind).bind(*arguments, **options)
     except TypeError as error:

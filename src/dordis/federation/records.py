@@ -122,7 +122,7 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the run ended; `stopped` says why: `rounds` (all done), `budget` or `interrupted`."""
+    """How the run ended; `stopped` says why: `rounds` (all done), `budget`, `failed` (a round did) or `interrupted`."""
 
     stopped: str
     rounds: int
@@ -177,6 +177,7 @@ class Records:
 
     def finish(self, record: RoundRecord, metrics: Metrics, state: State) -> None:
         """Write a finished round down, durably when this returns: checkpoint first, then the lines."""
+        check_state(state)
         lines = {ROUNDS: _line(record), METRICS: _line(metrics)}
         file = io.BytesIO()
         np.savez(file, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
@@ -235,6 +236,13 @@ def check_name(name: str) -> None:
     """A run's name is the name of a directory."""
     if not name or name.startswith(".") or any(not (c.isalnum() or c in "._-") for c in name):
         raise InputError(f"a run's name is made of letters, digits and . _ -, not '{name}'")
+
+
+def check_state(state: State) -> None:
+    """The names in an application's state are its own, and do not mean something else in a checkpoint."""
+    taken = sorted({_LINES, "file", "allow_pickle"} & state.keys())
+    if taken:
+        raise InputError(f"an application's state has no entry named '{taken[0]}': choose another name")
 
 
 def _line(record: RoundRecord | Metrics) -> bytes:

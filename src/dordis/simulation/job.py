@@ -21,7 +21,7 @@ from dordis.federation.ledger import Ledger
 from dordis.federation.records import LEDGER, RECEIPTS, Manifest, Records, Result
 from dordis.federation.registry import Registry
 from dordis.federation.round import Coordinator, Finished, Watch, next_index, silent
-from dordis.federation.strategy import Agreement, Design, Planned, Rebasing, name_of
+from dordis.federation.strategy import Agreement, Central, Design, Planned, Rebasing, name_of
 from dordis.kernels.packing import packed_size
 from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.accounting import Participation
@@ -168,8 +168,16 @@ def manifest_of(job: Job, registry: Registry, created: str) -> Manifest:
             colluders=setting.colluders,
             upload_bytes=packed_size(mechanism.grid.padded, mechanism.grid.bits),
         ),
-        terms=setting.participation.terms(),
+        terms=terms_of(design),
     )
+
+
+def terms_of(design: Design) -> tuple[str, ...]:
+    """Return what must be said with epsilon; where the server adds the noise, that it is trusted to."""
+    counted, against, *rest = design.setting.participation.terms()
+    if isinstance(design.strategy, Central):
+        against = "against everybody but the server, who is trusted with the sum and with the noise"
+    return counted, against, *rest
 
 
 class Run:
