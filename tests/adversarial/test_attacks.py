@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dordis.adversary.attack import Attack
-from dordis.adversary.cast import SPARSE
+from dordis.adversary.participants import SPARSE
 from dordis.adversary.suite import ATTACKS
 
 VARIANTS = [(attack, graph) for attack in ATTACKS for graph in attack.graphs]

@@ -7,26 +7,20 @@ import sys
 import pytest
 
 from dordis.adversary.attack import Attack
-from dordis.adversary.session import Trail
+from dordis.adversary.participants import COMPLETE
+from dordis.adversary.session import Session
 from dordis.adversary.suite import ATTACKS
 from dordis.cli import main
 from dordis.errors import ProtocolError
 
 
-class Harmless(Attack):
-    name = "knock"
-    text = "Somebody knocks."
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        trail.stage = "the door"
-        raise ProtocolError("nobody at home")
+def knock(session: Session) -> str:
+    session.trail.stage = "the door"
+    raise ProtocolError("nobody at home")
 
 
-class Harmful(Harmless):
-    name = "break in"
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        return "the silver"
+HARMLESS = Attack("knock", "Somebody knocks.", knock, graphs=(COMPLETE,))
+HARMFUL = Attack("break in", "Somebody breaks in.", lambda session: "the silver", graphs=(COMPLETE,))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, attacks: tuple[Attack, ...], *options: str) -> int:
@@ -54,7 +48,7 @@ def test_the_table_tells_who_refused_and_where(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(monkeypatch, (Harmless(),)) == 0
+    assert run(monkeypatch, (HARMLESS,)) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("knock", "complete", "ProtocolError", "the door"))
     assert shown.splitlines()[-1] == "1 attacks in 1 runs, 0 succeeded"
@@ -65,7 +59,7 @@ def test_an_attack_that_succeeds_is_an_exit_code(
     options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(monkeypatch, (Harmless(), Harmful()), *options) == 1
+    assert run(monkeypatch, (HARMLESS, HARMFUL), *options) == 1
     shown = capsys.readouterr().out
     if options:
         assert json.loads(shown)["succeeded"] == 1

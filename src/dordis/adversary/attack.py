@@ -1,14 +1,13 @@
-"""What an attack is: a program that tries to gain something, and the outcome, told by what it gained or who refused."""
+"""An attack is a row of a table: a round that goes as it should up to a stage, a deviation, and what that gains."""
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
-from dordis.adversary.cast import COMPLETE
-from dordis.adversary.session import Session, Trail
+from dordis.adversary.participants import BOTH, agreed, forged
+from dordis.adversary.session import Foiled, Session, Stage, Trail
 from dordis.errors import DordisError
-from dordis.kernels.ring import Vector
-from dordis.protocol import ClientId
 
 OWN_CODE = "dordis.adversary"
 
@@ -23,16 +22,13 @@ class Outcome:
     detail: str
 
 
-class Foiled(Exception):
-    """Nobody raised, and still the adversary has nothing: `by` says what stood in its way."""
+@dataclass(frozen=True)
+class Attack:
+    """Something that an adversary tries; `text` says it in one sentence.
 
-    def __init__(self, by: str, why: str) -> None:
-        super().__init__(why)
-        self.by = by
-
-
-class Attack(ABC):
-    """Something that an adversary tries.
+    The round has the usual parameters but for those that are `agreed`, and the server then alters those that are
+    `forged`.  When the stage `after` is over, as it should be, comes the `attempt`: it returns what the adversary
+    gained, and whoever refuses raises.
 
     `checks` are the functions that stand in its way each on its own: without any one of them the attack succeeds.
     `overlapping` are those that stand in its way together: it succeeds only without all of them.
@@ -40,41 +36,26 @@ class Attack(ABC):
 
     name: str
     text: str
-    graphs: tuple[str, ...] = (COMPLETE,)
+    attempt: Callable[[Session], str]
     checks: tuple[str, ...] = ()
     overlapping: tuple[str, ...] = ()
+    graphs: tuple[str, ...] = BOTH
+    after: Stage = Stage.NOTHING
+    agreed: Mapping[str, Any] = field(default_factory=dict)
+    forged: Mapping[str, Any] = field(default_factory=dict)
 
-    @abstractmethod
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Return what was gained; whoever refuses raises."""
-
-    def run(self, graph: str = COMPLETE) -> Outcome:
-        """Try it, and tell what became of it."""
+    def run(self, graph: str) -> Outcome:
+        """Try it on one graph, and tell what became of it."""
         trail = Trail()
         try:
-            gained = self.attempt(graph, trail)
+            session = Session(forged(agreed(graph, **self.agreed), **self.forged), trail)
+            session.reach(self.after)
+            gained = self.attempt(session)
         except Foiled as foiled:
             return Outcome(False, foiled.by, trail.stage, str(foiled))
         except DordisError as error:
             return Outcome(False, f"{refuser(error)} ({type(error).__name__})", trail.stage, str(error))
         return Outcome(True, "", trail.stage, gained)
-
-
-def gained(holds: bool, what: str, by: str, why: str) -> str:
-    """Return what was gained if it was, else say what stood in the way."""
-    if not holds:
-        raise Foiled(by, why)
-    return what
-
-
-def recovered(session: Session, victim: ClientId, update: Vector) -> str:
-    """Say that the update of one client came out with its own noise only, if it did."""
-    return gained(
-        bool((update == session.truth(victim)).all()),
-        "recovered the victim's update with its own noise only",
-        "masks that the adversary does not know",
-        "what came out is not the update",
-    )
 
 
 def refuser(error: DordisError) -> str:
