@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
+from traceback import walk_tb
 from typing import Any
 
 from dordis.adversary.participants import BOTH, agreed, forged
-from dordis.adversary.session import Foiled, Session, Stage, Trail
+from dordis.adversary.session import Foiled, Session, Trail
 from dordis.errors import DordisError
 
-OWN_CODE = "dordis.adversary"
+OWN_CODE, THE_ATTACK = "dordis.adversary", "the attack itself"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Attack:
     checks: tuple[str, ...] = ()
     overlapping: tuple[str, ...] = ()
     graphs: tuple[str, ...] = BOTH
-    after: Stage = Stage.NOTHING
+    after: int = 0
     agreed: Mapping[str, Any] = field(default_factory=dict)
     forged: Mapping[str, Any] = field(default_factory=dict)
 
@@ -59,17 +59,8 @@ class Attack:
 
 
 def refuser(error: DordisError) -> str:
-    """Name the innermost check that an exception went through, or else the function that raised it."""
-    names = _frames(error.__traceback__)
-    return next((name for name in reversed(names) if name.startswith("check")), names[-1])
-
-
-def _frames(trace: TracebackType | None) -> list[str]:
-    """Return the functions of the package that an exception went through, but for the attack's own."""
-    names = []
-    while trace is not None:
-        module = str(trace.tb_frame.f_globals.get("__name__", ""))
-        if module.startswith("dordis.") and not module.startswith(OWN_CODE):
-            names.append(trace.tb_frame.f_code.co_qualname)
-        trace = trace.tb_next
-    return names or ["the attack itself"]
+    """Name the innermost check that an exception went through, or else the function of the package that raised it."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    passed = [(str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) for frame in frames]
+    names = [name for module, name in passed if module.startswith("dordis.") and not module.startswith(OWN_CODE)]
+    return next((name for name in reversed(names) if name.startswith("check")), [THE_ATTACK, *names][-1])

@@ -10,7 +10,7 @@ from dordis import wire
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.participants import COMPLETE
-from dordis.adversary.session import Foiled, Session, Stage
+from dordis.adversary.session import KEYS, UPLOADS, Foiled, Session
 from dordis.kernels.packing import pack
 from dordis.protocol import ENCODER
 from dordis.protocols.secagg.messages import CollectInput, ShareKeys, Unmask
@@ -72,7 +72,7 @@ def misshape(session: Session, change: Callable[[bytes], bytes]) -> str:
     return "the server added what is no vector of this round"
 
 
-meddled = partial(Attack, graphs=(COMPLETE,), after=Stage.KEYS)
+meddled = partial(Attack, graphs=(COMPLETE,), after=KEYS)
 # Five coordinates of 13 bits: 65 bits in nine bytes.
 misshapen = partial(Attack, checks=(names.UPLOAD_FORMAT,), graphs=(COMPLETE,), agreed={"bits": 13, "ends": [5]})
 
@@ -104,21 +104,21 @@ ATTACKS = (
         "The broadcast lists a client twice with different keys, so that two readers of the same bytes disagree.",
         list_client_twice,
         checks=(names.CANONICAL,),
-        after=Stage.KEYS,
+        after=KEYS,
     ),
     Attack(
         "both halves of a mask, in one request",
         "One request names U3 twice, with and without a client, so that different readers disclose different halves.",
         name_two_sets,
         checks=(names.CANONICAL,),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
     ),
     Attack(
         "a signer twice",
         "One signature fewer than the quorum, and one of them twice: the victim would disclose without a quorum.",
         list_signer_twice,
         overlapping=(names.CANONICAL, names.ENOUGH),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
     ),
     misshapen(
         "a masked vector of the wrong length",

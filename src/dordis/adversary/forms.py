@@ -1,10 +1,12 @@
 """The forms that many attacks take, each with what it gains: a false round, false keys or shares, a second request."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from dordis.adversary.reconstruct import true_sum
+from dordis.adversary.participants import Clients
+from dordis.adversary.reconstruct import claim_unmasked, true_sum
 from dordis.adversary.session import Foiled, Session, foiled_unless
 from dordis.federation.owner import Owner
+from dordis.federation.selection import NO_PROOFS, Proofs
 from dordis.protocol import ClientId, Message
 from dordis.protocols.secagg.messages import Advertisement, DeliverShares, Unmask
 from dordis.simulation.exchange import Lost, nothing_lost
@@ -12,7 +14,7 @@ from dordis.simulation.exchange import Lost, nothing_lost
 ONE_ANSWER = "the journal"
 
 
-def enter(session: Session, owner: Owner | None = None, proofs: Mapping[ClientId, bytes] | None = None) -> str:
+def enter(session: Session, owner: Owner | None = None, proofs: Proofs = NO_PROOFS) -> str:
     """Begin a round that the victim, or the client of this owner, must refuse before it sends anything."""
     if owner is not None:
         session.give_owner(owner)
@@ -27,20 +29,18 @@ def show_keys(session: Session, keys: Mapping[ClientId, Advertisement]) -> str:
     return "the victim shared its secrets under keys that are not their owners'"
 
 
-def show_members(session: Session, hidden: Collection[ClientId]) -> str:
-    """Show the victim a U2 without some, everyone else the true one, and collect all uploads."""
+def show_shares(session: Session, delivery: DeliverShares) -> str:
+    """Deliver something else to the victim than it is due, the right shares to everyone else; collect all uploads."""
     session.open(session.others)
-    session.ask(session.victim, session.delivery(session.victim, [u for u in session.u2 if u not in hidden]))
+    session.ask(session.victim, delivery)
     session.upload()
-    return "the victim uploaded for a U2 that it must refuse"
+    return "the victim uploaded after a delivery that it must refuse"
 
 
-def show_shares(session: Session, ciphertexts: Mapping[int, bytes]) -> str:
-    """Deliver other shares to the victim than were sent to it, to everyone else the right ones; collect all uploads."""
-    session.open(session.others)
-    session.ask(session.victim, DeliverShares(session.delivery(session.victim).members, dict(ciphertexts)))
-    session.upload()
-    return "the victim uploaded on the strength of false shares"
+def isolate(session: Session, delivery: DeliverShares) -> str:
+    """Deliver something to the victim after which it masks with nobody, and recover its update."""
+    show_shares(session, delivery)
+    return claim_unmasked(session)
 
 
 def send(session: Session, request: Message) -> str:
@@ -49,7 +49,7 @@ def send(session: Session, request: Message) -> str:
     return f"the victim answered {type(request).__name__} where it must not"
 
 
-def unmask(session: Session, u3: Collection[ClientId], signatures: Mapping[int, bytes], chunk: int = 0) -> str:
+def unmask(session: Session, u3: Clients, signatures: Mapping[int, bytes], chunk: int = 0) -> str:
     """Send the victim a request of stage 4 that it must not answer."""
     return send(session, Unmask(chunk, session.parameters.pack(u3), dict(sorted(signatures.items()))))
 

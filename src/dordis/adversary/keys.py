@@ -10,7 +10,7 @@ from dordis.adversary.attack import Attack
 from dordis.adversary.forms import enter, show_keys
 from dordis.adversary.participants import COMPLETE, IDS, STRANGER, keys_of
 from dordis.adversary.reconstruct import channel, claim_update, rebuild, unmasked, without_noise
-from dordis.adversary.session import Session, Stage
+from dordis.adversary.session import KEYS, Session
 from dordis.crypto import agreement, sharing
 from dordis.federation.registry import Identity, Registry
 from dordis.protocols.parameters import SEMI_HONEST
@@ -69,7 +69,7 @@ def register_low_order(session: Session) -> str:
     return "the registry took a key of low order"
 
 
-false_keys = partial(Attack, checks=(names.KEYS_SIGNED, names.VERIFY), after=Stage.KEYS)
+false_keys = partial(Attack, checks=(names.KEYS_SIGNED, names.VERIFY), after=KEYS)
 
 ATTACKS = (
     false_keys(

@@ -6,7 +6,7 @@ from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.forms import spoil_sum
 from dordis.adversary.reconstruct import claim_noise, rebuild
-from dordis.adversary.session import Session, Stage
+from dordis.adversary.session import UPLOADS, Session
 from dordis.protocols.secagg.messages import Unmask
 
 
@@ -31,7 +31,7 @@ ATTACKS = (
         "The victim is silent at stage 4 and keeps its noise; the server asks its peers to rebuild the seed anyway.",
         rebuild_seed_not_due,
         checks=(names.DUE,),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
     ),
     Attack(
         "a seed that does not match its commitment",

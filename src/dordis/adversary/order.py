@@ -7,7 +7,7 @@ from dordis.adversary.attack import Attack
 from dordis.adversary.forms import send, unmask
 from dordis.adversary.participants import COMPLETE
 from dordis.adversary.reconstruct import claim_both_halves, claim_noise, claim_unmasked, disclosed, rebuild
-from dordis.adversary.session import Session, Stage, foiled_unless
+from dordis.adversary.session import SET_UP, SHARES, UPLOADS, Session, foiled_unless
 from dordis.protocol import Message
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.secagg.messages import CollectInput, PrepareInput
@@ -65,8 +65,8 @@ def unmask_two_sets(session: Session) -> str:
     return unmask(session, session.u2[:-1], {})
 
 
-too_early = partial(Attack, checks=(names.SETUP_COMPLETE,), after=Stage.SHARES)
-both_halves = partial(Attack, overlapping=(names.CLAIM, names.TURN), after=Stage.SET_UP)
+too_early = partial(Attack, checks=(names.SETUP_COMPLETE,), after=SHARES)
+both_halves = partial(Attack, overlapping=(names.CLAIM, names.TURN), after=SET_UP)
 
 ATTACKS = (
     Attack(
@@ -74,14 +74,14 @@ ATTACKS = (
         "The victim, in a round of the malicious mode, is asked to disclose for a U3 that it never saw nor signed.",
         lambda session: unmask(session, session.u2, session.agree(session.u2, session.others)),
         overlapping=(names.TURN, names.SAME_SURVIVORS),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
     ),
     Attack(
         "disclosure before the upload",
         "The victim is asked to disclose for a U3 with it before it uploads: its seed would be known in advance.",
         disclose_before_upload,
         checks=(names.TURN,),
-        after=Stage.SET_UP,
+        after=SET_UP,
         agreed={"mode": SEMI_HONEST},
     ),
     too_early(
@@ -99,7 +99,7 @@ ATTACKS = (
         "After U3 is unmasked, stage 3 names a larger U3, so that stage 5 gives seeds of noise that must stay.",
         agree_after_unmasking,
         checks=(names.TURN,),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
         agreed={"mode": SEMI_HONEST},
     ),
     Attack(
@@ -107,14 +107,14 @@ ATTACKS = (
         "After U3 is signed, and before a quorum is shown, the victim is asked for its shares of others' seeds.",
         remove_noise_before_unmasking,
         checks=(names.TURN,),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
     ),
     Attack(
         "a chunk that does not exist",
         "The victim is asked to upload a chunk beyond the last, whose secrets and noise nobody agreed on.",
         partial(send, request=CollectInput(1)),
         graphs=(COMPLETE,),
-        after=Stage.SET_UP,
+        after=SET_UP,
     ),
     both_halves(
         "both halves of a mask, in two requests",
@@ -131,7 +131,7 @@ ATTACKS = (
         "The victim is asked for a second U3 and, if it does not leave, stays in a round whose server is caught lying.",
         unmask_two_sets,
         checks=(names.SAME_REQUEST,),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
         agreed={"mode": SEMI_HONEST},
     ),
 )

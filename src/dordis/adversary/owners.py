@@ -9,7 +9,7 @@ from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.forms import enter
 from dordis.adversary.participants import COMPLETE, EARLIER, INDEX, NEW_RUN, RUN, allowing, careful_owner
-from dordis.adversary.session import Session, Stage
+from dordis.adversary.session import SET_UP, Session
 from dordis.federation.owner import Owner
 from dordis.federation.participation import MemoryParticipation
 from dordis.federation.policy import Policy
@@ -32,7 +32,7 @@ def outside_policy(line: str, text: str, check: str, policy: Policy, agreed: Map
 def upload_for(session: Session, owner: Owner) -> str:
     """Go on to the upload of the victim, which has this owner."""
     session.give_owner(owner)
-    session.reach(Stage.SET_UP)
+    session.reach(SET_UP)
     session.upload([session.victim])
     return "the victim uploaded once more than its owner allows"
 

@@ -26,6 +26,7 @@ from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on, table_h
 from dordis.protocols.secagg import SecAggClient
 from dordis.protocols.secagg.state import SecAggState
 
+Clients = Collection[ClientId]
 COMPLETE, SPARSE = "complete", "SecAgg+"
 BOTH = (COMPLETE, SPARSE)
 IDS = tuple(ClientId(u) for u in (3, 5, 8, 13, 21, 34, 55, 89))
@@ -104,7 +105,7 @@ class TrustingOwner:
 class AnySelection:
     """A strategy that takes every U as it comes: for attacks on something else than the selection."""
 
-    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
+    def select(self, index: int, available: Clients, proofs: Proofs = NO_PROOFS) -> Selected:
         """Take everyone."""
         return Selected(tuple(sorted(available)))
 
@@ -124,22 +125,16 @@ def careful_owner(
     participation: Participation | None = None,
 ) -> Owner:
     """Return an owner of the real kind, who insists on what is given."""
-    return Owner(me, policy or allowing(), selection or AnySelection(), participation or MemoryParticipation(), BEACON)
+    policy = policy or allowing(colluders=0)
+    return Owner(me, policy, selection or AnySelection(), participation or MemoryParticipation(), BEACON)
 
 
 def honest_client(
     u: ClientId, vector: Vector, journal: Journal | None, owner: Owner | None = None, state: SecAggState | None = None
 ) -> SecAggClient:
     """Make a client with keys, the registry and an owner; with a state, as it was when the state was copied."""
-    return SecAggClient(
-        u,
-        vector,
-        journal,
-        state,
-        owner=owner or TrustingOwner(),
-        signing=keys_of(u).signing,
-        registry=signing_keys(),
-    )
+    insists, signing = owner or TrustingOwner(), keys_of(u).signing
+    return SecAggClient(u, vector, journal, state, owner=insists, signing=signing, registry=signing_keys())
 
 
 def honest_receiver(parameters: Parameters) -> DeliveryClient:

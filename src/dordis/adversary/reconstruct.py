@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from dordis.adversary.session import Session, foiled_unless
+from dordis.adversary.participants import Clients
+from dordis.adversary.session import Session, Unmaskings, foiled_unless
 from dordis.crypto import agreement, prg, sharing
 from dordis.crypto.suite import DEFAULT
 from dordis.kernels.packing import unpack
@@ -13,7 +14,7 @@ from dordis.privacy.noise import add_noise
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import masking, recovery
-from dordis.protocols.secagg.messages import Advertisement, Unmasking
+from dordis.protocols.secagg.messages import Advertisement
 
 MASKS = "masks that the adversary does not know"
 Shares = dict[ClientId, dict[ClientId, bytes]]
@@ -29,9 +30,7 @@ def channel(
     return masking.Channel(DEFAULT, parameters, sender, receiver, public, agreement.agree(private, other))
 
 
-def disclosed(
-    session: Session, u3: Collection[ClientId], replies: Mapping[ClientId, Unmasking]
-) -> tuple[Shares, Shares]:
+def disclosed(session: Session, u3: Clients, replies: Unmaskings) -> tuple[Shares, Shares]:
     """Sort the shares that were disclosed: of masking keys and of self-masks."""
     keys: Shares = {}
     masks: Shares = {}
@@ -69,18 +68,13 @@ def unmasked(session: Session, self_mask: bytes, private: bytes = b"") -> Vector
     return y
 
 
-def summed(session: Session, members: Collection[ClientId], keys: Shares, masks: Shares, chunk: int = 0) -> Vector:
+def summed(session: Session, members: Clients, keys: Shares, masks: Shares, chunk: int = 0) -> Vector:
     """Add up the uploads of some clients and take off every mask that the shares allow; noise stays."""
     total: Vector = np.sum([uploaded(session, u, chunk) for u in members], axis=0, dtype=np.uint32)
-    recovery.remove_masks(
-        DEFAULT,
-        total,
-        session.parameters,
-        chunk,
-        {u: rebuild(session, shares) for u, shares in keys.items()},
-        {u: rebuild(session, masks[u]) for u in members},
-        {u: session.masking_key(u, chunk) for u in members},
-    )
+    private = {u: rebuild(session, shares) for u, shares in keys.items()}
+    self_masks = {u: rebuild(session, masks[u]) for u in members}
+    public = {u: session.masking_key(u, chunk) for u in members}
+    recovery.remove_masks(DEFAULT, total, session.parameters, chunk, private, self_masks, public)
     return total
 
 
@@ -95,15 +89,15 @@ def true_update(session: Session, u: ClientId, removed: bool = False, chunk: int
     """Return an input with all its noise, or without the removable part."""
     plan, own = session.parameters.plans[chunk], session.secrets[u][chunk]
     value = np.array(session.inputs[u][session.parameters.chunks[chunk]])
-    seeds, variances = (
-        (own.base, plan.base) if removed else ((*own.base, *own.removable), (*plan.base, *plan.removable))
-    )
-    for seed, variance in zip(seeds, variances, strict=True):
+    noise = [*zip(own.base, plan.base, strict=True)]
+    if not removed:
+        noise += zip(own.removable, plan.removable, strict=True)
+    for seed, variance in noise:
         add_noise(value, seed, variance)
     return value & np.uint32(2**session.parameters.bits - 1)
 
 
-def true_sum(session: Session, u3: Collection[ClientId], removed: Collection[ClientId] = (), chunk: int = 0) -> Vector:
+def true_sum(session: Session, u3: Clients, removed: Clients = (), chunk: int = 0) -> Vector:
     """Return the sum over U3, some without their removable noise."""
     values = [true_update(session, u, u in removed, chunk) for u in u3]
     total: Vector = np.sum(values, axis=0, dtype=np.uint32)
@@ -115,8 +109,8 @@ def true_sum(session: Session, u3: Collection[ClientId], removed: Collection[Cli
 
 def claim_update(session: Session, update: Vector, removed: bool = False) -> str:
     """Claim to have the victim's update with its own noise only, or with its base noise only."""
-    right = (update == true_update(session, session.victim, removed)).all()
-    foiled_unless(bool(right), MASKS, "what came out is not the update")
+    truth = true_update(session, session.victim, removed)
+    foiled_unless(np.array_equal(update, truth), MASKS, "what came out is not the update")
     return f"recovered the victim's update with its {'base' if removed else 'own'} noise only"
 
 
@@ -131,13 +125,13 @@ def claim_unmasked(session: Session) -> str:
     return claim_update(session, unmasked(session, rebuild(session, masks[session.victim])))
 
 
-def claim_sum(session: Session, members: Collection[ClientId], keys: Shares, masks: Shares, chunk: int = 0) -> None:
+def claim_sum(session: Session, members: Clients, keys: Shares, masks: Shares, chunk: int = 0) -> None:
     """Claim to have the sum over some clients with just their noise."""
-    right = summed(session, members, keys, masks, chunk) == true_sum(session, members, chunk=chunk)
-    foiled_unless(bool(right.all()), MASKS, "what came out is not the sum")
+    total, truth = summed(session, members, keys, masks, chunk), true_sum(session, members, chunk=chunk)
+    foiled_unless(np.array_equal(total, truth), MASKS, "what came out is not the sum")
 
 
-def claim_little_noise(session: Session, members: Collection[ClientId], keys: Shares, masks: Shares) -> str:
+def claim_little_noise(session: Session, members: Clients, keys: Shares, masks: Shares) -> str:
     """Claim to have the sum over some clients, too few for the noise that it must keep."""
     claim_sum(session, members, keys, masks)
     plan = session.parameters.plans[0]
@@ -146,13 +140,11 @@ def claim_little_noise(session: Session, members: Collection[ClientId], keys: Sh
     return f"the sum came out with noise of variance {float(noise):.1f} instead of {float(needed):.1f}"
 
 
-def claim_noise(
-    session: Session, u3: Collection[ClientId], replies: Mapping[ClientId, Unmasking], owner: ClientId, seed: bytes
-) -> str:
+def claim_noise(session: Session, u3: Clients, replies: Unmaskings, owner: ClientId, seed: bytes) -> str:
     """Take the noise that is due off the sum over U3, and then, given a seed, noise of a client's that must stay."""
     due = session.due(u3)
     total = summed(session, sorted(u3), *disclosed(session, u3, replies))
     left = without_noise(session, total, [*(replies[u].seeds[0] for u in sorted(due)), seed])
-    right = (left == true_sum(session, u3, {*due, owner})).all()
-    foiled_unless(bool(right), "the arithmetic", "the noise was not removed")
+    truth = true_sum(session, u3, {*due, owner})
+    foiled_unless(np.array_equal(left, truth), "the arithmetic", "the noise was not removed")
     return "removed noise of the victim that must stay in the sum"

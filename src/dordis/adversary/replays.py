@@ -1,14 +1,15 @@
 """The same or another request again: to a client that was restarted, by a server that was, or from another time."""
 
-from contextlib import suppress
 from functools import partial
+
+from msgspec.structs import replace
 
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.forms import ONE_ANSWER, ask_twice, show_keys, show_shares, unmask
 from dordis.adversary.participants import COMPLETE, EARLIER
 from dordis.adversary.reconstruct import disclosed
-from dordis.adversary.session import Session, Stage, foiled_unless
+from dordis.adversary.session import KEYS, SET_UP, SHARES, UPLOADS, Session, foiled_unless
 from dordis.errors import UnexpectedRequest
 from dordis.protocols.parameters import SEMI_HONEST
 
@@ -30,9 +31,10 @@ def restore_after_leaving(session: Session) -> str:
     """Make the victim leave by a request out of turn, and ask a copy from before for the upload."""
     victim = session.victim
     older = session.restored(victim, session.journals[victim])
-    with suppress(UnexpectedRequest):
+    try:
         session.seed_shares(victim, [victim])
-    session.parties[victim] = older
+    except UnexpectedRequest:
+        session.parties[victim] = older
     session.upload([victim])
     return "the victim uploaded after it had left the round"
 
@@ -45,17 +47,16 @@ def restore_without_journal(session: Session) -> str:
 
 def show_old_shares(session: Session) -> str:
     """Deliver what the same senders sent to the victim, or to somebody else, one round before."""
-    earlier = session.another(round=EARLIER)
-    earlier.reach(Stage.SHARES)
+    earlier = session.another(SHARES, round=EARLIER)
     sent = {int(u): reply.ciphertexts for u, reply in earlier.shares.items()}
-    meant = session.delivery(session.victim).ciphertexts
-    return show_shares(session, {u: sent[u].get(session.victim) or max(sent[u].values()) for u in meant})
+    due = session.delivery(session.victim)
+    old = {u: sent[u].get(session.victim) or max(sent[u].values()) for u in due.ciphertexts}
+    return show_shares(session, replace(due, ciphertexts=old))
 
 
 def show_old_keys(session: Session) -> str:
     """Show the victim one peer's keys of the round before."""
-    earlier = session.another(round=EARLIER)
-    earlier.reach(Stage.KEYS)
+    earlier = session.another(KEYS, round=EARLIER)
     return show_keys(session, {session.last: earlier.keys[session.last]})
 
 
@@ -72,21 +73,21 @@ ATTACKS = (
         "the same request again",
         "The victim is asked to share its secrets twice: two sharings of one secret, among different holders.",
         lambda session: ask_twice(session, session.broadcast(), session.broadcast()),
-        after=Stage.KEYS,
+        after=KEYS,
     ),
     Attack(
         "the same request after a restart from older state",
         "The victim, restored from before it shared its secrets, is asked to share them again: two sharings.",
         lambda session: ask_twice(session, session.broadcast(), session.broadcast(), restart=True),
         checks=(names.CLAIM,),
-        after=Stage.KEYS,
+        after=KEYS,
     ),
     Attack(
         "another request after a restart from older state",
         "The victim, restored from before it unmasked, is asked for another U3: both its shares of one client's mask.",
         unmask_after_restart,
         checks=(names.CLAIM,),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
         agreed={"mode": SEMI_HONEST},
     ),
     Attack(
@@ -94,47 +95,47 @@ ATTACKS = (
         "The victim caught the server, left and erased its secrets; a copy of its older state is to go on instead.",
         restore_after_leaving,
         checks=(names.CLAIM,),
-        after=Stage.SET_UP,
+        after=SET_UP,
     ),
     Attack(
         "state restored without its journal",
         "The victim's device is made to restore its state without the journal, so that it could answer twice.",
         restore_without_journal,
         graphs=(COMPLETE,),
-        after=Stage.KEYS,
+        after=KEYS,
     ),
     second_request(
         "a server that restarts and shares keys again",
         "After a restart the server has another U1 and asks for shares again: two sharings of every secret.",
         lambda session: ask_twice(session, session.broadcast(), session.broadcast(session.parameters.clients[:-1])),
-        after=Stage.KEYS,
+        after=KEYS,
     ),
     second_request(
         "a server that restarts and agrees again",
         "After a restart the server has another U3 and asks to sign it: the victim's signature would be on two sets.",
         lambda session: ask_twice(session, session.agreement(session.u2), session.agreement(session.u2[:-1])),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
     ),
     Attack(
         "shares of an earlier round",
         "The victim is given ciphertexts of an earlier round, whose secrets the server may know by now.",
         show_old_shares,
         checks=(names.NOBODY_ACCUSED,),
-        after=Stage.SHARES,
+        after=SHARES,
     ),
     Attack(
         "keys of an earlier round",
         "The victim is shown a peer's signed keys of an earlier round, whose private halves the server may have.",
         show_old_keys,
         checks=(names.KEYS_SIGNED, names.VERIFY),
-        after=Stage.KEYS,
+        after=KEYS,
     ),
     Attack(
         "a request of an earlier chunk",
         "The victim, having unmasked the first chunk only, is asked at once to unmask the second, without its upload.",
         unmask_another_chunk,
         checks=(names.TURN,),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
         agreed={"mode": SEMI_HONEST, "ends": [4, 8]},
     ),
 )

@@ -8,7 +8,7 @@ from dordis.adversary.attack import Attack
 from dordis.adversary.forms import enter
 from dordis.adversary.participants import COMPLETE, IDS, OUTSIDER, SPARE, SPARSE, careful_owner, words
 from dordis.adversary.reconstruct import claim_both_halves, claim_little_noise, claim_sum, disclosed
-from dordis.adversary.session import Foiled, Session, Stage, foiled_unless
+from dordis.adversary.session import SET_UP, UPLOADS, Foiled, Session, foiled_unless
 from dordis.crypto import sharing
 from dordis.protocol import ClientId, MemoryJournal
 from dordis.protocols.parameters import SEMI_HONEST, Parameters
@@ -82,7 +82,7 @@ ATTACKS = (
         "Two quorums that share only a colluder sign two U3; each gives one half of a mask, both together give all.",
         split_quorums,
         checks=(names.MAJORITY, names.THRESHOLDS, names.RULES),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
         agreed={"clients": IDS[:5], "threshold": 4, "tolerance": 1},
         forged={"quorum": 3, "threshold": 3, "tolerance": 2},
     ),
@@ -91,7 +91,7 @@ ATTACKS = (
         "As many colluders are allowed for as there are shares in a secret: they open an update without anyone else.",
         pool_shares,
         checks=(names.THRESHOLDS, names.RULES),
-        after=Stage.SET_UP,
+        after=SET_UP,
         agreed={"mode": SEMI_HONEST},
         forged={"quorum": 2, "threshold": 2, "colluders": 2},
     ),
@@ -100,7 +100,7 @@ ATTACKS = (
         "Secrets are shared so that one share gives them away; the quorum, which the rest is about, looks right.",
         pool_shares,
         checks=(names.GRAPH, names.THRESHOLDS, names.RULES),
-        after=Stage.SET_UP,
+        after=SET_UP,
         forged={"threshold": 1},
     ),
     on_sparse(
@@ -108,7 +108,7 @@ ATTACKS = (
         "With t_k one too low, clients are declared lost so that the rest falls apart: two sums of half the noise.",
         cut_graph,
         checks=(names.GRAPH, names.THRESHOLDS, names.RULES),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
         agreed={"clients": (*IDS, *SPARE), "degree": 4, "threshold": 4, "quorum": 6, "tolerance": 4},
         forged={"threshold": 3},
     ),
@@ -152,7 +152,7 @@ ATTACKS = (
         "Coordinates in two chunks come out twice with independent noise, for the price of one: their mean has half.",
         release_twice,
         checks=(names.VECTOR, names.RULES),
-        after=Stage.SET_UP,
+        after=SET_UP,
         # 0 to 4, an empty one, 2 to 8.
         forged={"ends": words(4, 2, 8), "variances": dict.fromkeys(range(3), "64")},
     ),

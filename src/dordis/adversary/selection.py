@@ -1,6 +1,5 @@
 """Clients that were not selected as they should be."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial
 
@@ -17,14 +16,13 @@ from dordis.adversary.participants import (
     RUN,
     SPARSE,
     agreed,
-    allowing,
     careful_owner,
     keys_of,
     registry,
 )
 from dordis.adversary.session import Session
 from dordis.crypto import vrf
-from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
+from dordis.federation.selection import NO_PROOFS, Balanced, Proofs, Selection, Uniform, Verifiable
 from dordis.protocol import ClientId
 
 EVERYONE = Verifiable(registry(), RUN, Fraction(len(registry())), 5, BEACON)
@@ -43,16 +41,12 @@ def proof(u: ClientId, index: int = INDEX) -> bytes:
 
 
 def enter_by(
-    session: Session,
-    selection: Selection = EVERYONE,
-    proofs: Mapping[ClientId, bytes] | None = None,
-    victim: ClientId | None = None,
+    session: Session, selection: Selection = EVERYONE, proofs: Proofs = NO_PROOFS, victim: ClientId | None = None
 ) -> str:
     """Begin the round with a victim whose owner verifies the selection: good proofs, but for these."""
     shown = {u: proof(u) for u in session.parameters.clients} if selection in (EVERYONE, LOTTERY) else {}
     me = session.victim if victim is None else victim
-    policy = allowing(colluders=session.parameters.colluders)
-    return enter(session, careful_owner(me, policy, selection), {**shown, **(proofs or {})})
+    return enter(session, careful_owner(me, selection=selection), {**shown, **proofs})
 
 
 def bring_in_loser(session: Session) -> str:

@@ -6,37 +6,27 @@ they serve to tell whether it succeeded.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from dordis import drive, wire
-from dordis.adversary.participants import forged, honest_client, keys_of, random_vector, registry, signing_keys
+from dordis.adversary.participants import Clients, forged, honest_client, keys_of, random_vector, registry, signing_keys
 from dordis.crypto import signature
 from dordis.federation.owner import Owner
+from dordis.federation.selection import NO_PROOFS, Proofs
 from dordis.privacy.xnoise import context
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Requests
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.round import REPLIES
-from dordis.protocols.secagg import ChunkOutput, SecAggServer, masking
-from dordis.protocols.secagg.messages import (
-    AdvertiseKeys,
-    Advertisement,
-    Agree,
-    Agreement,
-    CollectInput,
-    DeliverShares,
-    EncryptedShares,
-    MaskedInput,
-    RemoveNoise,
-    ShareKeys,
-    Unmask,
-    Unmasking,
-)
+from dordis.protocols.secagg import ChunkOutput, SecAggServer, masking, messages
 from dordis.protocols.secagg.state import SecAggState, Secrets
 from dordis.simulation.exchange import LocalExchange, Lost, Party, nothing_lost
+
+Unmaskings = dict[ClientId, messages.Unmasking]
+KEYS, SHARES, SET_UP, UPLOADS = 1, 2, 3, 4
+"""How far a round has gone: the keys are shown, the shares sent, the shares delivered, the first chunk uploaded."""
 
 
 @dataclass
@@ -58,16 +48,6 @@ def foiled_unless(gained: bool, by: str, why: str) -> None:
     """Say what stood in the adversary's way, unless it has what it wanted."""
     if not gained:
         raise Foiled(by, why)
-
-
-class Stage(IntEnum):
-    """How far a round has gone: keys are shown, shares sent, shares delivered, the first chunk is uploaded."""
-
-    NOTHING = 0
-    KEYS = 1
-    SHARES = 2
-    SET_UP = 3
-    UPLOADS = 4
 
 
 class DishonestClient:
@@ -93,10 +73,10 @@ class Session:
         self.honest = {u: honest_client(u, self.inputs[u], self.journals[u]) for u in everyone}
         self.parties: dict[ClientId, Party] = dict(self.honest)
         self.secrets: dict[ClientId, dict[int, Secrets]] = {}
-        self.keys: dict[ClientId, Advertisement] = {}
-        self.shares: dict[ClientId, EncryptedShares] = {}
+        self.keys: dict[ClientId, messages.Advertisement] = {}
+        self.shares: dict[ClientId, messages.EncryptedShares] = {}
         self.u2: tuple[ClientId, ...] = ()
-        self.uploads: dict[int, dict[ClientId, MaskedInput]] = {}
+        self.uploads: dict[int, dict[ClientId, messages.MaskedInput]] = {}
         self.victim, self.last = parameters.clients[0], parameters.clients[-1]
 
     @property
@@ -114,9 +94,11 @@ class Session:
 
     # Who takes part, and how
 
-    def another(self, **changes: Any) -> "Session":
-        """Return another round of the same clients, with other parameters."""
-        return Session(forged(self.parameters, **changes), self.trail)
+    def another(self, after: int = 0, **changes: Any) -> "Session":
+        """Return another round of the same clients, with other parameters, up to a stage."""
+        session = Session(forged(self.parameters, **changes), self.trail)
+        session.reach(after)
+        return session
 
     def give_owner(self, owner: Owner) -> None:
         """Give a client an owner of its own instead of a trusting one."""
@@ -166,84 +148,75 @@ class Session:
 
     # Stages
 
-    def reach(self, stage: Stage) -> None:
+    def reach(self, stage: int) -> None:
         """Begin the round and go on to the end of a stage, as it should be."""
         steps: tuple[Callable[[], object], ...] = (self.advertise, self.share, self.open, self.upload)
         for step in steps[:stage]:
             step()
 
     def advertise(
-        self,
-        who: Collection[ClientId] | None = None,
-        shown: Mapping[ClientId, Parameters] | None = None,
-        proofs: Mapping[ClientId, bytes] | None = None,
+        self, who: Clients | None = None, shown: Mapping[ClientId, Parameters] | None = None, proofs: Proofs = NO_PROOFS
     ) -> None:
         """Stage 0; `shown` are other parameters for some, `proofs` show that U was selected."""
-        proved = {int(u): proof for u, proof in sorted((proofs or {}).items())}
+        proved = {int(u): proofs[u] for u in sorted(proofs)}
         for u in self.parameters.clients if who is None else who:
-            self.keys[u] = self.ask(u, AdvertiseKeys((shown or {}).get(u, self.parameters), proved))
+            self.keys[u] = self.ask(u, messages.AdvertiseKeys((shown or {}).get(u, self.parameters), proved))
             self.secrets[u] = self.state(u).secrets
 
-    def broadcast(self, u1: Collection[ClientId] | None = None) -> ShareKeys:
+    def broadcast(self, u1: Clients | None = None) -> messages.ShareKeys:
         """Return the request of stage 1, for this U1."""
-        return ShareKeys({int(u): self.keys[u] for u in sorted(self.keys if u1 is None else u1)})
+        return messages.ShareKeys({int(u): self.keys[u] for u in sorted(self.keys if u1 is None else u1)})
 
-    def share(self, who: Collection[ClientId] | None = None) -> None:
+    def share(self, who: Clients | None = None) -> None:
         """Stage 1."""
         for u in self.keys if who is None else who:
             self.shares[u] = self.ask(u, self.broadcast())
         self.u2 = tuple(sorted(self.shares))
 
-    def delivery(self, v: ClientId, u2: Collection[ClientId] | None = None) -> DeliverShares:
-        """Return what a client is due at the end of stage 1, for this U2."""
-        members = self.u2 if u2 is None else u2
+    def delivery(self, v: ClientId, hidden: Clients = ()) -> messages.DeliverShares:
+        """Return what a client is due at the end of stage 1, if U2 is without those that are hidden."""
+        members = [u for u in self.u2 if u not in hidden]
         senders = sorted(self.parameters.neighbourhoods[v] & {*members} - {v})
-        return DeliverShares(self.parameters.pack(members), {int(u): self.shares[u].ciphertexts[v] for u in senders})
+        ciphertexts = {int(u): self.shares[u].ciphertexts[v] for u in senders}
+        return messages.DeliverShares(self.parameters.pack(members), ciphertexts)
 
-    def open(self, who: Collection[ClientId] | None = None) -> None:
+    def open(self, who: Clients | None = None) -> None:
         """End of stage 1."""
         for v in self.u2 if who is None else who:
             self.ask(v, self.delivery(v))
 
-    def upload(self, who: Collection[ClientId] | None = None, chunk: int = 0) -> None:
+    def upload(self, who: Clients | None = None, chunk: int = 0) -> None:
         """Stage 2."""
         for u in self.u2 if who is None else who:
-            self.uploads.setdefault(chunk, {})[u] = self.ask(u, CollectInput(chunk))
+            self.uploads.setdefault(chunk, {})[u] = self.ask(u, messages.CollectInput(chunk))
 
-    def agreement(self, u3: Collection[ClientId], chunk: int = 0, forged: Collection[ClientId] = ()) -> Agree:
+    def agreement(self, u3: Clients, chunk: int = 0, forged: Clients = ()) -> messages.Agree:
         """Return the request of stage 3, with invented tokens for some."""
         tokens = (bytes(32) if u in forged else self.uploads[chunk][u].token for u in sorted(u3))
-        return Agree(chunk, self.parameters.pack(u3), b"".join(tokens))
+        return messages.Agree(chunk, self.parameters.pack(u3), b"".join(tokens))
 
-    def agree(
-        self, u3: Collection[ClientId], who: Collection[ClientId] | None = None, chunk: int = 0,
-        forged: Collection[ClientId] = (),
-    ) -> dict[int, bytes]:  # fmt: skip
+    def agree(self, u3: Clients, who: Clients | None = None, chunk: int = 0, forged: Clients = ()) -> dict[int, bytes]:
         """Stage 3: return the signatures; in the semi-honest mode there are none."""
         if not self.parameters.is_malicious:
             return {}
         request = self.agreement(u3, chunk, forged)
-        replies: dict[ClientId, Agreement] = {u: self.ask(u, request) for u in sorted(u3 if who is None else who)}
-        return {int(u): reply.signature for u, reply in replies.items()}
+        return {int(u): self.ask(u, request).signature for u in sorted(u3 if who is None else who)}
 
     def unmask(
-        self, u3: Collection[ClientId], signatures: Mapping[int, bytes], who: Collection[ClientId] | None = None,
-        chunk: int = 0,
-    ) -> dict[ClientId, Unmasking]:  # fmt: skip
+        self, u3: Clients, signatures: Mapping[int, bytes], who: Clients | None = None, chunk: int = 0
+    ) -> Unmaskings:
         """Stage 4: return the replies."""
-        request = Unmask(chunk, self.parameters.pack(u3), dict(sorted(signatures.items())))
+        request = messages.Unmask(chunk, self.parameters.pack(u3), dict(sorted(signatures.items())))
         return {u: self.ask(u, request) for u in sorted(u3 if who is None else who)}
 
-    def finish(
-        self, u3: Collection[ClientId], chunk: int = 0, without: Collection[ClientId] = ()
-    ) -> dict[ClientId, Unmasking]:
+    def finish(self, u3: Clients, chunk: int = 0, without: Clients = ()) -> Unmaskings:
         """Do stages 3 and 4 with everyone in U3 but some."""
         asked = [u for u in u3 if u not in without]
         return self.unmask(u3, self.agree(u3, asked, chunk), asked, chunk)
 
-    def seed_shares(self, owing: ClientId, who: Collection[ClientId]) -> dict[ClientId, bytes]:
+    def seed_shares(self, owing: ClientId, who: Clients) -> dict[ClientId, bytes]:
         """Stage 5: return the shares of one client's seed."""
-        request = RemoveNoise(0, self.parameters.pack([owing]))
+        request = messages.RemoveNoise(0, self.parameters.pack([owing]))
         given = {u: self.ask(u, request).shares for u in sorted(who)}
         return {u: share for u, share in given.items() if share}
 
@@ -258,6 +231,6 @@ class Session:
         named = b"dordis/v1/removal" + context(self.parameters.round, 0, self.parameters.digest)
         return sorted(self.parameters.clients, key=lambda u: hashlib.sha256(named + u.to_bytes(8, "big")).digest())
 
-    def due(self, u3: Collection[ClientId]) -> set[ClientId]:
+    def due(self, u3: Clients) -> set[ClientId]:
         """Return the members of U3 whose removable noise in the first chunk is due."""
         return {ClientId(u) for u, ks in self.parameters.due(0, u3).items() if ks}

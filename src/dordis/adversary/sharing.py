@@ -3,17 +3,17 @@
 import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import prod
 
+import numpy as np
 from msgspec.structs import replace
 
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
-from dordis.adversary.forms import show_shares, spoil_sum
-from dordis.adversary.reconstruct import channel, claim_both_halves, claim_unmasked, disclosed
-from dordis.adversary.session import Session, Stage
+from dordis.adversary.forms import isolate, show_shares, spoil_sum
+from dordis.adversary.reconstruct import channel, claim_both_halves, disclosed
+from dordis.adversary.session import SHARES, UPLOADS, Session
 from dordis.crypto import sharing
-from dordis.kernels.field import PRIME
+from dordis.kernels.field import PRIME, lagrange
 from dordis.protocol import ClientId, Message
 from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import split
@@ -22,15 +22,9 @@ from dordis.protocols.secagg.messages import EncryptedShares, ShareKeys, Unmask,
 
 def spoil_delivery(session: Session, spoil: Callable[[Mapping[int, bytes], ClientId], bytes]) -> str:
     """Deliver something else of what each sender sent, and recover the update of a victim that masked with nobody."""
-    senders = session.peers(session.victim)
-    show_shares(session, {int(u): spoil(session.shares[u].ciphertexts, session.victim) for u in senders})
-    return claim_unmasked(session)
-
-
-def withhold_shares(session: Session) -> str:
-    """Deliver nothing, and recover the update of a victim that masked with nobody."""
-    show_shares(session, {})
-    return claim_unmasked(session)
+    sent = {int(u): session.shares[u].ciphertexts for u in session.peers(session.victim)}
+    false = {u: spoil(ciphertexts, session.victim) for u, ciphertexts in sent.items()}
+    return isolate(session, replace(session.delivery(session.victim), ciphertexts=false))
 
 
 def deal_too_few(session: Session) -> str:
@@ -38,8 +32,8 @@ def deal_too_few(session: Session) -> str:
     dealer = session.peers(session.victim)[0]
     own = session.state(dealer)
     sending = channel(session.parameters, session.keys, dealer, session.victim, own.channel)
-    short = sending.encrypt(own.own_shares[: -sharing.SHARE_BYTES])
-    return show_shares(session, session.delivery(session.victim).ciphertexts | {int(dealer): short})
+    due, short = session.delivery(session.victim), sending.encrypt(own.own_shares[: -sharing.SHARE_BYTES])
+    return show_shares(session, replace(due, ciphertexts=due.ciphertexts | {int(dealer): short}))
 
 
 def deal_another_secret(session: Session) -> str:
@@ -67,7 +61,8 @@ def shift_share(session: Session) -> str:
     holders = sorted(parameters.neighbourhoods[dealer])
     answering, silent = holders[: parameters.threshold], holders[parameters.threshold :]
     liar = answering[1]
-    shift = pow(weight_at_zero([parameters.point(v) for v in answering], parameters.point(liar)), -1, PRIME)
+    weights = lagrange(np.array([parameters.point(v) for v in answering], np.uint32), np.zeros(1, np.uint32))[0]
+    shift = pow(int(weights[answering.index(liar)]), -1, PRIME)
     place = sorted(parameters.neighbourhoods[liar]).index(dealer)
 
     def alter(reply: Unmasking) -> Message:
@@ -80,12 +75,6 @@ def shift_share(session: Session) -> str:
     return spoil_sum(session, lambda u, request: isinstance(request, Unmask) and u in silent)
 
 
-def weight_at_zero(points: list[int], point: int) -> int:
-    """Return the weight of one share in the secret, given the points of all."""
-    others = [x for x in points if x != point]
-    return prod(others) * pow(prod(x - point for x in others), -1, PRIME) % PRIME
-
-
 def combine_chunks(session: Session) -> str:
     """Lose the victim in the second chunk only, and try the masking key of that one on the upload of the first."""
     session.upload(session.others, chunk=1)
@@ -94,7 +83,7 @@ def combine_chunks(session: Session) -> str:
     return claim_both_halves(session, keys[session.victim], masks[session.victim])
 
 
-spoiled = partial(Attack, checks=(names.NOBODY_ACCUSED,), after=Stage.SHARES)
+spoiled = partial(Attack, checks=(names.NOBODY_ACCUSED,), after=SHARES)
 
 ATTACKS = (
     spoiled(
@@ -115,7 +104,7 @@ ATTACKS = (
     spoiled(
         "shares withheld",
         "The victim is shown the true U2 and no ciphertexts, and is left with no peer to mask with.",
-        withhold_shares,
+        lambda session: isolate(session, replace(session.delivery(session.victim), ciphertexts={})),
         checks=(names.DELIVERED,),
     ),
     spoiled(
@@ -141,7 +130,7 @@ ATTACKS = (
         "The masking key that one chunk discloses is tried on the upload of the other, whose self-mask is known.",
         combine_chunks,
         overlapping=(names.FRESH_SECRETS, names.KEYS_DISTINCT),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
         agreed={"ends": [4, 8]},
     ),
 )

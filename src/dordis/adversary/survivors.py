@@ -1,18 +1,18 @@
 """False statements about U3, and signatures on it that are not what they seem."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.forms import send, unmask
-from dordis.adversary.participants import EARLIER, OUTSIDER
+from dordis.adversary.participants import EARLIER, OUTSIDER, Clients
 from dordis.adversary.reconstruct import claim_little_noise, disclosed
-from dordis.adversary.session import Session, Stage, foiled_unless
+from dordis.adversary.session import KEYS, SET_UP, UPLOADS, Session, Unmaskings, foiled_unless
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.secagg import statements
-from dordis.protocols.secagg.messages import Unmask, Unmasking
+from dordis.protocols.secagg.messages import Unmask
 
 
 def unmask_another_set(session: Session) -> str:
@@ -22,7 +22,7 @@ def unmask_another_set(session: Session) -> str:
     return unmask(session, smaller, session.agree(smaller, smaller[1:]))
 
 
-def count_in(session: Session, silent: ClientId, uploading: Collection[ClientId]) -> dict[ClientId, Unmasking]:
+def count_in(session: Session, silent: ClientId, uploading: Clients) -> Unmaskings:
     """Name a client that does not upload in U3, with an invented token, and have it unmasked."""
     session.upload(uploading)
     u3 = [*uploading, silent]
@@ -81,8 +81,7 @@ def by_outsider(session: Session) -> bytes:
 
 def of_earlier_round(session: Session) -> dict[int, bytes]:
     """Collect signatures on the same U3 of the same chunk in the round before."""
-    earlier = session.another(round=EARLIER)
-    earlier.reach(Stage.SET_UP)
+    earlier = session.another(SET_UP, round=EARLIER)
     earlier.upload(chunk=1)
     return earlier.agree(earlier.u2, chunk=1)
 
@@ -92,9 +91,7 @@ def of_another_type(session: Session) -> dict[int, bytes]:
     return {int(u): (session.keys if u % 2 else session.shares)[u].signature for u in session.u2}
 
 
-false_signatures = partial(
-    Attack, checks=(names.VERIFY, names.QUORUM_SIGNED), after=Stage.UPLOADS, agreed={"ends": [4, 8]}
-)
+false_signatures = partial(Attack, checks=(names.VERIFY, names.QUORUM_SIGNED), after=UPLOADS, agreed={"ends": [4, 8]})
 
 ATTACKS = (
     Attack(
@@ -102,21 +99,21 @@ ATTACKS = (
         "The victim's signature is on one U3, and with a real quorum's on another it is asked to disclose for that.",
         unmask_another_set,
         checks=(names.SAME_SURVIVORS,),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
     ),
     Attack(
         "U3 with a client that never uploaded",
         "A silent client is named in U3 with an invented token: the others would disclose noise that must stay.",
         count_in_last_by_lot,
         checks=(names.TOKENS,),
-        after=Stage.SET_UP,
+        after=SET_UP,
     ),
     Attack(
         "understated |D|: a silent client is counted in",
         "More than T clients are lost; naming one of them a survivor makes the others disclose all the same.",
         count_in_one_of_two,
         checks=(names.TOKENS,),
-        after=Stage.SET_UP,
+        after=SET_UP,
         agreed={"tolerance": 1},
     ),
     Attack(
@@ -124,7 +121,7 @@ ATTACKS = (
         "A U3 with a client outside U2 hides that more than T are lost: the sum comes out with too little noise.",
         count_in_absent,
         checks=(names.SUBSET,),
-        after=Stage.KEYS,
+        after=KEYS,
         agreed={"tolerance": 1, "mode": SEMI_HONEST},
     ),
     Attack(
@@ -132,7 +129,7 @@ ATTACKS = (
         "More clients are lost than the noise tolerates, and the server asks to unmask what is left all the same.",
         lose_too_many,
         checks=(names.TOLERATED,),
-        after=Stage.SET_UP,
+        after=SET_UP,
         agreed={"tolerance": 1},
     ),
     false_signatures(
@@ -171,7 +168,7 @@ ATTACKS = (
         "U3 with a client outside U",
         "The bitmap of U3 has a bit beyond the last client, to count in somebody who is not there.",
         lambda session: send(session, Unmask(0, session.parameters.pack(session.u2) + b"\1")),
-        after=Stage.UPLOADS,
+        after=UPLOADS,
         agreed={"mode": SEMI_HONEST},
     ),
 )

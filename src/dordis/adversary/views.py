@@ -5,10 +5,10 @@ from typing import Any
 
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
-from dordis.adversary.forms import show_members
+from dordis.adversary.forms import isolate, show_shares
 from dordis.adversary.participants import COMPLETE, IDS, SPARE, SPARSE, forged
-from dordis.adversary.reconstruct import claim_noise, claim_unmasked
-from dordis.adversary.session import Session, Stage
+from dordis.adversary.reconstruct import claim_noise
+from dordis.adversary.session import SHARES, UPLOADS, Session
 
 
 def two_survivor_sets(session: Session, left_out: int) -> str:
@@ -26,13 +26,12 @@ def two_survivor_sets(session: Session, left_out: int) -> str:
 
 def hide_neighbours(session: Session) -> str:
     """Show the victim a U2 in which it has nobody to mask with, all others a U3 with it."""
-    show_members(session, session.peers(session.victim))
-    return claim_unmasked(session)
+    return isolate(session, session.delivery(session.victim, hidden=session.peers(session.victim)))
 
 
 def name_lost_peer(session: Session) -> str:
     """Hide one peer, which uploads like everyone else, from the victim; then name it."""
-    show_members(session, session.peers(session.victim)[:1])
+    show_shares(session, session.delivery(session.victim, hidden=session.peers(session.victim)[:1]))
     session.finish(session.u2)
     return "the victim vouched for a U3 with a client that it was told is lost"
 
@@ -46,8 +45,8 @@ def two_rounds(session: Session, **changes: Any) -> str:
     return "clients of two different rounds uploaded into one sum"
 
 
-two_u3 = partial(Attack, checks=(names.QUORUM_SIGNED, names.ENOUGH), after=Stage.UPLOADS)
-two_u2 = partial(Attack, after=Stage.SHARES)
+two_u3 = partial(Attack, checks=(names.QUORUM_SIGNED, names.ENOUGH), after=UPLOADS)
+two_u2 = partial(Attack, after=SHARES)
 two_parameters = partial(Attack, overlapping=(names.KEYS_SIGNED, names.NOBODY_ACCUSED), graphs=(COMPLETE,))
 
 ATTACKS = (
@@ -86,14 +85,14 @@ ATTACKS = (
     two_u2(
         "U2 with more than T missing",
         "The victim is shown a U2 that lacks more than T clients: its upload would be summed with too little noise.",
-        lambda session: show_members(session, hidden=session.u2[-2:]),
+        lambda session: show_shares(session, session.delivery(session.victim, hidden=session.u2[-2:])),
         checks=(names.TOLERATED,),
         agreed={"tolerance": 1},
     ),
     two_u2(
         "U2 without the client itself",
         "The victim is told that it is not in U2 and asked to upload all the same, into a sum that does not await it.",
-        lambda session: show_members(session, hidden=[session.victim]),
+        lambda session: show_shares(session, session.delivery(session.victim, hidden=[session.victim])),
         checks=(names.PRESENT,),
     ),
     two_parameters(
