@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.errors import BudgetExceeded, DordisError, InputError, LedgerDamaged, RoundFailed
-from dordis.federation import charges, lines
+from dordis.federation import charges, durable
 from dordis.federation import ledger as module
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
 from dordis.privacy import accounting, planning
@@ -396,7 +396,7 @@ def test_a_charge_is_on_the_disk_before_reserve_returns(path, monkeypatch):
 
 def test_a_new_ledger_is_on_the_disk_with_its_name(path, monkeypatch):
     synced = []
-    monkeypatch.setattr(lines, "sync_directory", lambda folder: synced.append((folder, path.read_bytes())))
+    monkeypatch.setattr(durable, "sync_directory", lambda folder: synced.append((folder, path.read_bytes())))
     Ledger.create(path, RUN, UNLIMITED)
     assert synced == [(path.parent, path.read_bytes())]
     assert [child.name for child in path.parent.iterdir()] == [path.name]

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from dordis.errors import InputError, ParametersRefused, ParticipationRefused
+from dordis.federation import durable
 from dordis.federation import participation as module
 from dordis.federation.participation import FileParticipation, MemoryParticipation
 from tests.federation.cohorts import OTHER_RUN, RUN
@@ -120,7 +121,7 @@ def test_a_line_is_on_the_disk_before_reserve_returns(path, monkeypatch):
 def test_the_name_of_a_new_file_is_on_the_disk_before_its_first_line(path, monkeypatch):
     steps = []
     write = os.write
-    monkeypatch.setattr(module, "sync_directory", lambda directory: steps.append(directory))
+    monkeypatch.setattr(durable, "sync_directory", lambda directory: steps.append(directory))
     monkeypatch.setattr(os, "write", lambda *a: (steps.append("write"), write(*a))[1])
     FileParticipation(path).reserve(RUN, 0)
     assert steps == [path.parent, "write"]

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from dordis import __version__
 from dordis.crypto import agreement, prg, signature
+from dordis.federation import durable
 from dordis.privacy.noise import add_noise, noise
 
 NEEDED = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting", "aiohttp", "typer", "rich")
@@ -124,11 +125,9 @@ def best(work: Callable[[], object]) -> float:
 def disk() -> Finding:
     """See whether records can be written durably here."""
     try:
-        with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
+        with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
             started = time.perf_counter()
-            file.write(b"x")
-            file.flush()
-            os.fsync(file.fileno())
+            durable.create(Path(folder) / "record", b"x")
             took = time.perf_counter() - started
     except OSError as error:
         return Finding("records", f"this folder cannot be written to: {error.strerror}", False)

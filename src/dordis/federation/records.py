@@ -4,10 +4,8 @@ A round is finished when its checkpoint is: that file replaces the one before in
 too, so that a process stopped anywhere leaves a run that goes on after its last finished round.
 """
 
-import contextlib
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.federation.registry import sync_directory
+from dordis.federation.durable import PUBLIC, FileLines, mend_lines, remove_drafts, replace, whole_lines
 
 State = Mapping[str, npt.NDArray[Any]]
 Kind = TypeVar("Kind")
@@ -172,21 +170,20 @@ class Records:
         records = cls(path, _decode(data, Manifest, path / MANIFEST), hashlib.sha256(data).digest())
         lines, _ = records.checkpoint()
         for name in (ROUNDS, METRICS):
-            _mend(path / name, lines.get(name, b""))
+            mend_lines(path / name, lines.get(name, b""))
+        remove_drafts(path / MODEL)
         return records
 
     def finish(self, record: RoundRecord, metrics: Metrics, state: State) -> None:
         """Write a finished round down, durably when this returns: checkpoint first, then the lines."""
         check_state(state)
         lines = {ROUNDS: _line(record), METRICS: _line(metrics)}
-        file = io.BytesIO()
-        np.savez(file, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
-        replace(self.path / MODEL, file.getvalue())
+        archive = io.BytesIO()
+        np.savez(archive, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
+        replace(self.path / MODEL, archive.getvalue())
         for name, line in lines.items():
-            with (self.path / name).open("ab") as target:
-                target.write(line)
-                target.flush()
-                os.fsync(target.fileno())
+            with FileLines(self.path / name, PUBLIC).locked() as file:
+                file.append(line)
 
     def checkpoint(self) -> tuple[dict[str, bytes], dict[str, npt.NDArray[Any]]]:
         """Return the lines of the last finished round and the application's state after it, or nothing."""
@@ -249,27 +246,6 @@ def _line(record: RoundRecord | Metrics) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Write a file in one step: whoever reads it, whenever the machine stops, finds the old one or the new, whole."""
-    draft = path.with_name(f".{path.name}.new")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_directory(path.parent)
-
-
-def _mend(path: Path, last: bytes) -> None:
-    """Cut a line without its end, and add that of the last finished round if it is missing."""
-    data = path.read_bytes() if path.exists() else b""
-    whole = data[: data.rfind(b"\n") + 1]
-    if not whole.endswith(last):
-        whole += last
-    if whole != data:
-        replace(path, whole)
-
-
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -285,8 +261,4 @@ def _decode(data: bytes, kind: type[Kind], path: Path) -> Kind:
 
 
 def _lines(path: Path, kind: type[Kind]) -> tuple[Kind, ...]:
-    data = b""
-    with contextlib.suppress(FileNotFoundError):
-        data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]  # the last one may be on its way
-    return tuple(_decode(line, kind, path) for line in whole.splitlines())
+    return tuple(_decode(line, kind, path) for line in whole_lines(path))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dordis.errors import InputError
-from dordis.federation.records import replace
+from dordis.federation.durable import replace
 from dordis.report import figures, png, svg, tables
 from dordis.report.facts import gather
 from dordis.report.page import GENERATOR, page

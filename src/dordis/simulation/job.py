@@ -3,7 +3,6 @@
 Whatever can be wrong with a configuration shows in `prepare`, before anything is written.
 """
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import msgspec
 
 from dordis import __version__
 from dordis.errors import InputError
+from dordis.federation import durable
 from dordis.federation import records as recording
 from dordis.federation.app import AppClient, AppServer, Task
 from dordis.federation.ledger import Ledger
@@ -194,7 +194,7 @@ class Run:
         secret = secrets.token_bytes(32)
         registry = Identities.of(secret, job.ids).registry
         records = Records.create(root, manifest_of(job, registry, recording.timestamp()), config)
-        _write_secret(records.path / SECRET, secret)
+        durable.create(records.path / SECRET, secret)
         ledger = Ledger.create(records.path / LEDGER, records.id, job.design.budget) if job.design.proves else None
         return cls(job, records, secret, ledger)
 
@@ -274,14 +274,6 @@ def check_registry(registry: Registry, records: Records) -> None:
     """The clients have the keys that they had when the run began."""
     if registry.root().hex() != records.manifest.registry:
         raise InputError(f"the run at {records.path} cannot go on: its {SECRET} is not the one it began with")
-
-
-def _write_secret(path: Path, secret: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secret)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read_secret(records: Records) -> bytes:
