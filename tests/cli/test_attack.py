@@ -30,7 +30,7 @@ class Harmful(Harmless):
 
 
 def run(monkeypatch: pytest.MonkeyPatch, attacks: tuple[Attack, ...], *options: str) -> int:
-    monkeypatch.setattr("dordis.cli.attack.ATTACKS", attacks)
+    monkeypatch.setattr("dordis.adversary.suite.ATTACKS", attacks)
     monkeypatch.setattr(sys, "argv", ["dordis", "attack", *options])
     with pytest.raises(SystemExit) as end:
         main()

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from dordis.cli import audit as command
+from dordis.cli.commands.audit import audit as command
 from dordis.errors import AuditFailed
+from dordis.privacy import audit as auditing
 from dordis.privacy import noise as seeded
-from dordis.privacy.audit import audit
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,9 +37,10 @@ def test_a_faulty_mechanism_is_refused_after_the_facts(
     def faint(acc, seed, variance, *, subtract=False):  # type: ignore[no-untyped-def]
         seeded.add_noise(acc, seed, seeded.rounded_up(variance / 100**2), subtract=subtract)
 
-    monkeypatch.setattr(command, "audit", lambda planned, dropped: audit(planned, dropped, noise=faint))
+    audit = auditing.audit
+    monkeypatch.setattr(auditing, "audit", lambda planned, dropped: audit(planned, dropped, noise=faint))
     with pytest.raises(AuditFailed, match="claims 2"):
-        command.run(300, 1, 2.0, None, as_json=True)
+        command(clients=300, as_json=True)
     assert json.loads(capsys.readouterr().out)["refuted"] is True
 
 

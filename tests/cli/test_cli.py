@@ -1,15 +1,18 @@
 """The command line as a user meets it: exit codes, one line for a refusal, a traceback for a bug, a quick start."""
 
+import importlib
 import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import dordis
-from dordis.cli import app, main
+from dordis.cli import FIRST, app, group_of, main
 from dordis.cli.demo import DIM, simulate
 from dordis.errors import InputError
 
@@ -39,9 +42,37 @@ def test_start_up_is_quick_and_imports_nothing_heavy() -> None:
         seconds.append(time.perf_counter() - started)
     print(f"dordis --help: {min(seconds):.3f} s")  # noqa: T201
     assert min(seconds) < STARTUP_SECONDS
-    program = "import sys, dordis.cli; print(sorted({'numpy', 'numba', 'scipy', 'aiohttp'} & set(sys.modules)))"
+    program = "import sys; from dordis.cli import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
+    imported = shown.stdout.splitlines()[-1].split()
+    assert not {"numpy", "numba", "scipy", "aiohttp", "msgspec", "rich", "cryptography", "nacl"} & set(imported)
+    ours = {name for name in imported if name.startswith("dordis.") and not name.startswith("dordis.cli")}
+    assert ours == {"dordis.errors"}
+
+
+def test_a_command_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "__init__.py": '"""Some commands."""',
+        "greet_all.py": 'def greet_all(name: str, loud: bool = False):\n    """Say a name."""\n    print(name, loud)',
+        "times/__init__.py": '"""Some more."""',
+        "times/twice.py": 'def twice(number: int):\n    """Double a number."""\n    print(2 * number)',
+    }
+    for name, text in files.items():
+        (tmp_path / "toys" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "toys" / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    group = group_of(importlib.import_module("toys"))
+    shown = CliRunner().invoke(group, ["--help"]).output
+    assert re.search(r"^ +greet-all +Say a name\.$", shown, re.MULTILINE)
+    assert re.search(r"^ +times +Some more\.$", shown, re.MULTILINE)
+    assert CliRunner().invoke(group, ["greet-all", "Ada", "--loud"]).output == "Ada True\n"
+    assert CliRunner().invoke(group, ["times", "twice", "4"]).output == "8\n"
+
+
+def test_the_most_used_commands_are_listed_first() -> None:
+    listed = re.findall(r"^  (\w+) ", run("--help").stdout.partition("Commands:")[2], re.MULTILINE)
+    assert listed[: len(FIRST)] == list(FIRST)
+    assert {"ledger", "reproduce"} <= set(listed[len(FIRST) :])
 
 
 def test_demo_shows_the_mean_and_its_privacy() -> None:
@@ -106,7 +137,7 @@ def test_a_bug_keeps_its_traceback_and_shows_no_locals(monkeypatch: pytest.Monke
     def broken(clients: int, dropped: int, epsilon: float) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("dordis.cli.demo.demo", broken)
+    monkeypatch.setattr("dordis.cli.demo.simulate", broken)
     monkeypatch.setattr(sys, "argv", ["dordis", "demo"])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     with pytest.raises(ZeroDivisionError):

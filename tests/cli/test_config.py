@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from dordis.apps.learning import Settings as Learning
-from dordis.cli.config import assignment, merged, read
+from dordis.cli.config import assignment, merged, read, toml
 from dordis.cli.embedded import presets
-from dordis.cli.run import toml
 from dordis.errors import InputError
 from dordis.federation.strategy import Conservative, Orig, XNoise
 from dordis.simulation.config import Config

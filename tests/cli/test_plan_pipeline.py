@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from dordis.cli.commands.profile import write
 from dordis.cli.plan_pipeline import plan
-from dordis.cli.profile import write
 from dordis.errors import InputError
 from dordis.pipeline.performance import Performance, Profile, SetupModel, StageModel
 from dordis.pipeline.planner import schedule

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dordis.cli import profile as command
+from dordis.cli.commands import profile as command
 from dordis.cli.config import read as read_config
 from dordis.errors import InputError
 from dordis.simulation import profiling
@@ -74,10 +74,10 @@ def test_a_device_of_no_speed_is_refused(job):
 @pytest.mark.usefixtures("quick")
 def test_json_is_what_is_written_and_nothing_is_written_unasked(capsys, tmp_path, monkeypatch, profiled):
     monkeypatch.chdir(tmp_path)
-    command.profile(None, None, FEW, Hardware(), None, as_json=True)
+    command.profile(setting=FEW, as_json=True)
     assert list(tmp_path.iterdir()) == []
     assert msgspec.json.decode(capsys.readouterr().out, type=profiling.Profiled) == profiled
-    command.profile(None, None, FEW, Hardware(), Path("some.json"), as_json=True)
+    command.profile(setting=FEW, output=Path("some.json"), as_json=True)
     assert command.read(Path("some.json")) == profiled
     assert json.loads(capsys.readouterr().out)["clients"] == 4
 
@@ -86,7 +86,7 @@ def test_json_is_what_is_written_and_nothing_is_written_unasked(capsys, tmp_path
 def test_the_table_shows_every_stage_and_how_well_it_fits(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
-    command.profile(None, None, FEW, Hardware(), None, as_json=False)
+    command.profile(setting=FEW, as_json=False)
     shown = capsys.readouterr().out
     for word in ("prepare inputs", "remove noise", "dispatch", "set-up", "error", "%", "profile.json"):
         assert word in shown
@@ -96,7 +96,7 @@ def test_the_table_shows_every_stage_and_how_well_it_fits(capsys, tmp_path, monk
 @pytest.mark.usefixtures("quick")
 def test_a_file_that_cannot_be_written_or_read_is_an_error_in_one_line(tmp_path):
     with pytest.raises(InputError, match="cannot write"):
-        command.profile(None, None, FEW, Hardware(), tmp_path / "no" / "such.json", as_json=False)
+        command.profile(setting=FEW, output=tmp_path / "no" / "such.json", as_json=False)
     with pytest.raises(InputError, match="cannot read"):
         command.read(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("{}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dordis.cli.report import report
+from dordis.cli.commands.report import report
 from dordis.errors import InputError, MissingExtra
 from tests.report.runs import make
 

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 import msgspec.inspect
+import tomli_w
 
 from dordis.cli.embedded import preset_text
 from dordis.errors import InputError
@@ -28,6 +30,26 @@ def read(path: Path | None = None, preset: str | None = None, keys: Sequence[str
     for key in keys:
         settings = merged(settings, assignment(key))
     return config_of(with_kinds(settings))
+
+
+def find_modules(path: Path | None) -> None:
+    """Let a configuration name modules beside it, or in the current folder."""
+    for folder in (Path.cwd(), *([path.resolve().parent] if path else [])):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+
+
+def toml(config: Config) -> str:
+    """Write a configuration as TOML, every key said; what is not set is left out."""
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
+
+
+def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_none(value) if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if value is not None
+    }
 
 
 def with_kinds(settings: dict[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,12 @@ The server is not trusted: keys are signed, U3 is agreed on, and every client ha
 """
 
 import secrets
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from rich.table import Table
 
 from dordis import drive
@@ -129,17 +127,6 @@ def tapped(exchange: drive.Exchange, parameters: Parameters, seen: dict[ClientId
             yield u, reply
 
     return deliver
-
-
-def demo(clients: int, dropped: int, epsilon: float, shown: int = 4) -> None:
-    """Run the simulation and print what each party knows of the first few coordinates, and what it cost."""
-    started = time.perf_counter()
-    outcome = simulate(clients, dropped, epsilon)
-    seconds = time.perf_counter() - started
-    console = Console(soft_wrap=True)
-    console.print(vectors(outcome, shown))
-    console.print(facts(outcome, seconds))
-    console.print("For each client, against a server that may deviate and one more client; see docs/security.md.")
 
 
 def vectors(outcome: Outcome, shown: int) -> Table:

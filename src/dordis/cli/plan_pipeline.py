@@ -1,13 +1,12 @@
 """How many chunks a round should have, from a profile: the time of every number, the best one, and why."""
 
-import json
 from itertools import groupby
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from dordis.cli.profile import read
+from dordis.cli.commands.profile import read
+from dordis.cli.tables import show
 from dordis.errors import InputError
 from dordis.pipeline import planner
 from dordis.pipeline.planner import Plan, Schedule, Slot
@@ -22,15 +21,15 @@ def plan(path: Path | None, dim: int | None, as_json: bool) -> None:
         raise InputError("plan --pipeline needs --profile, a file of 'dordis profile', and --dim")
     profiled = read(path)
     schedules = every(profiled, dim)
-    found = chosen(profiled, dim)
-    if as_json:
-        print(json.dumps(fields(profiled, dim, found, schedules)))
-        return
-    console = Console(soft_wrap=True)
-    console.print(table(profiled, dim, found, schedules))
-    console.print(f"Critical path: {path_of(found.schedule)}.")
-    console.print(found.explain())
-    console.print(f"The model misses what it was fitted to by {profiled.model.error:.1%} at most, stage by stage.")
+    best = chosen(profiled, dim)
+    show(
+        as_json,
+        fields(profiled, dim, best, schedules),
+        table(profiled, dim, best, schedules),
+        f"Critical path: {path_of(best.schedule)}.",
+        best.explain(),
+        f"The model misses what it was fitted to by {profiled.model.error:.1%} at most, stage by stage.",
+    )
 
 
 def numbers(dim: int) -> range:
@@ -52,7 +51,7 @@ def every(profiled: Profiled, dim: int) -> dict[int, Schedule]:
     }
 
 
-def table(profiled: Profiled, dim: int, found: Plan, schedules: dict[int, Schedule]) -> Table:
+def table(profiled: Profiled, dim: int, best: Plan, schedules: dict[int, Schedule]) -> Table:
     """Show every number of chunks: the seconds of a round, and how busy each resource is."""
     resources = list(dict.fromkeys(profiled.resources))
     busy = [f"{resource.value} busy" for resource in resources]
@@ -62,12 +61,12 @@ def table(profiled: Profiled, dim: int, found: Plan, schedules: dict[int, Schedu
     for m, schedule in schedules.items():
         used = schedule.utilisation()
         shape.add_row(
-            f"{m} (best)" if m == found.chunks else str(m),
+            f"{m} (best)" if m == best.chunks else str(m),
             f"{schedule.completion:.4g}",
             f"{plain / schedule.completion:.2f}" if schedule.completion else "",
             f"{schedule.setup:.3g}",
             *(f"{used[resource]:.0%}" for resource in resources),
-            style="bold" if m == found.chunks else None,
+            style="bold" if m == best.chunks else None,
         )
     return shape
 
@@ -91,25 +90,25 @@ def _part(stage: int, slots: list[Slot]) -> str:
     return f"stage {stage + 1} ({slots[0].resource.value}) {times}{each}"
 
 
-def fields(profiled: Profiled, dim: int, found: Plan, schedules: dict[int, Schedule]) -> dict[str, object]:
+def fields(profiled: Profiled, dim: int, best: Plan, schedules: dict[int, Schedule]) -> dict[str, object]:
     """Return what is printed as JSON."""
     return {
         "dim": dim,
         "clients": profiled.clients,
-        "chunks": found.chunks,
-        "seconds": found.schedule.completion,
-        "speedup": found.speedup,
-        "completions": {str(m): seconds for m, seconds in found.completions.items()},
-        "setup": found.schedule.setup,
-        "stage_seconds": profiled.model.stage_seconds(dim, found.chunks),
+        "chunks": best.chunks,
+        "seconds": best.schedule.completion,
+        "speedup": best.speedup,
+        "completions": {str(m): seconds for m, seconds in best.completions.items()},
+        "setup": best.schedule.setup,
+        "stage_seconds": profiled.model.stage_seconds(dim, best.chunks),
         "resources": [resource.value for resource in profiled.resources],
         "critical": [
             {"stage": slot.stage, "chunk": slot.chunk, "start": slot.start, "end": slot.end}
-            for slot in found.schedule.critical
+            for slot in best.schedule.critical
         ],
-        "utilisation": {resource.value: share for resource, share in found.utilisation.items()},
+        "utilisation": {resource.value: share for resource, share in best.utilisation.items()},
         "utilisation_plain": {resource.value: share for resource, share in schedules[1].utilisation().items()},
-        "bottleneck": found.bottleneck.value,
+        "bottleneck": best.bottleneck.value,
         "fit_error": profiled.model.error,
-        "explanation": found.explain(),
+        "explanation": best.explain(),
     }

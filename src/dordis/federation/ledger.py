@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
+from dordis.federation.beacon import check_run_id
 from dordis.federation.charges import Account, Budget, Charge, Outcome, Round, fact_of
 from dordis.federation.durable import FileLines, Lines, LockedLines, MemoryLines, create
 from dordis.federation.lines import Cancelled, Completed, Entry, Opened, Reserved, entry_of, line_of
@@ -263,8 +264,7 @@ def check_cancellable(index: int, cancellable: Collection[int]) -> None:
 
 
 def _first_line(run: bytes, budget: Budget) -> bytes:
-    if len(run) != RUN_BYTES:
-        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")
+    check_run_id(run)
     return line_of(Opened(run.hex(), float(budget.delta), None if budget.epsilon is None else float(budget.epsilon)))
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from dordis.errors import InputError, ParametersRefused, ParticipationRefused
-from dordis.federation.beacon import check_index
+from dordis.federation.beacon import check_index, check_run_id
 from dordis.federation.durable import PRIVATE, FileLines
-from dordis.protocols.parameters import RUN_BYTES
 
 Attendance = tuple[bytes, int]
 """A run id and the index of a round."""
@@ -137,8 +136,7 @@ def _line(run: bytes, index: int, machine: bytes, last: bytes) -> bytes:
 
 
 def _check_round(run: bytes, index: int, machine: bytes) -> None:
+    check_run_id(run)
     check_index(index)
     if len(machine) != len(ANY_MACHINE):
         raise InputError(f"a machine is named by {len(ANY_MACHINE)} bytes, not {len(machine)}")
-    if len(run) != RUN_BYTES:
-        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

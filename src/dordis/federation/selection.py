@@ -17,7 +17,7 @@ from dordis.crypto import kdf, prg, vrf
 from dordis.crypto.shuffle import shuffled
 from dordis.errors import InputError, InvalidProof, MalformedMessage, ParametersRefused, ProtocolError, TooFewClients
 from dordis.federation import beacon as beacons
-from dordis.federation.beacon import Beacon, check_index
+from dordis.federation.beacon import Beacon, check_index, check_run_id
 from dordis.federation.registry import Keys, Registry
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
@@ -105,7 +105,7 @@ class Balanced:
     least: int
 
     def __post_init__(self) -> None:
-        _check_run_id(self.run)
+        check_run_id(self.run)
         _check_sizes(self.count, self.least)
         if self.count > len(self.registry):
             raise InputError(f"{self.count} clients a round are more than the {len(self.registry)} registered")
@@ -149,7 +149,7 @@ class Verifiable:
     beacon: Beacon
 
     def __post_init__(self) -> None:
-        _check_run_id(self.run)
+        check_run_id(self.run)
         if not 0 < self.expected <= len(self.registry):
             raise InputError(f"the expected cohort lies in 0..{len(self.registry)}, above 0")
         if self.least < 1:
@@ -270,8 +270,3 @@ def _selected(clients: Collection[ClientId], least: int, proofs: Proofs = NO_PRO
 def _check_sizes(count: int, least: int) -> None:
     if not 1 <= least <= count:
         raise InputError(f"need 1 <= least <= count, not {least} and {count}")
-
-
-def _check_run_id(run: bytes) -> None:
-    if len(run) != RUN_BYTES:
-        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

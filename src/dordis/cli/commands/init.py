@@ -1,13 +1,22 @@
 """Begin a configuration: an embedded one, with its comments, as a file of one's own."""
 
 from pathlib import Path
+from typing import Annotated
 
-from dordis.cli.embedded import preset_text
+import typer
+
 from dordis.errors import InputError
 
 
-def init(path: Path, preset: str) -> None:
-    """Write the file, unless there is one."""
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("dordis.toml"),
+    preset: Annotated[
+        str, typer.Option(help="What to begin with: digits, which explains every setting, ideal, quick or sparse.")
+    ] = "digits",
+) -> None:
+    """Write a configuration with explanations, to be edited."""
+    from dordis.cli.embedded import preset_text
+
     text = preset_text(preset)
     try:
         with path.open("x", encoding="utf-8") as file:

@@ -1,8 +1,6 @@
 """Look at this machine: versions, optional parts, whether the kernels work and how fast they are, what is missing."""
 
 import importlib.metadata
-import importlib.util
-import json
 import os
 import platform
 import secrets
@@ -13,15 +11,11 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import typer
 
 from dordis import __version__
-from dordis.crypto import agreement, prg, signature
-from dordis.federation import durable
-from dordis.privacy.noise import add_noise, noise
+from dordis.cli.options import JsonArray
+from dordis.cli.tables import show, table
 
 NEEDED = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting", "aiohttp", "typer", "rich")
 EXTRAS = {"torch": "train torch models", "matplotlib": "PNG figures: pip install 'dordis[plots]'"}
@@ -40,18 +34,20 @@ class Finding:
     ok: bool | None = None
 
 
-def doctor(as_json: bool) -> bool:
-    """Print what was found; tell whether everything that dordis needs is in order."""
+def doctor(as_json: JsonArray = False) -> None:
+    """Look at this machine: versions, kernels, speed.
+
+    The exit code is 1 if something is missing.
+    """
+    from rich.text import Text
+
     findings = [*system(), *packages(), *kernels(), *speeds(), disk()]
-    if as_json:
-        print(json.dumps([asdict(found) for found in findings]))
-    else:
-        table = Table("what", "value", "", title=f"dordis {__version__}")
-        for found in findings:
-            mark = {True: "[green]ok[/]", False: "[bold red]mend this[/]", None: ""}[found.ok]
-            table.add_row(escape(found.what), escape(found.value), mark)
-        Console(soft_wrap=True).print(table)
-    return all(found.ok is not False for found in findings)
+    marks = {True: Text("ok", "green"), False: Text("mend this", "bold red"), None: ""}
+    rows = ((finding.what, finding.value, marks[finding.ok]) for finding in findings)
+    shown = table("what", "value", "", rows=rows, title=f"dordis {__version__}")
+    show(as_json, [asdict(finding) for finding in findings], shown)
+    if any(finding.ok is False for finding in findings):
+        raise typer.Exit(1)
 
 
 def system() -> list[Finding]:
@@ -65,25 +61,24 @@ def system() -> list[Finding]:
 
 def packages() -> list[Finding]:
     """Look for what is needed, and for what is optional."""
-    found = [Finding(name, version or "missing: install dordis again", bool(version)) for name, version in _versions()]
-    for module, purpose in EXTRAS.items():
-        present = importlib.util.find_spec(module) is not None
-        found.append(Finding(f"{module} (optional)", importlib.metadata.version(module) if present else purpose))
-    return found
+    needed = {name: _version(name) for name in NEEDED}
+    return [
+        *(Finding(name, version or "missing: install dordis again", bool(version)) for name, version in needed.items()),
+        *(Finding(f"{name} (optional)", _version(name) or purpose) for name, purpose in EXTRAS.items()),
+    ]
 
 
-def _versions() -> list[tuple[str, str | None]]:
-    versions: list[tuple[str, str | None]] = []
-    for name in NEEDED:
-        try:
-            versions.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            versions.append((name, None))
-    return versions
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def kernels() -> list[Finding]:
     """Compile the kernels or load them from the cache, and compare the noise of a seed with a known answer."""
+    from dordis.privacy.noise import noise
+
     started = time.perf_counter()
     first = noise(bytes(range(32)), Fraction(100), 4).tolist()
     seconds = time.perf_counter() - started
@@ -95,6 +90,11 @@ def kernels() -> list[Finding]:
 
 def speeds() -> list[Finding]:
     """Measure what rounds are made of."""
+    import numpy as np
+
+    from dordis.crypto import agreement, prg, signature
+    from dordis.privacy.noise import add_noise
+
     vector = np.zeros(COORDINATES, np.uint32)
     streams = [prg.Stream.of(secrets.token_bytes(prg.STREAM_BYTES)) for _ in range(4)]
     key, peer = agreement.generate(secrets.token_bytes), agreement.generate(secrets.token_bytes)
@@ -124,6 +124,8 @@ def best(work: Callable[[], object]) -> float:
 
 def disk() -> Finding:
     """See whether records can be written durably here."""
+    from dordis.federation import durable
+
     try:
         with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
             started = time.perf_counter()
