@@ -1,6 +1,5 @@
 """What commands print: JSON for machines, tables and lines for people.  rich, which is slow to import, comes late."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ def console(*, stderr: bool = False) -> "Console":
 def show(as_json: bool, fields: object, *parts: "Table | str") -> None:
     """Print one JSON value, or else tables and lines."""
     if as_json:
+        import json
+
         print(json.dumps(fields))
         return
     for part in parts:

@@ -1,14 +1,10 @@
 """Look at this machine: versions, optional parts, whether the kernels work and how fast they are, what is missing."""
 
-import importlib.metadata
 import os
 import platform
-import secrets
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import typer
@@ -69,6 +65,8 @@ def packages() -> list[Finding]:
 
 
 def _version(name: str) -> str | None:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -77,6 +75,8 @@ def _version(name: str) -> str | None:
 
 def kernels() -> list[Finding]:
     """Compile the kernels or load them from the cache, and compare the noise of a seed with a known answer."""
+    from fractions import Fraction
+
     from dordis.privacy.noise import noise
 
     started = time.perf_counter()
@@ -90,6 +90,9 @@ def kernels() -> list[Finding]:
 
 def speeds() -> list[Finding]:
     """Measure what rounds are made of."""
+    import secrets
+    from fractions import Fraction
+
     import numpy as np
 
     from dordis.crypto import agreement, prg, signature
@@ -124,6 +127,8 @@ def best(work: Callable[[], object]) -> float:
 
 def disk() -> Finding:
     """See whether records can be written durably here."""
+    import tempfile
+
     from dordis.federation import durable
 
     try:
