@@ -1,5 +1,5 @@
 # Everything runs in .venv, which is made on demand: `make demo` and `make test` need python3 (3.11 or newer) with venv.
-# EXTRAS adds optional dependencies: make test EXTRAS=torch, make test EXTRAS=torch,plots.
+# EXTRAS adds optional dependencies: make test EXTRAS=torch.
 
 PYTHON ?= python3
 EXTRAS ?=
@@ -30,7 +30,7 @@ test-quick: $(DEV)  ## run the tests that are not slow
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-all:  ## run the tests with every extra installed
-	@$(MAKE) --no-print-directory test EXTRAS=plots,torch
+	@$(MAKE) --no-print-directory test EXTRAS=torch
 
 lint: $(DEV)  ## check style, types and layers
 	$(BIN)/ruff check

@@ -1,15 +1,12 @@
 """Charts: the SVG says what the data says, is well-formed whatever the names are, and can be read in light and dark."""
 
-import importlib.util
 import itertools
 import math
-import sys
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from dordis.errors import MissingExtra
-from dordis.report import png, svg
+from dordis.report import svg
 from dordis.report.charts import Chart, Gantt, Grouped, Layer, Line, Lines, Mark, Stacked, Stretch, gantt
 from dordis.report.numbers import short, ticks
 
@@ -143,16 +140,3 @@ def test_ticks_enclose_the_values_are_even_and_not_too_many(low: float, high: fl
 
 def test_ticks_of_rounds_are_whole() -> None:
     assert all(math.isclose(value, round(value)) for high in (2, 3, 7, 20, 999) for value in ticks(1, high, whole=True))
-
-
-def test_png_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra) as caught:
-        png.picture(LINES)
-    assert caught.value.extra == "plots"
-
-
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs the extra 'plots'")
-@pytest.mark.parametrize("chart", [*ALL, Lines("$x_{", "_", "$", (Line("_a", ((1, None),)),))])
-def test_png_draws_the_same_charts(chart: Chart) -> None:
-    assert png.picture(chart).startswith(b"\x89PNG\r\n")

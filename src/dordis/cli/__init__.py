@@ -93,15 +93,12 @@ def _report(
     figures: Annotated[
         bool, typer.Option("--figures", help="Also write every chart as SVG and the tables as CSV.")
     ] = False,
-    png: Annotated[
-        bool, typer.Option("--png", help="The same, and every chart as PNG: needs the extra 'plots'.")
-    ] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
     """Write what runs did and prove as one HTML page."""
     from dordis.cli.report import report
 
-    report(runs, output, figures=figures, png=png, show=show)
+    report(runs, output, figures=figures, show=show)
 
 
 @app.command("mean")

@@ -22,8 +22,8 @@ from dordis import __version__
 from dordis.crypto import agreement, prg, signature
 from dordis.privacy.noise import add_noise, noise
 
-NEEDED = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting", "aiohttp", "typer", "rich")
-EXTRAS = {"torch": "train torch models", "matplotlib": "PNG figures: pip install 'dordis[plots]'"}
+NEEDED = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting", "typer", "rich", "tomli-w")
+EXTRAS = {"torch": "train torch models"}
 COORDINATES = 1 << 20
 REPEATS = 5
 KNOWN = [-8, -4, 12, -2]

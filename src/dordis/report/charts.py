@@ -1,4 +1,4 @@
-"""What a chart shows, as plain data: `svg` draws it for pages, `png` for papers, and nothing else knows how.
+"""What a chart shows, as plain data: `svg` draws it, and nothing else knows how.
 
 A value that is None is a gap.  Kinds, lines and layers get their colours by their order.
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dordis.errors import InputError
 from dordis.federation.records import replace
-from dordis.report import figures, png, svg, tables
+from dordis.report import figures, svg, tables
 from dordis.report.facts import gather
 from dordis.report.page import GENERATOR, page
 
@@ -13,31 +13,25 @@ REPORT, FIGURES = "report.html", "figures"
 _HEAD = 1000  # bytes of a page among which a report names itself
 
 
-def write(
-    runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False, with_png: bool = False
-) -> Path:
+def write(runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False) -> Path:
     """Write `report.html` and return its path: into `output`, or else into the run, or here if there are several.
 
-    `with_figures` writes the directory `figures` as well, every chart as SVG and two tables as CSV; `with_png` that
-    and every chart as PNG, for which the extra `plots` is needed.  An earlier report is replaced; another file is not.
+    `with_figures` writes the directory `figures` as well: every chart as SVG and two tables as CSV.  An earlier report
+    is replaced; another file is not.
     """
     if not runs:
         raise InputError("name at least one run")
-    if with_png:
-        png.check_plots()
     all_facts = gather(runs)
     target = (output or (runs[0] if len(runs) == 1 else Path())) / REPORT
     check_own(target)
     drawn = figures.figures(all_facts[0]) if len(all_facts) == 1 else figures.comparison(all_facts)
     files = {target: page(all_facts).encode()}
-    if with_figures or with_png:
+    if with_figures:
         beside = target.parent / FIGURES
         files[beside / "rounds.csv"] = tables.rounds_csv(all_facts).encode()
         files[beside / "metrics.csv"] = tables.metrics_csv(all_facts).encode()
         shown = [figure for figure in drawn if not figure.chart.is_empty]
         files |= {beside / f"{figure.name}.svg": svg.document(figure.chart).encode() for figure in shown}
-        if with_png:
-            files |= {beside / f"{figure.name}.png": png.picture(figure.chart) for figure in shown}
     for path, data in files.items():
         _write(path, data)
     return target
