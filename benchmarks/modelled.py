@@ -7,6 +7,8 @@ from dordis.pipeline.executor import execute_async
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.round import REPLIES
+from dordis.reproduce.costs import ASSEMBLE, ENCODE, Costs
+from dordis.reproduce.measured import Proxy, measure
 from dordis.simulation.clock import (
     WORKERS,
     Device,
@@ -17,9 +19,7 @@ from dordis.simulation.clock import (
     run_virtually,
     simulate,
 )
-from dordis.simulation.costs import ASSEMBLE, ENCODE, Costs
 from dordis.simulation.exchange import LocalExchange
-from dordis.simulation.measured import Proxy, measure
 from dordis.simulation.profiling import workflows
 
 INSTANT = 1e12

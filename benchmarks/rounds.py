@@ -19,8 +19,8 @@ from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters, agree_on
 from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import REPLIES, CollectInput
-from dordis.simulation.costs import BITS, VARIANCE
-from dordis.simulation.metered import MeteredExchange
+from dordis.reproduce.costs import BITS, VARIANCE
+from dordis.reproduce.metered import MeteredExchange
 
 
 @dataclass(frozen=True)

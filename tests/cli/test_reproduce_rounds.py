@@ -7,10 +7,10 @@ import pytest
 
 from dordis.cli import reproduce_overhead, reproduce_rounds
 from dordis.errors import InputError
-from dordis.simulation import round_times
-from dordis.simulation.costs import Costs
-from dordis.simulation.paper_mix import OVERLAP, PAPER
-from dordis.simulation.round_times import configurations
+from dordis.reproduce import round_times
+from dordis.reproduce.costs import Costs
+from dordis.reproduce.paper_mix import OVERLAP, PAPER
+from dordis.reproduce.round_times import configurations
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def few(monkeypatch):
     shown = [each for each in configurations() if not each.plus and each.rate * 10 == 1]
     monkeypatch.setattr(round_times, "configurations", lambda: iter(shown))
     monkeypatch.setattr(round_times, "SIZES", (16, 32))
-    monkeypatch.setattr("dordis.simulation.claims.RATES", round_times.RATES[1:2])
+    monkeypatch.setattr("dordis.reproduce.claims.RATES", round_times.RATES[1:2])
 
 
 @pytest.fixture

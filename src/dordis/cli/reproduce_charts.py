@@ -8,8 +8,8 @@ from dordis.pipeline.executor import Timeline
 from dordis.protocol import SETUP, Resource
 from dordis.report.charts import Chart, Gantt, Layer, Line, Lines, Mark, Stacked, Stretch
 from dordis.report.svg import document
-from dordis.simulation.costs import Costs
-from dordis.simulation.round_times import TASKS, Configuration, RoundTime, timelines
+from dordis.reproduce.costs import Costs
+from dordis.reproduce.round_times import TASKS, Configuration, RoundTime, timelines
 
 Named = tuple[str, Chart]
 

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dordis.cli.reproduce_rounds import claims_table, fields, mixes_of
-from dordis.simulation.claims import share_claims
-from dordis.simulation.paper_mix import OVERLAP, PAPER
-from dordis.simulation.round_times import RoundTime, shares
+from dordis.reproduce.claims import share_claims
+from dordis.reproduce.paper_mix import OVERLAP, PAPER
+from dordis.reproduce.round_times import RoundTime, shares
 
 
 def overhead(costs: Path | None, paper: bool, charts: Path | None, as_json: bool) -> None:

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from dordis.errors import InputError
-from dordis.simulation.claims import Claim, own_claims, padding_claim, paper_claims
-from dordis.simulation.costs import CLIENT, SERVER, Costs
-from dordis.simulation.measured import measure
-from dordis.simulation.paper_mix import OVERLAP, PAPER, UNPADDED
-from dordis.simulation.round_times import RoundTime, figure
+from dordis.reproduce.claims import Claim, own_claims, padding_claim, paper_claims
+from dordis.reproduce.costs import CLIENT, SERVER, Costs
+from dordis.reproduce.measured import measure
+from dordis.reproduce.paper_mix import OVERLAP, PAPER, UNPADDED
+from dordis.reproduce.round_times import RoundTime, figure
 
 
 def rounds(costs: Path | None, paper: bool, charts: Path | None, as_json: bool) -> None:

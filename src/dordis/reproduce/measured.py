@@ -27,7 +27,7 @@ from dordis.protocols.parameters import RUN_BYTES, Parameters
 from dordis.protocols.round import REPLIES, RoundClient, RoundServer
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput
-from dordis.simulation.costs import (
+from dordis.reproduce.costs import (
     ASSEMBLE,
     BITS,
     CLIENT,
@@ -41,8 +41,8 @@ from dordis.simulation.costs import (
     Shape,
     whole_vector,
 )
+from dordis.reproduce.metered import MeteredExchange
 from dordis.simulation.exchange import Lost
-from dordis.simulation.metered import MeteredExchange
 
 BLOCK = 4096
 REPEATS = 2

@@ -9,7 +9,7 @@ Padding every chunk is most of what pipelining saves there.  `OVERLAP` is a mix 
 
 import msgspec
 
-from dordis.simulation.costs import CLIENT, REPLY, REQUEST, SERVER, Costs
+from dordis.reproduce.costs import CLIENT, REPLY, REQUEST, SERVER, Costs
 
 MASK = 0.54e-6
 """Seconds a coordinate: `random.randrange` 0.46 us and adding a list modulo 2^b 0.08 us, timed in CPython 3.11."""

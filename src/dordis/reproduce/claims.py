@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dordis.privacy.xnoise import Scheme
-from dordis.simulation.round_times import CNN, RATES, RESNET, RESNET_16, VGG, RoundTime, Task, added
+from dordis.reproduce.round_times import CNN, RATES, RESNET, RESNET_16, VGG, RoundTime, Task, added
 
 MOST_OVER_BOUND, MOST_ADDED_PIPELINED, MOST_ADDED_PLAIN = 1.15, 0.03, 0.08
 """What this library promises for ResNet-18 with 100 clients, 10 % of which drop out, and the scheme `single`."""

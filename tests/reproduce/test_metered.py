@@ -2,8 +2,8 @@
 
 from dordis import wire
 from dordis.protocol import Message
+from dordis.reproduce.metered import MeteredExchange
 from dordis.simulation.exchange import nothing_lost
-from dordis.simulation.metered import MeteredExchange
 
 
 class Ask(Message, frozen=True):

@@ -16,8 +16,8 @@ from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
 from dordis.protocol import ClientId, Resource
 from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import SEMI_HONEST
+from dordis.reproduce.costs import VARIANCE, Costs, Shape
 from dordis.simulation.clock import WORKERS, Cost, Device, heterogeneous, simulate
-from dordis.simulation.costs import VARIANCE, Costs, Shape
 
 SEED = 1
 RATES = tuple(Fraction(tenths, 10) for tenths in range(4))

@@ -13,11 +13,11 @@ from dordis.protocol import Resource
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.round import RoundServer
 from dordis.protocols.secagg import SecAggServer
-from dordis.simulation.claims import own_claims, padding_claim, paper_claims, share_claims
-from dordis.simulation.costs import CHUNK_STEPS, CLIENT, SETUP_STEPS, Costs, Shape
-from dordis.simulation.measured import TERMS, Proxy, fit, observe
-from dordis.simulation.paper_mix import OVERLAP, PAPER, UNPADDED
-from dordis.simulation.round_times import (
+from dordis.reproduce.claims import own_claims, padding_claim, paper_claims, share_claims
+from dordis.reproduce.costs import CHUNK_STEPS, CLIENT, SETUP_STEPS, Costs, Shape
+from dordis.reproduce.measured import TERMS, Proxy, fit, observe
+from dordis.reproduce.paper_mix import OVERLAP, PAPER, UNPADDED
+from dordis.reproduce.round_times import (
     CNN,
     RESNET,
     RESNET_16,
