@@ -8,7 +8,8 @@ from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.round import REPLIES
 from dordis.reproduce.costs import ASSEMBLE, ENCODE, Costs
-from dordis.reproduce.measured import Proxy, measure
+from dordis.reproduce.measured import SmallRound, measure
+from dordis.reproduce.modelled import simulate
 from dordis.simulation.clock import (
     WORKERS,
     Device,
@@ -17,7 +18,6 @@ from dordis.simulation.clock import (
     VirtualExchange,
     heterogeneous,
     run_virtually,
-    simulate,
 )
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.profiling import workflows
@@ -32,23 +32,23 @@ def modelled_over_real(repeats: int = 5) -> dict[int, float]:
     costs = measure()
     laws = {step: law for step, law in costs.laws.items() if step not in (ENCODE, ASSEMBLE)}  # outside of the executor
     within = msgspec.structs.replace(costs, laws=laws)
-    return {m: _ratio(within, Proxy(16, 20, m, 2), repeats) for m in NUMBERS}
+    return {m: _ratio(within, SmallRound(16, 20, m, 2), repeats) for m in NUMBERS}
 
 
-def _ratio(costs: Costs, proxy: Proxy, repeats: int) -> float:
-    survivors = [u for u in proxy.parameters.clients if u not in proxy.lost]
+def _ratio(costs: Costs, small: SmallRound, repeats: int) -> float:
+    survivors = [u for u in small.parameters.clients if u not in small.lost]
     fast = {
         u: msgspec.structs.replace(device, bandwidth=INSTANT)
         for u, device in heterogeneous(survivors, 1, workers=WORKERS).items()
     }
-    everyone = fast | {u: Device(INSTANT, slowness=0.01, workers=WORKERS) for u in proxy.lost}
-    modelled = simulate(*costs.steps(proxy.shape()), fast).completion
-    return modelled / min(_really(proxy, everyone) for _ in range(repeats))
+    everyone = fast | {u: Device(INSTANT, slowness=0.01, workers=WORKERS) for u in small.lost}
+    modelled = simulate(*costs.steps(small.shape()), fast).completion
+    return modelled / min(_really(small, everyone) for _ in range(repeats))
 
 
-def _really(proxy: Proxy, devices: dict[ClientId, Device]) -> float:
+def _really(small: SmallRound, devices: dict[ClientId, Device]) -> float:
     """Run a round of real parties in virtual time."""
-    private = DistributedDP(proxy.parameters, proxy.mechanism)
-    server, parties = proxy.cast(private, private.encode(np.zeros(1 << proxy.log_dim, np.float32)))
-    exchange = VirtualExchange(devices, Real(LocalExchange(parties, REPLIES, proxy.is_lost, ahead=True)))
+    private = DistributedDP(small.parameters, small.mechanism)
+    server, parties = small.parties(private, private.encode(np.zeros(1 << small.log_dim, np.float32)))
+    exchange = VirtualExchange(devices, Real(LocalExchange(parties, REPLIES, small.is_lost, ahead=True)))
     return run_virtually(execute_async(*workflows(server), exchange, ServerProcessor())).completion

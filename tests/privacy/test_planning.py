@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dordis.cli.reproduce import TASKS, Task
 from dordis.errors import InputError
 from dordis.privacy import skellam
 from dordis.privacy.accounting import ALL_ROUNDS, OUTSIDER, Participation, Repeated, SkellamSum, epsilon
 from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.planning import Setting, account, forecast, plan
 from dordis.privacy.xnoise import Scheme
+from dordis.reproduce.epsilon import TASKS, Task
 
 FEMNIST = Setting(Participation(1000, 100, 50), dim=1_018_174, delta=1e-3, bits=20)
 CIFAR = Setting(Participation(100, 16, 150), dim=11_183_562, clip=3.0, delta=1e-2, bits=20)

@@ -1,5 +1,6 @@
 """The exchange in memory: the codec on both ways, losses on cue, bytes counted, errors kept."""
 
+import itertools
 from typing import ClassVar
 
 import msgspec
@@ -161,3 +162,13 @@ def test_requests_to_work_ahead_are_delivered_only_on_demand():
         exchange = LocalExchange(clients, {AskAhead: Answer}, ahead=wanted)
         replies = list(exchange(dict.fromkeys(clients, AskAhead(b"soon"))))
         assert len(replies) == len(exchange.received) == (3 if wanted else 0)
+
+
+def test_the_cpu_seconds_of_answers_are_those_of_the_client_and_what_is_lost_costs_nothing(monkeypatch):
+    readings = itertools.count()
+    monkeypatch.setattr("dordis.simulation.exchange.thread_time", lambda: float(next(readings)))
+    clients = three() | {2: Says(ProtocolError("no"))}
+    exchange = LocalExchange(clients, KINDS, lost_request=lambda u, _: u == 3)
+    assert list(dict(exchange(ask(1, 2, 3)))) == [1]
+    assert list(dict(exchange(ask(1)))) == [1]
+    assert exchange.seconds == {1: 2.0, 2: 1.0}

@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from dordis import __version__
+from dordis.cli import reproduce
 from dordis.errors import DordisError
 
 # Plain tracebacks, because pretty ones may print local variables, and those may be secrets.
 app = typer.Typer(name="dordis", add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-reproduce = typer.Typer(help="Reproduce figures of the paper.", rich_markup_mode=None)
-app.add_typer(reproduce, name="reproduce")
+app.add_typer(reproduce.app, name="reproduce")
 ledger = typer.Typer(help="Look into the privacy ledger of a run.", rich_markup_mode=None)
 app.add_typer(ledger, name="ledger")
 
@@ -290,71 +290,6 @@ def _plan(
         colluders=colluders,
         as_json=as_json,
     )
-
-
-@reproduce.command("epsilon")
-def _reproduce_epsilon(
-    budget: Annotated[list[float] | None, typer.Option(help="The same, as an option that may be repeated.")] = None,
-    more: Annotated[
-        list[float] | None, typer.Argument(metavar="BUDGET", help="Values of epsilon to plan for: 6 if not given.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
-) -> None:
-    """Show what dropout does to epsilon; the paper's beside ours."""
-    from dordis.cli.reproduce import epsilon
-
-    epsilon([*(budget or ()), *(more or ())] or [6.0], as_json)
-
-
-@reproduce.command("network")
-def _reproduce_network(
-    clients: Annotated[
-        list[int] | None, typer.Option(help="Clients in a round: 100, 200 and 300 if not given.")
-    ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw the chart into this SVG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
-) -> None:
-    """Show what noise enforcement adds to the traffic.
-
-    The paper's figures are beside ours. It takes minutes.
-    """
-    from dordis.cli.reproduce_network import CLIENTS, network
-
-    network(clients or CLIENTS, figure, as_json)
-
-
-_Costs = Annotated[
-    Path | None, typer.Option("--costs", help="Measured costs: read from here, or measured and written here.")
-]
-_Paper = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
-_Charts = Annotated[Path | None, typer.Option("--charts", help="Write every chart as SVG into this directory.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
-
-@reproduce.command("rounds")
-def _reproduce_rounds(
-    costs: _Costs = None, paper: _Paper = False, charts: _Charts = None, as_json: _Json = False
-) -> None:
-    """Show how long rounds take, plain and in a pipeline.
-
-    The paper's claims are beside ours.
-    """
-    from dordis.cli.reproduce_rounds import rounds
-
-    rounds(costs, paper, charts, as_json)
-
-
-@reproduce.command("overhead")
-def _reproduce_overhead(
-    costs: _Costs = None, paper: _Paper = False, charts: _Charts = None, as_json: _Json = False
-) -> None:
-    """Show how much of a round is aggregation.
-
-    The number of clients grows, with and without noise.
-    """
-    from dordis.cli.reproduce_overhead import overhead
-
-    overhead(costs, paper, charts, as_json)
 
 
 @app.command("attack")

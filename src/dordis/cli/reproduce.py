@@ -1,99 +1,103 @@
-"""The paper's figures on privacy beside ours: epsilon if clients drop out, under Orig and under XNoise."""
+"""The experiments of the paper: tables or JSON, and charts on demand; what they need is imported when one is run."""
 
-import json
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from dordis.cli.plan import finite, shown
-from dordis.privacy.accounting import ALL_ROUNDS, PAPER_ORDERS, Participation, check_epsilon
-from dordis.privacy.planning import RATES, Outlook, Setting, forecast, plan
+if TYPE_CHECKING:
+    from dordis.report.charts import Chart
+    from dordis.reproduce.experiment import Experiment
 
-PAPER_BUDGET = 6.0
-PAPER_RATE = RATES[-1]
+app = typer.Typer(help="Reproduce figures of the paper.", rich_markup_mode=None)
 
-
-@dataclass(frozen=True)
-class Task:
-    """One of the paper's learning tasks, and the epsilon it reports for Orig at a budget of 6 and 40 % dropout."""
-
-    name: str
-    population: int
-    per_round: int
-    rounds: int
-    clip: float
-    dim: int
-    paper: float
-
-    def setting(self) -> Setting:
-        """Return the paper's way to plan: all rounds count, one block, 20 bits, nobody colludes, delta = 1 / N."""
-        return Setting(
-            Participation(self.population, self.per_round, self.rounds, ALL_ROUNDS),
-            dim=self.dim,
-            clip=self.clip,
-            delta=1 / self.population,
-            bits=20,
-            headroom=3.0,
-            colluders=0,
-            tolerance=math.floor(PAPER_RATE * self.per_round),
-            one_block=True,
-            orders=PAPER_ORDERS,
-        )
+Costs = Annotated[
+    Path | None, typer.Option("--costs", help="Measured costs: read from here, or measured and written here.")
+]
+Paper = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
+Charts = Annotated[Path | None, typer.Option("--charts", help="Write every chart as SVG into this directory.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-TASKS = (
-    Task("FEMNIST", population=1000, per_round=100, rounds=50, clip=1.0, dim=1_018_174, paper=8.3),
-    Task("CIFAR-10", population=100, per_round=16, rounds=150, clip=3.0, dim=11_183_562, paper=8.2),
-    Task("Reddit", population=200, per_round=20, rounds=50, clip=5.0, dim=15_091_680, paper=8.7),
-)
+@app.command("epsilon")
+def epsilon(
+    budget: Annotated[list[float] | None, typer.Option(help="The same, as an option that may be repeated.")] = None,
+    more: Annotated[
+        list[float] | None, typer.Argument(metavar="BUDGET", help="Values of epsilon to plan for: 6 if not given.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what dropout does to epsilon; the paper's beside ours."""
+    from dordis.reproduce import epsilon
+
+    _show(epsilon.epsilon([*(budget or ()), *(more or ())] or [epsilon.PAPER_BUDGET]), as_json)
 
 
-def epsilon(budgets: Sequence[float], as_json: bool) -> None:
-    """Print epsilon for each task, budget and rate of dropout."""
-    for budget in budgets:
-        check_epsilon(budget)
-    found = [(budget, task, forecast(plan(task.setting(), budget))) for budget in budgets for task in TASKS]
+@app.command("network")
+def network(
+    clients: Annotated[
+        list[int] | None, typer.Option(help="Clients in a round: 100, 200 and 300 if not given.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the chart into this SVG.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what noise enforcement adds to the traffic.
+
+    The paper's figures are beside ours. It takes minutes.
+    """
+    from rich.console import Console
+
+    from dordis.reproduce import network
+
+    with Console(stderr=True).status("counting bytes") as status:
+        tell = lambda what: status.update(f"counting the bytes of {what}")  # noqa: E731
+        experiment = network.network(clients or network.CLIENTS, tell)
+    if figure is not None:
+        ((_, chart),) = experiment.charts
+        _draw(chart, figure)
+    _show(experiment, as_json)
+
+
+@app.command("rounds")
+def rounds(costs: Costs = None, paper: Paper = False, charts: Charts = None, as_json: Json = False) -> None:
+    """Show how long rounds take, plain and in a pipeline.
+
+    The paper's claims are beside ours.
+    """
+    from dordis.reproduce import rounds
+
+    _show(rounds.rounds(rounds.cost_mixes(costs, paper)), as_json, charts)
+
+
+@app.command("overhead")
+def overhead(costs: Costs = None, paper: Paper = False, charts: Charts = None, as_json: Json = False) -> None:
+    """Show how much of a round is aggregation.
+
+    The number of clients grows, with and without noise.
+    """
+    from dordis.reproduce import rounds
+
+    _show(rounds.overhead(rounds.cost_mixes(costs, paper)), as_json, charts)
+
+
+def _show(experiment: "Experiment", as_json: bool, charts: Path | None = None) -> None:
+    """Write the charts, if a directory is named, and print the rest."""
+    import msgspec
+    from rich.console import Console
+
+    if charts is not None:
+        charts.mkdir(parents=True, exist_ok=True)
+        for name, chart in experiment.charts:
+            _draw(chart, charts / f"{name}.svg")
     if as_json:
-        print(json.dumps([fields(budget, task, row) for budget, task, rows in found for row in rows]))
+        print(msgspec.json.encode(experiment.data).decode())
         return
     console = Console(soft_wrap=True)
-    for budget in budgets:
-        console.print(table(budget, {task: rows for planned, task, rows in found if planned == budget}))
-    for term in TASKS[0].setting().participation.terms()[1:]:
-        console.print(f"epsilon: {term}")
+    for table in experiment.tables:
+        console.print(table)
 
 
-def table(budget: float, found: dict[Task, tuple[Outlook, ...]]) -> Table:
-    """Show one budget: a row for each rate of dropout, Orig and XNoise for each task."""
-    title = f"epsilon, planned {budget:g}, all rounds counted"
-    heads = [f"{task.name} {scheme}" for task in found for scheme in ("Orig", "XNoise")]
-    shape = Table("dropout", *heads, title=title)
-    for place, rate in enumerate(RATES):
-        cells: list[str] = []
-        for task, rows in found.items():
-            paper = printed(task, budget, rows[place])
-            orig = shown(rows[place].orig) + (f" (paper {paper})" if paper else "")
-            cells += [orig, shown(rows[place].xnoise)]
-        shape.add_row(f"{float(rate):.0%}", *cells)
-    return shape
+def _draw(chart: "Chart", path: Path) -> None:
+    from dordis.report.svg import document
 
-
-def printed(task: Task, budget: float, row: Outlook) -> float | None:
-    """Return what the paper prints for Orig, if it does."""
-    return task.paper if (budget, row.rate) == (PAPER_BUDGET, PAPER_RATE) else None
-
-
-def fields(budget: float, task: Task, row: Outlook) -> dict[str, object]:
-    """Return one cell as JSON."""
-    return {
-        "budget": budget,
-        "task": task.name,
-        "rate": float(row.rate),
-        "dropped": row.dropped,
-        "orig": finite(row.orig),
-        "xnoise": finite(row.xnoise),
-        "paper_orig": printed(task, budget, row),
-    }
+    path.write_text(document(chart) + "\n", encoding="utf-8")

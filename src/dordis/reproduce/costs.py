@@ -1,7 +1,7 @@
 """What the steps of a round cost, as laws: seconds and bytes, linear in counts such as coordinates times clients.
 
-The laws are measured (`measured`) or written down from the paper (`paper_mix`); either way they become the modelled
-steps that `clock.simulate` runs under the executor.
+The laws are measured (`measured`) or written down from the paper (`paper_mix`).  Either way they become the modelled
+steps that `modelled.simulate` runs under the executor.
 """
 
 import math
@@ -13,7 +13,7 @@ import msgspec
 
 from dordis.privacy.xnoise import NoisePlan
 from dordis.protocol import Resource
-from dordis.simulation.clock import Cost
+from dordis.reproduce.modelled import StepCost
 
 ENCODE, ASSEMBLE = "encode", "assemble"
 """What a client does once with the whole vector, before the set-up, and what both sides do after the last chunk."""
@@ -30,9 +30,9 @@ CHUNK_STEPS: Mapping[str, Resource] = {
 }
 """The steps of `protocols.round`, as its servers name them."""
 NEAR = 1 << 20
-"""Coordinates of a chunk up to which memory is fast; beyond, vectors leave the caches and are allocated anew."""
+"""Coordinates up to which memory is fast; longer vectors leave the caches and are allocated anew."""
 BITS = 20
-"""Of a coordinate, b, in what is measured: the paper's."""
+"""Bits of a coordinate, b, in what is measured: the paper's."""
 VARIANCE = Fraction(2**26)
 """sigma*^2 of what is measured or modelled: far from wrapping around, with components of 1e5 to 1e7 in `single`."""
 CLIENT, SERVER, REQUEST, REPLY = "client", "server", "request", "reply"
@@ -63,14 +63,9 @@ class Shape:
         due = sum(map(len, noise.due(range(n - dropped), b"").values()))
         return cls(n, peers, dropped, chunks, dim, len(noise.base), len(noise.removable), due)
 
-    @property
-    def survivors(self) -> int:
-        """Return |U3|."""
-        return self.clients - self.dropped
-
     def counts(self) -> dict[str, float]:
         """Return what the laws are linear in."""
-        n, s, k, m, d = self.clients, self.survivors, self.peers, self.chunks, self.dim
+        n, s, k, m, d = self.clients, self.clients - self.dropped, self.peers, self.chunks, self.dim
         lost = self.dropped * k * s / max(1, n - 1)
         holders = (k + 1) * s / n
         shares = m * (2 + self.removable) * (k + 1)
@@ -97,12 +92,9 @@ class Shape:
             "due*dim": self.due * d,
             "far": max(0, d - NEAR),
             "uploads*far": s * max(0, d - NEAR),
+            "vector": m * d,
+            "vector far": max(0, m * d - NEAR),
         }
-
-
-def whole_vector(dim: float) -> dict[str, float]:
-    """Return the counts of what is done once with the whole vector."""
-    return {"one": 1.0, "dim": dim, "far": max(0.0, dim - NEAR)}
 
 
 Law = dict[str, float]
@@ -129,38 +121,26 @@ class Costs(msgspec.Struct, frozen=True):
         >>> Costs("", {}, padded=True).chunk_dim(11_183_562, 4)
         4194304
         """
-        each = -(-(_power_of_two(dim) if self.whole else dim) // m)
-        return _power_of_two(each) if self.padded else each
+        size = -(-(_power_of_two(dim) if self.whole else dim) // m)
+        return _power_of_two(size) if self.padded else size
 
-    def of(self, step: str, which: str, counts: Mapping[str, float]) -> float:
-        """Return the seconds or the bytes of a step."""
-        law = self.laws.get(step, {}).get(which, {})
-        return sum(coefficient * counts[count] for count, coefficient in law.items())
+    def step(self, name: str, resource: Resource, counts: Mapping[str, float]) -> StepCost:
+        """Return a modelled step: the sum of its laws."""
+        laws = self.laws.get(name, {})
+        amount = {
+            which: sum(coefficient * counts[count] for count, coefficient in laws.get(which, {}).items())
+            for which in (REQUEST, CLIENT, REPLY, SERVER)
+        }
+        return StepCost(name, resource, round(amount[REQUEST]), amount[CLIENT], round(amount[REPLY]), amount[SERVER])
 
-    def step(self, name: str, resource: Resource, counts: Mapping[str, float]) -> Cost:
-        """Return a modelled step."""
-        return Cost(
-            name,
-            resource,
-            request=round(self.of(name, REQUEST, counts)),
-            client=self.of(name, CLIENT, counts),
-            reply=round(self.of(name, REPLY, counts)),
-            server=self.of(name, SERVER, counts),
-        )
-
-    def steps(self, shape: Shape) -> tuple[list[Cost], list[list[Cost]]]:
-        """Return the set-up and the chunks of a round, for `simulate`."""
+    def steps(self, shape: Shape) -> tuple[list[StepCost], list[list[StepCost]]]:
+        """Return the set-up and the chunks of a round, for `simulate`; the last chunk ends with the whole vector."""
         counts = shape.counts()
-        whole = whole_vector(shape.chunks * shape.dim)
-        setup = [
-            self.step(ENCODE, Resource.CLIENT, whole),
-            *(self.step(name, Resource.CLIENT, counts) for name in SETUP_STEPS),
-        ]
+        setup = [self.step(name, Resource.CLIENT, counts) for name in (ENCODE, *SETUP_STEPS)]
         chunk = [self.step(name, resource, counts) for name, resource in CHUNK_STEPS.items()]
-        chunks = [list(chunk) for _ in range(shape.chunks)]
-        last, end = chunks[-1][-1], self.step(ASSEMBLE, Resource.CLIENT, whole)
-        chunks[-1][-1] = msgspec.structs.replace(last, client=last.client + end.client, server=last.server + end.server)
-        return setup, chunks
+        last, end = chunk[-1], self.step(ASSEMBLE, Resource.CLIENT, counts)
+        ended = msgspec.structs.replace(last, client=last.client + end.client, server=last.server + end.server)
+        return setup, [chunk] * (shape.chunks - 1) + [[*chunk[:-1], ended]]
 
 
 def _power_of_two(dim: int) -> int:

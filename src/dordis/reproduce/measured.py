@@ -3,7 +3,7 @@
 CPU seconds of the thread, the best of several: other work on the machine hardly shows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -12,14 +12,14 @@ from time import thread_time
 import numpy as np
 from scipy.optimize import nnls
 
-from dordis.drive import begin, resume
+from dordis.drive import advance
 from dordis.kernels.ring import Vector
 from dordis.pipeline.stages import name
 from dordis.privacy import skellam
 from dordis.privacy.encoding import SEED_BYTES, Grid, chunk_ends
 from dordis.privacy.mechanism import DSkellam
 from dordis.privacy.xnoise import Scheme
-from dordis.protocol import ClientId, Message
+from dordis.protocol import ClientId, Message, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.delivery import DeliveryClient
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
@@ -27,28 +27,11 @@ from dordis.protocols.parameters import RUN_BYTES, Parameters
 from dordis.protocols.round import REPLIES, RoundClient, RoundServer
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput
-from dordis.reproduce.costs import (
-    ASSEMBLE,
-    BITS,
-    CLIENT,
-    ENCODE,
-    REPLY,
-    REQUEST,
-    SERVER,
-    VARIANCE,
-    Costs,
-    Law,
-    Shape,
-    whole_vector,
-)
-from dordis.reproduce.metered import MeteredExchange
-from dordis.simulation.exchange import Lost
+from dordis.reproduce.costs import ASSEMBLE, BITS, CLIENT, ENCODE, REPLY, REQUEST, SERVER, VARIANCE, Costs, Law, Shape
+from dordis.simulation.exchange import LocalExchange
 
 BLOCK = 4096
 REPEATS = 2
-
-Observed = dict[tuple[str, str], float]
-"""What a round was seen to cost, by step and by what is counted."""
 
 TERMS: Mapping[tuple[str, str], Sequence[str]] = {
     ("advertise_keys", CLIENT): ("one", "clients", "chunks", "shares"),
@@ -85,16 +68,16 @@ TERMS: Mapping[tuple[str, str], Sequence[str]] = {
     ("store", SERVER): ("one", "clients"),
     ("store", REQUEST): ("one",),
     ("store", REPLY): ("one",),
-    (ENCODE, CLIENT): ("one", "dim", "far"),
-    (ASSEMBLE, CLIENT): ("one", "dim", "far"),
-    (ASSEMBLE, SERVER): ("one", "dim", "far"),
+    (ENCODE, CLIENT): ("one", "vector", "vector far"),
+    (ASSEMBLE, CLIENT): ("one", "vector", "vector far"),
+    (ASSEMBLE, SERVER): ("one", "vector", "vector far"),
 }
 """What each cost is linear in."""
 
 
 @dataclass(frozen=True)
-class Proxy:
-    """A small round of real parties, of which the last ones drop out before they upload."""
+class SmallRound:
+    """A round of real parties with 2^log_dim coordinates, of which the last clients drop out before they upload."""
 
     clients: int
     log_dim: int
@@ -136,14 +119,14 @@ class Proxy:
         peers = self.degree or self.clients - 1
         return Shape.of(p.plans[0], peers, self.dropped, self.chunks, p.dim // self.chunks)
 
-    def cast(self, private: DistributedDP, vector: Vector) -> tuple[RoundServer, dict[ClientId, RoundClient]]:
+    def parties(self, private: DistributedDP, vector: Vector) -> tuple[RoundServer, dict[ClientId, RoundClient]]:
         """Return the server of a new round, and its clients, who all have the same input."""
         clients = {u: RoundClient(SecAggClient(u, vector), DeliveryClient(private)) for u in self.parameters.clients}
         return RoundServer(SecAggServer(self.parameters), private), clients
 
     @property
     def lost(self) -> frozenset[ClientId]:
-        """Return who drops out."""
+        """Return the clients that drop out."""
         return frozenset(self.parameters.clients[self.clients - self.dropped :])
 
     def is_lost(self, u: ClientId, request: Message) -> bool:
@@ -151,78 +134,70 @@ class Proxy:
         return u in self.lost and isinstance(request, CollectInput)
 
 
-PROXIES = (
-    Proxy(6, 22, 1, 1),
-    Proxy(8, 21, 1, 0, Scheme.ORIG),
-    Proxy(8, 20, 1, 2, Scheme.EXACT),
-    Proxy(8, 20, 2, 0, Scheme.ORIG),
-    Proxy(16, 19, 1, 4),
-    Proxy(16, 19, 2, 0, Scheme.ORIG),
-    Proxy(32, 18, 1, 6),
-    Proxy(32, 16, 4, 0),
-    Proxy(48, 14, 2, 6, Scheme.EXACT),
-    Proxy(48, 14, 4, 0, Scheme.ORIG),
-    Proxy(64, 14, 2, 6, degree=24),
-    Proxy(100, 14, 1, 10),
+SMALL_ROUNDS = (
+    SmallRound(6, 22, 1, 1),
+    SmallRound(8, 21, 1, 0, Scheme.ORIG),
+    SmallRound(8, 20, 1, 2, Scheme.EXACT),
+    SmallRound(8, 20, 2, 0, Scheme.ORIG),
+    SmallRound(16, 19, 1, 4),
+    SmallRound(16, 19, 2, 0, Scheme.ORIG),
+    SmallRound(32, 18, 1, 6),
+    SmallRound(32, 16, 4, 0),
+    SmallRound(48, 14, 2, 6, Scheme.EXACT),
+    SmallRound(48, 14, 4, 0, Scheme.ORIG),
+    SmallRound(64, 14, 2, 6, degree=24),
+    SmallRound(100, 14, 1, 10),
 )
 
 
-def observe(proxy: Proxy) -> Observed:
-    """Run a round, one step after the other; a step of several chunks counts with the median of them."""
-    private = DistributedDP(proxy.parameters, proxy.mechanism)
-    update = np.full(1 << proxy.log_dim, 2.0 ** (-proxy.log_dim / 2), np.float32)
+def observe(small: SmallRound) -> dict[tuple[str, str], float]:
+    """Run a round, one step after the other; return its costs by step and by what is counted.
+
+    A step of several chunks counts with the median over the chunks.
+    """
+    private = DistributedDP(small.parameters, small.mechanism)
+    update = np.full(1 << small.log_dim, 2.0 ** (-small.log_dim / 2), np.float32)
     start = thread_time()
     vector = private.encode(update)
-    found = {(ENCODE, CLIENT): [thread_time() - start]}
-    server, parties = proxy.cast(private, vector)
-    for step, cost in _played(server, parties, proxy.is_lost):
-        for which, amount in cost.items():
-            found.setdefault((step, which), []).append(amount)
+    amounts = {(ENCODE, CLIENT): [thread_time() - start]}
+    server, clients = small.parties(private, vector)
+    for step in server.workflow:
+        for which, amount in _cost(step, LocalExchange(clients, REPLIES, small.is_lost, ahead=True)).items():
+            amounts.setdefault((name(step), which), []).append(amount)
     start = thread_time()
     server.aggregate()
     between = thread_time()
-    assert parties[proxy.parameters.clients[0]].aggregate is not None  # noqa: S101  it is made when it is asked for
-    found[ASSEMBLE, SERVER], found[ASSEMBLE, CLIENT] = [between - start], [thread_time() - between]
-    return {key: median(amounts) for key, amounts in found.items()}
+    assert clients[small.parameters.clients[0]].aggregate is not None  # noqa: S101  it is made when it is asked for
+    amounts[ASSEMBLE, SERVER], amounts[ASSEMBLE, CLIENT] = [between - start], [thread_time() - between]
+    return {key: median(values) for key, values in amounts.items()}
 
 
-def _played(
-    server: RoundServer, parties: Mapping[ClientId, RoundClient], lost: Lost
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Run the steps; say what each has cost the server, and a client in the middle."""
-    for step in server.workflow:
-        exchange = MeteredExchange(parties, REPLIES, lost)
-        start = thread_time()
-        flow = step.run()
-        requests = begin(flow)
-        while flow is not None and requests is not None:
-            requests = resume(flow, exchange(requests))
-        cost = {SERVER: thread_time() - start - exchange.seconds}
-        if exchange.answered:
-            cost |= {
-                CLIENT: median(each.seconds for each in exchange.answered),
-                REQUEST: float(max(each.request for each in exchange.answered)),
-                REPLY: float(max(each.reply for each in exchange.answered)),
-            }
-        yield name(step), cost
+def _cost(step: Step, exchange: LocalExchange) -> dict[str, float]:
+    """Run a step; return what it cost the server, and a client in the middle."""
+    start = thread_time()
+    advance([step], exchange)
+    cost = {SERVER: thread_time() - start - sum(exchange.seconds.values())}
+    if exchange.errors:
+        raise exchange.errors[0][1]
+    if exchange.seconds:
+        cost |= {
+            CLIENT: median(exchange.seconds.values()),
+            REQUEST: max(exchange.received.values()),
+            REPLY: max(exchange.sent.values()),
+        }
+    return cost
 
 
-def measure(proxies: Sequence[Proxy] = PROXIES, repeats: int = REPEATS) -> Costs:
-    """Run every proxy several times, keep the best of each cost, and fit the laws; takes half a minute."""
-    observe(proxies[0])  # compiles kernels, builds tables
-    turns = [[observe(proxy) for proxy in proxies] for _ in range(repeats)]
+def measure(rounds: Sequence[SmallRound] = SMALL_ROUNDS, repeats: int = REPEATS) -> Costs:
+    """Run every round several times, keep the best of each cost, and fit the laws; takes half a minute."""
+    observe(rounds[0])  # compiles kernels, builds tables
+    turns = [[observe(small) for small in rounds] for _ in range(repeats)]
     best = [{key: min(run[key] for run in runs) for key in runs[0]} for runs in zip(*turns, strict=True)]
-    seen = [(proxy.shape().counts(), amounts) for proxy, amounts in zip(proxies, best, strict=True)]
+    counts = [small.shape().counts() for small in rounds]
     laws: dict[str, dict[str, Law]] = {}
     for (step, which), terms in TERMS.items():
-        rows = [(_whole(step, counts), amounts[step, which]) for counts, amounts in seen]
-        laws.setdefault(step, {})[which] = fit(terms, [row for row, _ in rows], [amount for _, amount in rows])
+        laws.setdefault(step, {})[which] = fit(terms, counts, [amounts[step, which] for amounts in best])
     return Costs("measured", laws)
-
-
-def _whole(step: str, counts: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the counts of a step: those that treat the whole vector count all of it."""
-    return whole_vector(counts["dim"] * counts["chunks"]) if step in (ENCODE, ASSEMBLE) else counts
 
 
 def fit(terms: Sequence[str], rows: Sequence[Mapping[str, float]], amounts: Sequence[float]) -> Law:
@@ -234,5 +209,5 @@ def fit(terms: Sequence[str], rows: Sequence[Mapping[str, float]], amounts: Sequ
     matrix = np.array([[row[term] for term in terms] for row in rows], dtype=np.float64)
     scale = np.maximum(matrix.max(axis=0), np.finfo(np.float64).tiny)
     target = np.maximum(np.array(amounts, dtype=np.float64), np.finfo(np.float64).tiny)
-    found, _ = nnls(matrix / scale / target[:, None], np.ones(len(target)))
-    return {term: float(f"{value:.12g}") for term, value in zip(terms, found / scale, strict=True) if value > 0}
+    coefficients, _ = nnls(matrix / scale / target[:, None], np.ones(len(target)))
+    return {term: float(f"{value:.12g}") for term, value in zip(terms, coefficients / scale, strict=True) if value > 0}

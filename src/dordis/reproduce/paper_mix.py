@@ -31,30 +31,6 @@ CHUNK = 15.0
 SHARE = 1.5e-3
 """Seconds a share for rebuilding secrets, 15 s for 100 clients; chosen for the CNN, which gains nothing."""
 
-PAPER = Costs(
-    "paper",
-    {
-        "prepare_inputs": {CLIENT: {"dim": ENCODE, "masks*dim": MASK, "noise*dim": NOISE}},
-        "collect_inputs": {REPLY: {"dim": BYTES}},
-        "unmask": {
-            SERVER: {
-                "one": CHUNK,
-                "rebuilt": SHARE,
-                "uploads*dim": UPLOAD,
-                "lifted*dim": MASK / SERVER_PROCESSES,
-            }
-        },
-        "remove_noise": {SERVER: {"due*dim": NOISE / NOISE_PROCESSES}},
-        "decode": {SERVER: {"dim": DECODE}},
-        "dispatch": {REQUEST: {"dim": BYTES}},
-        "store": {CLIENT: {"dim": STORE}},
-    },
-    padded=True,
-    tolerated=0.5,
-    degrees={16: 13, 100: 60},
-)
-"""T = n / 2 and the degrees are those of the configurations that the paper published."""
-
 OVERLAP_UPLOAD, OVERLAP_DECODE = 0.2e-6, 8.0e-6
 """Seconds a coordinate at the server, of each upload and of the sum: the other end of what idle shares at one number of
 clients leave open.  With more work on the sum and less on uploads, servers of many clients wait more for clients."""
@@ -62,21 +38,27 @@ OVERLAP_CHUNK, OVERLAP_SHARE = 6.0, 1.0e-3
 """Seconds a chunk and a share, smaller: nothing else has to make up for what padding saves."""
 
 
-def _overlap() -> Costs:
-    """Return the paper's costs with another division of the server's work, and a vector that is padded as a whole."""
-    laws = {step: {which: dict(law) for which, law in each.items()} for step, each in PAPER.laws.items()}
-    laws["unmask"][SERVER] |= {
-        "one": OVERLAP_CHUNK,
-        "rebuilt": OVERLAP_SHARE,
-        "uploads*dim": OVERLAP_UPLOAD,
+def _mix(name: str, chunk: float, share: float, upload: float, decode: float) -> Costs:
+    """Return a mix with this work of the server; T = n / 2 and the degrees are those that the paper published."""
+    unmask = {"one": chunk, "rebuilt": share, "uploads*dim": upload, "lifted*dim": MASK / SERVER_PROCESSES}
+    laws = {
+        "prepare_inputs": {CLIENT: {"dim": ENCODE, "masks*dim": MASK, "noise*dim": NOISE}},
+        "collect_inputs": {REPLY: {"dim": BYTES}},
+        "unmask": {SERVER: unmask},
+        "remove_noise": {SERVER: {"due*dim": NOISE / NOISE_PROCESSES}},
+        "decode": {SERVER: {"dim": decode}},
+        "dispatch": {REQUEST: {"dim": BYTES}},
+        "store": {CLIENT: {"dim": STORE}},
     }
-    laws["decode"][SERVER] = {"dim": OVERLAP_DECODE}
-    return msgspec.structs.replace(PAPER, name="overlap", laws=laws, padded=False, whole=True)
+    return Costs(name, laws, tolerated=0.5, degrees={16: 13, 100: 60})
 
 
-OVERLAP = _overlap()
+UNPADDED = _mix("paper, not padded", CHUNK, SHARE, UPLOAD, DECODE)
+"""The paper's costs without the padding, which is most of what larger models gain: 20M coordinates are padded to 34M
+as one chunk, but to 21M as five."""
+PAPER = msgspec.structs.replace(UNPADDED, name="paper", padded=True)
+"""The paper's cost mix."""
+OVERLAP = msgspec.structs.replace(
+    _mix("overlap", OVERLAP_CHUNK, OVERLAP_SHARE, OVERLAP_UPLOAD, OVERLAP_DECODE), whole=True
+)
 """A cost mix with the idle shares that the paper reports in which chunks save no padding: all gain is from overlap."""
-
-UNPADDED = msgspec.structs.replace(PAPER, name="paper, not padded", padded=False)
-"""The same without the padding, which is most of what larger models gain: 20M coordinates are padded to 34M as one
-chunk, but to 21M as five."""

@@ -1,10 +1,12 @@
 """How long rounds take, plain and in a pipeline, for any costs: the paper's round-time figure (section 6.3 and 6.4)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from itertools import groupby, product
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -13,68 +15,74 @@ from dordis.pipeline.planner import MOST_CHUNKS, plan
 from dordis.privacy.planning import default_threshold
 from dordis.privacy.skellam import block_size, padded_length
 from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
-from dordis.protocol import ClientId, Resource
+from dordis.protocol import ClientId
 from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import SEMI_HONEST
-from dordis.reproduce.costs import VARIANCE, Costs, Shape
-from dordis.simulation.clock import WORKERS, Cost, Device, heterogeneous, simulate
+from dordis.reproduce.costs import CHUNK_STEPS, VARIANCE, Costs, Shape
+from dordis.reproduce.modelled import Devices, simulate, work
+from dordis.simulation.clock import WORKERS, heterogeneous
 
 SEED = 1
 RATES = tuple(Fraction(tenths, 10) for tenths in range(4))
 SCHEMES = (Scheme.ORIG, Scheme.SINGLE, Scheme.EXACT)
-
-Devices = Mapping[ClientId, Device]
+SIZES = (16, 32, 64, 100)
+"""Clients of a round as its size grows."""
 
 
 @dataclass(frozen=True)
-class Task:
+class Workload:
     """A model and the clients of a round; `other` is the seconds of a round outside of aggregation, mostly training.
 
     The paper's figure gives no numbers in its text.  ResNet-18 over CIFAR-10 spends 89 to 93 % of a plain round on
     aggregation, VGG-19 93 to 95 %: with 9 % and 6 % that is 41 s and 55 s under its cost mix.  FEMNIST gets 41 s, too.
     """
 
-    name: str
+    model: str
     dim: int
     clients: int
     other: float
 
 
-CNN = Task("CNN 1M", 1_018_174, 100, 41.0)
-RESNET = Task("ResNet-18 11M", 11_183_562, 100, 41.0)
-RESNET_16 = Task("ResNet-18 11M", 11_183_562, 16, 41.0)
-VGG = Task("VGG-19 20M", 20_040_522, 16, 55.0)
-TASKS = (CNN, RESNET, RESNET_16, VGG)
+CNN = Workload("CNN 1M", 1_018_174, 100, 41.0)
+RESNET = Workload("ResNet-18 11M", 11_183_562, 100, 41.0)
+RESNET_16 = replace(RESNET, clients=16)
+VGG = Workload("VGG-19 20M", 20_040_522, 16, 55.0)
+WORKLOADS = (CNN, RESNET, RESNET_16, VGG)
 
 
 @dataclass(frozen=True)
 class Configuration:
     """One group of bars of the figure."""
 
-    task: Task
+    workload: Workload
     scheme: Scheme = Scheme.SINGLE
     rate: Fraction = Fraction(1, 10)
     plus: bool = False
     """Whether the graph is that of SecAgg+."""
 
     @property
+    def graph(self) -> str:
+        """Return the name of the protocol on this graph."""
+        return "SecAgg+" if self.plus else "SecAgg"
+
+    @property
     def dropped(self) -> int:
         """Return how many clients are lost before they upload."""
-        return int(self.rate * self.task.clients)
+        return int(self.rate * self.workload.clients)
 
     def shape(self, costs: Costs, m: int) -> Shape:
         """Return what the costs of m chunks depend on."""
-        n = self.task.clients
+        n, dim = self.workload.clients, self.workload.dim
         tolerance = int(costs.tolerated * n) or default_tolerance(n, default_threshold(n, 1))
         variance = VARIANCE if self.scheme is not Scheme.NONE else Fraction(0)
         noise = NoisePlan(self.scheme, n, tolerance, 1, variance)
-        dim = self.task.dim if costs.padded else padded_length(self.task.dim, block_size(self.task.dim))
+        length = dim if costs.padded else padded_length(dim, block_size(dim))
         peers = costs.degrees.get(n) or degree(n, tolerance) if self.plus else n - 1
-        return Shape.of(noise, peers, self.dropped, m, costs.chunk_dim(dim, m))
+        return Shape.of(noise, peers, self.dropped, m, costs.chunk_dim(length, m))
 
     def devices(self) -> Devices:
-        """Return the survivors' devices: the slowest are among them, whoever drops out."""
-        return heterogeneous(map(ClientId, range(self.task.clients - self.dropped)), SEED, workers=WORKERS)
+        """Return the devices of the survivors: the slowest are among them, whoever drops out."""
+        return heterogeneous(map(ClientId, range(self.workload.clients - self.dropped)), SEED, workers=WORKERS)
 
 
 @cache
@@ -113,11 +121,6 @@ class RoundTime(msgspec.Struct, frozen=True):
         return (self.plain + self.other) / (self.pipelined + self.other)
 
     @property
-    def pipelined_share(self) -> float:
-        """Return the share of a pipelined round that is aggregation."""
-        return self.pipelined / (self.pipelined + self.other)
-
-    @property
     def over_bound(self) -> float:
         """Return how far aggregation in a pipeline is from the bound."""
         return self.pipelined / self.bound
@@ -127,11 +130,15 @@ class RoundTime(msgspec.Struct, frozen=True):
         """Return the share of a plain round that is aggregation."""
         return self.plain / (self.plain + self.other)
 
+    @property
+    def pipelined_share(self) -> float:
+        """Return the share of a pipelined round that is aggregation."""
+        return self.pipelined / (self.pipelined + self.other)
+
     def fields(self) -> dict[str, object]:
         """Return all of it as JSON."""
-        whole: dict[str, object] = msgspec.to_builtins(self)
-        names = ("speedup", "over_bound", "share", "pipelined_share")
-        return whole | {name: getattr(self, name) for name in names}
+        derived = ("speedup", "over_bound", "share", "pipelined_share")
+        return msgspec.structs.asdict(self) | {name: getattr(self, name) for name in derived}
 
 
 def timelines(configuration: Configuration, costs: Costs) -> tuple[Timeline, Timeline]:
@@ -142,79 +149,54 @@ def timelines(configuration: Configuration, costs: Costs) -> tuple[Timeline, Tim
     return plain, pipelined
 
 
+def chunks(configuration: Configuration, costs: Costs, devices: Devices) -> int:
+    """Let the planner choose the number of chunks from what every stage would take."""
+    steps = {m: costs.steps(configuration.shape(costs, m)) for m in range(1, MOST_CHUNKS + 1)}
+
+    def stage_seconds(m: int) -> Sequence[float]:
+        stages = groupby(steps[m][1][0], lambda cost: cost.resource)
+        return [sum(cost.seconds(devices) for cost in stage) for _, stage in stages]
+
+    def setup_seconds(m: int) -> float:
+        return sum(cost.seconds(devices) for cost in steps[m][0])
+
+    return plan([resource for resource, _ in groupby(CHUNK_STEPS.values())], stage_seconds, setup_seconds).chunks
+
+
 def round_time(configuration: Configuration, costs: Costs) -> RoundTime:
     """Run a round both ways, and say what came of it."""
     plain, pipelined = timelines(configuration, costs)
-    m, task, devices = len(pipelined.stage_seconds[0]), configuration.task, configuration.devices()
-    once, often = (work(*costs.steps(configuration.shape(costs, count)), devices) for count in (1, m))
-    least = min(once, often, key=lambda each: max(each.values()))
+    m, workload = len(pipelined.stage_seconds[0]), configuration.workload
+    shapes = [configuration.shape(costs, count) for count in (1, m)]
+    seconds = [work(*costs.steps(shape), configuration.devices()) for shape in shapes]
+    least = min(seconds, key=lambda works: max(works.values()))
+    plain_busy, pipelined_busy = (
+        {resource.value: value / (timeline.completion + workload.other) for resource, value in works.items()}
+        for works, timeline in zip(seconds, (plain, pipelined), strict=True)
+    )
     return RoundTime(
         costs=costs.name,
-        model=task.name,
-        clients=task.clients,
-        graph="SecAgg+" if configuration.plus else "SecAgg",
-        degree=configuration.shape(costs, m).peers,
+        model=workload.model,
+        clients=workload.clients,
+        graph=configuration.graph,
+        degree=shapes[0].peers,
         scheme=configuration.scheme.value,
         dropout=float(configuration.rate),
-        other=task.other,
+        other=workload.other,
         plain=plain.completion,
         pipelined=pipelined.completion,
         chunks=m,
         bound=max(least.values()),
         bottleneck=max(least, key=lambda resource: least[resource]).value,
-        plain_busy=busy(once, plain.completion + task.other),
-        pipelined_busy=busy(often, pipelined.completion + task.other),
+        plain_busy=plain_busy,
+        pipelined_busy=pipelined_busy,
     )
-
-
-def chunks(configuration: Configuration, costs: Costs, devices: Devices) -> int:
-    """Let the planner choose the number of chunks from what every stage would take."""
-    steps = {m: costs.steps(configuration.shape(costs, m)) for m in range(1, MOST_CHUNKS + 1)}
-    groups = [list(group) for _, group in groupby(steps[1][1][0], lambda cost: cost.resource)]
-    resources = [group[0].resource for group in groups]
-
-    def stage_seconds(m: int) -> Sequence[float]:
-        chunk = iter(steps[m][1][0])
-        return [sum(seconds(next(chunk), devices) for _ in group) for group in groups]
-
-    def setup_seconds(m: int) -> float:
-        return sum(seconds(cost, devices) for cost in steps[m][0])
-
-    return plan(resources, stage_seconds, setup_seconds).chunks
-
-
-def seconds(cost: Cost, devices: Devices) -> float:
-    """Return what a step takes if nothing else is going on: until the last reply, and the server's work on them."""
-    asked = (
-        8 * (cost.request + cost.reply) / device.bandwidth + cost.client * device.slowness
-        for device in devices.values()
-    )
-    return max(asked) + cost.server
-
-
-def work(setup: Sequence[Cost], parts: Iterable[Sequence[Cost]], devices: Devices) -> dict[Resource, float]:
-    """Return what each resource has to do in a round: the slowest client and the slowest link, and the server."""
-    steps = [*setup, *(cost for part in parts for cost in part)]
-    slowest, narrowest = (
-        max(device.slowness for device in devices.values()),
-        min(device.bandwidth for device in devices.values()),
-    )
-    return {
-        Resource.CLIENT: slowest * sum(cost.client for cost in steps),
-        Resource.NETWORK: 8 * sum(cost.request + cost.reply for cost in steps) / narrowest,
-        Resource.SERVER: sum(cost.server for cost in steps),
-    }
-
-
-def busy(seconds: Mapping[Resource, float], completion: float) -> dict[str, float]:
-    """Return the share of a round in which each resource has something to do; the rest it is idle."""
-    return {resource.value: each / completion for resource, each in seconds.items()}
 
 
 def configurations() -> Iterator[Configuration]:
     """Return all of the figure."""
-    for task, plus, rate, scheme in product(TASKS, (False, True), RATES, SCHEMES):
-        yield Configuration(task, scheme, rate, plus)
+    for workload, plus, rate, scheme in product(WORKLOADS, (False, True), RATES, SCHEMES):
+        yield Configuration(workload, scheme, rate, plus)
 
 
 def figure(costs: Costs, shown: Iterable[Configuration] | None = None) -> list[RoundTime]:
@@ -222,27 +204,18 @@ def figure(costs: Costs, shown: Iterable[Configuration] | None = None) -> list[R
     return [round_time(configuration, costs) for configuration in (shown or configurations())]
 
 
-def added(rounds: Sequence[RoundTime], scheme: Scheme, *, pipelined: bool) -> dict[tuple[str, int, str, float], float]:
-    """Return what a scheme adds to aggregation over `orig`, as a share of it, by configuration."""
-
-    def took(each: RoundTime) -> float:
-        return each.pipelined if pipelined else each.plain
-
-    keys = {(each.model, each.clients, each.graph, each.dropout, each.scheme): took(each) for each in rounds}
-    return {
-        (model, n, graph, rate): value / keys[model, n, graph, rate, Scheme.ORIG.value] - 1
-        for (model, n, graph, rate, name), value in keys.items()
-        if name == scheme.value
-    }
-
-
-SIZES = (16, 32, 64, 100)
-"""Clients of a round as its size grows."""
-
-
 def shares(costs: Costs) -> list[RoundTime]:
     """Run rounds of more and more clients, without and with noise: how much of a round is aggregation?"""
     return [
-        round_time(Configuration(replace(RESNET, clients=n), scheme, Fraction(1, 10), plus), costs)
+        round_time(Configuration(replace(RESNET, clients=n), scheme, plus=plus), costs)
         for plus, n, scheme in product((False, True), SIZES, (Scheme.NONE, *SCHEMES))
     ]
+
+
+def grouped(rounds: Iterable[RoundTime], *names: str) -> dict[Any, list[RoundTime]]:
+    """Group rounds by some of their fields, in the order in which these come."""
+    key: Callable[[RoundTime], Hashable] = attrgetter(*names)
+    groups: dict[Any, list[RoundTime]] = {}
+    for round_ in rounds:
+        groups.setdefault(key(round_), []).append(round_)
+    return groups

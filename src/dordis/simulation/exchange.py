@@ -1,7 +1,8 @@
 """An exchange in memory: every message goes through the codec, and any of them can be lost on cue."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from time import thread_time
 from typing import Protocol
 
 from dordis import wire
@@ -28,7 +29,8 @@ class LocalExchange:
     """Deliver requests to clients in this process, one after the other, as their replies are asked for.
 
     `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
-    what it raised.  `sent` and `received` count the bytes of each client's replies and requests.
+    what it raised.  `sent` and `received` count the bytes of each client's replies and requests, `seconds` the CPU time
+    of its answers: a client pays for decoding requests and encoding replies, the server for the rest of the codec.
 
     Requests to work ahead are delivered only if `ahead` says so: all clients would then hold what they made, at once.
     """
@@ -48,6 +50,7 @@ class LocalExchange:
         self.errors: list[tuple[ClientId, DordisError]] = []
         self.sent: Counter[ClientId] = Counter()
         self.received: Counter[ClientId] = Counter()
+        self.seconds: defaultdict[ClientId, float] = defaultdict(float)
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         """Deliver the requests; yield the replies one by one."""
@@ -63,11 +66,14 @@ class LocalExchange:
 
     def _deliver(self, u: ClientId, request: Message, data: bytes) -> Message | None:
         self.received[u] += len(data)
+        start = thread_time()
         try:
             answer = wire.encode(self._clients[u].handle(wire.decode(data, type(request))))
         except DordisError as error:
             self.errors.append((u, error))
             return None
+        finally:
+            self.seconds[u] += thread_time() - start
         self.sent[u] += len(answer)
         if self._lost_reply(u, request):
             return None
