@@ -36,12 +36,12 @@ def modelled_over_real(repeats: int = 5) -> dict[int, float]:
 
 
 def _ratio(costs: Costs, small: SmallRound, repeats: int) -> float:
-    survivors = [u for u in small.parameters.clients if u not in small.lost]
+    clients, survivors = small.parameters.clients, small.parameters.clients[: small.clients - small.dropped]
     fast = {
         u: msgspec.structs.replace(device, bandwidth=INSTANT)
         for u, device in heterogeneous(survivors, 1, workers=WORKERS).items()
     }
-    everyone = fast | {u: Device(INSTANT, slowness=0.01, workers=WORKERS) for u in small.lost}
+    everyone = {u: Device(INSTANT, slowness=0.01, workers=WORKERS) for u in clients} | fast
     modelled = simulate(*costs.steps(small.shape()), fast).completion
     return modelled / min(_really(small, everyone) for _ in range(repeats))
 

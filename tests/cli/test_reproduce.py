@@ -55,7 +55,7 @@ def test_rounds_and_overhead_print_tables_or_json_and_draw_charts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     few = [shown for shown in configurations() if not shown.plus and shown.rate * 10 == 1]
-    monkeypatch.setattr(round_times, "configurations", lambda: iter(few))
+    monkeypatch.setattr(round_times, "configurations", lambda: few)
     monkeypatch.setattr(round_times, "SIZES", (16, 32))
     monkeypatch.setattr("dordis.reproduce.claims.RATES", round_times.RATES[1:2])
     costs, charts = tmp_path / "costs.json", tmp_path / "all" / "charts"

@@ -55,7 +55,8 @@ def test_the_data_has_every_size_rate_and_number_of_clients():
 
 def test_the_table_and_the_chart_have_the_papers_figures_beside_ours(monkeypatch):
     ours = {f"{scheme}{case}": 0.5 for scheme in ("single", "exact") for case in ("", "_up", "_worst", "_worst_up")}
-    rows = [Row(Fraction(d, 10), 300, additional(300, 30 * d) / MEBI, ours) for d in range(4)]
+    rates = [Fraction(d, 10) for d in range(4)]
+    rows = [Row(r, 300, PAPER_XNOISE[r, 300], additional(300, int(r * 300)) / MEBI, ours) for r in rates]
     monkeypatch.setattr(experiment, "rows", lambda clients, tell: rows)
     shown = experiment.network([300])
     rebasing, xnoise = ([list(column.cells) for column in table.columns] for table in shown.tables)

@@ -31,7 +31,7 @@ def test_round_times_are_those_of_the_code(name):
     measured = msgspec.json.decode((RESULTS / "rounds" / "costs.json").read_bytes(), type=Costs)
     mix = {"paper": PAPER, "overlap": OVERLAP, "measured": measured}[name]
     assert results["costs"][name] == msgspec.to_builtins(mix, str_keys=True)
-    computed = figure(mix, [Configuration(RESNET)])[0].fields()
+    computed = msgspec.to_builtins(figure(mix, [Configuration(RESNET)])[0])
     (recorded,) = (row for row in results["rounds"] if all(row[key] == computed[key] for key in KEY))
     for key, value in computed.items():
         assert recorded[key] == (pytest.approx(value) if isinstance(value, float | dict) else value)

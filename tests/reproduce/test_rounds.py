@@ -16,7 +16,7 @@ MEASURED = msgspec.structs.replace(PAPER, name="measured", padded=False)
 def few(monkeypatch):
     """Show one rate on the complete graph, and two sizes."""
     shown = [shown for shown in configurations() if not shown.plus and shown.rate * 10 == 1]
-    monkeypatch.setattr(round_times, "configurations", lambda: iter(shown))
+    monkeypatch.setattr(round_times, "configurations", lambda: shown)
     monkeypatch.setattr(round_times, "SIZES", (16, 32))
     monkeypatch.setattr("dordis.reproduce.claims.RATES", round_times.RATES[1:2])
 

@@ -1,7 +1,6 @@
 """Look at this machine: versions, optional parts, whether the kernels work and how fast they are, what is missing."""
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -23,7 +22,6 @@ from dordis.crypto import agreement, prg, signature
 from dordis.privacy.noise import add_noise, noise
 
 NEEDED = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting", "typer", "rich", "tomli-w")
-EXTRAS = {"torch": "train torch models"}
 COORDINATES = 1 << 20
 REPEATS = 5
 KNOWN = [-8, -4, 12, -2]
@@ -64,21 +62,18 @@ def system() -> list[Finding]:
 
 def packages() -> list[Finding]:
     """Look for what is needed, and for what is optional."""
-    found = [Finding(name, version or "missing: install dordis again", bool(version)) for name, version in _versions()]
-    for module, purpose in EXTRAS.items():
-        present = importlib.util.find_spec(module) is not None
-        found.append(Finding(f"{module} (optional)", importlib.metadata.version(module) if present else purpose))
-    return found
+    needed = {name: _version(name) for name in NEEDED}
+    findings = [
+        Finding(name, version or "missing: install dordis again", bool(version)) for name, version in needed.items()
+    ]
+    return [*findings, Finding("torch (optional)", _version("torch") or "train torch models")]
 
 
-def _versions() -> list[tuple[str, str | None]]:
-    versions: list[tuple[str, str | None]] = []
-    for name in NEEDED:
-        try:
-            versions.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            versions.append((name, None))
-    return versions
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def kernels() -> list[Finding]:

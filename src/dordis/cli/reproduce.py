@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from dordis.report.charts import Chart
-    from dordis.reproduce.experiment import Experiment
+    from dordis.reproduce import Experiment
 
 app = typer.Typer(help="Reproduce figures of the paper.", rich_markup_mode=None)
 
@@ -50,8 +50,7 @@ def network(
     from dordis.reproduce import network
 
     with Console(stderr=True).status("counting bytes") as status:
-        tell = lambda what: status.update(f"counting the bytes of {what}")  # noqa: E731
-        experiment = network.network(clients or network.CLIENTS, tell)
+        experiment = network.network(clients or network.CLIENTS, lambda what: status.update(f"counting bytes: {what}"))
     if figure is not None:
         ((_, chart),) = experiment.charts
         _draw(chart, figure)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from dordis.errors import InputError
 from dordis.federation.records import replace
-from dordis.report import figures, svg, tables
+from dordis.report import svg, tables
 from dordis.report.facts import gather
+from dordis.report.figures import figures
 from dordis.report.page import GENERATOR, page
 
 REPORT, FIGURES = "report.html", "figures"
@@ -24,14 +25,14 @@ def write(runs: Sequence[Path], output: Path | None = None, *, with_figures: boo
     all_facts = gather(runs)
     target = (output or (runs[0] if len(runs) == 1 else Path())) / REPORT
     check_own(target)
-    drawn = figures.figures(all_facts[0]) if len(all_facts) == 1 else figures.comparison(all_facts)
     files = {target: page(all_facts).encode()}
     if with_figures:
         beside = target.parent / FIGURES
         files[beside / "rounds.csv"] = tables.rounds_csv(all_facts).encode()
         files[beside / "metrics.csv"] = tables.metrics_csv(all_facts).encode()
-        shown = [figure for figure in drawn if not figure.chart.is_empty]
-        files |= {beside / f"{figure.name}.svg": svg.document(figure.chart).encode() for figure in shown}
+        for name, chart in figures(all_facts).items():
+            if not chart.is_empty:
+                files[beside / f"{name}.svg"] = svg.document(chart).encode()
     for path, data in files.items():
         _write(path, data)
     return target
@@ -41,12 +42,12 @@ def check_own(path: Path) -> None:
     """What is replaced is a report, not somebody's page."""
     try:
         with path.open("rb") as file:
-            found = GENERATOR in file.read(_HEAD)
+            is_report = GENERATOR in file.read(_HEAD)
     except FileNotFoundError:
         return
     except OSError as error:
         raise InputError(f"cannot write the report {path}: {error.strerror}") from None
-    if not found:
+    if not is_report:
         raise InputError(f"{path} is not a report of dordis and is left alone: choose another directory with --output")
 
 

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dordis.report.facts import Facts, Trust, gone
-from dordis.report.figures import each, spaced
+from dordis.report.figures import per_client, spaced
 from dordis.report.numbers import duration, number, percent, size, span
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text, each headed by its first cell."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-def settings(facts: Facts) -> Table:
+def settings(facts: Facts) -> TextTable:
     """Return what was fixed before the first round."""
     manifest, plan = facts.run.manifest, facts.run.manifest.plan
     rows = {
@@ -45,10 +45,10 @@ def settings(facts: Facts) -> Table:
         "dropouts tolerated, T": str(plan.tolerance),
         "colluders tolerated, T_C": str(plan.colluders),
     }
-    return Table(("", ""), tuple(rows.items()))
+    return TextTable(("", ""), tuple(rows.items()))
 
 
-def rounds(facts: Facts) -> Table:
+def rounds(facts: Facts) -> TextTable:
     """Return a row for every finished round."""
     measured = {line.number: line.values for line in facts.run.metrics}
     names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
@@ -68,29 +68,29 @@ def rounds(facts: Facts) -> Table:
                 span(record.survivors),
                 *(number(variance, 5) for variance in (record.wanted, record.left, record.charged)),
                 duration(record.seconds),
-                size(each(record.up, record)),
-                size(each(record.down, record)),
+                size(per_client(record.up, record)),
+                size(per_client(record.down, record)),
             )
         )
-    return Table((*head, "time", "up, a client", "down, a client"), tuple(rows))
+    return TextTable((*head, "time", "up, a client", "down, a client"), tuple(rows))
 
 
-def failures(facts: Facts) -> Table:
+def failures(facts: Facts) -> TextTable:
     """Return a row for every attempt that failed before a finished round."""
     rows = tuple(
         (str(failed.index), str(record.number), failed.reason)
         for record in facts.run.rounds
         for failed in record.failures
     )
-    return Table(("index", "tried again as round", "reason"), rows)
+    return TextTable(("index", "tried again as round", "reason"), rows)
 
 
-def comparison(all_facts: Sequence[Facts]) -> Table:
+def comparison(all_facts: Sequence[Facts]) -> TextTable:
     """Return a column for every run."""
     names = dict.fromkeys(name for facts in all_facts for name in facts.last_metrics)
     columns = [_column(facts, tuple(names)) for facts in all_facts]
     rows = tuple((name, *(column[name] for column in columns)) for name in columns[0])
-    return Table(("", *(facts.label for facts in all_facts)), rows)
+    return TextTable(("", *(facts.label for facts in all_facts)), rows)
 
 
 def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:
@@ -98,7 +98,7 @@ def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:
     proved = facts.trust is not Trust.NOTHING_PROVED
     spent = "nothing is proved" if not proved else number(facts.epsilon) + (", OVERSPENT" if facts.overspent else "")
     took = [record.seconds for record in run.rounds]
-    up = [sent for record in run.rounds if (sent := each(record.up, record)) is not None]
+    up = [sent for record in run.rounds if (sent := per_client(record.up, record)) is not None]
     return {
         "noise strategy": run.manifest.noise,
         "fidelity": run.manifest.fidelity,

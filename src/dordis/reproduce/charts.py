@@ -1,11 +1,11 @@
 """Charts of modelled rounds: bars for every configuration, what ran when, and the share of aggregation."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import groupby, product
 
-from dordis.pipeline.executor import Timeline
+from dordis.pipeline.executor import Span, Timeline
 from dordis.protocol import SETUP, Resource
-from dordis.report.charts import Chart, Gantt, Layer, Line, Lines, Mark, Stacked, Stretch
+from dordis.report.charts import BarChart, Chart, GanttChart, LineChart, Mark, Series, Stretch
 from dordis.reproduce.costs import Costs
 from dordis.reproduce.round_times import WORKLOADS, Configuration, RoundTime, grouped, timelines
 
@@ -25,45 +25,34 @@ def round_charts(mixes: Sequence[Costs], times: Mapping[str, Sequence[RoundTime]
         yield slug("gantt", mix.name, model, n, graph), gantt(title, *timelines(configuration, mix))
 
 
-def bars(title: str, times: Sequence[RoundTime]) -> Stacked:
+def bars(title: str, times: Sequence[RoundTime]) -> BarChart:
     """Chart one configuration: plain and pipelined for each way of adding noise, aggregation and the rest."""
-    return Stacked(
-        title,
-        "noise; +p: in a pipeline",
-        "seconds",
-        tuple(label for time in times for label in (time.scheme, f"{time.scheme}+p")),
-        (
-            Layer("aggregation", tuple(seconds for time in times for seconds in (time.plain, time.pipelined))),
-            Layer("other", tuple(time.other for time in times for _ in range(2))),
-        ),
+    layers = (
+        Series("aggregation", tuple(seconds for time in times for seconds in (time.plain, time.pipelined))),
+        Series("other", tuple(time.other for time in times for _ in range(2))),
     )
+    names = tuple(name for time in times for name in (time.scheme, f"{time.scheme}+p"))
+    return BarChart(title, "noise; +p: in a pipeline", "seconds", layers, categories=names)
 
 
-def gantt(title: str, plain: Timeline, pipelined: Timeline) -> Gantt:
+def gantt(title: str, plain: Timeline, pipelined: Timeline) -> GanttChart:
     """Chart what runs when: the plain round in one row, then the pipelined one, a row for each chunk.
 
     A stage lasts from its first request until the server has taken the last reply, which waits while the server is busy
     with another chunk.
     """
-    stretches = [Stretch("plain", span.resource.value, span.start, span.end) for span in plain.spans]
+    rows: dict[str, list[Span]] = {"plain": list(plain.spans)}
     for span in sorted(pipelined.spans, key=lambda span: (span.chunk, span.start)):
-        row = "set-up" if span.chunk == SETUP else f"chunk {span.chunk + 1}"
-        stretches.append(Stretch(row, span.resource.value, span.start, span.end))
-    shown = merged(stretches)
-    rows = tuple(dict.fromkeys(stretch.row for stretch in shown))
-    return Gantt(title, "seconds", "", rows, tuple(resource.value for resource in Resource), shown)
-
-
-def merged(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
-    """Join stretches of a row that follow each other and are of the same kind: the steps of a stage."""
-    joined: list[Stretch] = []
-    for stretch in stretches:
-        last = joined[-1] if joined else None
-        if last and (last.row, last.kind) == (stretch.row, stretch.kind) and stretch.start <= last.end + 1e-9:
-            joined[-1] = Stretch(last.row, last.kind, last.start, max(last.end, stretch.end))
-        elif stretch.end > stretch.start:
-            joined.append(stretch)
-    return tuple(joined)
+        rows.setdefault("set-up" if span.chunk == SETUP else f"chunk {span.chunk + 1}", []).append(span)
+    work: dict[Resource, list[Stretch]] = {resource: [] for resource in Resource}
+    for row, spans in rows.items():
+        for resource, stage in groupby(spans, lambda span: span.resource):
+            steps = list(stage)
+            if steps[-1].end > steps[0].start:
+                work[resource].append(Stretch(row, steps[0].start, steps[-1].end))
+    series = tuple(Series(resource.value, tuple(stretches)) for resource, stretches in work.items())
+    shown = {stretch.row for stretches in work.values() for stretch in stretches}
+    return GanttChart(title, "seconds", "", series, rows=tuple(row for row in rows if row in shown))
 
 
 def share_charts(times: Mapping[str, Sequence[RoundTime]]) -> Iterator[Named]:
@@ -72,11 +61,11 @@ def share_charts(times: Mapping[str, Sequence[RoundTime]]) -> Iterator[Named]:
         marks = (Mark("paper, least", 0.86), Mark("paper, most", 0.97)) if name == "paper" else ()
         for graph, group in grouped(modelled, "graph").items():
             lines = tuple(
-                Line("no noise" if scheme == "none" else scheme, tuple((float(t.clients), t.share) for t in same))
+                Series("no noise" if scheme == "none" else scheme, tuple((float(t.clients), t.share) for t in same))
                 for scheme, same in grouped(group, "scheme").items()
             )
             title = f"Aggregation in a plain round, {graph}: {name} costs"
-            yield slug("share", name, graph), Lines(title, "clients", "share of the round", lines, marks=marks)
+            yield slug("share", name, graph), LineChart(title, "clients", "share of the round", lines, marks=marks)
 
 
 def slug(*parts: object) -> str:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from dordis.privacy.accounting import ALL_ROUNDS, PAPER_ORDERS, Participation, check_epsilon
 from dordis.privacy.planning import RATES, Outlook, Setting, forecast, plan
-from dordis.reproduce.experiment import Experiment
+from dordis.reproduce import Experiment
 
 PAPER_BUDGET = 6.0
 PAPER_RATE = RATES[-1]

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
 from dordis.pipeline.executor import Timeline, execute_async
 from dordis.protocol import ClientId, Flow, Message, Resource, Step
 from dordis.simulation.clock import Delivery, Device, ServerProcessor, VirtualExchange, run_virtually
@@ -11,8 +9,11 @@ from dordis.simulation.clock import Delivery, Device, ServerProcessor, VirtualEx
 Devices = Mapping[ClientId, Device]
 
 
-class StepCost(msgspec.Struct, frozen=True):
-    """What a step costs: bytes to and from each client, seconds of each client and of the server."""
+class StepCost(Message, frozen=True):
+    """What a step costs: bytes to and from each client, seconds of each client and of the server.
+
+    It is sent itself, in place of the request and of the reply that would cost this much.
+    """
 
     step: str
     resource: Resource
@@ -25,12 +26,6 @@ class StepCost(msgspec.Struct, frozen=True):
         """Return the duration of the step alone: until the slowest reply is there and the server has used it."""
         size = 8 * (self.request + self.reply)
         return max(size / d.bandwidth + self.client * d.slowness for d in devices.values()) + self.server
-
-
-class _Modelled(Message, frozen=True):
-    """A request that stands for one of this cost, and the reply to it."""
-
-    cost: StepCost
 
 
 def simulate(setup: Sequence[StepCost], chunks: Sequence[Sequence[StepCost]], devices: Devices) -> Timeline:
@@ -46,7 +41,7 @@ def simulate(setup: Sequence[StepCost], chunks: Sequence[Sequence[StepCost]], de
         def run() -> Flow:
             nonlocal server_seconds
             if cost.request or cost.client or cost.reply:
-                yield dict.fromkeys(devices, _Modelled(cost))
+                yield dict.fromkeys(devices, cost)
             server_seconds += cost.server
 
         run.__name__ = cost.step
@@ -57,11 +52,10 @@ def simulate(setup: Sequence[StepCost], chunks: Sequence[Sequence[StepCost]], de
     return run_virtually(execute_async(next(steps), list(steps), exchange, processor))
 
 
-def _deliver(u: ClientId, request: Message) -> Delivery:
-    """Charge the cost that a modelled request names."""
-    if not isinstance(request, _Modelled):
-        raise TypeError("a modelled round has modelled requests")
-    return Delivery(request, request.cost.request, request.cost.client, request.cost.reply)
+def _deliver(u: ClientId, cost: Message) -> Delivery:
+    if not isinstance(cost, StepCost):
+        raise TypeError("a modelled round sends nothing but costs")
+    return Delivery(cost, cost.request, cost.client, cost.reply)
 
 
 def work(setup: Sequence[StepCost], chunks: Iterable[Sequence[StepCost]], devices: Devices) -> dict[Resource, float]:

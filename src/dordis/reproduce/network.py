@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from statistics import mean
 
 import numpy as np
@@ -24,12 +25,12 @@ from dordis.privacy.cell_table import GRID
 from dordis.privacy.skellam import block_size, padded_length
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ClientId, Message
-from dordis.protocols.parameters import RUN_BYTES, Parameters, agree_on
+from dordis.protocols.parameters import RUN_BYTES, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import REPLIES, CollectInput
-from dordis.report.charts import Grouped, Layer
+from dordis.report.charts import BarChart, Series
+from dordis.reproduce import Experiment
 from dordis.reproduce.costs import BITS
-from dordis.reproduce.experiment import Experiment
 from dordis.reproduce.round_times import RATES
 from dordis.simulation.exchange import LocalExchange
 
@@ -53,52 +54,62 @@ LEAST_VARIANCE = Fraction(1, GRID)
 """Nor on the variance; from this one all components have the same noise table."""
 
 Bytes = dict[str, float]
-"""What a survivor sends and receives: in the usual case (``), sent alone (`_up`), and both in the worst (`_worst`)."""
+"""What a survivor sends and receives, by case: in the usual one (``) and in the worst (`_worst`); `_up`: sent alone."""
 
 
 @dataclass(frozen=True)
 class Row:
     """What XNoise adds to the MB of a survivor at one rate of dropout and one number of clients.
 
-    `ours` is by scheme and case: `single`, `single_up`, `single_worst`, `single_worst_up`, and the same for `exact`.
+    `paper` is what the paper prints, if it does.  `ours` is by scheme and case: `single`, `single_up`, `single_worst`,
+    `single_worst_up`, and the same for `exact`.
     """
 
     rate: Fraction
     clients: int
+    paper: float | None
     formula: float
     ours: dict[str, float]
 
-    @property
-    def paper(self) -> float | None:
-        """Return what the paper prints, if it does."""
-        return PAPER_XNOISE.get((self.rate, self.clients))
-
 
 def network(clients: Sequence[int], tell: Callable[[str], None] = lambda what: None) -> Experiment:
-    """Compare what survivors send and receive for some numbers of clients a round; tell what is being counted."""
+    """Compare what survivors send and receive for some numbers of clients a round, all in MB of 2^20 bytes.
+
+    `tell` is told what is being counted, which takes minutes.
+    """
     if any(n < 4 for n in clients):
         raise InputError("a round that loses 30 % of its clients has at least 4")
     counted = rows(clients, tell)
-    data = [fields(row, weights) for weights in PAPER_REBASING for row in counted]
+    data = [
+        {
+            "parameters": weights,
+            "rate": float(row.rate),
+            "clients": row.clients,
+            **{f"rebasing_{source}": value for source, value in rebased(weights).items()},
+            "xnoise_formula": row.formula,
+            "xnoise_paper": row.paper,
+            **row.ours,
+        }
+        for weights in PAPER_REBASING
+        for row in counted
+    ]
     return Experiment(data, [rebasing_table(), xnoise_table(counted)], [("network", chart(counted))])
 
 
 def rows(clients: Sequence[int], tell: Callable[[str], None]) -> list[Row]:
     """Run rounds under `orig`, `single` and `exact`, and compare what a survivor sends and receives."""
+    counts = {}
+    for n, scheme in product(sorted(clients), (Scheme.ORIG, Scheme.SINGLE, Scheme.EXACT)):
+        tell(f"{n} clients, {scheme.value}")
+        counts[n, scheme] = count(n, scheme, [dropped(n, rate) for rate in RATES])
     compared = []
-    for n in clients:
-        counts = {}
-        for scheme in (Scheme.ORIG, Scheme.SINGLE, Scheme.EXACT):
-            tell(f"{n} clients, {scheme.value}")
-            counts[scheme] = count(n, scheme, [dropped(n, rate) for rate in RATES])
-        for rate, orig, single, exact in zip(RATES, *counts.values(), strict=True):
-            ours = {
-                scheme.value + case: (value - orig[case]) / MEBI
-                for scheme, cases in ((Scheme.SINGLE, single), (Scheme.EXACT, exact))
-                for case, value in cases.items()
-            }
-            compared.append(Row(rate, n, additional(n, dropped(n, rate)) / MEBI, ours))
-    return sorted(compared, key=lambda row: (row.rate, row.clients))
+    for (place, rate), n in product(enumerate(RATES), sorted(clients)):
+        orig, single, exact = (counts[n, scheme][place] for scheme in (Scheme.ORIG, Scheme.SINGLE, Scheme.EXACT))
+        ours = {f"single{case}": (single[case] - orig[case]) / MEBI for case in orig}
+        ours |= {f"exact{case}": (exact[case] - orig[case]) / MEBI for case in orig}
+        formula = additional(n, dropped(n, rate)) / MEBI
+        compared.append(Row(rate, n, PAPER_XNOISE.get((rate, n)), formula, ours))
+    return compared
 
 
 def dropped(n: int, rate: Fraction) -> int:
@@ -123,8 +134,21 @@ class NoReplay:
 
 
 def count(n: int, scheme: Scheme, dropouts: Iterable[int]) -> list[Bytes]:
-    """Run a round up to the upload once, and from there once for each number of dropouts and each case."""
-    parameters = agreed(n, scheme)
+    """Run a round up to the upload once, and from there once for each number of dropouts and each case.
+
+    The threshold t is the least majority, and T all the dropouts that it allows.
+    """
+    parameters = agree_on(
+        run=bytes(RUN_BYTES),
+        index=0,
+        clients=range(1, n + 1),
+        threshold=majority(n),
+        tolerance=n - majority(n),
+        bits=BITS,
+        ends=[LENGTH],
+        scheme=scheme,
+        variances=[LEAST_VARIANCE],
+    )
     clients = {u: SecAggClient(u, np.zeros(LENGTH, np.uint32), NoReplay()) for u in parameters.clients}
     server = SecAggServer(parameters)
     before = LocalExchange(clients, REPLIES, ahead=True)
@@ -150,21 +174,6 @@ def count(n: int, scheme: Scheme, dropouts: Iterable[int]) -> list[Bytes]:
         (up, down), (worst_up, worst_down) = finish(D, n - D), finish(D, parameters.threshold)
         counted.append({"": up + down, "_up": up, "_worst": worst_up + worst_down, "_worst_up": worst_up})
     return counted
-
-
-def agreed(n: int, scheme: Scheme) -> Parameters:
-    """Return a round whose threshold is the least majority, and which tolerates all dropouts that it allows."""
-    return agree_on(
-        run=bytes(RUN_BYTES),
-        index=0,
-        clients=range(1, n + 1),
-        threshold=majority(n),
-        tolerance=n - majority(n),
-        bits=BITS,
-        ends=[LENGTH],
-        scheme=scheme,
-        variances=[LEAST_VARIANCE],
-    )
 
 
 def additional(n: int, D: int) -> float:
@@ -211,31 +220,18 @@ def xnoise_table(compared: Sequence[Row]) -> Table:
     return table
 
 
-def chart(compared: Sequence[Row]) -> Grouped:
+def chart(compared: Sequence[Row]) -> BarChart:
     """Chart what a survivor uploads in the worst case, by number of clients, at 10 % dropout."""
     shown = [row for row in compared if row.rate == RATES[1]]
-    return Grouped(
+    return BarChart(
         f"what XNoise adds to a survivor's upload, {float(RATES[1]):.0%} dropout",
         "clients in a round",
         "MB",
-        tuple(str(row.clients) for row in shown),
         (
-            Layer("the paper's formula", tuple(row.formula for row in shown)),
-            Layer("ours, exact", tuple(row.ours["exact_worst_up"] for row in shown)),
-            Layer("ours, single", tuple(row.ours["single_worst_up"] for row in shown)),
+            Series("the paper's formula", tuple(row.formula for row in shown)),
+            Series("ours, exact", tuple(row.ours["exact_worst_up"] for row in shown)),
+            Series("ours, single", tuple(row.ours["single_worst_up"] for row in shown)),
         ),
-        note="only t clients answer the unmasking; rebasing adds 11.9 MB for 5M parameters, 1192 MB for 500M",
+        categories=tuple(str(row.clients) for row in shown),
+        stacked=False,
     )
-
-
-def fields(row: Row, weights: int) -> dict[str, object]:
-    """Return one cell of the paper's table as JSON, all in MB of 2^20 bytes."""
-    return {
-        "parameters": weights,
-        "rate": float(row.rate),
-        "clients": row.clients,
-        **{f"rebasing_{source}": value for source, value in rebased(weights).items()},
-        "xnoise_formula": row.formula,
-        "xnoise_paper": row.paper,
-        **row.ours,
-    }

@@ -1,6 +1,6 @@
 """How long rounds take, plain and in a pipeline, for any costs: the paper's round-time figure (section 6.3 and 6.4)."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -92,10 +92,10 @@ def degree(clients: int, tolerance: int) -> int:
 
 
 class RoundTime(msgspec.Struct, frozen=True):
-    """What a configuration takes, in seconds.
+    """What a configuration takes, in seconds of aggregation, plain and pipelined, and what follows from that.
 
     `busy` is the share of the round, `other` included, in which the slowest client or the server computes, or the
-    slowest link carries something.
+    slowest link carries something; `share` is that of aggregation.
     """
 
     costs: str
@@ -112,40 +112,20 @@ class RoundTime(msgspec.Struct, frozen=True):
     bound: float
     """The least that any overlap takes: the slowest link's transfers, the slowest client's or the server's work."""
     bottleneck: str
+    speedup: float
+    """Of the whole round."""
+    over_bound: float
+    share: float
+    pipelined_share: float
     plain_busy: dict[str, float]
     pipelined_busy: dict[str, float]
-
-    @property
-    def speedup(self) -> float:
-        """Return how much faster the round is in a pipeline."""
-        return (self.plain + self.other) / (self.pipelined + self.other)
-
-    @property
-    def over_bound(self) -> float:
-        """Return how far aggregation in a pipeline is from the bound."""
-        return self.pipelined / self.bound
-
-    @property
-    def share(self) -> float:
-        """Return the share of a plain round that is aggregation."""
-        return self.plain / (self.plain + self.other)
-
-    @property
-    def pipelined_share(self) -> float:
-        """Return the share of a pipelined round that is aggregation."""
-        return self.pipelined / (self.pipelined + self.other)
-
-    def fields(self) -> dict[str, object]:
-        """Return all of it as JSON."""
-        derived = ("speedup", "over_bound", "share", "pipelined_share")
-        return msgspec.structs.asdict(self) | {name: getattr(self, name) for name in derived}
 
 
 def timelines(configuration: Configuration, costs: Costs) -> tuple[Timeline, Timeline]:
     """Run a round plain, and with as many chunks as the planner says, under the executor in virtual time."""
     devices = configuration.devices()
-    m = chunks(configuration, costs, devices)
-    plain, pipelined = (simulate(*costs.steps(configuration.shape(costs, count)), devices) for count in (1, m))
+    shapes = (configuration.shape(costs, m) for m in (1, chunks(configuration, costs, devices)))
+    plain, pipelined = (simulate(*costs.steps(shape), devices) for shape in shapes)
     return plain, pipelined
 
 
@@ -165,15 +145,14 @@ def chunks(configuration: Configuration, costs: Costs, devices: Devices) -> int:
 
 def round_time(configuration: Configuration, costs: Costs) -> RoundTime:
     """Run a round both ways, and say what came of it."""
-    plain, pipelined = timelines(configuration, costs)
-    m, workload = len(pipelined.stage_seconds[0]), configuration.workload
+    timeline, overlapping = timelines(configuration, costs)
+    m, workload = len(overlapping.stage_seconds[0]), configuration.workload
+    plain, pipelined = timeline.completion, overlapping.completion
+    whole, faster = plain + workload.other, pipelined + workload.other
     shapes = [configuration.shape(costs, count) for count in (1, m)]
-    seconds = [work(*costs.steps(shape), configuration.devices()) for shape in shapes]
-    least = min(seconds, key=lambda works: max(works.values()))
-    plain_busy, pipelined_busy = (
-        {resource.value: value / (timeline.completion + workload.other) for resource, value in works.items()}
-        for works, timeline in zip(seconds, (plain, pipelined), strict=True)
-    )
+    once, often = (work(*costs.steps(shape), configuration.devices()) for shape in shapes)
+    least = min(once, often, key=lambda seconds: max(seconds.values()))
+    bound = max(least.values())
     return RoundTime(
         costs=costs.name,
         model=workload.model,
@@ -183,20 +162,24 @@ def round_time(configuration: Configuration, costs: Costs) -> RoundTime:
         scheme=configuration.scheme.value,
         dropout=float(configuration.rate),
         other=workload.other,
-        plain=plain.completion,
-        pipelined=pipelined.completion,
+        plain=plain,
+        pipelined=pipelined,
         chunks=m,
-        bound=max(least.values()),
+        bound=bound,
         bottleneck=max(least, key=lambda resource: least[resource]).value,
-        plain_busy=plain_busy,
-        pipelined_busy=pipelined_busy,
+        speedup=whole / faster,
+        over_bound=pipelined / bound,
+        share=plain / whole,
+        pipelined_share=pipelined / faster,
+        plain_busy={resource.value: seconds / whole for resource, seconds in once.items()},
+        pipelined_busy={resource.value: seconds / faster for resource, seconds in often.items()},
     )
 
 
-def configurations() -> Iterator[Configuration]:
+def configurations() -> list[Configuration]:
     """Return all of the figure."""
-    for workload, plus, rate, scheme in product(WORKLOADS, (False, True), RATES, SCHEMES):
-        yield Configuration(workload, scheme, rate, plus)
+    groups = product(WORKLOADS, (False, True), RATES, SCHEMES)
+    return [Configuration(workload, scheme, rate, plus) for workload, plus, rate, scheme in groups]
 
 
 def figure(costs: Costs, shown: Iterable[Configuration] | None = None) -> list[RoundTime]:
@@ -212,10 +195,9 @@ def shares(costs: Costs) -> list[RoundTime]:
     ]
 
 
-def grouped(rounds: Iterable[RoundTime], *names: str) -> dict[Any, list[RoundTime]]:
-    """Group rounds by some of their fields, in the order in which these come."""
-    key: Callable[[RoundTime], Hashable] = attrgetter(*names)
+def grouped(times: Iterable[RoundTime], *names: str) -> dict[Any, list[RoundTime]]:
+    """Group round times by some of their fields, in the order in which these come."""
     groups: dict[Any, list[RoundTime]] = {}
-    for round_ in rounds:
-        groups.setdefault(key(round_), []).append(round_)
+    for time in times:
+        groups.setdefault(attrgetter(*names)(time), []).append(time)
     return groups

@@ -7,10 +7,10 @@ import msgspec
 from rich.table import Table
 
 from dordis.errors import InputError
+from dordis.reproduce import Experiment
 from dordis.reproduce.charts import round_charts, share_charts
 from dordis.reproduce.claims import Claim, own_claims, padding_claim, paper_claims, share_claims
 from dordis.reproduce.costs import CLIENT, SERVER, Costs
-from dordis.reproduce.experiment import Experiment
 from dordis.reproduce.measured import measure
 from dordis.reproduce.paper_mix import OVERLAP, PAPER, UNPADDED
 from dordis.reproduce.round_times import RoundTime, figure, grouped, shares
@@ -21,19 +21,14 @@ def cost_mixes(path: Path | None, paper: bool) -> list[Costs]:
     if paper:
         return [PAPER, OVERLAP]
     if path is not None and path.exists():
-        return [PAPER, OVERLAP, read(path)]
+        try:
+            return [PAPER, OVERLAP, msgspec.json.decode(path.read_bytes(), type=Costs)]
+        except (msgspec.DecodeError, OSError) as error:
+            raise InputError(f"{path} holds no costs: {error}") from None
     measured = measure()
     if path is not None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
     return [PAPER, OVERLAP, measured]
-
-
-def read(path: Path) -> Costs:
-    """Read costs that were measured before."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Costs)
-    except (msgspec.DecodeError, OSError) as error:
-        raise InputError(f"{path} holds no costs: {error}") from None
 
 
 def rounds(mixes: Sequence[Costs]) -> Experiment:
@@ -68,7 +63,7 @@ def _data(
 ) -> dict[str, object]:
     return {
         "costs": {mix.name: mix for mix in mixes},
-        "rounds": [time.fields() for modelled in times.values() for time in modelled],
+        "rounds": [time for modelled in times.values() for time in modelled],
         "claims": claims,
     }
 
