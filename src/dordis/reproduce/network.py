@@ -31,7 +31,7 @@ from dordis.protocols.secagg.messages import REPLIES, CollectInput
 from dordis.report.charts import BarChart, Series
 from dordis.reproduce import Experiment
 from dordis.reproduce.costs import BITS
-from dordis.reproduce.round_times import RATES
+from dordis.reproduce.round_times import RATES, SCHEMES
 from dordis.simulation.exchange import LocalExchange
 
 WEIGHT, SEED, SHARE, CIPHERTEXT = 2.5, 32, 16, 120
@@ -52,9 +52,6 @@ LENGTH = 1000
 """Coordinates of the rounds that are counted: apart from the vector itself, bytes do not depend on it."""
 LEAST_VARIANCE = Fraction(1, GRID)
 """Nor on the variance; from this one all components have the same noise table."""
-
-Bytes = dict[str, float]
-"""What a survivor sends and receives, by case: in the usual one (``) and in the worst (`_worst`); `_up`: sent alone."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +96,12 @@ def network(clients: Sequence[int], tell: Callable[[str], None] = lambda what: N
 def rows(clients: Sequence[int], tell: Callable[[str], None]) -> list[Row]:
     """Run rounds under `orig`, `single` and `exact`, and compare what a survivor sends and receives."""
     counts = {}
-    for n, scheme in product(sorted(clients), (Scheme.ORIG, Scheme.SINGLE, Scheme.EXACT)):
+    for n, scheme in product(sorted(clients), SCHEMES):
         tell(f"{n} clients, {scheme.value}")
         counts[n, scheme] = count(n, scheme, [dropped(n, rate) for rate in RATES])
     compared = []
     for (place, rate), n in product(enumerate(RATES), sorted(clients)):
-        orig, single, exact = (counts[n, scheme][place] for scheme in (Scheme.ORIG, Scheme.SINGLE, Scheme.EXACT))
+        orig, single, exact = (counts[n, scheme][place] for scheme in SCHEMES)
         ours = {f"single{case}": (single[case] - orig[case]) / MEBI for case in orig}
         ours |= {f"exact{case}": (exact[case] - orig[case]) / MEBI for case in orig}
         formula = additional(n, dropped(n, rate)) / MEBI
@@ -133,9 +130,10 @@ class NoReplay:
         """Forget nothing."""
 
 
-def count(n: int, scheme: Scheme, dropouts: Iterable[int]) -> list[Bytes]:
+def count(n: int, scheme: Scheme, dropouts: Iterable[int]) -> list[dict[str, float]]:
     """Run a round up to the upload once, and from there once for each number of dropouts and each case.
 
+    Return the bytes of a survivor, both ways and sent alone (`_up`), in the usual case and in the worst (`_worst`).
     The threshold t is the least majority, and T all the dropouts that it allows.
     """
     parameters = agree_on(
