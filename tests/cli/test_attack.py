@@ -1,7 +1,6 @@
 """`dordis attack`: what it prints, and that an attack that succeeds does not go unnoticed."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +10,7 @@ from dordis.adversary.session import Trail
 from dordis.adversary.suite import ATTACKS
 from dordis.cli import main
 from dordis.errors import ProtocolError
+from tests.cli.commands import dordis
 
 
 class Harmless(Attack):
@@ -37,10 +37,9 @@ def run(monkeypatch: pytest.MonkeyPatch, attacks: tuple[Attack, ...], *options: 
     return end.value.code or 0
 
 
+@pytest.mark.slow
 def test_the_whole_suite_is_refused_and_printed_as_json() -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "dordis", "attack", "--json"], capture_output=True, text=True, timeout=300
-    )
+    shown = dordis("attack", "--json")
     assert shown.returncode == 0, shown.stderr
     report = json.loads(shown.stdout)
     assert report["attacks"] == len(report["results"]) == sum(len(attack.graphs) for attack in ATTACKS)

@@ -1,8 +1,7 @@
 """`dordis audit`: what it shows, and that it refuses a mechanism that it refutes."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
@@ -10,10 +9,9 @@ from dordis.cli import audit as command
 from dordis.errors import AuditFailed
 from dordis.privacy import noise as seeded
 from dordis.privacy.audit import audit
+from tests.cli.commands import dordis
 
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dordis", "audit", *arguments], capture_output=True, text=True)
+run = partial(dordis, "audit")
 
 
 def test_the_table_shows_the_claim_and_what_the_attack_shows() -> None:

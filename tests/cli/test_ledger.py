@@ -1,9 +1,8 @@
 """`dordis ledger verify`: what it shows of a ledger, and that it refuses one that is damaged or overspent."""
 
 import json
-import subprocess
-import sys
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,13 +14,11 @@ from dordis.privacy.encoding import Grid
 from dordis.privacy.gaussian import CentralGaussian
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.distributed_dp import encoding_of
+from tests.cli.commands import dordis
 from tests.federation.charged_rounds import DELTA, charge_of, ended, parameters_of
 from tests.federation.cohorts import OTHER_RUN, RUN
 
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dordis", "ledger", "verify", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+run = partial(dordis, "ledger", "verify")
 
 
 @pytest.fixture

@@ -1,19 +1,18 @@
 """`dordis plan`: the noise of a run, for people and for programs."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
 from dordis.privacy.accounting import Participation
 from dordis.privacy.planning import Setting, plan
+from tests.cli.commands import dordis
 
 FEMNIST = ("--clients", "1000", "--per-round", "100", "--rounds", "50", "--dim", "1018174", "--delta", "1e-3")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dordis", "plan", *arguments], capture_output=True, text=True)
+run = partial(dordis, "plan")
 
 
 def test_the_tables_show_noise_bits_bytes_and_dropout() -> None:

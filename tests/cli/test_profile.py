@@ -1,6 +1,8 @@
 """`dordis profile`: five stages timed on small rounds, a model of each, and a file that can be read again."""
 
+import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -9,7 +11,7 @@ import pytest
 from dordis.cli import profile as command
 from dordis.cli.config import read as read_config
 from dordis.errors import InputError
-from dordis.simulation import profiling
+from dordis.simulation import clock, profiling
 from dordis.simulation.job import prepare
 from dordis.simulation.profiling import Bench, Hardware
 
@@ -20,6 +22,16 @@ FIVE = ["c-comp", "comm", "s-comp", "comm", "c-comp"]
 @pytest.fixture(scope="module")
 def job():
     return prepare(read_config(None, None, FEW))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ticking():
+    """Let whatever is measured take a millisecond: what is found does not depend on this machine."""
+    ticks = partial(next, itertools.count(step=1e-3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "thread_time", ticks)
+        patch.setattr(clock.ServerProcessor.__init__, "__defaults__", (ticks,))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,13 @@
 """`dordis reproduce epsilon`: the paper's figures beside ours."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
+from tests.cli.commands import dordis
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dordis", "reproduce", "epsilon", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+run = partial(dordis, "reproduce", "epsilon")
 
 
 def test_the_table_has_the_papers_figures_beside_ours() -> None:

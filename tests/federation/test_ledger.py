@@ -35,6 +35,7 @@ from tests.federation.charged_rounds import (
     spent,
 )
 from tests.federation.cohorts import OTHER_RUN, RUN
+from tests.held import held
 from tests.protocols.rounds import Round, random_inputs
 
 UNLIMITED = Budget(None, DELTA)
@@ -587,22 +588,25 @@ def test_the_chain_is_kept_by_these_checks(path, monkeypatch, check):
 # Other processes
 
 
+PREAMBLE = (
+    "import os, sys, pathlib\n"
+    "from dordis.errors import BudgetExceeded\n"
+    "from dordis.federation.ledger import Ledger\n"
+    "from tests.federation import charged_rounds as rounds\n"
+    "ledger = Ledger.open(pathlib.Path(sys.argv[1]))\n"
+    "write = os.write\n"
+    "say = lambda text: write(1, f'{text}\\n'.encode())\n"
+)
+"""What lines in another process have: `ledger`, `rounds`, and `say`, which is heard at once."""
+
+
+def command(code, *arguments):
+    return [sys.executable, "-c", PREAMBLE + code, *map(str, arguments)]
+
+
 def start(code, *arguments):
-    """Run some lines in another process; it has `ledger`, `rounds`, and `say`, which is heard at once."""
-    preamble = (
-        "import os, sys, pathlib\n"
-        "from dordis.errors import BudgetExceeded\n"
-        "from dordis.federation.ledger import Ledger\n"
-        "from tests.federation import charged_rounds as rounds\n"
-        "ledger = Ledger.open(pathlib.Path(sys.argv[1]))\n"
-        "say = lambda text: os.write(1, f'{text}\\n'.encode())\n"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", preamble + code, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
+    """Run some lines in another process."""
+    return subprocess.Popen(command(code, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("unmasking", ["", "ledger.unmasking(0); "])
@@ -619,19 +623,23 @@ def test_kill_9_between_reserve_and_complete_leaves_the_charge(path, unmasking):
 
 
 def test_kill_9_never_loses_what_was_charged(path):
+    """Kill a process before it writes a line, before the line is on the disk, and before anybody is told."""
     Ledger.create(path, RUN, UNLIMITED)
-    heard = 0
-    for _ in range(2):
-        code = f"i = {heard}\nwhile True:\n  ledger.reserve(rounds.charge_of(i)); say(i); i += 1\n"
-        process = start(code, path)
-        for _ in range(4):
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        said = process.communicate()[0].splitlines()
-        heard = int(said[-1]) + 1 if said else heard + 4
-        charged = verify(path).reserved
-        assert heard <= charged <= heard + 1  # the one under way may be charged, and stays so
-        heard = charged
+    code = (
+        "from tests.held import hold, hold_before\n"
+        "first = int(sys.argv[2])\n"
+        "for i in range(first, first + 3): ledger.reserve(rounds.charge_of(i)); say(i)\n"
+        "hold_before(os, 'write'); hold_before(os, 'fsync')\n"
+        "ledger.reserve(rounds.charge_of(first + 3)); hold('told')\n"
+    )
+    charged = 0
+    for point in ("write", "fsync", "told"):
+        process = held(command(code, path, charged), point, stdout=subprocess.PIPE)
+        process.kill()
+        heard = process.communicate()[0].splitlines()
+        assert list(map(int, heard)) == list(range(charged, charged + 3))
+        charged += 3 if point == "write" else 4  # what was written is charged, and stays so
+        assert verify(path).reserved == charged
 
 
 def test_two_processes_together_stay_within_the_budget(path):

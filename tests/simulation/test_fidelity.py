@@ -1,6 +1,7 @@
 """Ideal fidelity leaves out masks and messages, and nothing else: same rounding, same noise law, same failures."""
 
 from dataclasses import replace
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from dordis.federation.selection import NO_PROOFS
 from dordis.privacy.encoding import centred
 from dordis.simulation.availability import STAGES
 from dordis.simulation.cast import Cast, Identities
+from dordis.simulation.config import Config
 from dordis.simulation.job import prepare
 from tests.simulation.whole_runs import settings_of
 
@@ -33,10 +35,17 @@ class Script:
         return {u: stage for u, stage in self._leaving.items() if u in clients}
 
 
+@cache
+def prepared(config, fidelity):
+    """Prepare a job, whose rounds leave no trace in it, once for all examples."""
+    config = msgspec.json.decode(config, type=Config)
+    simulation = msgspec.structs.replace(config.simulation, fidelity=fidelity)
+    return prepare(msgspec.structs.replace(config, simulation=simulation))
+
+
 def one_round(config, leaving, fidelity, unmasking=lambda: None):
     """Run one round; everybody rounds with the same bytes, so that it does not matter who is asked first."""
-    simulation = msgspec.structs.replace(config.simulation, fidelity=fidelity)
-    job = prepare(msgspec.structs.replace(config, simulation=simulation))
+    job = prepared(msgspec.json.encode(config), fidelity)
     cast = Cast(job.config, job.design, job.ids, RUN, Identities.of(bytes(32), job.ids))
     fleet = cast.fleet(replace(cast.population(job.client), dropout=Script(leaving), entropy=bytes))
     clients = cast.selection.select(0, job.ids).clients

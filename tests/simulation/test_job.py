@@ -1,21 +1,21 @@
 """Whole simulated runs: they end as planned, go on after a stop, and refuse what cannot be before writing anything."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
+import threading
 
 import numpy as np
 import pytest
 
 from dordis.errors import BudgetExceeded, InputError, RoundFailed, TooManyDropouts
 from dordis.federation import records
-from dordis.federation.ledger import verify
+from dordis.federation.ledger import Ledger, verify
+from dordis.federation.records import Records
 from dordis.protocols.secagg.chunk import ChunkServer
 from dordis.simulation.job import Run, prepare
-from tests.simulation.whole_runs import settings_of
+from tests.held import HANG, held
+from tests.simulation.whole_runs import TOY, settings_of
 
 
 def start(tmp_path, *keys):
@@ -81,16 +81,19 @@ def test_a_round_that_was_charged_and_not_finished_stays_charged_and_its_index_u
 
 def test_a_chunk_that_fails_after_another_was_unmasked_leaves_the_round_charged(tmp_path, monkeypatch):
     run = start(tmp_path, "performance.chunks=2", "app.options.dim=40000", "federation.rounds=1")
-    whole = ChunkServer.collect_inputs
+    collect, reserve, charged = ChunkServer.collect_inputs, Ledger.reserve, threading.Event()
+
+    def reserving(*arguments):
+        reserve(*arguments)
+        charged.set()
 
     def late(chunk):
         if chunk.chunk == 1 and chunk.parameters.index == 0:
-            deadline = time.monotonic() + 60
-            while run._ledger.last_index() < 0 and time.monotonic() < deadline:  # until the other chunk has asked
-                time.sleep(0.01)
+            assert charged.wait(HANG)  # the other chunk is about to ask
             raise TooManyDropouts(5, 2)
-        return whole(chunk)
+        return collect(chunk)
 
+    monkeypatch.setattr(Ledger, "reserve", reserving)
     monkeypatch.setattr(ChunkServer, "collect_inputs", late)
     (done,) = run.rounds()
     assert [failure.index for failure in done.record.failures] == [0]
@@ -291,47 +294,27 @@ def test_the_same_seed_gives_the_same_clients_and_dropouts_and_other_secrets(tmp
     assert not np.array_equal(one[0].aggregate.mean, other[0].aggregate.mean)
 
 
-@pytest.mark.slow
 def test_kill_leaves_a_run_that_goes_on_with_its_ledger_intact(tmp_path):
-    """Kill a real process in the middle of rounds, several times, and let it go on until it is done."""
-    keys = [f"-c{key}" for key in (
-        "app.server=tests.simulation.toys:Server", "app.client=tests.simulation.toys:Client", "federation.clients=40",
-        "federation.per_round=20", "federation.rounds=6", f"output={tmp_path}")]  # fmt: skip
-    command = [sys.executable, "-m", "dordis", "run"]
-    arguments, kills = keys, 0
-    for attempt in range(12):
-        process = subprocess.Popen([*command, *arguments, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        path = _wait_for_round(tmp_path, process, attempt + 1)
-        if process.poll() is None and attempt < 3:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-        out, err = process.communicate(timeout=120)
-        if process.returncode == 0:
-            break
+    """Kill a real process in the middle of three rounds, each at another point, and let it go on until it is done."""
+    keys = [f"-c{key}" for key in (*TOY, "app.server=tests.simulation.held_toys:Server", "federation.clients=24",
+                                   "federation.rounds=4", f"output={tmp_path}")]  # fmt: skip
+    command, arguments = [sys.executable, "-m", "dordis", "run", "--json"], keys
+    for finished, point in enumerate(["use_output 0", "evaluate 2", "state 3"]):
+        process = held([*command, *arguments], point, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process.kill()
+        process.communicate()
+        (path,) = (manifest.parent for manifest in tmp_path.glob("*/*/manifest.json"))
         arguments = ["--resume", str(path)]
-    assert process.returncode == 0, err
-    assert kills >= 2
-    told = json.loads(out)
-    assert told["rounds"] == 6
-    read = records.load(path)
-    assert [done.number for done in read.rounds] == [1, 2, 3, 4, 5, 6]
-    assert len({done.index for done in read.rounds}) == 6
-    assert verify(path / "ledger.jsonl").epsilon == pytest.approx(told["epsilon"])
-
-
-def _wait_for_round(root, process, count):
-    """Return the directory of the run once so many rounds are in it, or the process has ended."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        found = list(root.glob("*/*/manifest.json"))
-        lines = root.glob("*/*/rounds.jsonl")
-        if process.poll() is not None or any(len(path.read_bytes().splitlines()) >= count for path in lines):
-            assert found
-            return found[0].parent
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    raise AssertionError("the run does not get on")
+        assert len(records.load(path).rounds) == finished
+    done = subprocess.run([*command, *arguments], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told, read = json.loads(done.stdout), records.load(path)
+    assert (told["rounds"], told["stopped"]) == (4, "rounds")
+    assert [done.number for done in read.rounds] == [1, 2, 3, 4]
+    assert [done.index for done in read.rounds] == [1, 3, 5, 6]  # the others were charged, and stay so
+    ledger = verify(path / "ledger.jsonl", run=Records.open(path).id)
+    assert ledger.completed == 7
+    assert ledger.epsilon == pytest.approx(told["epsilon"])
 
 
 def test_the_number_of_chunks_is_found_while_the_run_goes_on(tmp_path):

@@ -10,9 +10,15 @@ from dordis.apps.learning.trainer import Training, train
 from dordis.errors import InputError
 from dordis.federation.app import Task
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+pytestmark = pytest.mark.torch
 RNG = np.random.default_rng(6)
 X, Y = RNG.normal(size=(12, 4)), RNG.integers(0, 3, 12)
+
+
+@pytest.fixture(autouse=True)
+def _same_modules_every_time():
+    torch.manual_seed(1)
 
 
 def linear():
