@@ -26,10 +26,10 @@ demo: $(ANY)  ## train a model privately over 100 simulated clients, and write a
 	@$(BIN)/dordis run
 
 test: $(DEV)  ## run the tests, without the slow ones: up to five minutes
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(REQUIRED)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(REQUIRED)
 
 test-slow: $(DEV)  ## run the slow tests
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-all:  ## run all tests, slow ones too, with every extra installed
 	@$(MAKE) --no-print-directory test test-slow EXTRAS=plots,torch

@@ -22,11 +22,8 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
 }
 
 
-LONG = {"kernels", "pipeline", "aggregation"}
-
-
 @pytest.mark.parametrize(
-    "suite", [pytest.param(suite, marks=pytest.mark.slow) if suite in LONG else suite for suite in SUITES]
+    "suite", [suite if suite == "simulation" else pytest.param(suite, marks=pytest.mark.slow) for suite in SUITES]
 )
 def test_a_quick_run_prints_every_figure_as_one_flat_json_object(suite):
     command = [sys.executable, "-m", "benchmarks", suite, "--json", "--quick"]

@@ -165,7 +165,8 @@ def test_a_torch_model_of_ones_own_in_one_short_file_is_trained(tmp_path):
     assert len(text.splitlines()) <= 40
     (tmp_path / "your_torch_model.py").write_text(text)
     keys = ("-c", "app.options.model=your_torch_model:Net", "-c", "app.options.lr=1.0",
-            "-c", "simulation.fidelity=ideal", "-c", "federation.rounds=2")  # fmt: skip
+            "-c", "simulation.fidelity=ideal", "-c", "federation.rounds=2",
+            "-c", "federation.clients=12", "-c", "federation.per_round=6")  # fmt: skip
     done = dordis("run", *keys, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["epsilon"] <= 6

@@ -623,17 +623,17 @@ def test_kill_9_between_reserve_and_complete_leaves_the_charge(path, unmasking):
 
 
 def test_kill_9_never_loses_what_was_charged(path):
-    """Kill a process before it writes a line, before the line is on the disk, and before anybody is told."""
+    """Kill a process before it writes a line, and before the line is on the disk."""
     Ledger.create(path, RUN, UNLIMITED)
     code = (
-        "from tests.held import hold, hold_before\n"
+        "from tests.held import hold_before\n"
         "first = int(sys.argv[2])\n"
         "for i in range(first, first + 3): ledger.reserve(rounds.charge_of(i)); say(i)\n"
         "hold_before(os, 'write'); hold_before(os, 'fsync')\n"
-        "ledger.reserve(rounds.charge_of(first + 3)); hold('told')\n"
+        "ledger.reserve(rounds.charge_of(first + 3))\n"
     )
     charged = 0
-    for point in ("write", "fsync", "told"):
+    for point in ("write", "fsync"):
         process = held(command(code, path, charged), point, stdout=subprocess.PIPE)
         process.kill()
         heard = process.communicate()[0].splitlines()
