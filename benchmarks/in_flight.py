@@ -10,13 +10,14 @@ from benchmarks.rounds import NoReplay
 from benchmarks.server_process import peak_mb
 from dordis import wire
 from dordis.drive import Exchange
+from dordis.federation.design import Agreement, Design
+from dordis.federation.strategies import XNoise
 from dordis.pipeline.executor import execute
 from dordis.privacy.accounting import Participation
-from dordis.privacy.encoding import SEED_BYTES
-from dordis.privacy.planning import Setting, plan
+from dordis.privacy.planning import Setting
 from dordis.protocols.delivery import DeliveryClient
-from dordis.protocols.distributed_dp import DistributedDP, agree_on
-from dordis.protocols.parameters import RUN_BYTES, Parameters
+from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.parameters import SEMI_HONEST, Parameters
 from dordis.protocols.round import REPLIES, RoundClient, RoundServer
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.simulation.profiling import workflows
@@ -32,11 +33,8 @@ class InFlight:
 
     def parameters(self) -> Parameters:
         """Agree on the round, with the noise of a run of five such rounds."""
-        noise = plan(Setting(Participation(10 * self.clients, self.clients, 5), self.dim), epsilon=6.0)
-        clients = range(1, self.clients + 1)
-        return agree_on(
-            noise, run=bytes(RUN_BYTES), index=0, clients=clients, rotation=bytes(SEED_BYTES), chunks=self.chunks
-        )
+        setting = Setting(Participation(10 * self.clients, self.clients, 5), self.dim)
+        return Design(XNoise(), setting, 6.0, Agreement(SEMI_HONEST)).example(self.chunks)
 
     def peak_mb(self) -> float:
         """Run a round with its server alone in a process; one client gets the sum."""

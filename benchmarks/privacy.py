@@ -12,7 +12,7 @@ from dordis.cli.reproduce import PAPER_BUDGET, TASKS
 from dordis.privacy import skellam
 from dordis.privacy.accounting import CAP
 from dordis.privacy.encoding import SEED_BYTES, Grid
-from dordis.privacy.mechanism import DSkellam
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting, forecast, plan
 
 SIZES = {"1M": (1_000_000, 200), "11M": (11_000_000, 20)}

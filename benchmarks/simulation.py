@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from benchmarks.timing import repetitions
 from dordis.federation.app import Task
-from dordis.federation.strategy import NoNoise, Strategy, XNoise
+from dordis.federation.strategies import NoNoise, Strategy, XNoise
 from dordis.simulation.availability import Rate
 from dordis.simulation.config import App, Config, Federation, Privacy, Simulation
 from dordis.simulation.job import Run, prepare

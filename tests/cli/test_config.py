@@ -8,7 +8,7 @@ from dordis.cli.config import assignment, merged, read
 from dordis.cli.embedded import presets
 from dordis.cli.run import toml
 from dordis.errors import InputError
-from dordis.federation.strategy import Conservative, Orig, XNoise
+from dordis.federation.strategies import Conservative, Orig, XNoise
 from dordis.simulation.config import Config
 
 

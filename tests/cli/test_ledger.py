@@ -12,7 +12,7 @@ import pytest
 from dordis.federation import charges
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
 from dordis.privacy.encoding import Grid
-from dordis.privacy.gaussian import CentralGaussian
+from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.distributed_dp import encoding_of
 from tests.federation.charged_rounds import DELTA, charge_of, ended, parameters_of
@@ -65,7 +65,7 @@ def test_a_trusted_server_is_named_as_such(tmp_path: Path) -> None:
     shown = run(where)
     assert shown.returncode == 0, shown.stderr
     assert "central-gaussian" in shown.stdout
-    assert "trusted with the sums" in shown.stdout
+    assert "trusted with the sum" in shown.stdout
     assert "against the server" not in shown.stdout
     assert json.loads(run(where, "--json").stdout)["mechanisms"] == ["central-gaussian"]
 

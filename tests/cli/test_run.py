@@ -195,7 +195,7 @@ def test_a_budget_that_is_overspent_is_named_so(tmp_path):
 
 def test_a_trusted_server_is_said_to_be_one(tmp_path):
     done = dordis("run", *SMALL, "-c", "privacy.noise.kind=central", cwd=tmp_path)
-    assert "against everyone but the server, which is trusted" in done.stdout.splitlines()[0]
+    assert "against everybody but the server, who is trusted" in done.stdout.splitlines()[0]
 
 
 def test_a_round_that_fails_for_good_is_told_with_what_to_do(tmp_path):

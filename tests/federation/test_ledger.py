@@ -193,8 +193,9 @@ def test_every_chunk_belongs_to_one_release(spread):
 
 
 def test_a_mechanism_that_nothing_is_known_of_is_refused():
-    parameters = agree_on(run=RUN, index=0, clients=range(4), threshold=3, bits=16, ends=[4], variances=[100])
-    with pytest.raises(InputError, match="'none'"):
+    silent = Encoding(rotation=bytes(32))
+    parameters = agree_on(run=RUN, index=0, clients=range(4), threshold=3, bits=16, ends=[4], encoding=silent)
+    with pytest.raises(InputError, match="proves nothing"):
         Charge.of(parameters)
 
 

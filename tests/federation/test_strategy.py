@@ -7,24 +7,12 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
+from dordis.federation.design import Agreement, Design
 from dordis.federation.ledger import Ledger
-from dordis.federation.strategy import (
-    Agreement,
-    Central,
-    Conservative,
-    Design,
-    Early,
-    Local,
-    NoNoise,
-    Orig,
-    Rebasing,
-    XNoise,
-    calibrated,
-    name_of,
-)
+from dordis.federation.strategies import Central, Conservative, Early, Local, NoNoise, Orig, Rebasing, XNoise
 from dordis.privacy import accounting
 from dordis.privacy.accounting import Gaussian, Participation, Repeated
-from dordis.privacy.mechanism import DDGauss
+from dordis.privacy.mechanisms.ddgauss import DDGauss
 from dordis.privacy.planning import Setting
 from dordis.protocols.secagg import ChunkOutput
 
@@ -49,7 +37,7 @@ def output_of(parameters, survivors):
     return ChunkOutput(total, tuple(survivors), plan.left(survivors, named), plan.charged(survivors, named), {}, set())
 
 
-@pytest.mark.parametrize("strategy", PROVING, ids=name_of)
+@pytest.mark.parametrize("strategy", PROVING, ids=lambda strategy: strategy.name)
 def test_as_many_rounds_as_the_cap_without_dropout_keep_the_budget_and_nearly_use_it_up(strategy):
     design = design_of(strategy, tolerance=0)
     ledger = Ledger.in_memory(RUN, design.budget)
@@ -72,7 +60,7 @@ def test_xnoise_keeps_what_was_wanted_whoever_drops(strategy, dropped):
     assert noise.left >= noise.charged >= noise.wanted
 
 
-@pytest.mark.parametrize("strategy", [Orig(), Early()], ids=name_of)
+@pytest.mark.parametrize("strategy", [Orig(), Early()], ids=lambda strategy: strategy.name)
 def test_orig_loses_the_share_of_everyone_who_drops(strategy):
     design = design_of(strategy, tolerance=7)
     parameters = parameters_of(design)
@@ -113,12 +101,12 @@ def test_orig_is_counted_and_never_stopped_and_the_others_are():
 
 
 def test_gaussian_noise_is_calibrated_as_the_ledger_counts():
-    multiplier = calibrated(6.0, 11, 1e-5)
+    multiplier = accounting.calibrated(6.0, 11, 1e-5)
     assert accounting.epsilon(Repeated(Gaussian(multiplier), 11), 1e-5) <= 6.0
     assert accounting.epsilon(Repeated(Gaussian(multiplier * (1 - 1e-9)), 11), 1e-5) > 6.0
 
 
-@pytest.mark.parametrize("strategy", [XNoise(), Central(), NoNoise()], ids=name_of)
+@pytest.mark.parametrize("strategy", [XNoise(), Central(), NoNoise()], ids=lambda strategy: strategy.name)
 @pytest.mark.parametrize("clients", [15, 23])
 def test_rounds_of_another_size_keep_the_releases_of_a_client(strategy, clients):
     design = design_of(strategy)
@@ -131,10 +119,10 @@ def test_rounds_of_another_size_keep_the_releases_of_a_client(strategy, clients)
 
 
 def test_discrete_gaussian_noise_goes_with_orig():
-    design = Design(Orig(), SETTING, 6.0, make=DDGauss.of)
+    design = Design(Orig(), SETTING, 6.0, kind=DDGauss)
     parameters = parameters_of(design)
     assert parameters.scheme == "none"
-    assert parameters.encoding.mechanism.startswith("ddgauss:")
+    assert (parameters.encoding.mechanism, parameters.encoding.noise) == ("ddgauss", str(design.mechanism.share))
     noise = design.noise([output_of(parameters, parameters.clients)])
     assert noise.left > noise.charged >= noise.wanted * (1 - 1e-12)
 
@@ -162,7 +150,7 @@ def test_a_threshold_of_ones_own_is_kept_in_proportion_and_above_the_colluders(t
 
 
 @pytest.mark.parametrize(("clip", "dim", "epsilon"), [(0.7, 10, 2.0), (3.0, 10, 3.3), (1.3, 1000, 8.7)])
-@pytest.mark.parametrize("strategy", [Central(), Local()], ids=name_of)
+@pytest.mark.parametrize("strategy", [Central(), Local()], ids=lambda strategy: strategy.name)
 def test_rounding_does_not_cost_the_baselines_their_last_round(strategy, clip, dim, epsilon):
     for rounds in (3, 7):
         setting = Setting(Participation(100, 50, rounds), dim=dim, clip=clip, delta=1e-5)

@@ -14,13 +14,11 @@ from dordis.privacy import accounting, discrete_gaussian
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
     ORDERS,
-    OUTSIDER,
     PAPER_ORDERS,
     Composed,
     DiscreteGaussianSum,
     Gaussian,
     Participation,
-    PoissonSampled,
     Repeated,
     SkellamSum,
     curve,
@@ -98,30 +96,8 @@ def test_the_distance_of_the_sampler_is_paid_from_delta() -> None:
 
 def test_a_sample_of_the_largest_variance_is_within_the_distance() -> None:
     last = 43 + math.isqrt(41**2 + 240 * 10**10)
-    assert (2 * last + 1) * Fraction(1, 2**128) + Fraction(1, 2**172) < accounting.TABLE_DISTANCE
-    assert accounting.sampler_distance(2**45) == 2.0**-61
-
-
-@settings(deadline=None, max_examples=20)
-@given(st.floats(0.01, 0.9), st.integers(2, 30))
-def test_amplification_is_the_documented_bound(rate: float, alpha: int) -> None:
-    q, a = mpmath.mpf(rate), alpha
-    inner = dict(zip(range(2, 31), curve(RELEASE, range(2, 31)), strict=True))
-    total = (1 - q) ** (a - 1) * (a * q - q + 1)
-    for one in range(2, a + 1):
-        weight = 1 if one == 2 else 3
-        total += weight * mpmath.binomial(a, one) * (1 - q) ** (a - one) * q**one * mpmath.exp((one - 1) * inner[one])
-    bound = min(float(mpmath.log(total) / (a - 1)), inner[a])
-    assert curve(PoissonSampled(rate, RELEASE), [a])[0] == pytest.approx(bound, rel=1e-9)
-
-
-def test_sampling_never_costs_and_everyone_is_no_sampling() -> None:
-    whole = curve(RELEASE)
-    assert (curve(PoissonSampled(0.3, RELEASE)) <= whole).all()
-    assert (curve(PoissonSampled(1.0, RELEASE)) == whole).all()
-    for rate in (0.0, 1.1, math.nan):
-        with pytest.raises(InputError, match="sampling rate"):
-            curve(PoissonSampled(rate, RELEASE))
+    assert (2 * last + 1) * Fraction(1, 2**128) + Fraction(1, 2**172) < accounting.SAMPLE_DISTANCE
+    assert accounting.sampler_distance(2**45) == 2.0**-60
 
 
 @pytest.mark.parametrize(
@@ -142,15 +118,6 @@ def test_the_cap_is_a_clients_share_of_the_rounds(
     assert Participation(population, per_round, rounds, ALL_ROUNDS).releases == rounds
 
 
-def test_outsiders_need_independent_draws_without_a_cap_and_are_named() -> None:
-    outsider = Participation(100, 10, 5, ALL_ROUNDS, adversary=OUTSIDER, independent=True)
-    assert outsider.of(RELEASE) == Repeated(PoissonSampled(0.1, RELEASE), 5)
-    assert any("OUTSIDERS only" in term for term in outsider.terms())
-    for accounting_, independent in (("cap", True), (ALL_ROUNDS, False)):
-        with pytest.raises(InputError, match="drawn independently"):
-            Participation(100, 10, 5, accounting_, adversary=OUTSIDER, independent=independent)
-
-
 def test_every_report_says_what_is_outside_the_guarantee() -> None:
     terms = " ".join(Participation(100, 10, 5).terms())
     assert "dropout that depends on a client's data" in terms
@@ -164,7 +131,6 @@ def test_every_report_says_what_is_outside_the_guarantee() -> None:
         ({"per_round": 101}, "take part"),
         ({"rounds": 0}, "at least one round"),
         ({"accounting": "hope"}, "accounting"),
-        ({"adversary": "friend"}, "adversary"),
         ({"retries": Fraction(-1)}, "retries"),
     ],
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dordis.cli.reproduce import TASKS, Task
 from dordis.errors import InputError
 from dordis.privacy import skellam
-from dordis.privacy.accounting import ALL_ROUNDS, OUTSIDER, Participation, Repeated, SkellamSum, epsilon
+from dordis.privacy.accounting import ALL_ROUNDS, Participation, Repeated, SkellamSum, epsilon
 from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.planning import Setting, account, forecast, plan
 from dordis.privacy.xnoise import Scheme
@@ -148,12 +148,6 @@ def test_signal_to_noise_compares_norms() -> None:
     rounding = 8 / 4 / coarse.scale**2
     assert rounding > 1e-4 * left
     assert coarse.signal_to_noise == pytest.approx(8 / math.sqrt(500 * (left + rounding)), rel=1e-6)
-
-
-def test_outsiders_are_planned_for_where_sampling_allows_it() -> None:
-    participation = Participation(1000, 100, 50, ALL_ROUNDS, adversary=OUTSIDER, independent=True)
-    amplified, plain = replace(FEMNIST, participation=participation), replace(participation, adversary="server")
-    assert plan(amplified, 6.0).sigma < plan(replace(FEMNIST, participation=plain), 6.0).sigma
 
 
 def test_planning_is_quick() -> None:

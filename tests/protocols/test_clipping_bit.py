@@ -1,5 +1,6 @@
 """Adaptive clipping through whole rounds: the bit is a chunk of its own, with its own noise and its own charge."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import msgspec
@@ -11,6 +12,7 @@ from dordis.errors import ParametersRefused
 from dordis.federation.ledger import Budget, Charge, Ledger
 from dordis.privacy.accounting import Participation, SkellamSum
 from dordis.privacy.clipping import Bit, Quantile, next_bound, plan_bit
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting, plan
 from dordis.protocols.distributed_dp import DistributedDP, agree_on, releases_of
 from dordis.protocols.parameters import MALICIOUS
@@ -28,8 +30,17 @@ def _plan(clip):
 
 def _parameters(clip, index, bit):
     rotation = bytes([index]) * 32
+    found = replace(_plan(clip), bit=bit)
+    ids = range(CLIENTS)
     return agree_on(
-        _plan(clip), run=bytes(32), index=index, clients=range(CLIENTS), rotation=rotation, mode=MALICIOUS, bit=bit
+        DSkellam.of(found),
+        found.setting,
+        found,
+        run=bytes(32),
+        index=index,
+        clients=ids,
+        rotation=rotation,
+        mode=MALICIOUS,
     )
 
 

@@ -9,8 +9,8 @@ from dordis import drive
 from dordis.errors import Aborted, InputError, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.kernels.packing import pack
 from dordis.privacy.encoding import Grid
-from dordis.privacy.gaussian import CentralGaussian
-from dordis.privacy.mechanism import NoMechanism
+from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
+from dordis.privacy.mechanisms.none import NoMechanism
 from dordis.protocol import MemoryJournal, Resource
 from dordis.protocols.delivery import (
     REPLIES,

@@ -18,7 +18,9 @@ from dordis import drive
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.accounting import Participation
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanism import DDGauss, DSkellam, NoMechanism
+from dordis.privacy.mechanisms.ddgauss import DDGauss
+from dordis.privacy.mechanisms.none import NoMechanism
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting, plan
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols import parameters as rules
@@ -57,7 +59,8 @@ def planned(scheme, colluders, dim=BLOCK, bits=20):
 
 
 def agreed(found, **options):
-    return agree_on(found, run=bytes(32), index=3, clients=range(1, N + 1), rotation=ROTATION, **options)
+    mechanism, ids = DSkellam.of(found), range(1, N + 1)
+    return agree_on(mechanism, found.setting, found, run=bytes(32), index=3, clients=ids, rotation=ROTATION, **options)
 
 
 def play(parameters, updates, dim, losses=()):
@@ -260,8 +263,9 @@ def test_the_parameters_are_those_of_the_plan():
 
 
 def test_a_plan_for_another_number_of_clients_is_refused():
+    found = planned(Scheme.SINGLE, 1, 100)
     with pytest.raises(ParametersRefused, match="for 16 clients"):
-        agree_on(planned(Scheme.SINGLE, 1, 100), run=bytes(32), index=0, clients=range(15), rotation=ROTATION)
+        agree_on(DSkellam.of(found), found.setting, found, run=bytes(32), index=0, clients=range(15), rotation=ROTATION)
 
 
 def change(parameters, **changes):
@@ -272,7 +276,10 @@ def change(parameters, **changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"encoding": {"mechanism": "ddgauss:4"}}, "no mechanism 'ddgauss:4'"),
+        ({"encoding": {"mechanism": "os:system"}}, "'os:system' is not a mechanism of dordis"),
+        ({"encoding": {"noise": "4"}}, "not agreed on"),
+        ({"encoding": {"noise": ""}}, "not agreed on"),
+        ({"encoding": {"mechanism": "ddgauss", "noise": "4"}}, "does not go with the scheme 'single'"),
         ({"encoding": {"rotation": b""}}, "32 bytes"),
         ({"encoding": {"sensitivity": 0}}, "Delta2"),
         ({"encoding": {"clip": 3.0}}, "Delta2"),
@@ -304,9 +311,9 @@ def test_a_mechanism_that_was_not_agreed_on_is_refused():
     with pytest.raises(ParametersRefused, match="not agreed on"):
         DistributedDP(parameters, NoMechanism(mechanism.grid))
     with pytest.raises(ParametersRefused, match="not agreed on"):
-        DistributedDP(parameters, replace(mechanism, sensitivity=mechanism.sensitivity + 1))
+        DistributedDP(parameters, msgspec.structs.replace(mechanism, sensitivity=mechanism.sensitivity + 1))
     with pytest.raises(ParametersRefused, match="20 bits, not 24"):
-        DistributedDP(parameters, replace(mechanism, grid=replace(mechanism.grid, bits=24)))
+        DistributedDP(parameters, msgspec.structs.replace(mechanism, grid=replace(mechanism.grid, bits=24)))
 
 
 def test_sums_of_other_chunks_are_refused():

@@ -11,8 +11,9 @@ from dordis.errors import Aborted, InputError, ParametersRefused, ProtocolError
 from dordis.privacy.accounting import Participation
 from dordis.privacy.clipping import plan_bit
 from dordis.privacy.encoding import Grid, chunk_ends
-from dordis.privacy.gaussian import CentralGaussian
-from dordis.privacy.mechanism import NoMechanism
+from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
+from dordis.privacy.mechanisms.none import NoMechanism
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting, plan
 from dordis.protocol import Message, Resource
 from dordis.protocols import parameters as rules
@@ -41,8 +42,9 @@ GRAPHS = {"SecAgg": {}, "SecAgg+": SPARSE}
 PAPER = ["c-comp", "comm", "s-comp", "comm", "c-comp"]
 
 
-def agreed(**options):
-    return agree_on(PLANNED, run=bytes(32), index=3, clients=range(N), rotation=ROTATION, chunks=CHUNKS, **options)
+def agreed(bit=None, **options):
+    mechanism, settings = DSkellam.of(PLANNED), {"clients": range(N), "rotation": ROTATION, "chunks": CHUNKS} | options
+    return agree_on(mechanism, PLANNED.setting, replace(PLANNED, bit=bit), run=bytes(32), index=3, **settings)
 
 
 def without_noise(**options):

@@ -101,7 +101,7 @@ def test_the_headline_numbers_are_the_last(tmp_path: Path) -> None:
     assert f"{100 * mean:.3g} % dropout" in found.text
 
 
-@pytest.mark.parametrize("fidelity", ["full", "ideal", "other"])
+@pytest.mark.parametrize("fidelity", ["full", "ideal"])
 def test_fidelity_is_always_said(tmp_path: Path, fidelity: str) -> None:
     found = report(make(tmp_path, fidelity=fidelity))
     assert f"fidelity: {fidelity} (" in found.text

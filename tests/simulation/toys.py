@@ -3,7 +3,7 @@
 import numpy as np
 
 from dordis.federation.app import AppClient, AppServer
-from dordis.privacy.mechanism import DSkellam
+from dordis.privacy.mechanisms.skellam import DSkellam
 
 
 class Server(AppServer):

@@ -8,7 +8,7 @@ from dordis.adversary.cast import IDS
 from dordis.adversary.session import Trail, deliver
 from dordis.kernels.packing import pack
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanism import NoMechanism
+from dordis.privacy.mechanisms.none import NoMechanism
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Received, Store, Stored
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.parameters import agree_on

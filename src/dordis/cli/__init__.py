@@ -240,6 +240,9 @@ def _plan(
         float | None, typer.Option(help="For N clients min(N^-1.1, 1e-5) if not given; the paper's is 1/N.")
     ] = None,
     clip: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
+    clip_share: Annotated[
+        float, typer.Option(help="Part of the budget for a clip bound that follows a quantile; 0: it is fixed.")
+    ] = 0.0,
     bits: Annotated[str, typer.Option(help="Bits of a coordinate, or auto for as few as do no harm.")] = "auto",
     accounting: Annotated[
         str, typer.Option(help="cap: over the rounds one client takes part in; all-rounds: as in the paper.")
@@ -286,6 +289,7 @@ def _plan(
         sigma=sigma,
         delta=delta,
         clip=clip,
+        clip_share=clip_share,
         bits=bits,
         accounting=accounting,
         dropout=dropout,

@@ -25,6 +25,7 @@ from dordis.kernels.packing import unpack
 from dordis.kernels.ring import Vector
 from dordis.privacy.accounting import Participation
 from dordis.privacy.encoding import centred
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Plan, Setting, plan
 from dordis.protocol import ClientId, Message, Requests
 from dordis.protocols.distributed_dp import DistributedDP, agree_on
@@ -60,8 +61,11 @@ def simulate(clients: int, dropped: int, epsilon: float, entropy: Entropy = secr
     keys = {ClientId(u): Keys.generate(entropy) for u in range(1, clients + 1)}
     registry = Registry({u: own.identity() for u, own in keys.items()})
     run, rotation = entropy(32), entropy(32)
-    parameters = agree_on(planned, run=run, index=0, clients=list(keys), rotation=rotation, mode=MALICIOUS)
-    private = DistributedDP.of(parameters, DIM)
+    mechanism, ids = DSkellam.of(planned), list(keys)
+    parameters = agree_on(
+        mechanism, planned.setting, planned, run=run, index=0, clients=ids, rotation=rotation, mode=MALICIOUS
+    )
+    private = DistributedDP(parameters, mechanism)
     values = {u: draw(entropy) for u in keys}
     parties = {
         u: SecAggClient(

@@ -13,7 +13,8 @@ from dordis.errors import InputError
 from dordis.federation import ledger
 from dordis.federation.ledger import Summary
 from dordis.federation.records import LEDGER
-from dordis.federation.releases import CENTRAL
+from dordis.privacy import mechanisms
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
 SHOWN = 10
 """Clients that are listed, those who have spent most first; --json lists all."""
@@ -40,10 +41,12 @@ def verify(path: Path, run: str | None, head: str | None, as_json: bool) -> None
 
 
 def against(summary: Summary) -> str:
-    """Say whom the epsilon is a statement about."""
-    if CENTRAL in summary.mechanisms:
-        return "against whoever sees the aggregates; the server is trusted with the sums, which have no noise yet"
-    return "against the server, who knows who takes part"
+    """Say whom the epsilon is a statement about: the least that one of the mechanisms says of itself."""
+    foreign = [name for name in summary.mechanisms if name not in mechanisms.TABLE]
+    if foreign:
+        return f"against whom, the author of '{foreign[0]}' has to say"
+    noise = {mechanisms.known(name).noise_from for name in summary.mechanisms}
+    return (NoiseFrom.SERVER if NoiseFrom.SERVER in noise else NoiseFrom.CLIENTS).against
 
 
 def read_run(text: str | None) -> bytes | None:

@@ -27,6 +27,7 @@ def plan(
     sigma: float | None,
     delta: float | None,
     clip: float,
+    clip_share: float,
     bits: str,
     accounting: str,
     dropout: float | None,
@@ -49,6 +50,7 @@ def plan(
         bits=read_bits(bits),
         tolerance=tolerance if dropout is None else dropped(per_round, dropout),
         colluders=colluders,
+        share=clip_share,
     )
     found = planning.plan(setting, epsilon) if epsilon is not None else planning.account(setting, sigma or 0.0)
     outlook = planning.forecast(found)
@@ -94,6 +96,9 @@ def facts(found: Plan) -> Table:
         "T, dropouts tolerated": f"{setting.T} of {n}, with threshold {setting.t} and T_C = {setting.colluders}",
         "participation cap": str(found.cap),
     }
+    if found.bit:
+        rows["clipping bit, sigma / Delta2"] = f"{found.bit.multiplier:.4f}"
+        rows["part of norms below the clip bound, error"] = f"{found.bit.error(n, setting.kappa):.4f}"
     for name, value in rows.items():
         table.add_row(name, value)
     return table
@@ -157,6 +162,8 @@ def fields(found: Plan, outlook: Iterable[Outlook]) -> dict[str, object]:
         "tolerance": setting.T,
         "colluders": setting.colluders,
         "participation_cap": found.cap,
+        "clipping_bit_multiplier": found.bit and found.bit.multiplier,
+        "fraction_below_error": found.bit and found.bit.error(setting.clients, setting.kappa),
         "dropout": [
             {
                 "rate": float(row.rate),

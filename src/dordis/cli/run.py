@@ -106,7 +106,7 @@ def _tell(job: Job, console: Console, as_json: bool) -> None:
         "rounds_of_a_client": design.cap,
         "coordinates": setting.dim,
         "bits": grid.bits,
-        "sigma": design.plan.sigma if design.plan else None,
+        "sigma": design.sigma,
         "threshold": setting.t,
         "tolerance": setting.T,
         "colluders": setting.colluders,

@@ -12,7 +12,6 @@ from rich.text import Text
 from dordis.federation.records import Result as Outcome
 from dordis.federation.records import RoundRecord, load
 from dordis.federation.round import Finished
-from dordis.federation.strategy import Central, name_of
 from dordis.simulation.job import Job, Run
 
 SHOWN = 10
@@ -110,11 +109,11 @@ def headline(job: Job) -> str:
     config, design = job.config, job.design
     federation, protocol = config.federation, config.protocol
     goal = f"epsilon {design.epsilon:g}, delta {design.delta:g}" if design.proves else "no privacy"
-    if isinstance(config.privacy.noise, Central):
-        goal += " against everyone but the server, which is trusted"
+    if design.proves:
+        goal += f" {design.mechanism.noise_from.against}"
     return (
         f"{config.name}: {federation.clients} clients, {federation.per_round} a round, {federation.rounds} rounds; "
-        f"{name_of(config.privacy.noise)} noise, {goal}; {protocol.use} against a {protocol.mode} server, "
+        f"{config.privacy.noise.name} noise, {goal}; {protocol.use} against a {protocol.mode} server, "
         f"{config.simulation.fidelity} fidelity"
     )
 

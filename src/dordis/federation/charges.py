@@ -13,20 +13,19 @@ Dropout that depends on a client's data is outside the guarantee.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from math import fsum
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
 
 from dordis.errors import BudgetExceeded, InputError
 from dordis.federation.beacon import check_index
-from dordis.federation.releases import Cost, Release, check_release, plans_of, released, share_of
+from dordis.federation.releases import Release, check_release, plans_of, released, to_be_priced
 from dordis.privacy import accounting
-from dordis.privacy.accounting import Composed, Repeated
-from dordis.privacy.mechanism import Mechanism
+from dordis.privacy.accounting import Cost
+from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, context
 from dordis.protocols.distributed_dp import releases_of
@@ -59,10 +58,11 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     ) -> "Charge":
         """Charge a round for the chunks of each sum, by default for those that its parameters name.
 
-        `mechanism` is the round's own.  It is needed where its name in the parameters does not say how much noise it
-        brings, as with `CentralGaussian` and those of third parties; its prices are for the first sum, the update.
+        `mechanism` is the round's own.  It is needed where the parameters name one of third parties; its prices are
+        for the first sum, the update.
         """
-        plans, sums = plans_of(parameters), releases or releases_of(parameters)
+        priced = to_be_priced(parameters, mechanism)
+        plans, sums = plans_of(parameters, priced), releases or releases_of(parameters)
         check_spread([chunks for _, chunks in sums], len(plans))
         charge = cls(
             index=parameters.index,
@@ -74,7 +74,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
             fraction=parameters.fraction,
             reserve=parameters.reserve,
             variances=tuple(plan.variance for plan in plans),
-            releases=released(parameters, plans, sums, mechanism),
+            releases=released(plans, sums, priced),
         )
         check_charge(charge)
         return charge
@@ -85,7 +85,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         shared = (Scheme(self.scheme), len(self.clients), self.tolerance, self.colluders)
         return tuple(NoisePlan(*shared, variance, self.fraction, self.reserve) for variance in self.variances)
 
-    def costs(self, charged: Sequence[Fraction] | None = None) -> "tuple[Cost, ...]":
+    def costs(self, charged: Sequence[Fraction] | None = None) -> tuple[Cost, ...]:
         """Return what every release costs, at the variances charged to the chunks or at the reserved ones."""
         components = len(self.plans[0].base) + len(self.plans[0].removable)
         found = []
@@ -97,7 +97,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     @property
     def brought(self) -> NoisePlan | None:
         """Return the plan of the noise that clients bring themselves, of which the protocol knows nothing, if any."""
-        return None if share_of(self.releases[0].mechanism) is None else self.plans[0]
+        return self.plans[0] if self.releases[0].brought else None
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -226,7 +226,7 @@ class Account:
     def epsilon(self, client: int, more: Iterable[Cost] = ()) -> float:
         """Return what a client has spent, and would have with some costs more."""
         spent = self._spent.get(client, Counter()) + Counter(more)
-        return _epsilon(frozenset(spent.items()), self.budget.delta)
+        return accounting.spent(frozenset(spent.items()), self.budget.delta)
 
     def clients(self) -> list[int]:
         """Return everyone who was ever in U."""
@@ -279,14 +279,3 @@ def check_fact(charge: Charge, run: bytes, chunk: int, fact: Fact) -> None:
         raise InputError(f"the variance charged to chunk {chunk} is not what its survivors keep")
     if fact.left < plan.left(survivors, named):
         raise InputError(f"the variance left in chunk {chunk} is less than what its survivors keep")
-
-
-@lru_cache(maxsize=1 << 12)
-def _epsilon(spent: frozenset[tuple[Cost, int]], delta: float) -> float:
-    """Return the epsilon of costs and how often each was paid; one order of adding up, whoever asks."""
-    if not spent:
-        return 0.0
-    ordered = sorted(spent, key=lambda paid: (type(paid[0].event).__name__, astuple(paid[0].event)))
-    run = Composed(tuple(Repeated(cost.event, times) for cost, times in ordered))
-    distance = fsum(cost.distance * times for cost, times in spent)
-    return accounting.epsilon(run, delta, distance=distance)

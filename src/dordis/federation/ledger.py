@@ -27,7 +27,6 @@ from dordis.federation.lines import (
     entry_of,
     line_of,
 )
-from dordis.federation.releases import SKELLAM
 from dordis.protocols.parameters import RUN_BYTES
 
 __all__ = ["Budget", "Charge", "Ledger", "Summary", "verify"]
@@ -296,5 +295,5 @@ def _summary(account: Account, heads: Sequence[str]) -> Summary:
         epsilon=0.0 if worst is None else spent[worst],
         worst=worst,
         clients=spent,
-        mechanisms=tuple(sorted({release.mechanism or SKELLAM for charge in charged for release in charge.releases})),
+        mechanisms=tuple(sorted({release.under for charge in charged for release in charge.releases})),
     )

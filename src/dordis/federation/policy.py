@@ -1,13 +1,16 @@
 """The policy of a client's owner: the floors and ceilings outside which the client sends nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import msgspec
 
 from dordis.errors import InputError, ParametersRefused
+from dordis.privacy.mechanisms import TABLE
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_dp import mechanism_of, releases_of
 from dordis.protocols.parameters import MALICIOUS, Parameters
 
 
@@ -113,14 +116,28 @@ def check_variance(policy: Policy, parameters: Parameters) -> None:
 
 
 def check_noise(policy: Policy, parameters: Parameters) -> None:
-    """Every chunk keeps enough noise for what one client can change."""
-    squared = parameters.encoding.sensitivity
-    if policy.noise is not None and (squared <= 0 or _least_variance(parameters) < policy.noise * squared):
-        raise _refused("noise", f"the noise is below {policy.noise} of the squared sensitivity {squared}")
+    """Every sum keeps enough noise for what one client can change in it."""
+    if policy.noise is None:
+        return
+    for changed, chunks in releases_of(parameters):
+        if changed.squared <= 0 or _least_variance(parameters, chunks) < policy.noise * changed.squared:
+            raise _refused("noise", f"the noise is below {policy.noise} of the squared sensitivity {changed.squared}")
 
 
-def _least_variance(parameters: Parameters) -> Fraction:
-    return min(plan.reserved() for plan in set(parameters.plans))
+def _least_variance(parameters: Parameters, chunks: Sequence[int] | None = None) -> Fraction:
+    """Return the least noise of some chunks, or of all: the protocol's, and what clients bring beside it."""
+    plans = parameters.plans if chunks is None else [parameters.plans[chunk] for chunk in chunks]
+    return min(plan.reserved() for plan in set(plans)) + _brought(parameters)
+
+
+def _brought(parameters: Parameters) -> Fraction:
+    """Return the least noise that clients bring with a mechanism of dordis; there is none of it on a clipping bit."""
+    written, n = parameters.encoding, len(parameters.clients)
+    if not written.noise or written.bit or written.mechanism not in TABLE:
+        return Fraction(0)
+    mechanism = mechanism_of(parameters)
+    kept = mechanism.kept(n - parameters.tolerance, n, parameters.colluders)
+    return Fraction(0 if mechanism.noise_from is NoiseFrom.SERVER else kept.charged)
 
 
 def _refused(line: str, why: str) -> ParametersRefused:

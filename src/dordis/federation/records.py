@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from dordis.errors import InputError
 from dordis.federation.registry import sync_directory
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
 State = Mapping[str, npt.NDArray[Any]]
 Kind = TypeVar("Kind")
@@ -49,6 +50,31 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     colluders: int
     upload_bytes: int
     """One masked update; keys and shares come on top."""
+    quantile: float | None = None
+    """The quantile of the norms that the clip bound follows, from `clip` on; None where the bound is fixed."""
+
+
+class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is trusted with what, as data: whatever is said of it follows from this."""
+
+    proves: bool
+    """Whether there is an epsilon at all."""
+    stops: bool
+    """Whether a round that would pass the budget is not started."""
+    noise: NoiseFrom
+    """Who adds the noise that privacy counts on; the server, if it does, is trusted with the sum too."""
+    hides_updates: bool
+    """Whether the protocol keeps single updates from the server."""
+    simulated: bool
+    """Whether only the result of the protocol was computed, by one program that had everybody's data."""
+
+
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the noise strategy and the mechanism say of themselves, and why nothing is proved, where nothing is."""
+
+    noise: str
+    mechanism: str
+    unproved: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +99,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Root of the registry, in hex; empty if the clients have no keys."""
     beacon: str
     plan: Plan
+    trust: Trust
+    words: Words
     terms: tuple[str, ...]
     """What must be said with every epsilon."""
 
@@ -112,6 +140,10 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: float | None
     """What the client that has spent most has spent so far; None where nothing is proved."""
     failures: tuple[Failed, ...] = ()
+    clip: float | None = None
+    """The clip bound; None where nothing is clipped."""
+    below: float | None = None
+    """Fraction of the norms that were below it, with noise; None where that was not counted."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

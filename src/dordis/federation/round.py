@@ -18,16 +18,17 @@ import numpy as np
 from dordis.errors import InputError
 from dordis.federation.app import AppServer
 from dordis.federation.beacon import Beacon
+from dordis.federation.design import Design
 from dordis.federation.ledger import Ledger
 from dordis.federation.receipt import Receipt
 from dordis.federation.records import Failed, Metrics, RoundRecord, timestamp
 from dordis.federation.retry import Pair, attempt, leave_out
 from dordis.federation.selection import NO_PROOFS, Proofs, Selection
-from dordis.federation.strategy import Design
 from dordis.pipeline.executor import Timeline
 from dordis.pipeline.profile import AutoChunks
+from dordis.privacy.clipping import Clipping
 from dordis.privacy.encoding import SEED_BYTES
-from dordis.privacy.mechanism import Mechanism
+from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import Aggregate, DistributedDP
@@ -125,11 +126,12 @@ class Coordinator:
         watch: Watch = silent,
         tries: int = TRIES,
         chunks: int | AutoChunks = 1,
+        clipping: Clipping | None = None,
     ) -> None:
         self._run, self._app, self._design = run, app, design
         self._selection, self._fleet, self._ledger = selection, fleet, ledger
         self._beacon, self._watch, self._tries = beacon, watch, tries
-        self._chunks = chunks
+        self._chunks, self._clipping = chunks, clipping or Clipping(design.setting.clip)
 
     def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[Finished]:
         """Run rounds until `count` are finished, of which `done` were before; `index` is the first that is free.
@@ -152,6 +154,7 @@ class Coordinator:
         stages = dict(summed.stages)
         with _Timed(stages, "decode", self._watch):
             aggregate = DistributedDP(parameters, summed.design.mechanism).decode(outputs)
+            self._clipping = self._clipping.next(aggregate.below)
         with _Timed(stages, "use output", self._watch):
             self._app.use_output(number, aggregate)
             self._fleet.use_output(parameters.index, parameters.clients, aggregate)
@@ -174,6 +177,8 @@ class Coordinator:
             charged=None if noise is None else noise.charged,
             epsilon=None if spent is None else spent.epsilon,
             failures=tuple(Failed(failure.index, str(failure.error)) for failure in attempted.failures),
+            clip=parameters.encoding.clip or None,
+            below=aggregate.below,
         )
         receipt = Receipt.of(parameters, outputs, spent.head if spent else "")
         return Finished(record, Metrics(number, values), receipt, aggregate)
@@ -200,7 +205,7 @@ class Coordinator:
     def _agree(self, index: int, blamed: frozenset[Pair]) -> tuple[Parameters, Design, Proofs]:
         willing = leave_out(self._with_budget(self._fleet.available(index)), blamed, self._design.setting.t)
         selected = self._selection.select(index, willing, self._fleet.proofs(index))
-        design = self._design.sized(len(selected.clients))
+        design = self._design.sized(len(selected.clients)).clipped(self._clipping.bound)
         parameters = design.agree_on(
             run=self._run,
             index=index,

@@ -1,12 +1,12 @@
 """Who takes part in a round: the server selects, and every client verifies that U could have been selected so.
 
-`Uniform` and `Trace` leave nothing to verify and are for semi-honest servers.  `Balanced` and `Verifiable` bind a
+`Uniform` leaves nothing to verify and is for semi-honest servers.  `Balanced` and `Verifiable` bind a
 malicious one: it may leave clients out, down to the least cohort, but never choose whom to bring in.  All of that
 rests on the order of events: registry closed, run id fixed, and only then the beacon known.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -22,6 +22,8 @@ from dordis.federation.registry import Keys, Registry
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 
+NEGLIGIBLE = 40
+"""The chance that a round has more colluders than its noise covers is at most 2 to the minus this."""
 LOT_BYTES = 16
 """Bytes of a VRF output that decide, big-endian."""
 
@@ -66,24 +68,6 @@ class Uniform:
         stream = prg.Stream.of(kdf.expand(self.seed, b"dordis/v1/uniform/%d" % index, prg.STREAM_BYTES))
         drawn = shuffled(sorted(set(available)), stream)[: self.count]
         return _selected(drawn, self.least)
-
-    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Refuse to be selected so by a server that may be malicious."""
-        check_semi_honest(parameters)
-        check_member(parameters, me)
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Everyone whom a trace of availability shows in that round; for fewer, hand the result on to `Uniform`."""
-
-    trace: Callable[[int], Collection[ClientId]] | Mapping[int, Collection[ClientId]]
-    least: int = 1
-
-    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
-        """Look the round up in the trace."""
-        shown = self.trace(index) if callable(self.trace) else self.trace.get(index, ())
-        return _selected(set(shown) & set(available), self.least)
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Refuse to be selected so by a server that may be malicious."""
@@ -199,6 +183,28 @@ class Verifiable:
         except (InvalidProof, ProtocolError):
             return False
         return True
+
+
+def colluder_quantile(clients: int, expected: int, colluders: int) -> int:
+    """Return how many of the colluders of a whole population a round of `Verifiable` contains, but for 2^-40: its T_C.
+
+    Each of them is selected with probability expected / clients.
+
+    >>> colluder_quantile(clients=1000, expected=100, colluders=100)
+    36
+    """
+    if not (0 < expected <= clients and 0 <= colluders <= clients):
+        raise InputError("need 0 < expected <= clients and 0 <= colluders <= clients")
+    if expected == clients:
+        return colluders
+    # Binomial terms times clients^colluders are whole numbers: nothing is rounded.
+    whole, term, found = clients**colluders, (clients - expected) ** colluders, 0
+    more = whole - term
+    while more * 2**NEGLIGIBLE > whole:
+        found += 1
+        term = term * (colluders - found + 1) * expected // (found * (clients - expected))
+        more -= term
+    return found
 
 
 def check_semi_honest(parameters: Parameters) -> None:

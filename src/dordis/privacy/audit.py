@@ -22,7 +22,7 @@ from dordis.errors import AuditFailed, InputError
 from dordis.kernels.ring import Vector
 from dordis.privacy import noise as seeded
 from dordis.privacy.accounting import Participation
-from dordis.privacy.mechanism import DSkellam
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Plan, Setting, plan
 from dordis.privacy.skellam import Floats
 

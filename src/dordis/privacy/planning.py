@@ -13,8 +13,9 @@ from functools import cached_property
 from dordis.errors import InputError
 from dordis.kernels.packing import packed_size
 from dordis.privacy import accounting, skellam
-from dordis.privacy.accounting import Participation, SkellamSum
+from dordis.privacy.accounting import Composed, Event, Participation, SkellamSum
 from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
+from dordis.privacy.clipping import Bit, check_share, plan_bit
 from dordis.privacy.skellam import MOST_BITS, Ring, Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
 
@@ -32,7 +33,8 @@ class Setting:
     `bits` of None are chosen.  `headroom` is k, the standard deviations of a coordinate that the ring holds.  What is
     None takes its default: delta min{N^-1.1, 10^-5}, the threshold a majority of honest clients, the tolerance
     floor(0.8 (n - t)), and the `reserve`, dropouts that the scheme `conservative` provides for, the tolerance.
-    `one_block` rotates the vector at once, as the paper does.
+    `one_block` rotates the vector at once, as the paper does.  `share` is the part of the budget that the bits of
+    adaptive clipping get; 0 where the clip bound is fixed.
     """
 
     participation: Participation
@@ -47,6 +49,7 @@ class Setting:
     colluders: int = 1
     reserve: int | None = None
     one_block: bool = False
+    share: float = 0.0
     orders: tuple[int, ...] = accounting.ORDERS
 
     def __post_init__(self) -> None:
@@ -66,6 +69,8 @@ class Setting:
         accounting.check_positive("the headroom k", self.headroom)
         if self.bits is not None and not 1 <= self.bits <= MOST_BITS:
             raise InputError(f"bits lie in 1..{MOST_BITS}, not at {self.bits}")
+        if self.share:
+            check_share(self.share)
         if self.scheme is Scheme.NONE:
             raise InputError("without noise there is nothing to plan")
         n, t, T, T_C = self.clients, self.t, self.T, self.colluders
@@ -124,6 +129,11 @@ class Setting:
     def _probe(self) -> NoisePlan:
         return self.noise(_PROBE)
 
+    @property
+    def kappa(self) -> Fraction:
+        """Return the noise left in a sum over the central variance, at most: if nobody drops out."""
+        return self._probe.left(range(self.clients), b"") / _PROBE
+
     def ring(self, bits: int) -> Ring:
         """Return what a ring of so many bits must hold."""
         component = max((*self._probe.base, *self._probe.removable))
@@ -134,7 +144,7 @@ class Setting:
             dim=self.padded,
             block=self.block,
             headroom=self.headroom,
-            kappa=float(self._probe.left(range(self.clients), b"") / _PROBE),
+            kappa=float(self.kappa),
             largest=float(LARGEST_VARIANCE * _PROBE / component) * _MARGIN,
         )
 
@@ -142,17 +152,22 @@ class Setting:
     def distance(self) -> float:
         """Return the total variation between the noise that a client's releases get and its law, at most."""
         components = len(self._probe.base) + len(self._probe.removable)
-        return accounting.sampler_distance(self.participation.releases * self.padded * self.clients * components)
+        length = self.padded + (1 if self.share else 0)
+        return accounting.sampler_distance(self.participation.releases * length * self.clients * components)
 
-    def epsilon(self, sensitivity: Sensitivity, variance: float) -> float:
-        """Return the epsilon of a run whose every round may count on noise of this variance."""
-        run = self.participation.of(SkellamSum(sensitivity.squared, sensitivity.l1, variance))
+    def epsilon(self, sensitivity: Sensitivity, variance: float, *others: Event) -> float:
+        """Return the epsilon of a run whose every round may count on noise of this variance, and has other releases."""
+        update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
+        run = self.participation.of(Composed((update, *others)))
         return accounting.epsilon(run, self.given_delta, self.orders, self.distance)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold what follows from a setting: `epsilon` is what is proved, `variance` sigma*^2 on the grid of 2^-20."""
+    """Hold what follows from a setting: `epsilon` is what is proved, `variance` sigma*^2 on the grid of 2^-20.
+
+    `bit` is the clipping bit, a second release of every round, where there is one.
+    """
 
     setting: Setting
     bits: int
@@ -160,6 +175,12 @@ class Plan:
     sensitivity: Sensitivity
     variance: Fraction
     epsilon: float
+    bit: Bit | None = None
+
+    def clipped(self, clip: float) -> "Plan":
+        """Return the same for another clip bound: scale and noise, in real units, are in proportion to it."""
+        scale = self.scale * self.setting.clip / clip
+        return replace(self, setting=replace(self.setting, clip=clip), scale=scale)
 
     @cached_property
     def noise(self) -> NoisePlan:
@@ -213,7 +234,8 @@ class Plan:
             return None
         shares = setting.noise(_PROBE, scheme)
         charged = shares.charged(range(setting.clients - dropped), b"") / _PROBE
-        return setting.epsilon(self.sensitivity, float(charged * self.variance))
+        others = (self.bit.release(charged * self.bit.variance),) if self.bit else ()
+        return setting.epsilon(self.sensitivity, float(charged * self.variance), *others)
 
 
 @dataclass(frozen=True)
@@ -244,9 +266,18 @@ def plan(setting: Setting, epsilon: float) -> Plan:
     (16, 6, 1.61)
     """
     accounting.check_epsilon(epsilon)
+    if not setting.share:
+        return _least_noise(setting, epsilon)
+    alone = _least_noise(replace(setting, share=0.0), epsilon)
+    bit = _bit(setting, alone.bits, alone.multiplier / math.sqrt(setting.share))
+    return _least_noise(replace(setting, bits=alone.bits), epsilon, bit)
+
+
+def _least_noise(setting: Setting, epsilon: float, bit: Bit | None = None) -> Plan:
+    others = (bit.release(),) if bit else ()
 
     def enough(sensitivity: Sensitivity, variance: float) -> bool:
-        return variance > 0 and setting.epsilon(sensitivity, variance) <= epsilon
+        return variance > 0 and setting.epsilon(sensitivity, variance, *others) <= epsilon
 
     def scale(ring: Ring) -> float:
         return skellam.largest_scale(ring, enough)
@@ -259,7 +290,12 @@ def plan(setting: Setting, epsilon: float) -> Plan:
     s = scale(ring)
     sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
     variance = _least_variance(lambda v: enough(sensitivity, float(v)), ring.room(s))
-    return Plan(setting, ring.bits, s, sensitivity, variance, setting.epsilon(sensitivity, float(variance)))
+    proved = setting.epsilon(sensitivity, float(variance), *others)
+    return Plan(setting, ring.bits, s, sensitivity, variance, proved, bit)
+
+
+def _bit(setting: Setting, bits: int, multiplier: float) -> Bit:
+    return plan_bit(multiplier, setting.clients, bits, setting.headroom, setting.kappa)
 
 
 def account(setting: Setting, sigma: float) -> Plan:
@@ -280,7 +316,10 @@ def account(setting: Setting, sigma: float) -> Plan:
     s = scale(ring)
     sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
     variance = rounded_up(Fraction(s * sigma) ** 2)
-    return Plan(setting, ring.bits, s, sensitivity, variance, setting.epsilon(sensitivity, float(variance)))
+    multiplier = math.sqrt(variance / sensitivity.squared)
+    bit = _bit(setting, ring.bits, multiplier * math.sqrt(1 / setting.share - 1)) if setting.share else None
+    proved = setting.epsilon(sensitivity, float(variance), *([bit.release()] if bit else []))
+    return Plan(setting, ring.bits, s, sensitivity, variance, proved, bit)
 
 
 def default_threshold(clients: int, colluders: int) -> int:

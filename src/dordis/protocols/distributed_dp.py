@@ -11,14 +11,15 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
-from dordis.privacy.clipping import Bit, encode_bit, fraction_below
+from dordis.privacy.clipping import encode_bit, fraction_below
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, chunk_ends, unrotated
-from dordis.privacy.gaussian import LocalGaussian
-from dordis.privacy.mechanism import DDGauss, DSkellam, Mechanism, NoMechanism
-from dordis.privacy.planning import Plan
+from dordis.privacy.mechanisms import known
+from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.planning import Plan, Setting
 from dordis.privacy.skellam import Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ClientId
@@ -27,7 +28,9 @@ from dordis.protocols.parameters import SEMI_HONEST, Encoding, Parameters
 
 
 def agree_on(
-    plan: Plan,
+    mechanism: Mechanism,
+    setting: Setting,
+    plan: Plan | None = None,
     *,
     run: bytes,
     index: int,
@@ -39,21 +42,22 @@ def agree_on(
     threshold: int | None = None,
     model: bytes = b"",
     beacon: bytes = b"",
-    bit: Bit | None = None,
 ) -> Parameters:
-    """Write down the parameters of a round that keeps to a plan; every chunk gets the plan's whole central variance.
+    """Write down the parameters of a round; every chunk gets the whole central variance of the plan.
 
-    With a `bit` the round also counts whose norm is below the clip bound, in a chunk of its own, with its own noise.
+    Where there is no plan, or the mechanism brings the noise of the plan itself, the protocol adds none.  Where the
+    plan has a clipping bit, the round also counts whose norm is below the clip bound, in a chunk of its own.
 
     `rotation` is the public seed of the round's rotation, 32 bytes, fresh every round.
-    The plan's threshold is the quorum; on a sparse graph `threshold` is the shares that rebuild a secret.
+    The setting's threshold is the quorum; on a sparse graph `threshold` is the shares that rebuild a secret.
     """
-    setting, mechanism = plan.setting, DSkellam.of(plan)
     if len(clients) != setting.clients:
         raise ParametersRefused(f"the plan is for {setting.clients} clients a round, not for {len(clients)}")
-    ends = chunk_ends(setting.dim, setting.block, chunks)
-    variances = [plan.variance] * len(ends)
-    if bit is not None:
+    noise = plan if setting.scheme in mechanism.schemes else None
+    bit = noise.bit if noise else None
+    ends = chunk_ends(mechanism.grid.dim, mechanism.grid.block, chunks)
+    variances = [noise.variance] * len(ends) if noise else None
+    if bit and variances:
         ends, variances = [*ends, ends[-1] + 1], [*variances, bit.variance]
     return rules.agree_on(
         run=run,
@@ -64,14 +68,14 @@ def agree_on(
         degree=degree,
         tolerance=setting.T,
         colluders=setting.colluders,
-        bits=plan.bits,
+        bits=mechanism.grid.bits,
         ends=ends,
-        scheme=setting.scheme,
+        scheme=setting.scheme if noise else Scheme.NONE,
         variances=variances,
-        fraction=plan.noise.fraction,
-        reserve=plan.noise.reserve,
+        fraction=noise.noise.fraction if noise else None,
+        reserve=noise.noise.reserve if noise else 0,
         mode=mode,
-        encoding=encoding_of(mechanism, rotation, 0 if bit is None else bit.scale),
+        encoding=encoding_of(mechanism, rotation, bit.scale if bit else 0),
         model=model,
         beacon=beacon,
     )
@@ -87,6 +91,7 @@ def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding
         block=mechanism.grid.block,
         rotation=rotation,
         bit=bit,
+        noise=mechanism.noise or UNSET,
     )
 
 
@@ -98,19 +103,20 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
     return [*releases, (Sensitivity(encoding.bit**2, 1), range(chunks - 1, chunks))] if bits else releases
 
 
-def mechanism_of(parameters: Parameters, dim: int) -> Mechanism:
-    """Read a mechanism for updates of `dim` coordinates from the parameters, or refuse them.
+def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
+    """Read a mechanism for updates of `dim` coordinates, or of whole blocks, from the parameters, or refuse them.
 
-    Mechanisms that bring their own noise are not read: whoever uses one makes it, and passes it on.
+    Whoever knows mechanisms of others passes the `kind` that it expects: the name alone imports none of them.
     """
     written = parameters.encoding
+    if dim is None:
+        dim = parameters.dim - (1 if written.bit else 0)
     grid = Grid(dim, written.block, written.scale, parameters.bits)
-    match written.mechanism:
-        case "skellam":
-            return DSkellam(grid, written.clip, written.sensitivity)
-        case "none":
-            return NoMechanism(grid)
-    raise ParametersRefused(f"there is no mechanism '{written.mechanism}' to be read from parameters")
+    kind = kind or known(written.mechanism)
+    found = kind.read(grid, written.clip, written.sensitivity, written.noise or "")
+    check_agreed(parameters, found)
+    check_scheme(parameters, found)
+    return found
 
 
 class Summed(Protocol):
@@ -178,9 +184,9 @@ class DistributedDP:
     mechanism: Mechanism
 
     @classmethod
-    def of(cls, parameters: Parameters, dim: int) -> "DistributedDP":
-        """Read the mechanism for updates of `dim` coordinates from the parameters."""
-        return cls(parameters, mechanism_of(parameters, dim))
+    def of(cls, parameters: Parameters, dim: int, kind: type[Mechanism] | None = None) -> "DistributedDP":
+        """Read the mechanism for updates of `dim` coordinates from the parameters; see `mechanism_of`."""
+        return cls(parameters, mechanism_of(parameters, dim, kind))
 
     def __post_init__(self) -> None:
         check_agreed(self.parameters, self.mechanism)
@@ -237,8 +243,8 @@ class DistributedDP:
 
 
 def check_by_chunk(mechanism: Mechanism) -> None:
-    """Refuse a mechanism that may do more to the whole sum than undo the encoding: its noise would be left out."""
-    if not isinstance(mechanism, DSkellam | DDGauss | LocalGaussian | NoMechanism):
+    """Refuse a mechanism that does more to the whole sum than undo the encoding: its noise would be left out."""
+    if not mechanism.by_chunk:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' decodes whole vectors only, not chunk by chunk")
 
 

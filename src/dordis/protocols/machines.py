@@ -82,12 +82,16 @@ class MakeClient(Protocol):
 
 @dataclass(frozen=True)
 class Machines:
-    """A protocol: what makes its machines, the reply to each request, and the requests whose answers cost privacy."""
+    """A protocol: what makes its machines, the reply to each request, and the requests whose answers cost privacy.
+
+    `hides_updates` says whether it keeps single updates from the server.
+    """
 
     server: MakeServer
     client: MakeClient
     replies: Mapping[type[Message], type[Message]]
     disclosing: frozenset[type[Message]]
+    hides_updates: bool = True
 
 
 SECAGG = Machines(secagg.SecAggServer, secagg.SecAggClient, REPLIES, frozenset({Unmask}))

@@ -3,43 +3,17 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from dordis.errors import LedgerDamaged
 from dordis.federation import ledger, records
 from dordis.federation.ledger import Summary
-from dordis.federation.records import RoundRecord, Run
-from dordis.privacy.accounting import ALL_ROUNDS, OUTSIDER, Participation
+from dordis.federation.records import RoundRecord, Run, Trust
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
-FULL, IDEAL = "full", "ideal"
 _CLOSE = 1e-9
-_OUTSIDERS = Participation(1, 1, 1, ALL_ROUNDS, adversary=OUTSIDER, independent=True).terms()[1]
-
-
-class Trust(Enum):
-    """Whose word the privacy of a noise strategy rests on."""
-
-    NOTHING_PROVED = "nothing is proved"
-    SERVER = "the server adds the noise"
-    NOBODY = "every client adds all the noise it needs"
-    TOGETHER = "the clients add the noise together"
-    UNKNOWN = "the strategy is not one of dordis"
-
-
-_TRUST = {
-    "none": Trust.NOTHING_PROVED,
-    "rebasing": Trust.NOTHING_PROVED,
-    "central": Trust.SERVER,
-    "local": Trust.NOBODY,
-    "orig": Trust.TOGETHER,
-    "early": Trust.TOGETHER,
-    "conservative": Trust.TOGETHER,
-    "xnoise": Trust.TOGETHER,
-}
 
 
 @dataclass(frozen=True)
@@ -61,23 +35,8 @@ class Facts:
 
     @property
     def trust(self) -> Trust:
-        """Return whom privacy rests on."""
-        return _TRUST.get(self.run.manifest.noise, Trust.UNKNOWN)
-
-    @property
-    def is_ideal(self) -> bool:
-        """Tell whether anything but the whole protocol was run; only the word `full` says that it was."""
-        return self.run.manifest.fidelity != FULL
-
-    @property
-    def outsiders_only(self) -> bool:
-        """Tell whether epsilon holds only against those who do not know who takes part."""
-        return _OUTSIDERS in self.run.manifest.terms
-
-    @property
-    def hides_updates(self) -> bool:
-        """Tell whether the protocol keeps single updates from the server."""
-        return self.run.manifest.protocol != "plaintext"
+        """Return who is trusted with what."""
+        return self.run.manifest.trust
 
     @property
     def budget(self) -> float | None:
@@ -91,7 +50,7 @@ class Facts:
 
         None where nothing is proved, whatever was written down.
         """
-        if self.trust is Trust.NOTHING_PROVED:
+        if not self.trust.proves:
             return None
         if self.ledger.summary is not None:
             return self.ledger.summary.epsilon
@@ -168,27 +127,19 @@ class Facts:
 
     def ratio(self, record: RoundRecord) -> float | None:
         """Return that of one round."""
-        if self.trust is Trust.NOBODY or record.charged is None or not record.wanted:
+        if self.trust.noise is NoiseFrom.CLIENT or record.charged is None or not record.wanted:
             return None
         return record.charged / record.wanted
 
     @property
     def short_of_noise(self) -> int:
         """Return in how many rounds the clients' noise was below its target."""
-        return sum(r < 1 - _CLOSE for r in self.ratios) if self.trust is Trust.TOGETHER else 0
+        return sum(r < 1 - _CLOSE for r in self.ratios) if self.trust.noise is NoiseFrom.CLIENTS else 0
 
     @property
     def participations(self) -> int:
         """Return how often the most frequent client was in a finished round."""
         return max(Counter(u for record in self.run.rounds for u in record.clients).values(), default=0)
-
-    def setting(self, key: str) -> object:
-        """Return a setting of the noise strategy from the configuration, wherever it is; None if it has none."""
-        kind = self.run.manifest.noise
-        return next(
-            (table[key] for table in _tables(self.run.manifest.config) if table.get("kind") == kind and key in table),
-            None,
-        )
 
 
 def gather(paths: Sequence[Path]) -> tuple[Facts, ...]:
@@ -228,11 +179,3 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     times = [f"{run.manifest.name} {run.manifest.created[:19].replace('T', ' ')}" for run in runs]
     labels = [time if names.count(name) > 1 else name for name, time in zip(names, times, strict=True)]
     return [f"{label} #{i + 1}" if labels.count(label) > 1 else label for i, label in enumerate(labels)]
-
-
-def _tables(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Go through all tables of a configuration."""
-    yield config
-    for value in config.values():
-        if isinstance(value, dict):
-            yield from _tables(value)

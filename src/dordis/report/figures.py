@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dordis.federation.records import RoundRecord
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.protocols.secagg.messages import REPLIES
 from dordis.report.charts import Chart, Grouped, Layer, Line, Lines, Mark, Stacked, Value
-from dordis.report.facts import Facts, Trust, gone
+from dordis.report.facts import Facts, gone
 from dordis.report.numbers import number, size
 
 MOST_BARS = 40
@@ -31,6 +32,7 @@ def figures(facts: Facts) -> tuple[Figure, ...]:
         Figure("dropouts", dropouts(facts)),
         Figure("noise_ratio", noise_ratio(facts)),
         Figure("noise", noise(facts)),
+        *clipping(facts),
         Figure("seconds", seconds(facts)),
         Figure("traffic", traffic(facts)),
     )
@@ -76,7 +78,7 @@ def metrics(all_facts: Sequence[Facts]) -> tuple[Figure, ...]:
 
 def epsilon(all_facts: Sequence[Facts]) -> Lines:
     """Chart what was spent against the budget."""
-    proved = [facts for facts in all_facts if facts.trust is not Trust.NOTHING_PROVED]
+    proved = [facts for facts in all_facts if facts.trust.proves]
     budgets = dict.fromkeys(facts.budget for facts in proved if facts.budget is not None)
     names = ["budget"] if len(budgets) == 1 else [f"budget {number(budget)}" for budget in budgets]
     marks = tuple(Mark(name, budget) for name, budget in zip(names, budgets, strict=True))
@@ -120,6 +122,20 @@ def noise_ratio(facts: Facts) -> Lines:
     )
     marks = (Mark("target", 1.0),)
     return Lines("Noise over its target", ROUND, "ratio of variances", lines, marks=marks, note=_noise_note(facts))
+
+
+def clipping(facts: Facts) -> tuple[Figure, ...]:
+    """Chart the clip bound, where it follows a quantile of the norms."""
+    quantile, rounds = facts.run.manifest.plan.quantile, facts.run.rounds
+    if quantile is None:
+        return ()
+    bounds = (Line("clip bound", tuple((record.number, record.clip) for record in rounds)),)
+    below = (Line("norms below it", tuple((record.number, record.below) for record in rounds)),)
+    marks, note = (Mark("target", quantile),), "a noisy count, which is charged"
+    return (
+        Figure("clip", Lines("Clip bound", ROUND, "norm", bounds, zero=_from_zero(bounds))),
+        Figure("below", Lines("Norms below the clip bound", ROUND, "part", below, marks=marks, note=note)),
+    )
 
 
 def seconds(facts: Facts) -> Stacked:
@@ -219,12 +235,12 @@ def _mean_traffic(all_facts: Sequence[Facts]) -> Grouped:
 
 
 def _noise_note(facts: Facts) -> str:
-    match facts.trust:
-        case Trust.NOBODY:
-            return "every client counts on its own noise alone, a small part of what is in the sum"
-        case Trust.TOGETHER:
-            return "counted on: without what T_C colluders may know; at or above the target, epsilon is as planned"
-    return "no noise was added" if facts.run.manifest.noise == "none" else ""
+    notes = {
+        NoiseFrom.CLIENT: "every client counts on its own noise alone, a small part of what is in the sum",
+        NoiseFrom.CLIENTS: "counted on: without what T_C colluders may know; from the target on, epsilon is as planned",
+        NoiseFrom.NOBODY: "no noise was added",
+    }
+    return notes.get(facts.trust.noise, "")
 
 
 def _from_zero(lines: Sequence[Line]) -> bool:

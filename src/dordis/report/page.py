@@ -6,7 +6,7 @@ from string import Template
 
 from dordis.report import figures, svg
 from dordis.report.alerts import Alert, Level, alerts
-from dordis.report.facts import FULL, IDEAL, Facts, Trust
+from dordis.report.facts import Facts
 from dordis.report.figures import Figure
 from dordis.report.numbers import NOTHING, count, duration, number, percent
 from dordis.report.statement import Item, Statement, statement
@@ -81,9 +81,8 @@ def _run(facts: Facts, place: int, *, several: bool) -> str:
 
 def _badges(facts: Facts) -> str:
     manifest = facts.run.manifest
-    known = {FULL: "every message was sent", IDEAL: "simulated, the protocol was not run"}
-    words = known.get(manifest.fidelity, "unknown")
-    kind = "badge warning" if facts.is_ideal else "badge"
+    words = "simulated, the protocol was not run" if facts.trust.simulated else "every message was sent"
+    kind = "badge warning" if facts.trust.simulated else "badge"
     plain = (
         f"noise: {manifest.noise}",
         f"protocol: {manifest.protocol}, {manifest.mode}",
@@ -97,7 +96,7 @@ def _tiles(facts: Facts) -> str:
     run, plan = facts.run, facts.run.manifest.plan
     measured = sorted(facts.last_metrics.items(), key=lambda item: figures.in_order(item[0]))[:_TILES]
     tiles = [_tile(number(value), f"{name}, last") for name, value in measured]
-    if facts.trust is Trust.NOTHING_PROVED:
+    if not facts.trust.proves:
         tiles.append(_tile("none", "epsilon: nothing is proved", bad=True))
     else:
         budget = f"epsilon spent of {number(facts.budget)}" if facts.budget is not None else "epsilon spent"

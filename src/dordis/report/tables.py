@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dordis.report.facts import Facts, Trust, gone
+from dordis.report.facts import Facts, gone
 from dordis.report.figures import each, spaced
 from dordis.report.numbers import duration, number, percent, size, span
 
@@ -35,7 +35,7 @@ def settings(facts: Facts) -> Table:
         "coordinates of an update": f"{plan.dim:,}",
         "bits of a coordinate": str(plan.bits),
         "one masked update": size(plan.upload_bytes),
-        "clip": number(plan.clip),
+        "clip": number(plan.clip) + ("" if plan.quantile is None else f", then the {percent(plan.quantile)} quantile"),
         "scale": number(plan.scale, 6),
         "noise on the sum, sigma": number(plan.sigma),
         "epsilon planned": number(plan.epsilon),
@@ -52,7 +52,7 @@ def rounds(facts: Facts) -> Table:
     """Return a row for every finished round."""
     measured = {line.number: line.values for line in facts.run.metrics}
     names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
-    proved = facts.trust is not Trust.NOTHING_PROVED
+    proved = facts.trust.proves
     head = ("round", *names, "epsilon", "index", "clients", "dropped", "uploaded", "wanted", "left", "counted on")
     rows = []
     for record in facts.run.rounds:
@@ -95,7 +95,7 @@ def comparison(all_facts: Sequence[Facts]) -> Table:
 
 def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:
     run, plan = facts.run, facts.run.manifest.plan
-    proved = facts.trust is not Trust.NOTHING_PROVED
+    proved = facts.trust.proves
     spent = "nothing is proved" if not proved else number(facts.epsilon) + (", OVERSPENT" if facts.overspent else "")
     took = [record.seconds for record in run.rounds]
     up = [sent for record in run.rounds if (sent := each(record.up, record)) is not None]
@@ -122,7 +122,7 @@ def rounds_csv(all_facts: Sequence[Facts]) -> str:
     records = [record for facts in all_facts for record in facts.run.rounds]
     lost = dict.fromkeys(stage for record in records for stage in record.dropped)
     stages = dict.fromkeys(stage for record in records for stage in record.stages)
-    fields = ("number", "index", "started", "seconds", "up", "down", "wanted", "left", "charged", "epsilon")
+    fields = ("number", "index", "started", "seconds", "up", "down", "wanted", "left", "charged", "epsilon", "clip")
     head = ["run", *fields, "clients", "survivors", "failures"]
     head += [f"dropped: {spaced(stage)}" for stage in lost] + [f"seconds: {spaced(stage)}" for stage in stages]
     rows: list[list[object]] = []

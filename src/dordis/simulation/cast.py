@@ -13,18 +13,18 @@ from functools import cached_property
 from dordis.crypto import kdf
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.federation.beacon import SeedBeacon
+from dordis.federation.design import Design
 from dordis.federation.participation import MemoryParticipation
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
 from dordis.federation.round import Fleet
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
-from dordis.federation.strategy import Design
+from dordis.named import named
 from dordis.protocol import ClientId
 from dordis.protocols.machines import SECAGG, Machines
 from dordis.simulation.config import Config
 from dordis.simulation.fleet import Clients, LocalFleet, Owned, Population
 from dordis.simulation.ideal import IdealFleet
-from dordis.simulation.named import named
 
 COMPLETE, SPARSE = "secagg", "secagg+"
 

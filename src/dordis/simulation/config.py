@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from dordis.federation.strategy import Strategy, XNoise
+from dordis.federation.strategies import AnyStrategy
+from dordis.federation.strategies.xnoise import XNoise
+from dordis.privacy.clipping import Quantile
 from dordis.simulation.availability import Model, Rate
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -44,14 +46,14 @@ class Privacy(Section, frozen=True):
     epsilon: Above = 6.0
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     """min{N^-1.1, 10^-5} if it is not given."""
-    clip: Above = 1.0
-    """The largest norm of an update."""
-    mechanism: str = "skellam"
-    """`skellam`, `ddgauss` or `package.module:Class`."""
+    clip: Above | Quantile = 1.0
+    """The largest norm of an update; or a quantile of the norms, which the bound follows from round to round."""
+    mechanism: str | None = None
+    """`skellam`, `ddgauss` or `package.module:Class`; that of the noise strategy, or `skellam`, if not given."""
     bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
     """Of a coordinate; as few as do no harm if not given."""
     accounting: Literal["cap", "all-rounds"] = "cap"
-    noise: Strategy = XNoise()
+    noise: AnyStrategy = XNoise()
 
 
 class Protocol(Section, frozen=True):
@@ -67,7 +69,11 @@ class Protocol(Section, frozen=True):
     tolerance: Count | None = None
     """Dropouts after which the noise still holds, T."""
     colluders: Count = 1
-    """Clients who may tell the server everything, T_C."""
+    """Clients of a round who may tell the server everything, T_C.
+
+    Where clients draw lots (`vrf`) it is clients of the whole population, and T_C follows: how many of them are in a
+    round, but for a chance of 2^-40.
+    """
 
 
 class Performance(Section, frozen=True):

@@ -6,10 +6,9 @@ Whatever can be wrong with a configuration shows in `prepare`, before anything i
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -17,30 +16,29 @@ from dordis import __version__
 from dordis.errors import InputError
 from dordis.federation import records as recording
 from dordis.federation.app import AppClient, AppServer, Task
+from dordis.federation.design import Agreement, Design
 from dordis.federation.ledger import Ledger
 from dordis.federation.records import LEDGER, RECEIPTS, Manifest, Records, Result
 from dordis.federation.registry import Registry
 from dordis.federation.round import Coordinator, Finished, Watch, next_index, silent
-from dordis.federation.strategy import Agreement, Central, Design, Planned, Rebasing, name_of
+from dordis.federation.selection import colluder_quantile
 from dordis.kernels.packing import packed_size
+from dordis.named import named_class
 from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.accounting import Participation
-from dordis.privacy.gaussian import CentralGaussian, LocalGaussian
-from dordis.privacy.mechanism import DDGauss, DSkellam, Mechanism
-from dordis.privacy.planning import Plan, Setting
+from dordis.privacy.clipping import Clipping
+from dordis.privacy.mechanisms import kind_of
+from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.planning import Setting
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import MALICIOUS
 from dordis.simulation.cast import SPARSE, Cast, Identities, beacon_of, machines_of, suite_of
 from dordis.simulation.config import Config
-from dordis.simulation.named import named
 
 SECRET = "simulation.key"  # noqa: S105  the name of a file
 """File of 32 bytes from which the long-term keys of all simulated clients are derived."""
 FREE = ("output", "performance")
 """Settings that a run may go on without: they change nothing that is told of it."""
-MECHANISMS: dict[str, Callable[[Plan], Mechanism]] = {"skellam": DSkellam.of, "ddgauss": DDGauss.of}
-
-Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -63,18 +61,19 @@ class Job:
 
     @cached_property
     def _clients(self) -> Callable[[ClientId], AppClient]:
-        kind = subclass(self.config.app.client, AppClient, "app.client")  # type: ignore[type-abstract]
+        kind = named_class(self.config.app.client, AppClient, "app.client")  # type: ignore[type-abstract]
         return lru_cache(maxsize=None)(lambda u: kind.of(self.task, u - 1))
 
 
 def prepare(config: Config) -> Job:
     """Check a configuration as a whole, load the application and plan the noise."""
     task = Task(config.app.options, config.federation.clients, config.simulation.seed)
-    app = subclass(config.app.server, AppServer, "app.server").of(task)  # type: ignore[type-abstract]
+    app = named_class(config.app.server, AppServer, "app.server").of(task)  # type: ignore[type-abstract]
     check_together(config)
     agreement = Agreement(config.protocol.mode, config.protocol.use == SPARSE)
     privacy = config.privacy
-    design = Design(privacy.noise, setting_of(config, app), privacy.epsilon, agreement, mechanism_of(privacy.mechanism))
+    kind = kind_of(privacy.mechanism) if privacy.mechanism else DSkellam
+    design = Design(privacy.noise, setting_of(config, app), privacy.epsilon, agreement, kind)
     job = Job(config, task, app, design)
     design.example(config.performance.fixed_chunks)
     job.client(job.ids[0])
@@ -86,38 +85,22 @@ def prepare(config: Config) -> Job:
 def setting_of(config: Config, app: AppServer) -> Setting:
     """Return what is given for the plan of the noise."""
     privacy, protocol, federation = config.privacy, config.protocol, config.federation
-    tolerance = protocol.tolerance
+    tolerance, colluders, clipping = protocol.tolerance, protocol.colluders, Clipping.of(privacy.clip)
     if tolerance is None and protocol.use == SPARSE:
         tolerance = federation.per_round // 10
+    if federation.selection == "vrf":
+        colluders = colluder_quantile(federation.clients, federation.per_round, colluders)
     return Setting(
         Participation(federation.clients, federation.per_round, federation.rounds, privacy.accounting),
         dim=app.dim,
-        clip=privacy.clip,
+        clip=clipping.bound,
         delta=privacy.delta,
         bits=privacy.bits,
         threshold=protocol.threshold,
         tolerance=tolerance,
-        colluders=protocol.colluders,
+        colluders=colluders,
+        share=clipping.share,
     )
-
-
-def subclass(name: str, kind: type[Kind], what: str) -> type[Kind]:
-    """Return a class of a kind by its name."""
-    found = named(name, what, type)
-    if not issubclass(found, kind):
-        raise InputError(f"{what} names a subclass of {kind.__name__}, and '{name}' is none")
-    return found
-
-
-def mechanism_of(name: str) -> Callable[[Plan], Mechanism]:
-    """Return what makes the mechanism of a plan."""
-    if name in MECHANISMS:
-        return MECHANISMS[name]
-    found = named(name, "privacy.mechanism", type)
-    if not hasattr(found, "of"):
-        raise InputError(f"privacy.mechanism: '{name}' has no method 'of' that makes it from a plan")
-    made: Callable[[Plan], Mechanism] = found.of
-    return made
 
 
 def check_together(config: Config) -> None:
@@ -126,18 +109,18 @@ def check_together(config: Config) -> None:
         raise InputError(
             "against a malicious server federation.selection is 'balanced' or 'vrf', which can be verified"
         )
-    if isinstance(config.privacy.noise, Rebasing) and config.simulation.fidelity != "ideal":
-        raise InputError("only the cost of 'rebasing' is simulated: set simulation.fidelity to 'ideal'")
-    if config.privacy.mechanism != "skellam" and not isinstance(config.privacy.noise, Planned):
-        raise InputError(f"the noise '{name_of(config.privacy.noise)}' brings its own mechanism: leave it at 'skellam'")
+    noise = config.privacy.noise
+    if noise.cost_only and config.simulation.fidelity != "ideal":
+        raise InputError(f"only the cost of '{noise.name}' is simulated: set simulation.fidelity to 'ideal'")
+    if noise.mechanism and config.privacy.mechanism not in (None, noise.mechanism):
+        raise InputError(f"the noise '{noise.name}' brings its own mechanism: leave privacy.mechanism out")
 
 
 def manifest_of(job: Job, registry: Registry, created: str) -> Manifest:
     """Write down what is fixed before the first round."""
     config, design = job.config, job.design
     mechanism, setting = design.mechanism, design.setting
-    plan = design.plan
-    sigma = plan.sigma if plan else mechanism.sigma if isinstance(mechanism, CentralGaussian | LocalGaussian) else None
+    plan, clipping = design.plan, Clipping.of(config.privacy.clip)
     return Manifest(
         name=config.name,
         created=created,
@@ -146,7 +129,7 @@ def manifest_of(job: Job, registry: Registry, created: str) -> Manifest:
         clients=config.federation.clients,
         per_round=config.federation.per_round,
         rounds=config.federation.rounds,
-        noise=name_of(config.privacy.noise),
+        noise=config.privacy.noise.name,
         mechanism=mechanism.name,
         protocol=config.protocol.use,
         mode=config.protocol.mode,
@@ -159,7 +142,7 @@ def manifest_of(job: Job, registry: Registry, created: str) -> Manifest:
             bits=mechanism.grid.bits,
             scale=mechanism.grid.scale,
             clip=setting.clip,
-            sigma=sigma,
+            sigma=design.sigma,
             epsilon=plan.epsilon if plan else design.epsilon if design.proves else None,
             delta=design.delta,
             cap=design.cap,
@@ -167,17 +150,12 @@ def manifest_of(job: Job, registry: Registry, created: str) -> Manifest:
             tolerance=setting.T,
             colluders=setting.colluders,
             upload_bytes=packed_size(mechanism.grid.padded, mechanism.grid.bits),
+            quantile=clipping.rule.target if clipping.rule else None,
         ),
-        terms=terms_of(design),
+        trust=design.trust(machines_of(config).hides_updates, config.simulation.fidelity == "ideal"),
+        words=design.words,
+        terms=design.terms,
     )
-
-
-def terms_of(design: Design) -> tuple[str, ...]:
-    """Return what must be said with epsilon; where the server adds the noise, that it is trusted to."""
-    counted, against, *rest = design.setting.participation.terms()
-    if isinstance(design.strategy, Central):
-        against = "against everybody but the server, who is trusted with the sum and with the noise"
-    return counted, against, *rest
 
 
 class Run:
@@ -243,6 +221,11 @@ class Run:
         self.records.close(result)
         return result
 
+    def _clipping(self) -> Clipping:
+        """Return the clipping of the next round: that of the last one goes on."""
+        clipping, last = Clipping.of(self.job.config.privacy.clip), self.records.last()
+        return clipping if last is None or last.clip is None else replace(clipping, bound=last.clip).next(last.below)
+
     def _coordinator(self, watch: Watch) -> Coordinator:
         job, cast = self.job, self._cast
         if self._ledger is not None:
@@ -258,6 +241,7 @@ class Run:
             watch,
             job.config.federation.tries,
             AutoChunks() if job.config.performance.chunks == "auto" else job.config.performance.chunks,
+            self._clipping(),
         )
 
 

@@ -17,7 +17,7 @@ from dordis.kernels.ring import Vector
 from dordis.pipeline.stages import name
 from dordis.privacy import skellam
 from dordis.privacy.encoding import SEED_BYTES, Grid, chunk_ends
-from dordis.privacy.mechanism import DSkellam
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ClientId, Message
 from dordis.protocols import parameters as rules

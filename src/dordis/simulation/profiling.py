@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from dordis.errors import InputError
+from dordis.federation.design import Design
 from dordis.federation.owner import Owner
 from dordis.federation.participation import MemoryParticipation
 from dordis.federation.round import Watch, silent
-from dordis.federation.strategy import Design, name_of
 from dordis.kernels.ring import Vector
 from dordis.pipeline.executor import Timeline, execute_async
 from dordis.pipeline.performance import Performance, Profile
@@ -162,7 +162,7 @@ def profile(
         clients=len(bench.ids),
         protocol=job.config.protocol.use,
         mode=job.config.protocol.mode,
-        noise=name_of(job.config.privacy.noise),
+        noise=job.config.privacy.noise.name,
         bits=bench.bits,
         hardware=hardware,
         resources=first.resources,

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from dordis.federation.app import AppClient
+from dordis.federation.design import Design
 from dordis.federation.round import Call, silent
 from dordis.federation.selection import NO_PROOFS
-from dordis.federation.strategy import Design
 from dordis.privacy.encoding import SEED_BYTES
 from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from dordis.errors import InputError
 from dordis.federation.app import AppClient
+from dordis.federation.design import Agreement, Design
 from dordis.federation.round import Call, Fleet, silent
 from dordis.federation.selection import NO_PROOFS
-from dordis.federation.strategy import Agreement, Design, XNoise
+from dordis.federation.strategies.xnoise import XNoise
 from dordis.privacy.accounting import ALL_ROUNDS, Participation, check_delta, check_epsilon, default_delta
 from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy

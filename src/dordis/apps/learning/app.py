@@ -19,9 +19,9 @@ from dordis.apps.options import shared
 from dordis.apps.tables import check_place
 from dordis.errors import InputError
 from dordis.federation.app import AppClient, AppServer, State, Task
+from dordis.named import named
 from dordis.privacy.skellam import Floats
 from dordis.protocols.distributed_dp import Aggregate
-from dordis.simulation.named import named
 
 _MODELS: dict[str, Callable[..., Model]] = {"softmax": Softmax, "mlp": Mlp}
 

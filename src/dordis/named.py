@@ -11,8 +11,8 @@ Kind = TypeVar("Kind")
 def named(text: str, what: str, kind: type[Kind]) -> Kind:
     """Return the object of this kind with this name, or say what is wrong with it.
 
-    >>> named("dordis.simulation.cast:SPARSE", "the protocol", str)
-    'secagg+'
+    >>> named("dordis.errors:InputError", "the error", type).__name__
+    'InputError'
     """
     module, colon, name = text.partition(":")
     if not (module and colon and name):
@@ -29,3 +29,11 @@ def named(text: str, what: str, kind: type[Kind]) -> Kind:
     if not isinstance(thing, kind):
         raise InputError(f"{what}: '{text}' is no {kind.__name__}")
     return thing
+
+
+def named_class(text: str, kind: type[Kind], what: str) -> type[Kind]:
+    """Return the class of this kind with this name."""
+    found = named(text, what, type)
+    if not issubclass(found, kind):
+        raise InputError(f"{what} names a subclass of {kind.__name__}, and '{text}' is none")
+    return found
