@@ -25,8 +25,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation, start_simulation
 
 from dordis.apps.learning import Client, Server
-from dordis.federation.app import Task
 from dordis.privacy.skellam import Floats
+from dordis.rounds.app import RoundInfo, Task
 
 OF_A_CLIENT = {"num_cpus": 1, "num_gpus": 0.0}
 """Resources: ray starts as many processes as there are processors, and each runs one client at a time."""
@@ -58,7 +58,7 @@ def by_apps(task: Task, per_round: int, rounds: int) -> Progress:
     def train(message: Message, context: Context) -> Message:
         (start,) = message.content["arrays"].to_numpy_ndarrays()
         place, number = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
-        arrays = ArrayRecord([start + Client.of(task, place).prepare_data(number, start)])
+        arrays = ArrayRecord([start + Client.of(task, place).prepare_data(RoundInfo(number, number - 1), start)])
         return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(_ALIKE)}), reply_to=message)
 
     def evaluate(number: int, arrays: ArrayRecord) -> None:
@@ -88,7 +88,8 @@ def by_start(task: Task, per_round: int, rounds: int) -> Progress:
 
         def fit(self, parameters: list[Floats], config: dict[str, Any]) -> tuple[list[Floats], int, dict[str, Any]]:
             (start,) = parameters
-            return [start + self._client.prepare_data(int(config["number"]), start)], 1, {}
+            number = int(config["number"])
+            return [start + self._client.prepare_data(RoundInfo(number, number - 1), start)], 1, {}
 
     def evaluate(number: int, parameters: list[Floats], config: dict[str, Any]) -> None:
         progress.note(parameters[0])

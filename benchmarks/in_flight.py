@@ -2,24 +2,46 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
-from benchmarks.rounds import NoReplay
 from benchmarks.server_process import peak_mb
-from dordis import wire
 from dordis.drive import Exchange
-from dordis.pipeline.executor import execute
-from dordis.privacy.accounting import Participation
-from dordis.privacy.encoding import SEED_BYTES
-from dordis.privacy.planning import Setting, plan
-from dordis.protocols.delivery import DeliveryClient
-from dordis.protocols.distributed_dp import DistributedDP, agree_on
-from dordis.protocols.parameters import RUN_BYTES, Parameters
-from dordis.protocols.round import REPLIES, RoundClient, RoundServer
-from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.simulation.profiling import workflows
+from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.strategies import XNoise
+from dordis.pipeline.executor import in_turn
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.planning import Setting
+from dordis.protocol import ClientId, Message, requests_in
+from dordis.protocols import delivery
+from dordis.protocols.parameters import SEMI_HONEST, Parameters
+from dordis.protocols.secagg import SECAGG
+from dordis.reproduce.network import NoReplay
+from dordis.rounds import invitation
+from dordis.rounds.app import FixedClient
+from dordis.rounds.client import Client
+from dordis.rounds.invitation import Invitation, Invite
+from dordis.rounds.model import ModelBytes
+from dordis.rounds.server import AgreedRound, RoundEngine, RoundResult
+from dordis.rounds.terms import Terms
+
+MODEL = ModelBytes.of(())
+REQUESTS = (*requests_in(vars(invitation)), *SECAGG.requests, *requests_in(vars(delivery)))
+
+
+class Trusting:
+    """An owner who agrees to everything: what owners check is measured elsewhere."""
+
+    def accept(self, invite: Invite) -> bytes:
+        """Agree; there is nothing to prove."""
+        return b""
+
+    def consent(self, parameters: Parameters, proofs: object) -> None:
+        """Agree."""
+
+    def attend(self, parameters: Parameters, machine: bytes) -> None:
+        """Count nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,31 +52,53 @@ class InFlight:
     dim: int
     chunks: int
 
-    def parameters(self) -> Parameters:
-        """Agree on the round, with the noise of a run of five such rounds."""
-        noise = plan(Setting(Participation(10 * self.clients, self.clients, 5), self.dim), epsilon=6.0)
-        clients = range(1, self.clients + 1)
-        return agree_on(
-            noise, run=bytes(RUN_BYTES), index=0, clients=clients, rotation=bytes(SEED_BYTES), chunks=self.chunks
+    @cached_property
+    def design(self) -> Design:
+        """Return the noise of a run of five such rounds."""
+        setting = Setting(ParticipationSchedule(10 * self.clients, self.clients, 5), self.dim)
+        return Design(XNoise(), setting, 6.0, ProtocolKind(SEMI_HONEST))
+
+    def agreed(self) -> AgreedRound:
+        """Agree on the round."""
+        everyone = range(1, self.clients + 1)
+        parameters = self.design.agree_on(
+            run=bytes(32), index=0, clients=everyone, rotation=bytes(32), model=MODEL.digest, chunks=self.chunks
         )
+        return AgreedRound(parameters, self.design.mechanism)
+
+    def invitation(self, parameters: Parameters) -> Invitation:
+        """Invite all clients."""
+        invite = Invite(
+            round=parameters.round,
+            number=1,
+            protocol=SECAGG.name,
+            registry=b"",
+            dim=self.dim,
+            terms=Terms.of(parameters),
+            model=MODEL.digest,
+            model_bytes=0,
+            dtype=MODEL.dtype,
+        )
+        return Invitation(invite, MODEL, parameters.clients)
 
     def peak_mb(self) -> float:
-        """Run a round with its server alone in a process; one client gets the sum."""
-        parameters = self.parameters()
-        private, vector = DistributedDP.of(parameters, self.dim), np.zeros(parameters.dim, np.uint32)
-        clients = {
-            u: RoundClient(SecAggClient(u, vector, NoReplay()), DeliveryClient(private)) for u in parameters.clients
-        }
-        serve = partial(_serve, wire.encode(parameters), self.dim)
-        return peak_mb(serve, lambda u, request: clients[u].handle(request), REPLIES)
+        """Run a round with its server alone in a process."""
+        app, owner, ids = FixedClient(np.zeros(self.dim)), Trusting(), [ClientId(u) for u in range(1, self.clients + 1)]
+        clients = {u: Client(u, app, owner, SECAGG, journals=lambda round: NoReplay()) for u in ids}
+
+        def answer(u: ClientId, request: Message) -> Message:
+            return clients[u].handle(request)
+
+        return peak_mb(partial(_serve, self), answer, REQUESTS)
 
 
-def _serve(agreed: bytes, dim: int, exchange: Exchange) -> Callable[[], None]:
-    parameters = wire.decode(agreed, Parameters)
-    server = RoundServer(SecAggServer(parameters), DistributedDP.of(parameters, dim), parameters.clients[:1])
-    execute(*workflows(server), exchange)
-    return partial(_nobody_lost, server)
+def _serve(setting: InFlight, exchange: Exchange) -> Callable[[], None]:
+    agreed = setting.agreed()
+    engine = RoundEngine(in_turn(exchange), SECAGG, {}, lambda index: agreed.parameters.clients)
+    engine.gather(setting.invitation(agreed.parameters))
+    return partial(_nobody_lost, engine.sum(agreed), setting.clients)
 
 
-def _nobody_lost(server: RoundServer) -> None:
-    assert all(len(output.survivors) == len(server.setup.parameters.clients) for output in server.output())
+def _nobody_lost(result: RoundResult, clients: int) -> None:
+    assert not result.dropped
+    assert all(len(output.survivors) == clients for output in result.outputs)

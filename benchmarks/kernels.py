@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ FIGURES = {
     "x25519_per_s": Figure("1/s", note="agreements"),
     "ed25519_verify_per_s": Figure("1/s", note="verifications"),
     "warm_start_s": Figure("s", at_most=2, note="a new process that calls every kernel once, machine code cached"),
+    "help_s": Figure("s", at_most=1, note="dordis --help in a new process"),
     "cold_start_s": Figure("s", note="the same with nothing cached"),
 }
 
@@ -113,7 +114,7 @@ def _noise(quick: bool) -> dict[str, float]:
     for name, variance in VARIANCES.items():
 
         def ours(variance: Fraction = variance) -> None:
-            noise.add_noise(acc, os.urandom(noise.SEED_BYTES), variance)
+            noise.add_noise(acc, os.urandom(prg.SEED_BYTES), variance)
 
         def theirs(mean: float = float(variance) / 2) -> object:
             return generator.poisson(mean, few) - generator.poisson(mean, few)
@@ -202,24 +203,28 @@ def _curve(quick: bool) -> dict[str, float]:
 
 def _warm_start(cache: dict[str, str] | None = None, count: int = 1) -> dict[str, float]:
     """Time a new process whose kernels are cached: the turn that is not counted sees to that."""
-    return {"warm_start_s": best_wall(lambda: _touch_in_new_process(cache or {}), count)}
+    return {
+        "warm_start_s": best_wall(lambda: _in_new_process("benchmarks.touch", environment=cache or {}), count),
+        "help_s": best_wall(lambda: _in_new_process("dordis", "--help"), count),
+    }
 
 
 def _starts() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as empty:
         cache = {"NUMBA_CACHE_DIR": empty}
         start = time.perf_counter()
-        _touch_in_new_process(cache)
+        _in_new_process("benchmarks.touch", environment=cache)
         cold = time.perf_counter() - start
         return _warm_start(cache, 3) | {"cold_start_s": cold}
 
 
-def _touch_in_new_process(environment: dict[str, str]) -> None:
+def _in_new_process(module: str, *arguments: str, environment: Mapping[str, str] = os.environ) -> None:
     subprocess.run(
-        [sys.executable, "-m", "benchmarks.touch"],
+        [sys.executable, "-m", module, *arguments],
         check=True,
         cwd=Path(__file__).parent.parent,
         env=os.environ | environment,
+        stdout=subprocess.DEVNULL,
     )
 
 

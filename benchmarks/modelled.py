@@ -6,7 +6,9 @@ import numpy as np
 from dordis.pipeline.executor import execute_async
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
-from dordis.protocols.round import REPLIES
+from dordis.reproduce.costs import ASSEMBLE, ENCODE, Costs
+from dordis.reproduce.measured import SmallRound, measure
+from dordis.reproduce.modelled import simulate
 from dordis.simulation.clock import (
     WORKERS,
     Device,
@@ -15,12 +17,8 @@ from dordis.simulation.clock import (
     VirtualExchange,
     heterogeneous,
     run_virtually,
-    simulate,
 )
-from dordis.simulation.costs import ASSEMBLE, ENCODE, Costs
 from dordis.simulation.exchange import LocalExchange
-from dordis.simulation.measured import Proxy, measure
-from dordis.simulation.profiling import workflows
 
 INSTANT = 1e12
 """Bits per second of links that take no time: what is compared is the computing."""
@@ -32,23 +30,24 @@ def modelled_over_real(repeats: int = 5) -> dict[int, float]:
     costs = measure()
     laws = {step: law for step, law in costs.laws.items() if step not in (ENCODE, ASSEMBLE)}  # outside of the executor
     within = msgspec.structs.replace(costs, laws=laws)
-    return {m: _ratio(within, Proxy(16, 20, m, 2), repeats) for m in NUMBERS}
+    return {m: _ratio(within, SmallRound(16, 20, m, 2), repeats) for m in NUMBERS}
 
 
-def _ratio(costs: Costs, proxy: Proxy, repeats: int) -> float:
-    survivors = [u for u in proxy.parameters.clients if u not in proxy.lost]
+def _ratio(costs: Costs, small: SmallRound, repeats: int) -> float:
+    clients, survivors = small.parameters.clients, small.parameters.clients[: small.clients - small.dropped]
     fast = {
         u: msgspec.structs.replace(device, bandwidth=INSTANT)
         for u, device in heterogeneous(survivors, 1, workers=WORKERS).items()
     }
-    everyone = fast | {u: Device(INSTANT, slowness=0.01, workers=WORKERS) for u in proxy.lost}
-    modelled = simulate(*costs.steps(proxy.shape()), fast).completion
-    return modelled / min(_really(proxy, everyone) for _ in range(repeats))
+    everyone = {u: Device(INSTANT, slowness=0.01, workers=WORKERS) for u in clients} | fast
+    modelled = simulate(*costs.steps(small.shape()), fast).completion
+    return modelled / min(_really(small, everyone) for _ in range(repeats))
 
 
-def _really(proxy: Proxy, devices: dict[ClientId, Device]) -> float:
+def _really(small: SmallRound, devices: dict[ClientId, Device]) -> float:
     """Run a round of real parties in virtual time."""
-    private = DistributedDP(proxy.parameters, proxy.mechanism)
-    server, parties = proxy.cast(private, private.encode(np.zeros(1 << proxy.log_dim, np.float32)))
-    exchange = VirtualExchange(devices, Real(LocalExchange(parties, REPLIES, proxy.is_lost, ahead=True)))
-    return run_virtually(execute_async(*workflows(server), exchange, ServerProcessor())).completion
+    private = DistributedDP(small.parameters, small.mechanism)
+    server, parties = small.parties(private, private.encode(np.zeros(1 << small.log_dim, np.float32)))
+    exchange = VirtualExchange(devices, Real(LocalExchange(parties, small.is_lost, ahead=True)))
+    chunks = [chunk.workflow for chunk in server.chunks]
+    return run_virtually(execute_async(server.setup.workflow, chunks, exchange, ServerProcessor())).completion

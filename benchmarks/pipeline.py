@@ -7,9 +7,11 @@ threads it is the clock on the wall that counts, and other load shows: rounds ar
 import asyncio
 import statistics
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -17,17 +19,20 @@ from benchmarks import modelled
 from benchmarks.figure import Figure
 from benchmarks.in_flight import InFlight
 from benchmarks.touch import touch
-from dordis.pipeline.executor import Timeline, execute, execute_async
+from dordis.drive import AsyncExchange
+from dordis.federation.config import Federation
+from dordis.pipeline.executor import Timeline
 from dordis.pipeline.performance import Profile
 from dordis.pipeline.planner import MOST_CHUNKS, plan, schedule
 from dordis.protocol import ClientId, Message, Replies, Requests, Resource
-from dordis.protocols.round import RoundServer
-from dordis.simulation.config import Config, Federation
+from dordis.rounds.server import RoundEngine
+from dordis.simulation.config import Config
 from dordis.simulation.exchange import LocalExchange
-from dordis.simulation.job import prepare
-from dordis.simulation.profiling import Bench, Hardware, check_complete, workflows
+from dordis.simulation.profiling import Bench, Hardware
+from dordis.simulation.run import prepare
 
-Play = Callable[[RoundServer, LocalExchange], Timeline]
+TimedRound = Callable[[int, int], Timeline]
+"""Runs a round of so many coordinates in so many chunks."""
 
 CLIENTS = 10
 SLOW_PHONES = Hardware(slowness=20.0)
@@ -102,8 +107,7 @@ def _modelled() -> dict[str, float]:
 
 def _threads(bench: Bench, quick: bool) -> dict[str, float]:
     """Predict rounds in threads, all clients in this process, where they compete for its cores."""
-    repeats = 1 if quick else 12
-    predicted, actual = compare(bench, repeats, lambda server, exchange: execute(*workflows(server), exchange))
+    predicted, actual = compare(bench.real, 1 if quick else 12)
     return {
         **{f"pipeline_threads_m{m}_s": actual[m] for m in NUMBERS},
         **{f"pipeline_threads_m{m}_predicted_s": predicted[m] for m in NUMBERS},
@@ -113,7 +117,7 @@ def _threads(bench: Bench, quick: bool) -> dict[str, float]:
 
 def _links(bench: Bench, quick: bool) -> dict[str, float]:
     """Predict the same behind links that take their time."""
-    predicted, actual = compare(bench, 1 if quick else 4, slowed)
+    predicted, actual = compare(lambda dim, m: bench.timed(dim, m, behind_links), 1 if quick else 4)
     return {
         **{f"pipeline_links_m{m}_s": actual[m] for m in NUMBERS},
         "pipeline_links_error": worst(predicted, actual),
@@ -121,7 +125,7 @@ def _links(bench: Bench, quick: bool) -> dict[str, float]:
     }
 
 
-def compare(bench: Bench, repeats: int, play: Play) -> tuple[dict[int, float], dict[int, float]]:
+def compare(play: TimedRound, repeats: int) -> tuple[dict[int, float], dict[int, float]]:
     """Return the seconds predicted and taken, by number of chunks.
 
     Rounds are run in turn; of each kind, every other one tells the stage times, and the rest is predicted from them.
@@ -130,18 +134,21 @@ def compare(bench: Bench, repeats: int, play: Play) -> tuple[dict[int, float], d
     rest: dict[int, list[Timeline]] = {m: [] for m in NUMBERS}
     for place in range(1 + 2 * repeats):
         for m in NUMBERS:
-            server, exchange = bench.cast(PREDICTED, m)
-            timeline = play(server, exchange)
-            check_complete(server, exchange, CLIENTS)
+            timeline = play(PREDICTED, m)
             if place > 0:
                 (told if place % 2 else rest)[m].append(timeline)
     predicted = {m: _foretold(fastest(timelines)) for m, timelines in told.items()}
     return predicted, {m: fastest(timelines).completion for m, timelines in rest.items()}
 
 
-def slowed(server: RoundServer, clients: LocalExchange) -> Timeline:
-    """Run a round in threads whose messages take as long as on a link, by the clock on the wall."""
-    turns: dict[ClientId, threading.Lock] = {u: threading.Lock() for u in server.setup.parameters.clients}
+def behind_links(clients: LocalExchange, **options: Any) -> RoundEngine:
+    """Run rounds in threads whose messages take as long as on a link, by the clock on the wall."""
+    return RoundEngine(slowed(clients), **options)
+
+
+def slowed(clients: LocalExchange) -> AsyncExchange:
+    """Return an exchange in which every client has a link of its own; what is sent to all waits for the slowest."""
+    turns: defaultdict[ClientId, threading.Lock] = defaultdict(threading.Lock)
 
     def handle(requests: Requests) -> tuple[list[tuple[ClientId, Message]], int]:
         replies: list[tuple[ClientId, Message]] = []
@@ -158,7 +165,7 @@ def slowed(server: RoundServer, clients: LocalExchange) -> Timeline:
         await asyncio.sleep(8 * most / LINK)
         return replies
 
-    return asyncio.run(execute_async(*workflows(server), exchange))
+    return exchange
 
 
 def fastest(timelines: Iterable[Timeline]) -> Timeline:
@@ -176,7 +183,7 @@ def _foretold(timeline: Timeline) -> float:
 def _virtual(bench: Bench, quick: bool) -> dict[str, float]:
     """Fit the model to short rounds, and predict long ones."""
     kinds = [(dim, m) for dim in (*PROFILED, PREDICTED) for m in NUMBERS]
-    played = [{kind: bench.play(*kind) for kind in kinds} for _ in range(2 if quick else 9)][1:]
+    played = [{kind: bench.virtual(*kind) for kind in kinds} for _ in range(2 if quick else 9)][1:]
     best = {kind: fastest(each[kind] for each in played) for kind in kinds}
     profile = Profile()
     for dim in PROFILED:
@@ -184,7 +191,7 @@ def _virtual(bench: Bench, quick: bool) -> dict[str, float]:
             profile = profile.observe(dim, best[dim, m].setup_seconds, best[dim, m].stage_seconds)
     model, resources = profile.fit(), best[kinds[0]].resources
     predicted = {
-        m: schedule(resources, model.stage_seconds(PREDICTED, m), m, model.setup_seconds(m)).completion for m in NUMBERS
+        m: schedule(resources, model.stage_seconds(PREDICTED, m), m, model.setup.seconds(m)).completion for m in NUMBERS
     }
     return {"pipeline_virtual_error": worst(predicted, {m: best[PREDICTED, m].completion for m in NUMBERS})}
 

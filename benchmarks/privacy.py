@@ -8,12 +8,12 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from benchmarks.timing import best, repetitions
-from dordis.cli.reproduce import PAPER_BUDGET, TASKS
 from dordis.privacy import skellam
 from dordis.privacy.accounting import CAP
 from dordis.privacy.encoding import SEED_BYTES, Grid
-from dordis.privacy.mechanism import DSkellam
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting, forecast, plan
+from dordis.reproduce.epsilon import PAPER_BUDGET, TASKS
 
 SIZES = {"1M": (1_000_000, 200), "11M": (11_000_000, 20)}
 """Coordinates, and how often each is measured."""

@@ -1,7 +1,7 @@
 """One SecAgg round with all parties in this process: the CPU seconds and the bytes of each."""
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -17,10 +17,11 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ClientId, Message
 from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters, agree_on
-from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import REPLIES, CollectInput
-from dordis.simulation.costs import BITS, VARIANCE
-from dordis.simulation.metered import MeteredExchange
+from dordis.protocols.secagg import SECAGG, ChunkOutput, SecAggClient, SecAggServer
+from dordis.protocols.secagg.messages import CollectInput
+from dordis.reproduce.costs import BITS, VARIANCE
+from dordis.reproduce.network import NoReplay
+from dordis.simulation.exchange import LocalExchange
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,6 @@ class Setting:
         """Tell whether a client is gone when a request comes: before it uploads."""
         return u in self.lost and isinstance(request, CollectInput)
 
-    def is_left_out(self, u: ClientId, request: Message) -> bool:
-        """Leave out what is asked ahead, too: all clients would hold their uploads at once."""
-        return request.ahead or self.is_lost(u, request)
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -98,54 +95,25 @@ class Costs:
         )
 
 
-class NoReplay:
-    """A journal that stores nothing: answers are still written down, but a round of big vectors fits into memory."""
-
-    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
-        """Answer anew."""
-        return respond()
-
-    def close(self) -> None:
-        """Forget nothing."""
-
-
-class Trusting:
-    """An owner who agrees to everything: what owners check is measured elsewhere."""
-
-    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
-        """Agree."""
-
-    def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count nothing."""
-
-
 def play(setting: Setting, parameters: Parameters) -> Costs:
     """Run one round, everyone's input zero, and return what it costs."""
     vector = np.zeros(setting.dim, np.uint32)
     keys = {u: signature.generate() for u in parameters.clients}
     registry = {u: signature.public(key) for u, key in keys.items()}
-    clients = {
-        u: SecAggClient(u, vector, NoReplay(), owner=Trusting(), signing=keys[u], registry=registry)
-        for u in parameters.clients
-    }
-    exchange = MeteredExchange(clients, REPLIES, setting.is_left_out)
+    clients = {u: SecAggClient(u, vector, NoReplay(), signing=keys[u], registry=registry) for u in parameters.clients}
+    exchange = LocalExchange(clients, setting.is_lost)  # nothing ahead: all clients would hold their uploads
     start = thread_time()
     (output,) = drive.run(SecAggServer(parameters, registry), exchange)
-    server_s = thread_time() - start - exchange.seconds
+    server_s = thread_time() - start - sum(exchange.seconds.values())
     check(output, setting)
-    spent, sent, traffic = (dict.fromkeys(parameters.clients, 0.0) for _ in range(3))
-    for u, taken, request, reply in exchange.answered:
-        spent[u] += taken
-        sent[u] += reply
-        traffic[u] += request + reply
-    seconds = [spent[u] for u in output.survivors]
+    seconds = [exchange.seconds[u] for u in output.survivors]
     return Costs(
         client_min_s=min(seconds),
         client_s=statistics.median(seconds),
         client_max_s=max(seconds),
         server_s=server_s,
-        upload_mb=max(sent.values()) / 1e6,
-        traffic_mb=statistics.mean(traffic[u] for u in output.survivors) / 1e6,
+        upload_mb=max(exchange.sent.values()) / 1e6,
+        traffic_mb=statistics.mean(exchange.sent[u] + exchange.received[u] for u in output.survivors) / 1e6,
     )
 
 
@@ -176,7 +144,7 @@ def memory(setting: Setting) -> float:
     def answer(u: ClientId, request: Message) -> Message | None:
         return None if setting.is_lost(u, request) else clients[u].handle(request)
 
-    return peak_mb(partial(_serve, setting), answer, REPLIES)
+    return peak_mb(partial(_serve, setting), answer, SECAGG.requests)
 
 
 def _serve(setting: Setting, exchange: Exchange) -> Callable[[], None]:

@@ -5,7 +5,7 @@ import operator
 import resource
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,13 +13,11 @@ from typing import Any
 
 from dordis import wire
 from dordis.drive import Exchange
-from dordis.protocol import ClientId, Message, Requests
+from dordis.protocol import ClientId, Message, Requests, reply_to
 
 Serve = Callable[[Exchange], Callable[[], None]]
 """Runs a round by an exchange; returns what then makes sure that it did what is measured.  It is sent to a process."""
 Answer = Callable[[ClientId, Message], Message | None]
-Kinds = Mapping[type[Message], type[Message]]
-"""Which reply answers which request."""
 
 ID_BYTES = 8
 
@@ -27,8 +25,8 @@ ID_BYTES = 8
 class PipeExchange:
     """Ask one client after the other for its reply, as the server takes them; threads use the pipe in turn."""
 
-    def __init__(self, pipe: Connection, kinds: Kinds) -> None:
-        self._pipe, self._kinds = pipe, kinds
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
         self._turn = threading.Lock()
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
@@ -41,18 +39,18 @@ class PipeExchange:
                 self._pipe.send_bytes(data)
                 reply = self._pipe.recv_bytes()
             if reply:
-                yield u, wire.decode(reply, self._kinds[type(request)])
+                yield u, wire.decode(reply, reply_to(request))
 
 
-def peak_mb(serve: Serve, answer: Answer, kinds: Kinds) -> float:
+def peak_mb(serve: Serve, answer: Answer, kinds: Sequence[type[Message]]) -> float:
     """Run a round and return the most memory that the server's process held at any time.
 
-    What that process imports counts, too: it is what the module of `serve` and the kinds of messages need.
+    `kinds` are the requests that may come.  What that process imports counts, too: what the module of `serve` needs.
     """
     known: Any = reduce(operator.or_, kinds)
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    server = spawn.Process(target=_serve, args=(theirs, serve, kinds))
+    server = spawn.Process(target=_serve, args=(theirs, serve))
     server.start()
     theirs.close()
     while len(data := ours.recv_bytes()) > ID_BYTES:
@@ -63,9 +61,9 @@ def peak_mb(serve: Serve, answer: Answer, kinds: Kinds) -> float:
     return int.from_bytes(data, "big") / 1e6
 
 
-def _serve(pipe: Connection, serve: Serve, kinds: Kinds) -> None:
+def _serve(pipe: Connection, serve: Serve) -> None:
     """Run the server of a round; the last thing sent is the peak of memory in bytes."""
-    check = serve(PipeExchange(pipe, kinds))
+    check = serve(PipeExchange(pipe))
     peak = peak_bytes()
     check()
     pipe.send_bytes(peak.to_bytes(ID_BYTES, "big"))

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from benchmarks.timing import repetitions
-from dordis.federation.app import Task
-from dordis.federation.strategy import NoNoise, Strategy, XNoise
+from dordis.federation.config import App, Federation, Privacy
+from dordis.federation.strategies import NoNoise, Strategy, XNoise
+from dordis.rounds.app import Task
 from dordis.simulation.availability import Rate
-from dordis.simulation.config import App, Config, Federation, Privacy, Simulation
-from dordis.simulation.job import Run, prepare
+from dordis.simulation.config import Config, Simulation
+from dordis.simulation.run import prepare
 
 CLIENTS, PER_ROUND = 100, 20
 FEDAVG = {"optimiser": {"kind": "fedavg", "lr": 1.0}, "average": 0.0}
@@ -93,7 +94,7 @@ def simulated(rounds: int, noise: Strategy, directory: Path | None, secure: bool
         simulation=Simulation("full" if secure else "ideal", dropout=Rate(0.0)),
     )
     with tempfile.TemporaryDirectory(dir=directory) as root:
-        run = Run.start(prepare(config), Path(root), "")
+        run = prepare(config).start(Path(root), "")
         begun = time.perf_counter()
         ended = [(time.perf_counter(), finished.metrics.values["accuracy"]) for finished in run.rounds()]
     assert not isinstance(noise, NoNoise) or ended[-1][1] > LEARNT

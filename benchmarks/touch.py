@@ -32,7 +32,7 @@ def _noise() -> None:
     acc = np.zeros(4096, np.uint32)
     for variance in (WITHOUT_HATS, WITH_HATS):
         for subtract in (False, True):
-            noise.add_noise(acc, bytes(noise.SEED_BYTES), variance, subtract=subtract)
+            noise.add_noise(acc, bytes(prg.SEED_BYTES), variance, subtract=subtract)
 
 
 def _rotation() -> None:

@@ -22,7 +22,9 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
 }
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize(
+    "suite", [suite if suite == "simulation" else pytest.param(suite, marks=pytest.mark.slow) for suite in SUITES]
+)
 def test_a_quick_run_prints_every_figure_as_one_flat_json_object(suite):
     command = [sys.executable, "-m", "benchmarks", suite, "--json", "--quick"]
     run = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=True)

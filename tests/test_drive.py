@@ -6,6 +6,7 @@ import pytest
 
 from dordis import drive
 from dordis.errors import TooFewClients
+from dordis.pipeline.executor import execute_async
 from dordis.protocol import Message, ProtocolServer, Resource, Step
 
 
@@ -115,8 +116,8 @@ def run_sync(*steps):
 def run_async(*steps, at_once=False):
     server = Server(*steps)
     exchange = Exchange(server.log)
-    output = asyncio.run(drive.run_async(server, exchange.at_once if at_once else exchange.later))
-    return output, exchange.delivered
+    asyncio.run(execute_async(server.workflow, [], exchange.at_once if at_once else exchange.later))
+    return server.output(), exchange.delivered
 
 
 def test_sync_and_async_give_the_same():
@@ -183,5 +184,5 @@ def test_some_steps_can_be_run_now_and_the_others_later():
     exchange = Exchange(server.log)
     drive.advance(server.workflow[:1], exchange)
     assert server.log[-1] == 30
-    asyncio.run(drive.advance_async(server.workflow[1:], exchange.later))
+    drive.advance(server.workflow[1:], exchange)
     assert server.log[-1] == "computed"

@@ -1,45 +1,52 @@
 """The client's machine: requests in their order, each answered once, and any deviation ends it for good."""
 
+from typing import ClassVar
+
 import msgspec
 import pytest
 
 from dordis.errors import Aborted, MalformedMessage, UnexpectedRequest
-from dordis.protocol import SETUP, ClientState, MemoryJournal, Message, On, ProtocolClient
-
-
-class Hello(Message, frozen=True):
-    name: str = ""
-
-
-class Ready(Message, frozen=True):
-    pass
-
-
-class First(Message, frozen=True):
-    chunk: int
-    word: str = ""
-
-
-class Second(Message, frozen=True):
-    chunk: int
-
-
-class Third(Message, frozen=True):
-    chunk: int
-
-
-class Fourth(Message, frozen=True):
-    chunk: int
-
-
-class Stray(Message, frozen=True):
-    chunk: int = 0
+from dordis.protocol import SETUP, ClientState, MemoryJournal, Message, On, ProtocolClient, reply_to, requests_in
 
 
 class Count(Message, frozen=True):
     """The toy's answer to everything: how many answers it has given."""
 
     number: int
+
+
+class Hello(Message, frozen=True):
+    reply: ClassVar = Count
+    name: str = ""
+
+
+class Ready(Message, frozen=True):
+    reply: ClassVar = Count
+
+
+class First(Message, frozen=True):
+    reply: ClassVar = Count
+    chunk: int
+    word: str = ""
+
+
+class Second(Message, frozen=True):
+    reply: ClassVar = Count
+    chunk: int
+
+
+class Third(Message, frozen=True):
+    reply: ClassVar = Count
+    chunk: int
+
+
+class Fourth(Message, frozen=True):
+    reply: ClassVar = Count
+    chunk: int
+
+
+class Stray(Message, frozen=True):
+    chunk: int = 0
 
 
 class ToyState(ClientState):
@@ -55,15 +62,15 @@ class Toy(ProtocolClient[ToyState]):
 
     @property
     def setup(self):
-        return On(Hello, Count, self.answer), On(Ready, Count, self.answer)
+        return On(Hello, self.answer), On(Ready, self.answer)
 
     @property
     def routine(self):
         return (
-            On(First, Count, self.answer),
-            On(Second, Count, self.answer, optional=True),
-            On(Third, Count, self.answer, optional=True),
-            On(Fourth, Count, self.answer),
+            On(First, self.answer),
+            On(Second, self.answer, optional=True),
+            On(Third, self.answer, optional=True),
+            On(Fourth, self.answer),
         )
 
     @property
@@ -244,3 +251,14 @@ def test_the_journal_claims_nothing_when_the_answer_fails():
 def test_a_state_shows_nothing_but_progress():
     toy = begun()
     assert repr(toy.state) == "<ToyState after 2 answers>"
+
+
+def test_a_request_names_the_kind_of_its_answer_and_a_reply_has_none():
+    assert reply_to(First(0)) is Count
+    for reply in (Count(1), Stray()):
+        with pytest.raises(UnexpectedRequest, match="is no request"):
+            reply_to(reply)
+
+
+def test_the_requests_of_a_module_are_those_with_an_answer_in_its_order():
+    assert requests_in(globals()) == (Hello, Ready, First, Second, Third, Fourth)

@@ -8,7 +8,10 @@ import pytest
 
 import dordis
 
-NAMES = ["DordisError", "InputError", "histogram", "mean", "noise"]
+NAMES = [
+    "Aggregate", "AppClient", "AppServer", "BudgetExceeded", "Config", "DordisError", "InputError", "ProtocolError",
+    "RoundFailed", "RoundInfo", "RunResult", "histogram", "load", "mean", "noise", "run", "train",
+]  # fmt: skip
 
 
 def test_the_public_names_are_these() -> None:

@@ -5,20 +5,54 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dordis.apps.analytics import histogram, mean
-    from dordis.errors import DordisError, InputError
+    from dordis.errors import BudgetExceeded, DordisError, InputError, ProtocolError, RoundFailed
+    from dordis.library import RunResult, load, run, train
     from dordis.privacy.noise import noise
+    from dordis.protocols.distributed_dp import Aggregate
+    from dordis.rounds.app import AppClient, AppServer, RoundInfo
+    from dordis.simulation.config import Config
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["DordisError", "InputError", "histogram", "mean", "noise"]
-
 _HOME = {
+    "Aggregate": "dordis.protocols.distributed_dp",
+    "AppClient": "dordis.rounds.app",
+    "AppServer": "dordis.rounds.app",
+    "BudgetExceeded": "dordis.errors",
+    "Config": "dordis.simulation.config",
     "DordisError": "dordis.errors",
     "InputError": "dordis.errors",
+    "ProtocolError": "dordis.errors",
+    "RoundFailed": "dordis.errors",
+    "RoundInfo": "dordis.rounds.app",
+    "RunResult": "dordis.library",
     "histogram": "dordis.apps.analytics",
+    "load": "dordis.library",
     "mean": "dordis.apps.analytics",
     "noise": "dordis.privacy.noise",
+    "run": "dordis.library",
+    "train": "dordis.library",
 }
+
+__all__ = [
+    "Aggregate",
+    "AppClient",
+    "AppServer",
+    "BudgetExceeded",
+    "Config",
+    "DordisError",
+    "InputError",
+    "ProtocolError",
+    "RoundFailed",
+    "RoundInfo",
+    "RunResult",
+    "histogram",
+    "load",
+    "mean",
+    "noise",
+    "run",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Move messages: the only code that connects a server's steps to clients, with a function or with a coroutine."""
+"""Move messages: the only code that connects a server's steps to clients."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
@@ -25,21 +25,6 @@ def advance(steps: Iterable[Step], exchange: Exchange) -> None:
         requests = begin(flow)
         while flow is not None and requests is not None:
             requests = resume(flow, exchange(requests))
-
-
-async def run_async(server: ProtocolServer[Output], exchange: AsyncExchange) -> Output:
-    """Run all steps of a server and return its output."""
-    await advance_async(server.workflow, exchange)
-    return server.output()
-
-
-async def advance_async(steps: Iterable[Step], exchange: AsyncExchange) -> None:
-    """Run some steps, one after the other."""
-    for step in steps:
-        flow = step.run()
-        requests = begin(flow)
-        while flow is not None and requests is not None:
-            requests = resume(flow, await exchange(requests))
 
 
 def begin(flow: Flow | None) -> Requests | None:

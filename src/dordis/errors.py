@@ -5,6 +5,7 @@
     DordisError
     ├── InputError             the caller passed something unusable: the message says what to pass instead
     │   ├── MissingExtra       an optional dependency is not installed
+    │   ├── UnusableUpdate     what an application prepared is not an update
     │   └── ParametersRefused  the parameters of a round break a rule, or this client's owner forbids them
     │       └── ParticipationRefused  this client has taken part as often as its owner allows
     ├── CryptoError            a cryptographic object from elsewhere is not what it claims to be
@@ -43,6 +44,10 @@ class MissingExtra(InputError):
     def __init__(self, extra: str) -> None:
         super().__init__(f"this needs the extra '{extra}': pip install 'dordis[{extra}]'")
         self.extra = extra
+
+
+class UnusableUpdate(InputError):
+    """What the application of a client prepared cannot be encoded: a mistake in the application."""
 
 
 class ParametersRefused(InputError):

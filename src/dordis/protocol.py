@@ -26,8 +26,14 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     order of their keys, so that a message has one encoding.
     """
 
+    reply: ClassVar["type[Message] | None"] = None
+    """The message that answers a request; None for a reply."""
     ahead: ClassVar[bool] = False
     """Whether a request only asks to do early what a later one needs: it may be left undelivered."""
+    uploads: ClassVar[bool] = False
+    """Whether the answer to a request holds data of the client: a participation is counted before it leaves."""
+    discloses: ClassVar[bool] = False
+    """Whether the answers to a request open a sum: the ledger is charged before the request leaves."""
 
     def __post_init__(self) -> None:
         """Refuse a map out of order, made here or decoded."""
@@ -38,6 +44,20 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 ENCODER = msgspec.msgpack.Encoder()
+
+
+def reply_to(request: Message) -> type[Message]:
+    """Return the kind of message that answers a request."""
+    if request.reply is None:
+        raise UnexpectedRequest(f"{type(request).__name__} is no request")
+    return request.reply
+
+
+def requests_in(namespace: Mapping[str, Any]) -> "tuple[type[Message], ...]":
+    """Return the requests that a module of messages defines, in the order in which it defines them."""
+    kinds = (kind for kind in namespace.values() if isinstance(kind, type) and issubclass(kind, Message))
+    return tuple(kind for kind in kinds if kind.reply is not None)
+
 
 Requests = Mapping[ClientId, Message]
 Replies = Iterable[tuple[ClientId, Message]]
@@ -79,10 +99,9 @@ class ProtocolServer(ABC, Generic[Output]):
 
 @dataclass(frozen=True)
 class On(Generic[Request]):
-    """A request the client will answer, with what, and how; an optional one may be left out by the server."""
+    """A request the client will answer, and how; an optional one may be left out by the server."""
 
     request: type[Request]
-    reply: type[Message]
     respond: Callable[[Request], Message]
     optional: bool = False
 
@@ -97,11 +116,9 @@ class Journal(Protocol):
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
         """Return the state and the reply stored under the key, made by `respond` if there were none."""
-        ...
 
     def close(self) -> None:
         """Refuse everything from now on and forget what was stored."""
-        ...
 
 
 def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
@@ -157,9 +174,9 @@ State = TypeVar("State", bound=ClientState)
 class ProtocolClient(ABC, Generic[State]):
     """The client's side: a set-up, then the same routine for every chunk; any other request aborts it for good."""
 
-    def __init__(self, state: State, journal: Journal) -> None:
+    def __init__(self, state: State, journal: Journal | None = None) -> None:
         self.state = state
-        self._journal = journal
+        self._journal: Journal = MemoryJournal() if journal is None else journal
 
     @property
     @abstractmethod
@@ -211,14 +228,10 @@ class ProtocolClient(ABC, Generic[State]):
         state, reply = self._journal.claim(f"{lane}/{type(request).__name__}", digest, respond)
         if fresh:
             return fresh[0]
-        self._adopt(state)
-        return msgspec.msgpack.decode(reply, type=entry.reply)
-
-    def _adopt(self, stored: bytes) -> None:
-        """Take over a stored state if this machine is an older copy, restored from before the answer."""
-        state = msgspec.msgpack.decode(stored, type=type(self.state))
-        if state.answered > self.state.answered:
-            self.state = state
+        stored = msgspec.msgpack.decode(state, type=type(self.state))
+        if stored.answered > self.state.answered:  # this machine is an older copy, restored from before the answer
+            self.state = stored
+        return msgspec.msgpack.decode(reply, type=reply_to(request))
 
     def _locate(self, request: Message) -> tuple[int, int]:
         """Return the lane and the place in its routine where a request belongs."""

@@ -14,15 +14,16 @@ from dordis import protocol, wire
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.suite import ATTACKS
-from dordis.federation import participation, policy, selection
+from dordis.federation import owner, participation, policy, selection
 from dordis.protocols import delivery, parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
+from dordis.rounds import invitation, terms
 
 ALONE = [(attack, graph, name) for attack in ATTACKS for graph in attack.graphs for name in attack.checks]
 TOGETHER = [(attack, graph) for attack in ATTACKS for graph in attack.graphs if attack.overlapping]
 
-GUARDED = (protocol, wire, parameters, checks, delivery, selection, policy, participation)
+GUARDED = (protocol, wire, parameters, checks, delivery, invitation, terms, selection, policy, owner, participation)
 """Modules whose functions called check_* must each be named by an attack."""
 BY_NAME = {names.VERIFY, names.COMMITTED_SECRET, names.COMMITTED_SEED, names.CLAIM, names.BEACON, names.REGISTRY_KEYS}
 """Others that must be."""

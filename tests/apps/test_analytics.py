@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import dordis
 from dordis.apps.analytics import bounds as bounding
 from dordis.apps.analytics.bounds import LEAST, MOST, WIDTH, Bounds, bins, find, quantile, select
-from dordis.apps.analytics.release import Budget, Conditions, design, expected_sigma, one_hot
+from dordis.apps.analytics.release import Conditions, QueryBudget, design, expected_sigma, one_hot
 from dordis.apps.analytics.values import table
 from dordis.errors import InputError
 from dordis.kernels.rounding import squared_norm
-from dordis.privacy.accounting import ALL_ROUNDS, Participation, default_delta
+from dordis.privacy.accounting import ALL_ROUNDS, ParticipationSchedule, default_delta
 from dordis.privacy.encoding import centred
 from dordis.privacy.planning import Setting, plan
 
@@ -35,25 +35,20 @@ class Entropy:
 
 
 def test_the_mean_is_off_by_what_sigma_says():
-    errors = []
-    for trial in range(40):
-        result = dordis.mean(TABLE, epsilon=2, bounds=([-1, -90, -6], [7, 10, 6]), entropy=Entropy(b"%d" % trial))
-        errors.append((result.mean - TABLE.mean(axis=0)) / result.sigma)
-    errors = np.concatenate(errors)
+    table, bounds = np.tile(TABLE, 100), np.tile([[-1, -90, -6], [7, 10, 6]], 100)
+    result = dordis.mean(table, epsilon=2, bounds=tuple(bounds), entropy=Entropy())
+    errors = (result.mean - table.mean(axis=0)) / result.sigma
     assert abs(errors.mean()) < 6 / math.sqrt(errors.size)
     assert errors.var() == pytest.approx(1, abs=6 * math.sqrt(2 / errors.size))
 
 
 def test_counts_are_off_by_what_sigma_says():
-    ages = AGES[:300]
-    true = np.histogram(ages, [-np.inf, 30, 50, 70, np.inf])[0]
-    errors = []
-    for trial in range(40):
-        result = dordis.histogram(ages, epsilon=2, edges=[30, 50, 70], entropy=Entropy(b"%d" % trial))
-        errors.append((result.counts - true) / result.sigma)
-        assert result.frequencies.sum() == pytest.approx(1)
-        assert (result.frequencies >= 0).all()
-    errors = np.concatenate(errors)
+    ages = np.tile(AGES[:300, None], 75)
+    true = np.histogram(AGES[:300], [-np.inf, 30, 50, 70, np.inf])[0]
+    result = dordis.histogram(ages, epsilon=2, edges=[30, 50, 70], entropy=Entropy())
+    assert result.frequencies.sum(axis=1) == pytest.approx(1)
+    assert (result.frequencies >= 0).all()
+    errors = (result.counts - true) / result.sigma
     assert errors.var() == pytest.approx(1, abs=6 * math.sqrt(2 / errors.size))
 
 
@@ -76,7 +71,7 @@ def test_noise_is_in_proportion_to_the_bounds_of_a_column():
 
 def test_what_is_proved_is_what_the_planner_proves():
     result = dordis.mean(AGES, epsilon=1.5, bounds=(0, 100))
-    once = Participation(len(AGES), len(AGES), 1, accounting=ALL_ROUNDS)
+    once = ParticipationSchedule(len(AGES), len(AGES), 1, accounting=ALL_ROUNDS)
     planned = plan(Setting(once, dim=1, clip=1.0), 1.5)
     assert result.epsilon == pytest.approx(1.5, rel=1e-6)
     assert result.epsilon <= 1.5
@@ -94,7 +89,7 @@ def test_the_parts_of_the_budget_add_up():
     assert result.epsilon_for_bounds == pytest.approx(0.4, rel=1e-5)
     assert 1.9999 < result.epsilon <= 2 + 1e-12
     assert result.delta == pytest.approx(default_delta(len(AGES)), rel=1e-12)
-    first, rest = Budget(2.0, 1e-6).split(0.2)
+    first, rest = QueryBudget(2.0, 1e-6).split(0.2)
     assert (first.epsilon + rest.epsilon, first.delta + rest.delta) == (2.0, 1e-6)
     assert dordis.mean(AGES, epsilon=2, bounds=(0, 128)).epsilon_for_bounds == 0
 
@@ -138,7 +133,7 @@ def test_one_client_moves_no_bounds_unless_noise_is_at_a_threshold(seed):
     other = AGES.copy()
     other[7] = -1e12
     one, two = (
-        find(values[:, None], Budget(1.0, 1e-6), Conditions(entropy=Entropy(seed)))[0] for values in (AGES, other)
+        find(values[:, None], QueryBudget(1.0, 1e-6), Conditions(entropy=Entropy(seed)))[0] for values in (AGES, other)
     )
     assert (one.low.tolist(), one.high.tolist()) == (two.low.tolist(), two.high.tolist())
     assert one.high[0] >= 128
@@ -149,7 +144,7 @@ def test_one_client_moves_no_bounds_unless_noise_is_at_a_threshold(seed):
 def test_no_row_is_longer_than_the_noise_provides_for(row):
     """Whatever a client holds, its input in integers keeps to Delta2, which is what replacing it by zero changes."""
     found = Bounds(np.array([-1.0, 0.0, 5.0]), np.array([1.0, 1e6, 5.5]))
-    planned = design(50, 3, math.sqrt(3), Budget(1.0, 1e-6), Conditions())
+    planned = design(50, 3, math.sqrt(3), QueryBudget(1.0, 1e-6), Conditions())
     update = found.scaled(np.array([row]))[0]
     assert np.linalg.norm(update) <= math.sqrt(3) * (1 + 1e-12)
     encoded = planned.mechanism.encode(update, bytes(32))
@@ -287,8 +282,8 @@ def test_three_clients_are_enough():
 @pytest.mark.parametrize(("clients", "dim", "epsilon"), [(3, 1, 0.01), (3, 1, 300.0), (5000, 1, 50.0), (20, 122, 0.1)])
 def test_the_grid_is_fine_and_its_noise_can_be_drawn(clients, dim, epsilon):
     """Rounding adds little, and sigma is hardly more than on the finest grid."""
-    planned = design(clients, dim, 1.0, Budget(epsilon, 1e-6), Conditions())
-    once = Participation(clients, clients, 1, accounting=ALL_ROUNDS)
+    planned = design(clients, dim, 1.0, QueryBudget(epsilon, 1e-6), Conditions())
+    once = ParticipationSchedule(clients, clients, 1, accounting=ALL_ROUNDS)
     finest = plan(Setting(once, dim, 1.0, 1e-6, bits=32), epsilon)
     left = float(planned.plan.noise.left(range(clients), b""))
     assert left <= 1e10

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dordis.apps.histogram import Client, Server, Settings, on_simplex
 from dordis.errors import InputError
-from dordis.federation.app import Task
+from dordis.rounds.app import Task
 from tests.apps.aggregates import summed
 
 EMPTY = np.zeros(0)
@@ -20,7 +20,7 @@ def test_the_frequencies_are_those_of_numpys_histogram(tmp_path):
     server = Server.of(task)
     server.use_output(0, summed([Client.of(task, place).prepare_data(0, EMPTY) for place in range(200)]))
     counts, _ = np.histogram(values, bins=[-np.inf, -1, 0, 0.5, np.inf])
-    np.testing.assert_allclose(server.frequencies, counts / 200)
+    np.testing.assert_allclose(server.result(), counts / 200)
     assert list(server.evaluate()) == ["bin 0", "bin 1", "bin 2", "bin 3"]
 
 
@@ -39,9 +39,9 @@ def test_negative_shares_are_kept_if_wanted():
     shares = {}
     for cut in (True, False):
         server = Server(bins=3, nonnegative=cut)
-        assert server.frequencies.tolist() == [0, 0, 0]
+        assert server.result().tolist() == [0, 0, 0]
         server.use_output(0, summed([noisy]))
-        shares[cut] = server.frequencies.tolist()
+        shares[cut] = server.result().tolist()
     assert shares == {True: [0.625, 0.375, 0.0], False: noisy.tolist()}
 
 

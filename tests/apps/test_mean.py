@@ -5,8 +5,8 @@ import pytest
 
 from dordis.apps.mean import Client, Server, Settings, clipped
 from dordis.errors import InputError
-from dordis.federation.app import Task
 from dordis.protocols.distributed_dp import Aggregate
+from dordis.rounds.app import Task
 from tests.apps.aggregates import summed
 
 
@@ -20,20 +20,20 @@ def test_the_estimate_is_the_mean_of_those_who_took_part(tmp_path):
     task = Task({"data": str(tmp_path / "vectors.npy"), "centre": 5.0, "bound": 2.0}, population=6)
     server = Server.of(task)
     server.use_output(0, summed(updates(task, [0, 1, 2], server)))
-    np.testing.assert_allclose(server.estimate, vectors[:3].mean(axis=0))
+    np.testing.assert_allclose(server.result(), vectors[:3].mean(axis=0))
     server.use_output(1, summed(updates(task, [5], server)))
-    np.testing.assert_allclose(server.estimate, vectors[[0, 1, 2, 5]].mean(axis=0))
-    assert server.evaluate() == {"mean": pytest.approx(server.estimate.mean())}
+    np.testing.assert_allclose(server.result(), vectors[[0, 1, 2, 5]].mean(axis=0))
+    assert server.evaluate() == {"mean": pytest.approx(server.result().mean())}
 
 
 def test_coordinates_with_fewer_clients_count_fewer():
     server = Server(dim=4)
     server.use_output(0, Aggregate(np.array([2.0, 3.0, 4.0, 6.0]), (2, 3), np.array([2, 3])))
-    assert server.estimate.tolist() == [1, 1, 2, 2]
+    assert server.result().tolist() == [1, 1, 2, 2]
 
 
 def test_before_the_first_round_the_estimate_is_the_centre():
-    assert Server(dim=2, centre=3.0).estimate.tolist() == [3, 3]
+    assert Server(dim=2, centre=3.0).result().tolist() == [3, 3]
 
 
 def test_vectors_are_clipped_around_the_centre():
@@ -60,7 +60,7 @@ def test_a_restored_server_goes_on():
     other.restore(server.state())
     for each in (server, other):
         each.use_output(1, summed([[3.0, 3.0]]))
-    assert other.estimate.tolist() == server.estimate.tolist() == [2, 2.5]
+    assert other.result().tolist() == server.result().tolist() == [2, 2.5]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from dordis.apps.options import shared
 from dordis.errors import InputError
-from dordis.federation.app import Task
+from dordis.rounds.app import Task
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,46 +1,39 @@
 """`dordis attack`: what it prints, and that an attack that succeeds does not go unnoticed."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from dordis.adversary.attack import Attack
-from dordis.adversary.session import Trail
+from dordis.adversary.participants import COMPLETE
+from dordis.adversary.session import Session
 from dordis.adversary.suite import ATTACKS
 from dordis.cli import main
 from dordis.errors import ProtocolError
+from tests.cli.commands import dordis
 
 
-class Harmless(Attack):
-    name = "knock"
-    text = "Somebody knocks."
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        trail.stage = "the door"
-        raise ProtocolError("nobody at home")
+def knock(session: Session) -> str:
+    session.trail.stage = "the door"
+    raise ProtocolError("nobody at home")
 
 
-class Harmful(Harmless):
-    name = "break in"
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        return "the silver"
+HARMLESS = Attack("knock", "Somebody knocks.", knock, graphs=(COMPLETE,))
+HARMFUL = Attack("break in", "Somebody breaks in.", lambda session: "the silver", graphs=(COMPLETE,))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, attacks: tuple[Attack, ...], *options: str) -> int:
-    monkeypatch.setattr("dordis.cli.attack.ATTACKS", attacks)
+    monkeypatch.setattr("dordis.adversary.suite.ATTACKS", attacks)
     monkeypatch.setattr(sys, "argv", ["dordis", "attack", *options])
     with pytest.raises(SystemExit) as end:
         main()
     return end.value.code or 0
 
 
+@pytest.mark.slow
 def test_the_whole_suite_is_refused_and_printed_as_json() -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "dordis", "attack", "--json"], capture_output=True, text=True, timeout=300
-    )
+    shown = dordis("attack", "--json")
     assert shown.returncode == 0, shown.stderr
     report = json.loads(shown.stdout)
     assert report["attacks"] == len(report["results"]) == sum(len(attack.graphs) for attack in ATTACKS)
@@ -54,7 +47,7 @@ def test_the_table_tells_who_refused_and_where(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(monkeypatch, (Harmless(),)) == 0
+    assert run(monkeypatch, (HARMLESS,)) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("knock", "complete", "ProtocolError", "the door"))
     assert shown.splitlines()[-1] == "1 attacks in 1 runs, 0 succeeded"
@@ -65,7 +58,7 @@ def test_an_attack_that_succeeds_is_an_exit_code(
     options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(monkeypatch, (Harmless(), Harmful()), *options) == 1
+    assert run(monkeypatch, (HARMLESS, HARMFUL), *options) == 1
     shown = capsys.readouterr().out
     if options:
         assert json.loads(shown)["succeeded"] == 1

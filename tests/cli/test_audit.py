@@ -1,19 +1,17 @@
 """`dordis audit`: what it shows, and that it refuses a mechanism that it refutes."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
-from dordis.cli import audit as command
+from dordis.cli.commands.audit import audit as command
 from dordis.errors import AuditFailed
 from dordis.privacy import noise as seeded
-from dordis.privacy.audit import audit
+from dordis.protocols.plaintext import client, server
+from tests.cli.commands import dordis
 
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dordis", "audit", *arguments], capture_output=True, text=True)
+run = partial(dordis, "audit")
 
 
 def test_the_table_shows_the_claim_and_what_the_attack_shows() -> None:
@@ -37,17 +35,18 @@ def test_a_faulty_mechanism_is_refused_after_the_facts(
     def faint(acc, seed, variance, *, subtract=False):  # type: ignore[no-untyped-def]
         seeded.add_noise(acc, seed, seeded.rounded_up(variance / 100**2), subtract=subtract)
 
-    monkeypatch.setattr(command, "audit", lambda planned, dropped: audit(planned, dropped, noise=faint))
+    for party in (client, server):
+        monkeypatch.setattr(party, "add_noise", faint)
     with pytest.raises(AuditFailed, match="claims 2"):
-        command.run(300, 1, 2.0, None, as_json=True)
+        command(clients=300, as_json=True)
     assert json.loads(capsys.readouterr().out)["refuted"] is True
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--clients", "5"), "10 to 10000"),
-        (("--clients", "10001"), "10 to 10000"),
+        (("--clients", "5"), "10 to 2000"),
+        (("--clients", "2001"), "10 to 2000"),
         (("--rounds", "0"), "rounds"),
         (("--rounds", "1001"), "rounds"),
         (("--clients", "100", "--dropped", "90"), "drop out"),

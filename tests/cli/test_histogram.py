@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dordis.cli.histogram import LONGEST, bar, histogram
+from dordis.cli.commands.histogram import LONGEST, bar, histogram
 from dordis.errors import InputError
 
 AGES = np.random.default_rng(0).integers(18, 90, 400)
@@ -20,7 +20,7 @@ def people(tmp_path: Path) -> Path:
 
 
 def run(path: Path, *, epsilon=1.0, edges=None, bins=None, bounds=None, column="age", dropped=0, as_json=False):
-    histogram(path, epsilon, None, edges, bins, bounds, column, dropped, "ideal", as_json)
+    histogram(path, epsilon, edges, bins, bounds, column, dropped=dropped, as_json=as_json)
 
 
 def test_the_table_has_a_bar_for_each_bin_and_says_what_is_proved(people, capsys):

@@ -1,9 +1,8 @@
 """`dordis ledger verify`: what it shows of a ledger, and that it refuses one that is damaged or overspent."""
 
 import json
-import subprocess
-import sys
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,16 +11,14 @@ import pytest
 from dordis.federation import charges
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
 from dordis.privacy.encoding import Grid
-from dordis.privacy.gaussian import CentralGaussian
+from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.distributed_dp import encoding_of
+from tests.cli.commands import dordis
 from tests.federation.charged_rounds import DELTA, charge_of, ended, parameters_of
 from tests.federation.cohorts import OTHER_RUN, RUN
 
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dordis", "ledger", "verify", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+run = partial(dordis, "ledger", "verify")
 
 
 @pytest.fixture
@@ -30,11 +27,8 @@ def path(tmp_path: Path) -> Path:
     ledger = Ledger.create(where, RUN, Budget(6.0, DELTA))
     first = parameters_of(0)
     ledger.reserve(Charge.of(first))
-    ledger.unmasking(0)
     ledger.complete(0, ended(first, {1}, {1}))
     ledger.reserve(charge_of(1, clients=range(5, 11)))
-    ledger.reserve(charge_of(2))
-    ledger.cancel(2)
     return where
 
 
@@ -51,7 +45,7 @@ def test_json_is_one_object_with_every_client(path: Path) -> None:
     found, summary = json.loads(run(path, "--json").stdout), verify(path)
     assert found["clients"] == {str(u): spent for u, spent in summary.clients.items()}
     assert (found["epsilon"], found["worst"], found["budget"], found["delta"]) == (summary.epsilon, 5, 6.0, DELTA)
-    assert (found["lines"], found["completed"], found["reserved"], found["cancelled"]) == (6, 1, 1, 1)
+    assert (found["lines"], found["completed"], found["reserved"]) == (4, 1, 1)
     assert found["clients"]["1"] == 0.0 < found["clients"]["0"] < found["clients"]["5"]
 
 
@@ -65,7 +59,7 @@ def test_a_trusted_server_is_named_as_such(tmp_path: Path) -> None:
     shown = run(where)
     assert shown.returncode == 0, shown.stderr
     assert "central-gaussian" in shown.stdout
-    assert "trusted with the sums" in shown.stdout
+    assert "trusted with the sum" in shown.stdout
     assert "against the server" not in shown.stdout
     assert json.loads(run(where, "--json").stdout)["mechanisms"] == ["central-gaussian"]
 

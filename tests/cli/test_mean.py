@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dordis.cli.mean import mean, rounded
+from dordis.cli.commands.mean import mean, rounded
 from dordis.errors import InputError
 
 AGES = np.random.default_rng(0).integers(18, 90, 400)

@@ -1,19 +1,19 @@
 """`dordis plan`: the noise of a run, for people and for programs."""
 
 import json
-import subprocess
-import sys
+import math
+from functools import partial
 
 import pytest
 
-from dordis.privacy.accounting import Participation
+from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting, plan
+from tests.cli.commands import dordis
 
 FEMNIST = ("--clients", "1000", "--per-round", "100", "--rounds", "50", "--dim", "1018174", "--delta", "1e-3")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dordis", "plan", *arguments], capture_output=True, text=True)
+run = partial(dordis, "plan")
 
 
 def test_the_tables_show_noise_bits_bytes_and_dropout() -> None:
@@ -31,7 +31,7 @@ def test_the_tables_show_noise_bits_bytes_and_dropout() -> None:
 def test_json_is_one_object_with_the_plan() -> None:
     shown = run(*FEMNIST, "--epsilon", "6", "--bits", "20", "--tolerance", "40", "--json")
     found = json.loads(shown.stdout)
-    setting = Setting(Participation(1000, 100, 50), dim=1_018_174, delta=1e-3, bits=20, tolerance=40)
+    setting = Setting(ParticipationSchedule(1000, 100, 50), dim=1_018_174, delta=1e-3, bits=20, tolerance=40)
     expected = plan(setting, 6.0)
     assert (found["scale"], found["variance"]) == (expected.scale, str(expected.variance))
     assert (found["bits"], found["bytes_per_client"], found["participation_cap"]) == (20, 2_621_440, 6)
@@ -46,6 +46,19 @@ def test_noise_gives_back_the_budget_it_was_planned_for() -> None:
     accounted = json.loads(run(*FEMNIST, *noise, "--json").stdout)
     assert accounted["epsilon"] == pytest.approx(6.0, abs=1e-4)
     assert accounted["scale"] == pytest.approx(planned["scale"], rel=1e-6)
+
+
+def test_a_clip_bound_that_follows_a_quantile_takes_its_share_of_the_budget() -> None:
+    fixed, followed = (
+        json.loads(run(*FEMNIST, "--epsilon", "6", "--bits", "20", "--clip-share", share, "--json").stdout)
+        for share in ("0", "0.1")
+    )
+    assert fixed["clipping_bit_multiplier"] is None
+    assert followed["epsilon"] <= 6.0
+    assert followed["noise_multiplier"] == pytest.approx(fixed["noise_multiplier"] / math.sqrt(0.9), rel=0.01)
+    assert followed["clipping_bit_multiplier"] == pytest.approx(fixed["noise_multiplier"] / math.sqrt(0.1), rel=0.01)
+    assert 0 < followed["fraction_below_error"] < 0.05
+    assert "clipping bit" in run(*FEMNIST, "--epsilon", "6", "--clip-share", "0.1").stdout
 
 
 @pytest.mark.parametrize(
@@ -65,6 +78,7 @@ def test_noise_gives_back_the_budget_it_was_planned_for() -> None:
         ((*FEMNIST, "--epsilon", "6", "--tolerance", "50"), "T = 50"),
         ((*FEMNIST, "--epsilon", "6", "--tolerance", "5", "--dropout", "0.1"), "not both"),
         ((*FEMNIST, "--epsilon", "6", "--accounting", "none"), "accounting"),
+        ((*FEMNIST, "--epsilon", "6", "--clip-share", "1"), "part of the budget"),
     ],
 )
 def test_a_plan_that_cannot_be_made_is_refused_in_one_line(arguments: tuple[str, ...], reason: str) -> None:

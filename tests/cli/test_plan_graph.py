@@ -1,17 +1,15 @@
 """`dordis plan --graph`: the graph of a round, for people and for programs."""
 
 import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
 from dordis.cli.graph import dropped
 from dordis.protocols.neighbourhood import solve
+from tests.cli.commands import dordis
 
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dordis", "plan", *arguments], capture_output=True, text=True)
+run = partial(dordis, "plan")
 
 
 def test_the_table_shows_degree_thresholds_and_what_may_fail() -> None:

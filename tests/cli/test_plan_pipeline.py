@@ -5,16 +5,16 @@ from itertools import pairwise
 
 import pytest
 
+from dordis.cli.commands.profile import write
 from dordis.cli.plan_pipeline import plan
-from dordis.cli.profile import write
 from dordis.errors import InputError
-from dordis.pipeline.performance import Performance, Profile, SetupModel, StageModel
+from dordis.pipeline.performance import PerformanceModel, Profile, SetupModel, StageModel
 from dordis.pipeline.planner import schedule
 from dordis.protocol import Resource
 from dordis.simulation.profiling import Hardware, Profiled
 
 FIVE = tuple(Resource(name) for name in ("c-comp", "comm", "s-comp", "comm", "c-comp"))
-MODEL = Performance(
+MODEL = PerformanceModel(
     SetupModel(constant=0.1, per_chunk=0.05),
     (
         StageModel(4e-6, 0.01, 0.1),
@@ -45,7 +45,7 @@ def test_every_number_of_chunks_up_to_the_blocks_has_its_time_and_the_least_is_c
     found = told(profile, DIM, capsys)
     assert list(found["completions"]) == [str(m) for m in range(1, 17)]
     for m, seconds in found["completions"].items():
-        planned = schedule(FIVE, MODEL.stage_seconds(DIM, int(m)), int(m), MODEL.setup_seconds(int(m)))
+        planned = schedule(FIVE, MODEL.stage_seconds(DIM, int(m)), int(m), MODEL.setup.seconds(int(m)))
         assert seconds == pytest.approx(planned.completion)
     assert found["completions"][str(found["chunks"])] == min(found["completions"].values()) == found["seconds"]
     assert 1 < found["chunks"] < 16

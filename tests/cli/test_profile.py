@@ -1,17 +1,19 @@
 """`dordis profile`: five stages timed on small rounds, a model of each, and a file that can be read again."""
 
+import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from dordis.cli import profile as command
-from dordis.cli.config import read as read_config
+from dordis.cli.commands import profile as command
 from dordis.errors import InputError
-from dordis.simulation import profiling
-from dordis.simulation.job import prepare
+from dordis.simulation import clock, profiling
 from dordis.simulation.profiling import Bench, Hardware
+from dordis.simulation.reading import read as read_config
+from dordis.simulation.run import prepare
 
 FEW = ["federation.clients=8", "federation.per_round=4", "federation.rounds=2"]
 FIVE = ["c-comp", "comm", "s-comp", "comm", "c-comp"]
@@ -20,6 +22,16 @@ FIVE = ["c-comp", "comm", "s-comp", "comm", "c-comp"]
 @pytest.fixture(scope="module")
 def job():
     return prepare(read_config(None, None, FEW))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ticking():
+    """Let whatever is measured take a millisecond: what is found does not depend on this machine."""
+    ticks = partial(next, itertools.count(step=1e-3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "thread_time", ticks)
+        patch.setattr(clock.ServerProcessor.__init__, "__defaults__", (ticks,))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -61,23 +73,23 @@ def test_the_network_takes_what_its_bandwidth_says(profiled):
 
 @pytest.mark.parametrize(("hardware", "faster"), [(Hardware(bandwidth=210.0), 1), (Hardware(slowness=50.0), 0)])
 def test_hardware_changes_the_stages_that_use_it(job, hardware, faster):
-    usual, other = (Bench(job, each, 60_000).play(60_000, 1).stage_seconds for each in (Hardware(), hardware))
+    usual, other = (Bench(job, each, 60_000).virtual(60_000, 1).stage_seconds for each in (Hardware(), hardware))
     ratio = usual[faster][0] / other[faster][0]
     assert ratio > 5 if faster else ratio < 0.2
 
 
 def test_a_device_of_no_speed_is_refused(job):
     with pytest.raises(InputError, match="above 0"):
-        Bench(job, Hardware(slowness=0.0), 60_000).play(60_000, 1)
+        Bench(job, Hardware(slowness=0.0), 60_000).virtual(60_000, 1)
 
 
 @pytest.mark.usefixtures("quick")
 def test_json_is_what_is_written_and_nothing_is_written_unasked(capsys, tmp_path, monkeypatch, profiled):
     monkeypatch.chdir(tmp_path)
-    command.profile(None, None, FEW, Hardware(), None, as_json=True)
+    command.profile(setting=FEW, as_json=True)
     assert list(tmp_path.iterdir()) == []
     assert msgspec.json.decode(capsys.readouterr().out, type=profiling.Profiled) == profiled
-    command.profile(None, None, FEW, Hardware(), Path("some.json"), as_json=True)
+    command.profile(setting=FEW, output=Path("some.json"), as_json=True)
     assert command.read(Path("some.json")) == profiled
     assert json.loads(capsys.readouterr().out)["clients"] == 4
 
@@ -86,7 +98,7 @@ def test_json_is_what_is_written_and_nothing_is_written_unasked(capsys, tmp_path
 def test_the_table_shows_every_stage_and_how_well_it_fits(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
-    command.profile(None, None, FEW, Hardware(), None, as_json=False)
+    command.profile(setting=FEW, as_json=False)
     shown = capsys.readouterr().out
     for word in ("prepare inputs", "remove noise", "dispatch", "set-up", "error", "%", "profile.json"):
         assert word in shown
@@ -96,7 +108,7 @@ def test_the_table_shows_every_stage_and_how_well_it_fits(capsys, tmp_path, monk
 @pytest.mark.usefixtures("quick")
 def test_a_file_that_cannot_be_written_or_read_is_an_error_in_one_line(tmp_path):
     with pytest.raises(InputError, match="cannot write"):
-        command.profile(None, None, FEW, Hardware(), tmp_path / "no" / "such.json", as_json=False)
+        command.profile(setting=FEW, output=tmp_path / "no" / "such.json", as_json=False)
     with pytest.raises(InputError, match="cannot read"):
         command.read(tmp_path / "none.json")
     (tmp_path / "other.json").write_text("{}")

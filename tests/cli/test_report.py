@@ -1,13 +1,12 @@
 """`dordis report`: it says where the page is, opens it if asked, and refuses in one error."""
 
-import importlib.util
 import webbrowser
 from pathlib import Path
 
 import pytest
 
-from dordis.cli.report import report
-from dordis.errors import InputError, MissingExtra
+from dordis.cli.commands.report import report
+from dordis.errors import InputError
 from tests.report.runs import make
 
 
@@ -17,7 +16,7 @@ def test_it_prints_the_path_and_opens_nothing(
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     path = make(tmp_path)
-    report([path], None, figures=False, png=False, show=False)
+    report([path], None, figures=False, show=False)
     assert capsys.readouterr().out == f"{path / 'report.html'}\n"
     assert opened == []
     assert not (path / "figures").exists()
@@ -26,7 +25,7 @@ def test_it_prints_the_path_and_opens_nothing(
 def test_it_opens_the_page_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    report([make(tmp_path)], tmp_path, figures=True, png=False, show=True)
+    report([make(tmp_path)], tmp_path, figures=True, show=True)
     assert opened == [(tmp_path / "report.html").as_uri()]
     assert (tmp_path / "figures" / "epsilon.svg").exists()
 
@@ -35,23 +34,17 @@ def test_without_a_browser_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webbrowser, "open", lambda _: False)
-    report([make(tmp_path)], None, figures=False, png=False, show=True)
+    report([make(tmp_path)], None, figures=False, show=True)
     assert "no browser" in capsys.readouterr().err
 
 
 def test_a_page_is_no_directory_to_write_into(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--output is the directory"):
-        report([make(tmp_path)], tmp_path / "mine.html", figures=False, png=False, show=False)
+        report([make(tmp_path)], tmp_path / "mine.html", figures=False, show=False)
     assert not (tmp_path / "mine.html").exists()
 
 
 def test_a_missing_run_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no run"):
-        report([tmp_path / "nowhere"], tmp_path, figures=True, png=False, show=False)
+        report([tmp_path / "nowhere"], tmp_path, figures=True, show=False)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="the extra 'plots' is installed")
-def test_png_without_the_extra_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingExtra, match="plots"):
-        report([make(tmp_path)], None, figures=False, png=True, show=False)

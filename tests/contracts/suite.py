@@ -123,9 +123,9 @@ class SuiteContract:
 
     @pytest.mark.parametrize("places", [(0, 1, 2), (6, 3, 0), (5, 4, 3, 2), range(7)])
     def test_any_threshold_of_them_gives_the_secrets(self, secrets, shares, places):
-        found = self.recovered(shares, places)
-        assert found.secrets == tuple(secrets)
-        assert found.wrong == (frozenset(),) * len(secrets)
+        result = self.recovered(shares, places)
+        assert result.secrets == tuple(secrets)
+        assert result.wrong == (frozenset(),) * len(secrets)
 
     def test_fewer_give_nothing(self, shares):
         with pytest.raises(SharingError):
@@ -139,9 +139,9 @@ class SuiteContract:
     def test_wrong_shares_are_corrected_and_their_points_named(self, secrets, shares):
         wrong = np.array(shares)
         wrong[[1, 4], 2] = shares[[1, 4], 3]
-        found = self.recovered(wrong, range(7))
-        assert found.secrets == tuple(secrets)
-        assert found.wrong == tuple(frozenset({POINTS[1], POINTS[4]} if k == 2 else ()) for k in range(len(secrets)))
+        result = self.recovered(wrong, range(7))
+        assert result.secrets == tuple(secrets)
+        assert result.wrong == tuple(frozenset({POINTS[1], POINTS[4]} if k == 2 else ()) for k in range(len(secrets)))
 
     def test_too_many_wrong_shares_name_the_secret(self, shares):
         wrong = np.array(shares)
@@ -185,7 +185,7 @@ class SuiteContract:
     def test_a_mask_is_uniform_in_every_bit(self):
         mask = self.mask(5, 20, 40_000)
         ones = [((mask >> np.uint32(bit)) & 1).mean() for bit in range(20)]
-        assert max(abs(each - 0.5) for each in ones) < 5 * 0.5 / 200
+        assert max(abs(share - 0.5) for share in ones) < 5 * 0.5 / 200
 
     def test_a_stream_of_another_length_is_refused(self):
         for size in (0, self.suite.prg.STREAM_BYTES - 1, self.suite.prg.STREAM_BYTES + 1):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import multiprocessing
-import time
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dordis.crypto import prg
 from dordis.errors import InputError
+from tests.held import HANG
 from tests.references import masks
 
 KNOWN = json.loads((Path(__file__).parents[1] / "vectors" / "masks.json").read_text())
@@ -198,17 +199,19 @@ def sum_in_two_threads():
 def test_a_forked_process_has_threads_of_its_own():
     before = sum_in_two_threads()
     with multiprocessing.get_context("fork").Pool(1) as child:
-        assert child.apply_async(sum_in_two_threads).get(timeout=60) == before
+        assert child.apply_async(sum_in_two_threads).get(timeout=HANG) == before
 
 
 @pytest.mark.parametrize("failing", [0, 16, 32])
 def test_a_failure_in_any_thread_is_raised_once_all_have_ended(failing):
-    ended = []
+    ended, failed = [], threading.Event()
 
     def work(first):
         if first == failing:
+            failed.set()
             raise ValueError(f"part {first}")
-        time.sleep(0.05)
+        if failing == 0:  # the first part is done by the caller, which thus fails while the others are still at it
+            assert failed.wait(HANG)
         ended.append(first)
 
     with pytest.raises(ValueError, match=f"part {failing}"):

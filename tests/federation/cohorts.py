@@ -5,6 +5,9 @@ from functools import cache
 from dordis.crypto import kdf
 from dordis.federation.registry import Identity, Keys, Registry
 from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on
+from dordis.rounds.invitation import Invite
+from dordis.rounds.model import ModelBytes
+from dordis.rounds.terms import Terms
 
 RUN, OTHER_RUN = bytes(range(32)), bytes(range(1, 33))
 
@@ -38,4 +41,20 @@ def a_round(clients, index=0, run=RUN, mode=MALICIOUS, beacon=b"") -> Parameters
         ends=[1],
         mode=mode,
         beacon=beacon,
+    )
+
+
+def an_invite(index=0, run=RUN, mode=MALICIOUS, registry=b"") -> Invite:
+    """Return an invitation to such a round; an empty model is enough for it."""
+    model = ModelBytes.of(())
+    return Invite(
+        round=run + index.to_bytes(8, "big"),
+        number=index + 1,
+        protocol="secagg",
+        registry=registry,
+        dim=1,
+        terms=Terms.of(a_round(range(1, 8), index, run, mode)),
+        model=model.digest,
+        model_bytes=0,
+        dtype=model.dtype,
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from dordis.federation.app import AppClient, AppServer, Task
+from dordis.rounds.app import AppClient, AppServer, Task
 
 
 class Server(AppServer):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.errors import BudgetExceeded, DordisError, InputError, LedgerDamaged, RoundFailed
-from dordis.federation import charges, lines
+from dordis.federation import charges, durable
 from dordis.federation import ledger as module
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
 from dordis.privacy import accounting, planning
@@ -35,6 +35,7 @@ from tests.federation.charged_rounds import (
     spent,
 )
 from tests.federation.cohorts import OTHER_RUN, RUN
+from tests.held import held
 from tests.protocols.rounds import Round, random_inputs
 
 UNLIMITED = Budget(None, DELTA)
@@ -58,7 +59,6 @@ def finish(ledger, index, *dropped, **options):
     """Run a round from its reservation to its end."""
     parameters = parameters_of(index, **options)
     ledger.reserve(Charge.of(parameters))
-    ledger.unmasking(index)
     ledger.complete(index, ended(parameters, *(dropped or ((), ()))))
 
 
@@ -96,61 +96,22 @@ def test_a_completed_round_costs_whoever_is_in_a_sum(make):
     assert (ledger.summary().completed, ledger.summary().worst) == (2, 0)
 
 
-def test_a_round_that_failed_after_an_unmask_request_stays_charged_in_full(make):
+def test_a_round_without_an_output_stays_charged_in_full_and_its_index_is_used_up(make):
     ledger = make()
     ledger.reserve(charge_of())
-    ledger.unmasking(0)
-    with pytest.raises(InputError, match="stays charged"):
-        ledger.cancel(0)
     assert ledger.summary().clients == approx(dict.fromkeys(range(6), ONE_ROUND))
     assert ledger.summary().reserved == 1
-
-
-def test_a_round_that_failed_before_costs_nothing_and_its_index_is_used_up(make):
-    ledger = make()
-    ledger.reserve(charge_of())
-    ledger.cancel(0)
-    assert ledger.summary().clients == dict.fromkeys(range(6), 0.0)
-    assert ledger.summary().cancelled == 1
     with pytest.raises(InputError, match="next index"):
         ledger.reserve(charge_of())
-    for use in (ledger.unmasking, ledger.cancel, lambda index: ledger.complete(index, [])):
-        with pytest.raises(InputError, match="cancelled"):
-            use(0)
-
-
-def test_whether_a_charge_can_be_taken_back_is_one_check(make, monkeypatch):
-    ledger = make()
-    ledger.reserve(charge_of())
-    ledger.unmasking(0)
-    monkeypatch.setattr(module, "check_cancellable", lambda *_: None)
-    ledger.cancel(0)
-    assert ledger.summary().epsilon == 0
-
-
-def test_nobody_takes_back_what_another_has_reserved(path):
-    first = Ledger.create(path, RUN, UNLIMITED)
-    first.reserve(charge_of())
-    with pytest.raises(InputError, match="stays charged"):
-        Ledger.open(path, RUN).cancel(0)
-    first.cancel(0)
-
-
-def test_an_output_without_an_announced_unmask_request_is_refused(make):
-    ledger = make()
-    ledger.reserve(charge_of())
-    with pytest.raises(InputError, match="not announced"):
-        ledger.complete(0, ended(parameters_of(), (), ()))
 
 
 def test_the_last_index_is_that_of_any_round_ever_reserved(make):
     ledger = make()
     assert ledger.last_index() == -1
     ledger.reserve(charge_of(7))
-    ledger.cancel(7)
     finish(ledger, 3, {1}, {1})
     assert ledger.last_index() == 7
-    assert ledger.attended() == {3: (0, 2, 3, 4, 5), 7: ()}  # 1 dropped out, and nothing was asked for in 7
+    assert ledger.attended() == {3: (0, 2, 3, 4, 5), 7: (0, 1, 2, 3, 4, 5)}  # 1 dropped out of 3
 
 
 def test_a_restarted_server_completes_its_round(path):
@@ -193,8 +154,9 @@ def test_every_chunk_belongs_to_one_release(spread):
 
 
 def test_a_mechanism_that_nothing_is_known_of_is_refused():
-    parameters = agree_on(run=RUN, index=0, clients=range(4), threshold=3, bits=16, ends=[4], variances=[100])
-    with pytest.raises(InputError, match="'none'"):
+    silent = Encoding(rotation=bytes(32))
+    parameters = agree_on(run=RUN, index=0, clients=range(4), threshold=3, bits=16, ends=[4], encoding=silent)
+    with pytest.raises(InputError, match="proves nothing"):
         Charge.of(parameters)
 
 
@@ -208,7 +170,8 @@ def test_a_round_without_noise_passes_every_budget(make):
         ends=[4],
         encoding=Encoding(mechanism="skellam", sensitivity=9),
     )
-    assert make(Budget(1e6, DELTA)).would_pass(Charge.of(bare))
+    with pytest.raises(BudgetExceeded):
+        make(Budget(1e6, DELTA)).check_budget(Charge.of(bare))
 
 
 def test_a_round_of_secagg_is_completed_with_its_outputs(make):
@@ -216,7 +179,6 @@ def test_a_round_of_secagg_is_completed_with_its_outputs(make):
     played = Round(parameters, random_inputs(parameters, 1), lost_requests=[(2, "CollectInput", 0)])
     ledger = make()
     ledger.reserve(Charge.of(parameters))
-    ledger.unmasking(0)
     ledger.complete(0, played.run())
     facts = ledger.round(0).facts
     assert [fact.dropped for fact in facts] == [(2,), ()]
@@ -237,7 +199,6 @@ WRONG = {
 def test_facts_that_do_not_follow_from_the_plan_are_refused(make, wrong):
     ledger = make()
     ledger.reserve(charge_of())
-    ledger.unmasking(0)
     with pytest.raises(InputError):
         ledger.complete(0, wrong(ended(parameters_of(), (), {1})))
     assert ledger.summary().reserved == 1
@@ -250,10 +211,11 @@ def test_facts_that_do_not_follow_from_the_plan_are_refused(make, wrong):
 def test_a_round_that_would_pass_the_budget_is_not_reserved(make):
     ledger = make(Budget(spent([(SQUARED, DIM, LEAST)] * 3) * 1.0001, DELTA))
     for index in range(3):
-        assert not ledger.would_pass(charge_of(index))
+        ledger.check_budget(charge_of(index))
         finish(ledger, index)
     before = ledger.summary()
-    assert ledger.would_pass(charge_of(3))
+    with pytest.raises(BudgetExceeded):
+        ledger.check_budget(charge_of(3))
     for use in (ledger.check_budget, ledger.reserve):
         with pytest.raises(BudgetExceeded) as refused:
             use(charge_of(3))
@@ -280,7 +242,7 @@ def test_one_client_without_budget_stops_the_round(make):
 
 
 def test_a_planned_run_takes_as_many_rounds_as_were_planned_and_no_more():
-    everyone = accounting.Participation(population=8, per_round=8, rounds=5, retries=Fraction(1, 5))
+    everyone = accounting.ParticipationSchedule(population=8, per_round=8, rounds=5, retries=Fraction(1, 5))
     plan = planning.plan(planning.Setting(everyone, dim=100, delta=DELTA), epsilon=3.0)
     ledger = Ledger.in_memory(RUN, Budget(3.0, DELTA))
 
@@ -317,7 +279,7 @@ def test_a_budget_that_means_nothing_is_refused(epsilon, delta):
 ROUNDS = st.lists(
     st.tuples(
         st.sets(st.integers(0, 9), min_size=6, max_size=6),
-        st.sampled_from(["complete", "fail", "cancel"]),
+        st.sampled_from(["complete", "fail"]),
         st.integers(-1, 5),
         st.integers(-1, 5),
     ),
@@ -336,22 +298,16 @@ def test_epsilon_of_every_client_is_that_of_the_rounds_it_took_part_in(rounds, b
             parameters = parameters_of(index, clients)
             full = {u: [*histories.get(u, []), (SQUARED, DIM, LEAST)] for u in clients}
             passes = budget is not None and max(map(spent, full.values())) > budget
-            assert ledger.would_pass(Charge.of(parameters)) == passes
             if passes:
-                with pytest.raises(BudgetExceeded):
-                    ledger.reserve(Charge.of(parameters))
+                for refused in (ledger.check_budget, ledger.reserve):
+                    with pytest.raises(BudgetExceeded):
+                        refused(Charge.of(parameters))
                 continue
             ledger.reserve(Charge.of(parameters))
             everyone = sorted(clients)
             dropped = [{everyone[place]} if place >= 0 else set() for place in gone]
-            if how == "cancel":
-                ledger.cancel(index)
-                present = set()
-            elif how == "fail":
-                ledger.unmasking(index)
-                present = clients
-            else:
-                ledger.unmasking(index)
+            present = clients
+            if how == "complete":
                 ledger.complete(index, ended(parameters, *dropped))
                 present = clients - (dropped[0] & dropped[1])
             histories |= {u: full[u] if u in present else histories.get(u, []) for u in clients}
@@ -369,10 +325,9 @@ def test_lines_are_json_chained_from_the_run_id_on(path):
     ledger = Ledger.create(path, RUN, Budget(6.0, DELTA))
     finish(ledger, 0, {1}, ())
     ledger.reserve(charge_of(1))
-    ledger.cancel(1)
     written = path.read_bytes().splitlines(keepends=True)
     read = [json.loads(line) for line in written]
-    assert [entry["kind"] for entry in read] == ["opened", "reserved", "completed", "reserved", "cancelled"]
+    assert [entry["kind"] for entry in read] == ["opened", "reserved", "completed", "reserved"]
     hashes = [hashlib.sha256(line).hexdigest() for line in written]
     assert [entry["previous"] for entry in read] == [RUN.hex(), *hashes[:-1]]
     assert ledger.summary().head == hashes[-1]
@@ -396,7 +351,7 @@ def test_a_charge_is_on_the_disk_before_reserve_returns(path, monkeypatch):
 
 def test_a_new_ledger_is_on_the_disk_with_its_name(path, monkeypatch):
     synced = []
-    monkeypatch.setattr(lines, "sync_directory", lambda folder: synced.append((folder, path.read_bytes())))
+    monkeypatch.setattr(durable, "sync_directory", lambda folder: synced.append((folder, path.read_bytes())))
     Ledger.create(path, RUN, UNLIMITED)
     assert synced == [(path.parent, path.read_bytes())]
     assert [child.name for child in path.parent.iterdir()] == [path.name]
@@ -446,8 +401,7 @@ def test_a_full_disk_charges_nothing_and_leaves_no_half_line(path, monkeypatch):
 def some_rounds(path):
     ledger = Ledger.create(path, RUN, Budget(6.0, DELTA))
     finish(ledger, 0, {1}, ())
-    ledger.reserve(charge_of(1))
-    ledger.cancel(1)
+    finish(ledger, 1)
     ledger.reserve(charge_of(2))
     return path.read_bytes().splitlines(keepends=True)
 
@@ -520,7 +474,7 @@ def test_an_open_ledger_notices_what_changes_under_it_and_goes_on_refusing(path)
     ledger = Ledger.create(path, RUN, UNLIMITED)
     ledger.reserve(charge_of(0))
     path.write_bytes(path.read_bytes() + b"{}\n")
-    for use in (ledger.summary, lambda: ledger.reserve(charge_of(1)), lambda: ledger.cancel(0), ledger.summary):
+    for use in (ledger.summary, lambda: ledger.reserve(charge_of(1)), ledger.summary):
         with pytest.raises(LedgerDamaged, match="line 3"):
             use()
 
@@ -547,7 +501,6 @@ FORGED = {
     "another scheme": lambda es: es[1]["charge"].update(scheme="rebasing"),
     "clients in disorder": lambda es: es[1]["charge"].update(clients=[1, 0, 2, 3, 4, 5]),
     "no clients": lambda es: es[1]["charge"].update(clients=[]),
-    "completed, then cancelled": lambda es: es[4].update(index=0),
     "completed twice": lambda es: es.insert(3, dict(es[2])),
     "never reserved": lambda es: es.pop(1),
     "an index twice": lambda es: es[5]["charge"].update(index=0),
@@ -587,51 +540,54 @@ def test_the_chain_is_kept_by_these_checks(path, monkeypatch, check):
 # Other processes
 
 
+PREAMBLE = (
+    "import os, sys, pathlib\n"
+    "from dordis.errors import BudgetExceeded\n"
+    "from dordis.federation.ledger import Ledger\n"
+    "from tests.federation import charged_rounds as rounds\n"
+    "ledger = Ledger.open(pathlib.Path(sys.argv[1]))\n"
+    "write = os.write\n"
+    "say = lambda text: write(1, f'{text}\\n'.encode())\n"
+)
+"""What lines in another process have: `ledger`, `rounds`, and `say`, which is heard at once."""
+
+
+def command(code, *arguments):
+    return [sys.executable, "-c", PREAMBLE + code, *map(str, arguments)]
+
+
 def start(code, *arguments):
-    """Run some lines in another process; it has `ledger`, `rounds`, and `say`, which is heard at once."""
-    preamble = (
-        "import os, sys, pathlib\n"
-        "from dordis.errors import BudgetExceeded\n"
-        "from dordis.federation.ledger import Ledger\n"
-        "from tests.federation import charged_rounds as rounds\n"
-        "ledger = Ledger.open(pathlib.Path(sys.argv[1]))\n"
-        "say = lambda text: os.write(1, f'{text}\\n'.encode())\n"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", preamble + code, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
+    """Run some lines in another process."""
+    return subprocess.Popen(command(code, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("unmasking", ["", "ledger.unmasking(0); "])
-def test_kill_9_between_reserve_and_complete_leaves_the_charge(path, unmasking):
+def test_kill_9_between_reserve_and_complete_leaves_the_charge(path):
     Ledger.create(path, RUN, UNLIMITED)
-    code = f"ledger.reserve(rounds.charge_of()); {unmasking}say('reserved'); os.kill(os.getpid(), 9)"
+    code = "ledger.reserve(rounds.charge_of()); say('reserved'); os.kill(os.getpid(), 9)"
     process = start(code, path)
     assert process.communicate()[0] == b"reserved\n"
     assert process.returncode == -signal.SIGKILL
     assert verify(path).clients == approx(dict.fromkeys(range(6), ONE_ROUND))
-    ledger = Ledger.open(path, RUN)
-    with pytest.raises(InputError, match="stays charged"):
-        ledger.cancel(0)
 
 
 def test_kill_9_never_loses_what_was_charged(path):
+    """Kill a process before it writes a line, and before the line is on the disk."""
     Ledger.create(path, RUN, UNLIMITED)
-    heard = 0
-    for _ in range(2):
-        code = f"i = {heard}\nwhile True:\n  ledger.reserve(rounds.charge_of(i)); say(i); i += 1\n"
-        process = start(code, path)
-        for _ in range(4):
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        said = process.communicate()[0].splitlines()
-        heard = int(said[-1]) + 1 if said else heard + 4
-        charged = verify(path).reserved
-        assert heard <= charged <= heard + 1  # the one under way may be charged, and stays so
-        heard = charged
+    code = (
+        "from tests.held import hold_before\n"
+        "first = int(sys.argv[2])\n"
+        "for i in range(first, first + 3): ledger.reserve(rounds.charge_of(i)); say(i)\n"
+        "hold_before(os, 'write'); hold_before(os, 'fsync')\n"
+        "ledger.reserve(rounds.charge_of(first + 3))\n"
+    )
+    charged = 0
+    for point in ("write", "fsync"):
+        process = held(command(code, path, charged), point, stdout=subprocess.PIPE)
+        process.kill()
+        heard = process.communicate()[0].splitlines()
+        assert list(map(int, heard)) == list(range(charged, charged + 3))
+        charged += 3 if point == "write" else 4  # what was written is charged, and stays so
+        assert verify(path).reserved == charged
 
 
 def test_two_processes_together_stay_within_the_budget(path):

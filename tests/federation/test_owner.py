@@ -1,112 +1,167 @@
-"""An owner stands before its client: nothing is sent outside the policy, nothing uploaded uncounted."""
+"""An owner stands before its client: no data is touched outside the policy, nothing uploaded uncounted."""
 
 from fractions import Fraction
 
 import pytest
 
-from dordis import drive
-from dordis.errors import ParametersRefused, ParticipationRefused, ProtocolError, TooManyDropouts
+from dordis.errors import Aborted, ParametersRefused, ParticipationRefused, ProtocolError, TooManyDropouts
 from dordis.federation.beacon import SeedBeacon
 from dordis.federation.owner import Owner
 from dordis.federation.participation import MemoryParticipation
 from dordis.federation.policy import Policy
-from dordis.federation.registry import Keys, Registry
 from dordis.federation.selection import Balanced, Verifiable
-from dordis.privacy.xnoise import Scheme
-from dordis.protocols.parameters import MALICIOUS, Encoding, agree_on
-from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import REPLIES, AdvertiseKeys
-from dordis.simulation.exchange import LocalExchange
-from tests.protocols.rounds import random_inputs
+from dordis.protocols.neighbourhood import least_quorum, least_threshold
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
+from dordis.protocols.secagg import SECAGG
+from dordis.protocols.secagg.messages import AdvertiseKeys
+from dordis.rounds.invitation import Train
+from tests.federation.cohorts import RUN, keys_of, registry_of
+from tests.rounds.parties import Federation, Member, agreed, invite_to, pieces
 
-RUN = b"run" + bytes(29)
-KEYS = {u: Keys(bytes([u + 1]) * 32, bytes([u + 101]) * 32) for u in range(14)}
-REGISTRY = Registry({u: keys.identity() for u, keys in KEYS.items()})
+EVERYONE = tuple(range(1, 15))
+REGISTRY = registry_of(*EVERYONE)
 BEACON = SeedBeacon(b"b" * 32)
 POLICY = Policy(cohort=5, noise=Fraction(1, 100))
+BALANCED = Balanced(REGISTRY, RUN, 7, 5)
+WINDOW = tuple(sorted(BALANCED.window(0)))
+STRANGER = next(u for u in EVERYONE if u not in WINDOW)
 
 
-def _parameters(clients, index=0, **changes):
-    n = len(clients)
-    settings = {
-        "mode": MALICIOUS, "run": RUN, "index": index, "clients": clients, "threshold": n // 2 + 2, "tolerance": 1,
-        "bits": 20, "ends": [6], "scheme": Scheme.SINGLE, "variances": [9], "encoding": Encoding("skellam", 1.0, 100),
-        "beacon": BEACON.value(index),
+def parameters_of(clients, index=0, **options):
+    return agreed(clients, index, mode=MALICIOUS, run=RUN, **options)
+
+
+def sparse(n):
+    return {
+        "degree": 6, "threshold": least_threshold(n, 1, MALICIOUS, 6), "quorum": least_quorum(n, 1, MALICIOUS),
+        "tolerance": 1,
     }  # fmt: skip
-    return agree_on(**settings | changes)
 
 
-def _run(p, selection, proofs=None, counts=None, policy=POLICY):
-    counts = counts or {u: MemoryParticipation(cap=3) for u in p.clients}
-    clients = {
-        u: SecAggClient(
-            u,
-            x,
-            owner=Owner(u, policy, selection, counts[u], BEACON),
-            signing=KEYS[u].signing,
-            registry=REGISTRY.signing_keys(),
-        )
-        for u, x in random_inputs(p, 0).items()
-    }
-    exchange = LocalExchange(clients, REPLIES)
-    try:
-        return drive.run(SecAggServer(p, REGISTRY.signing_keys(), proofs), exchange), exchange, counts
-    except TooManyDropouts:
-        return None, exchange, counts
+def invitation_to(parameters, **changes):
+    return invite_to(parameters, **{"registry": REGISTRY.root()} | changes)
+
+
+def federation(selection, clients, policy=POLICY, counts=None):
+    counts = counts or {u: MemoryParticipation(cap=3) for u in clients}
+    root = REGISTRY.root()
+    owners = {u: Owner(u, policy, selection, counts[u], root, keys_of(u).vrf, BEACON) for u in clients}
+    keys = {u: {"signing": keys_of(u).signing, "registry": REGISTRY.signing_keys()} for u in clients}
+    members = {u: Member(u, SECAGG, owner=owners[u], **keys[u]) for u in clients}
+    return Federation(members, SECAGG, registry=REGISTRY.signing_keys()), counts
 
 
 def test_a_round_of_the_balanced_selection_goes_through_and_is_counted_once():
-    selection = Balanced(REGISTRY, RUN, 7, 5)
-    output, _, counts = _run(_parameters(selection.select(0, range(14)).clients), selection)
-    assert output is not None
+    parameters = parameters_of(WINDOW)
+    home, counts = federation(BALANCED, WINDOW)
+    assert tuple(home.gather(invitation_to(parameters)).ready) == WINDOW
+    assert not any(count.count() for count in counts.values())
+    assert home.sum(parameters).outputs[0].survivors == WINDOW
     assert all(count.count() == 1 for count in counts.values())
+    assert not home.exchange.errors
 
 
 def test_a_round_of_the_verifiable_selection_goes_through_on_a_sparse_graph():
     selection = Verifiable(REGISTRY, RUN, Fraction(12), 8, BEACON)
-    proofs = {u: proof for u, keys in KEYS.items() if (proof := selection.draw(keys, 2)) is not None}
-    selected = selection.select(2, range(14), proofs)
-    p = _parameters(selected.clients, 2, degree=6, threshold=7, quorum=len(selected.clients) // 2 + 2)
-    output, _, _ = _run(p, selection, selected.proofs)
-    assert output is not None
+    home, _ = federation(selection, EVERYONE)
+    ready = home.gather(invitation_to(parameters_of(EVERYONE, 2))).ready
+    drawn = {u: selection.draw(keys_of(u).vrf, 2) for u in EVERYONE}
+    assert ready == {u: proof for u, proof in drawn.items() if proof is not None}
+    assert 8 <= len(ready) < len(EVERYONE)
+    selected = selection.select(2, EVERYONE, ready)
+    n = len(selected.clients)
+    parameters = parameters_of(selected.clients, 2, **sparse(n), beacon=BEACON.value(2))
+    promised = invitation_to(parameters, number=6)
+    home, _ = federation(selection, EVERYONE)
+    home.gather(promised)
+    assert home.sum(parameters, proofs=selected.proofs).outputs[0].survivors == selected.clients
+    assert not home.exchange.errors
+
+
+def test_whoever_is_not_due_refuses_the_invitation():
+    home, _ = federation(BALANCED, (*WINDOW, STRANGER))
+    assert tuple(home.gather(invitation_to(parameters_of(WINDOW))).ready) == WINDOW
+    ((u, error),) = home.exchange.errors
+    assert (u, type(error)) == (STRANGER, ProtocolError)
+    assert home.members[STRANGER].diary == []
 
 
 def test_a_client_outside_the_window_makes_everyone_refuse():
-    selection = Balanced(REGISTRY, RUN, 7, 5)
-    strangers = sorted(set(range(14)) - set(selection.window(0)))
-    output, exchange, counts = _run(_parameters([*sorted(selection.window(0))[:6], strangers[0]]), selection)
-    assert output is None
-    assert len(exchange.errors) == 7
-    assert all(isinstance(error, ParametersRefused | ProtocolError) for _, error in exchange.errors)
-    assert not any(exchange.sent.values())
+    parameters = parameters_of(sorted([*WINDOW[:6], STRANGER]))
+    home, counts = federation(BALANCED, WINDOW)
+    home.gather(invitation_to(parameters))
+    before = home.exchange.sent.total()
+    with pytest.raises(TooManyDropouts):
+        home.sum(parameters)
+    assert len(home.exchange.errors) == 6
+    assert all(isinstance(error, ProtocolError) for _, error in home.exchange.errors)
+    assert home.exchange.sent.total() == before
     assert not any(count.count() for count in counts.values())
 
 
-def test_too_little_noise_makes_everyone_refuse_before_anything_is_sent():
-    selection = Balanced(REGISTRY, RUN, 7, 5)
-    p = _parameters(selection.select(0, range(14)).clients)
-    output, exchange, _ = _run(p, selection, policy=Policy(cohort=5, noise=Fraction(10)))
-    assert output is None
-    assert not any(exchange.sent.values())
+@pytest.mark.parametrize(
+    ("policy", "changes", "reason"),
+    [
+        (Policy(cohort=5, noise=Fraction(10)), {}, "line 'noise'"),
+        (Policy(cohort=8), {}, "line 'cohort'"),
+        (Policy(modes=frozenset({SEMI_HONEST})), {}, "line 'modes'"),
+        (POLICY, {"registry": bytes(32)}, "registry"),
+    ],
+)
+def test_an_invitation_outside_the_policy_makes_everyone_refuse_before_data_is_touched(policy, changes, reason):
+    home, _ = federation(BALANCED, WINDOW, policy)
+    assert not home.gather(invitation_to(parameters_of(WINDOW), **changes)).ready
+    assert len(home.exchange.errors) == len(WINDOW)
+    for _, error in home.exchange.errors:
+        with pytest.raises(ParametersRefused, match=reason):
+            raise error
+    assert not home.exchange.sent
+    assert not any(member.diary for member in home.members.values())
+
+
+def test_the_registry_comes_before_the_policy_and_the_policy_before_the_lot():
+    owner = Owner(STRANGER, Policy(cohort=8), BALANCED, MemoryParticipation(), REGISTRY.root())
+    invite = invitation_to(parameters_of(WINDOW))
+    with pytest.raises(ParametersRefused, match="registry"):
+        owner.accept(invitation_to(parameters_of(WINDOW), registry=b""))
+    with pytest.raises(ParametersRefused, match="cohort"):
+        owner.accept(invite)
+    with pytest.raises(ProtocolError, match="not due"):
+        Owner(STRANGER, POLICY, BALANCED, MemoryParticipation(), REGISTRY.root()).accept(invite)
+
+
+def test_parameters_outside_the_policy_are_refused_although_the_invitation_was_not():
+    parameters = parameters_of(WINDOW, threshold=6, tolerance=1)
+    member = federation(BALANCED, WINDOW[:1], Policy(cohort=5, quorum=Fraction(9, 10)))[0].members[WINDOW[0]]
+    member.handle(invitation_to(parameters), *pieces(), Train())
+    with pytest.raises(ParametersRefused, match="line 'quorum'"):
+        member.handle(AdvertiseKeys(parameters))
 
 
 def test_a_client_beyond_its_cap_does_not_upload():
     selection = Balanced(REGISTRY, RUN, 14, 5)
-    counts = {u: MemoryParticipation(cap=2 if u else 1) for u in range(14)}
+    counts = {u: MemoryParticipation(cap=1 if u == 1 else 2) for u in EVERYONE}
+    home, _ = federation(selection, EVERYONE, counts=counts)
     for index in range(2):
-        output, exchange, _ = _run(_parameters(range(14), index, threshold=9), selection, counts=counts)
-        assert (0 in output[0].survivors) is (index == 0)
-    assert [type(error) for u, error in exchange.errors if u == 0] == [ParticipationRefused]
+        parameters = parameters_of(EVERYONE, index)
+        home.gather(invitation_to(parameters))
+        result = home.sum(parameters)
+        assert (1 in result.outputs[0].survivors) is (index == 0)
+        assert result.dropped == ({} if index == 0 else {"refused": (1,)})
+    assert [(u, type(error)) for u, error in home.exchange.errors] == [(1, ParticipationRefused), (1, Aborted)]
 
 
-def test_a_graph_from_another_beacon_is_refused():
-    selection = Balanced(REGISTRY, RUN, 12, 5)
-    clients = selection.select(0, range(14)).clients
-    p = _parameters(clients, degree=6, threshold=7, quorum=8, beacon=BEACON.value(1))
-    owner = Owner(clients[0], POLICY, selection, MemoryParticipation(), BEACON)
-    client = SecAggClient(
-        clients[0], random_inputs(p, 0)[clients[0]], owner=owner, signing=KEYS[clients[0]].signing,
-        registry=REGISTRY.signing_keys(),
-    )  # fmt: skip
-    with pytest.raises(ProtocolError, match="beacon"):
-        client.handle(AdvertiseKeys(p))
+@pytest.mark.parametrize("beacon", [BEACON, None])
+def test_a_graph_from_another_beacon_or_without_one_is_refused(beacon):
+    parameters = parameters_of(EVERYONE, **sparse(14), beacon=BEACON.value(1))
+    selection = Balanced(REGISTRY, RUN, 14, 5)
+    owner = Owner(1, POLICY, selection, MemoryParticipation(), REGISTRY.root(), keys_of(1).vrf, beacon)
+    member = Member(1, SECAGG, owner=owner, signing=keys_of(1).signing, registry=REGISTRY.signing_keys())
+    member.handle(invitation_to(parameters), *pieces(), Train())
+    with pytest.raises((ProtocolError, ParametersRefused), match="beacon"):
+        member.handle(AdvertiseKeys(parameters))
+
+
+def test_an_owner_shows_no_key():
+    owner = Owner(1, POLICY, BALANCED, MemoryParticipation(), REGISTRY.root(), keys_of(1).vrf, BEACON)
+    assert repr(keys_of(1).vrf) not in repr(owner)

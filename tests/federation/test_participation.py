@@ -5,14 +5,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from dordis.errors import InputError, ParametersRefused, ParticipationRefused
+from dordis.federation import durable
 from dordis.federation import participation as module
 from dordis.federation.participation import FileParticipation, MemoryParticipation
 from tests.federation.cohorts import OTHER_RUN, RUN
+from tests.held import held
 
 
 @pytest.fixture
@@ -27,17 +28,23 @@ def make(request, path):
     return lambda cap=None: FileParticipation(path, cap)
 
 
+PREAMBLE = (
+    "import os, sys, pathlib; from dordis.errors import ParticipationRefused\n"
+    "from dordis.federation.participation import FileParticipation\n"
+    "mine = FileParticipation(pathlib.Path(sys.argv[1]), int(sys.argv[2]))\n"
+    "write = os.write\n"
+    "say = lambda text: write(1, f'{text}\\n'.encode())\n"
+)
+"""What lines in another process have: `mine`, a count in a file, and `say`, which is heard at once."""
+
+
+def command(code, *arguments):
+    return [sys.executable, "-c", PREAMBLE + code, *map(str, arguments)]
+
+
 def start(code, *arguments):
-    """Run some lines in another process; it has `mine`, a count in a file, and `say`, which is heard at once."""
-    preamble = (
-        "import os, sys, pathlib; from dordis.errors import ParticipationRefused\n"
-        "from dordis.federation.participation import FileParticipation\n"
-        "mine = FileParticipation(pathlib.Path(sys.argv[1]), int(sys.argv[2]))\n"
-        "say = lambda text: os.write(1, f'{text}\\n'.encode())\n"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", preamble + code, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    """Run some lines in another process."""
+    return subprocess.Popen(command(code, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def test_rounds_are_counted_once_each(make):
@@ -120,7 +127,7 @@ def test_a_line_is_on_the_disk_before_reserve_returns(path, monkeypatch):
 def test_the_name_of_a_new_file_is_on_the_disk_before_its_first_line(path, monkeypatch):
     steps = []
     write = os.write
-    monkeypatch.setattr(module, "sync_directory", lambda directory: steps.append(directory))
+    monkeypatch.setattr(durable, "sync_directory", lambda directory: steps.append(directory))
     monkeypatch.setattr(os, "write", lambda *a: (steps.append("write"), write(*a))[1])
     FileParticipation(path).reserve(RUN, 0)
     assert steps == [path.parent, "write"]
@@ -181,18 +188,23 @@ def test_any_altered_byte_is_noticed(path):
 
 
 def test_kill_9_never_loses_what_was_counted(path):
-    heard = 0
-    for pause in (0.0, 0.005, 0.02):
-        process = start(f"i = {heard}\nwhile True:\n  mine.reserve(bytes(32), i); say(i); i += 1\n", path, 10**6)
-        assert process.stdout.readline()
-        time.sleep(pause)
-        process.send_signal(signal.SIGKILL)
-        said = process.communicate()[0].splitlines()
-        heard = max(heard + 1, int(said[-1]) + 1 if said else 0)
-        counted = FileParticipation(path).count()
-        assert heard <= counted <= heard + 1  # the one under way may have been counted, and stays so
-        heard = counted
-    assert [int(line.split()[1]) for line in path.read_text().splitlines()] == list(range(heard))
+    """Kill a process before it writes a line, and before the line is on the disk."""
+    code = (
+        "from tests.held import hold_before\n"
+        "first = int(sys.argv[3])\n"
+        "for i in range(first, first + 3): mine.reserve(bytes(32), i); say(i)\n"
+        "hold_before(os, 'write'); hold_before(os, 'fsync')\n"
+        "mine.reserve(bytes(32), first + 3)\n"
+    )
+    counted = 0
+    for point in ("write", "fsync"):
+        process = held(command(code, path, 10**6, counted), point, stdout=subprocess.PIPE)
+        process.kill()
+        heard = process.communicate()[0].splitlines()
+        assert list(map(int, heard)) == list(range(counted, counted + 3))
+        counted += 3 if point == "write" else 4  # what was written is counted, and stays so
+        assert FileParticipation(path).count() == counted
+    assert [int(line.split()[1]) for line in path.read_text().splitlines()] == list(range(counted))
 
 
 def test_a_crash_between_counting_and_the_upload_still_counts(path):

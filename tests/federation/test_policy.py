@@ -1,5 +1,6 @@
 """The owner's policy: each line refuses what is beyond it, allows what is at it, and is named when it refuses."""
 
+from contextlib import nullcontext
 from fractions import Fraction
 
 import msgspec
@@ -10,8 +11,14 @@ from hypothesis import strategies as st
 from dordis.errors import InputError, ParametersRefused
 from dordis.federation import policy as module
 from dordis.federation.policy import Policy
+from dordis.privacy import skellam
+from dordis.privacy.encoding import Grid
+from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
+from dordis.privacy.mechanisms.ddgauss import DDGauss
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Encoding, agree_on
+from dordis.rounds.terms import Terms
 
 AGREED = {
     "run": bytes(32),
@@ -67,6 +74,21 @@ def test_each_line_is_kept_by_one_check(line, monkeypatch):
     msgspec.structs.replace(ALLOWING, **{line: STRICTER[line]}).check(P)
 
 
+UNKNOWN = {"quorum", "variance"}
+"""Lines that only parameters tell of."""
+
+
+@pytest.mark.parametrize("line", STRICTER)
+def test_what_an_invitation_promises_is_held_against_the_same_lines(line):
+    ALLOWING.check_terms(Terms.of(P))
+    stricter = msgspec.structs.replace(ALLOWING, **{line: STRICTER[line]})
+    if line in UNKNOWN:
+        stricter.check_terms(Terms.of(P))
+        return
+    with pytest.raises(ParametersRefused, match=f"line '{line}'"):
+        stricter.check_terms(Terms.of(P))
+
+
 def test_every_line_but_the_cap_is_tested():
     assert {*STRICTER, "participations"} == set(Policy.__struct_fields__)
 
@@ -84,9 +106,10 @@ def test_the_noise_that_counts_is_what_stays_when_most_clients_drop():
     msgspec.structs.replace(lenient, variance=Fraction(36)).check(baseline)
 
 
-def test_one_chunk_with_little_noise_is_enough_to_refuse():
-    with pytest.raises(ParametersRefused, match="line 'variance'"):
-        ALLOWING.check(agree_on(**AGREED | {"variances": [10**6, 47]}))
+@pytest.mark.parametrize(("line", "other"), [("variance", "noise"), ("noise", "variance")])
+def test_one_chunk_with_little_noise_is_enough_to_refuse(line, other):
+    with pytest.raises(ParametersRefused, match=f"line '{line}'"):
+        msgspec.structs.replace(ALLOWING, **{other: None}).check(agree_on(**AGREED | {"variances": [10**6, 47]}))
 
 
 def test_a_larger_scale_does_not_get_around_the_noise_relative_to_the_sensitivity():
@@ -169,3 +192,25 @@ def test_the_default_trusts_no_server_and_wants_noise():
         with pytest.raises(ParametersRefused):
             Policy().check(agree_on(**AGREED | asked))
     Policy().check(P)
+
+
+def test_noise_that_clients_bring_counts_and_the_servers_does_not():
+    grid = Grid(dim=60, block=32, scale=16.0, bits=20)
+    bound = skellam.sensitivity(16.0, 1.0, grid.padded).squared
+    brought = DDGauss(grid, 1.0, bound, variance=Fraction(100))
+    central = CentralGaussian(grid, 1.0, bound, sigma=1000.0)
+    for mechanism, least in ((brought, (len(P.clients) - P.tolerance - P.colluders) * 100), (central, 0)):
+        plain = {"scheme": Scheme.NONE, "variances": None, "ends": [64], "bits": 20}
+        parameters = agree_on(**AGREED | plain | {"encoding": encoding_of(mechanism, bytes(32))})
+        agreed = Policy(mechanisms=frozenset({mechanism.name}), schemes=frozenset({"none"}), variance=Fraction(least))
+        agreed.check(parameters)
+        with pytest.raises(ParametersRefused, match="variance"):
+            msgspec.structs.replace(agreed, variance=Fraction(least + 1)).check(parameters)
+
+
+@pytest.mark.parametrize(("variance", "allowed"), [(200, True), (100, False)])
+def test_the_clipping_bit_is_measured_by_what_it_can_change(variance, allowed):
+    ends, encoding = AGREED["ends"], msgspec.structs.replace(AGREED["encoding"], bit=20)
+    bit = {"ends": [*ends, ends[-1] + 1], "variances": [*AGREED["variances"], variance], "encoding": encoding}
+    with nullcontext() if allowed else pytest.raises(ParametersRefused, match="noise"):
+        ALLOWING.check(agree_on(**AGREED | bit))  # half of Delta2^2 is asked for

@@ -9,16 +9,18 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.federation import records
-from dordis.federation.records import Manifest, Metrics, Plan, Records, Result, RoundRecord, load
+from dordis.federation.records import Manifest, Metrics, PlanRecord, Records, Result, RoundRecord, Trust, Words, load
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
-PLAN = Plan(650, 16, 100.0, 1.0, 2.0, 6.0, 1e-5, 11, 26, 19, 1, 2048)
+PLAN = PlanRecord(650, 16, 100.0, 1.0, 2.0, 6.0, 1e-5, 11, 26, 19, 1, 2048)
 
 
 def manifest(name="test"):
     return Manifest(
         name=name, created=records.timestamp(), version="0", config={"name": name}, clients=4, per_round=2, rounds=3,
         noise="xnoise", mechanism="skellam", protocol="secagg", mode="malicious", selection="balanced",
-        fidelity="full", registry="", beacon="", plan=PLAN, terms=("for one client",),
+        fidelity="full", registry="", beacon="", plan=PLAN, trust=Trust(True, True, NoiseFrom.CLIENTS, True, False),
+        words=Words("noise is added", "integers"), terms=("for one client",),
     )  # fmt: skip
 
 

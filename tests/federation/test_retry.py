@@ -8,7 +8,7 @@ from dordis.federation.retry import attempt, leave_out
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.parameters import MALICIOUS, agree_on
 from dordis.protocols.secagg import SecAggServer
-from dordis.protocols.secagg.messages import REPLIES, DeliverShares
+from dordis.protocols.secagg.messages import DeliverShares
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.rounds import make_client, random_inputs, registry
 
@@ -85,7 +85,7 @@ def test_a_round_with_a_bad_ciphertext_succeeds_at_the_next_index_without_the_pa
         machines = {u: make_client(p, u, x) for u, x in random_inputs(p, 0).items()}
         if 2 in machines:
             machines[2] = Garbler(machines[2], peer=5)
-        return p.clients, drive.run(SecAggServer(p, registry(p)), LocalExchange(machines, REPLIES))
+        return p.clients, drive.run(SecAggServer(p, registry(p)), LocalExchange(machines))
 
     attempted = attempt(run, 0, limit=2)
     assert attempted.failures[0].blame == {(5, 2)}

@@ -25,10 +25,9 @@ from dordis.errors import (
 from dordis.federation import beacon
 from dordis.federation import selection as module
 from dordis.federation.beacon import SeedBeacon
-from dordis.federation.colluders import colluder_quantile
-from dordis.federation.selection import Balanced, Trace, Uniform, Verifiable, lot
+from dordis.federation.selection import Balanced, Everyone, Uniform, Verifiable, colluder_quantile, lot
 from dordis.protocols.parameters import SEMI_HONEST
-from tests.federation.cohorts import OTHER_RUN, RUN, a_round, keys_of, registry_of
+from tests.federation.cohorts import OTHER_RUN, RUN, a_round, an_invite, keys_of, registry_of
 
 REFUSALS = (ProtocolError, InvalidProof, ParametersRefused)
 BEACON = SeedBeacon(b"beacon of tests/federation......")
@@ -43,19 +42,31 @@ def off(monkeypatch, check):
     monkeypatch.setattr(home, check, lambda *_: None)
 
 
-# Uniform and trace
+# Uniform
 
 
-@pytest.mark.parametrize("strategy", [Uniform(5, bytes(32)), Trace({0: EVERYONE})], ids=["uniform", "trace"])
-def test_what_nobody_can_verify_is_for_semi_honest_servers_only(strategy, monkeypatch):
+def test_what_nobody_can_verify_is_for_semi_honest_servers_only(monkeypatch):
+    strategy = Uniform(5, bytes(32))
     U = strategy.select(0, EVERYONE).clients
     strategy.verify(a_round(U, mode=SEMI_HONEST), {}, U[0])
     with pytest.raises(ParametersRefused, match="malicious"):
         strategy.verify(a_round(U), {}, U[0])
     with pytest.raises(ParametersRefused, match="not among"):
         strategy.verify(a_round(U, mode=SEMI_HONEST), {}, 99)
+    assert strategy.claim(an_invite(0, mode=SEMI_HONEST), U[0], b"") == b""
+    with pytest.raises(ParametersRefused, match="malicious"):
+        strategy.claim(an_invite(0), U[0], b"")
     off(monkeypatch, "check_semi_honest")
     strategy.verify(a_round(U), {}, U[0])
+    strategy.claim(an_invite(0), U[0], b"")
+
+
+def test_uniform_invites_those_whom_it_would_select():
+    strategy = Uniform(5, bytes(32))
+    for index in range(5):
+        invited = strategy.candidates(index, EVERYONE)
+        assert invited == strategy.select(index, EVERYONE).clients
+        assert strategy.select(index, invited[1:]).clients == invited[1:]
 
 
 def test_uniform_takes_count_of_those_available_from_the_seed_and_the_index():
@@ -78,15 +89,43 @@ def test_uniform_selects_every_set_equally_often():
     assert stats.chisquare(list(found.values())).pvalue > 1e-4
 
 
-def test_trace_takes_whom_the_trace_shows():
-    trace = {0: [3, 1, 2], 1: [2]}
-    for strategy in (Trace(trace), Trace(lambda index: trace.get(index, []))):
-        assert strategy.select(0, EVERYONE).clients == (1, 2, 3)
-        assert strategy.select(0, [2, 3]).clients == (2, 3)
-        assert strategy.select(1, EVERYONE).clients == (2,)
-        with pytest.raises(TooFewClients):
-            strategy.select(2, EVERYONE)
-    assert len(Uniform(2, bytes(32)).select(0, Trace(trace).select(0, EVERYONE).clients).clients) == 2
+# Everyone
+
+
+ALWAYS = Everyone(frozenset({2, 3, 5, 7}), RUN, least=3)
+ALWAYS_ATTACKS = {
+    "check_window": (a_round([2, 3, 4]), 2),
+    "check_cohort": (a_round([2, 3]), 2),
+    "check_member": (a_round([3, 5, 7]), 2),
+    "check_run": (a_round([2, 3, 5], run=OTHER_RUN), 2),
+}
+
+
+@pytest.mark.parametrize("index", [0, 9])
+def test_everyone_of_a_set_is_due_in_every_round_down_to_the_least(index):
+    assert ALWAYS.candidates(index, EVERYONE) == ALWAYS.select(index, EVERYONE).clients == (2, 3, 5, 7)
+    assert ALWAYS.candidates(index, [7, 8, 2]) == (2, 7)
+    assert ALWAYS.select(index, [7, 3, 8, 2]).clients == (2, 3, 7)
+    with pytest.raises(TooFewClients):
+        ALWAYS.select(index, [7, 8, 2])
+    ALWAYS.verify(a_round([2, 3, 7], index), {}, 2)
+    assert ALWAYS.claim(an_invite(index), 7, b"") == b""
+
+
+@pytest.mark.parametrize("check", ALWAYS_ATTACKS)
+def test_everyone_each_attack_is_stopped_by_its_check_alone(check, monkeypatch):
+    parameters, me = ALWAYS_ATTACKS[check]
+    with pytest.raises(REFUSALS):
+        ALWAYS.verify(parameters, {}, me)
+    off(monkeypatch, check)
+    ALWAYS.verify(parameters, {}, me)
+
+
+def test_everyone_an_invitation_of_somebody_else_or_to_another_run_is_refused():
+    with pytest.raises(ProtocolError, match="not due"):
+        ALWAYS.claim(an_invite(0), 4, b"")
+    with pytest.raises(ProtocolError, match="another run"):
+        ALWAYS.claim(an_invite(0, run=OTHER_RUN), 7, b"")
 
 
 # Balanced
@@ -167,6 +206,23 @@ def test_balanced_the_window_of_another_round_is_refused():
             BALANCED.verify(a_round(WINDOW, index), {}, WINDOW[0])
 
 
+def test_balanced_those_due_are_invited_and_claim_their_place():
+    assert BALANCED.candidates(4, EVERYONE) == tuple(WINDOW)
+    assert BALANCED.candidates(4, [OUTSIDE, *WINDOW[3:]]) == tuple(WINDOW[3:])
+    assert BALANCED.claim(an_invite(4), WINDOW[0], b"") == b""
+
+
+@pytest.mark.parametrize(
+    ("check", "invite", "me"),
+    [("check_due", an_invite(4), OUTSIDE), ("check_run", an_invite(4, run=OTHER_RUN), WINDOW[0])],
+)
+def test_balanced_an_invitation_that_is_not_due_is_refused_by_its_check_alone(check, invite, me, monkeypatch):
+    with pytest.raises(REFUSALS):
+        BALANCED.claim(invite, me, b"")
+    off(monkeypatch, check)
+    assert BALANCED.claim(invite, me, b"") == b""
+
+
 def reference_permutation(run, registry):
     """Do what `Balanced` says, by other means: HKDF from HMAC, AES-CTR of pycryptodome."""
     extracted = hmac.digest(bytes(32), run + registry.root(), "sha256")
@@ -216,7 +272,7 @@ def verifiable(expected=10, least=1, run=RUN, beacon=BEACON, registry=REGISTRY):
 
 
 def drawn(strategy, index, clients=EVERYONE):
-    proofs = {u: strategy.draw(keys_of(u), index) for u in clients}
+    proofs = {u: strategy.draw(keys_of(u).vrf, index) for u in clients}
     return {u: proof for u, proof in proofs.items() if proof is not None}
 
 
@@ -238,6 +294,14 @@ def test_vrf_whoever_draws_is_selected_and_every_member_accepts_it():
         assert selected.proofs == proofs
         for me in selected.clients[:2]:
             strategy.verify(vrf_round(selected.clients, index), selected.proofs, me)
+
+
+def test_vrf_everyone_is_invited_and_whoever_draws_a_low_lot_claims_with_the_proof():
+    assert HALF.candidates(7, EVERYONE[5:]) == EVERYONE[5:]
+    for u in EVERYONE:
+        assert HALF.claim(an_invite(7), u, keys_of(u).vrf) == drawn(HALF, 7).get(u)
+    with pytest.raises(ProtocolError, match="another run"):
+        HALF.claim(an_invite(7, run=OTHER_RUN), 1, keys_of(1).vrf)
 
 
 def test_vrf_unavailable_clients_may_be_left_out():
@@ -395,30 +459,24 @@ def test_an_index_that_no_round_has_is_refused(index):
 # T_C
 
 
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 12), st.integers(2, 50))
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 60))
 @settings(max_examples=150, deadline=None)
-def test_the_colluder_quantile_is_the_least_that_is_exceeded_rarely_enough(N, expected, twelfths, exponent):
-    expected, tail = min(expected, N), Fraction(1, 2**exponent)
-    K, p = N * twelfths // 12, Fraction(expected, N)
+def test_the_colluder_quantile_is_the_least_that_is_exceeded_rarely_enough(N, expected, K):
+    expected, K, tail = min(expected, N), min(K, N), Fraction(1, 2**40)
+    p = Fraction(expected, N)
     exact = [comb(K, k) * p**k * (1 - p) ** (K - k) for k in range(K + 1)]
-    c = colluder_quantile(N, expected, Fraction(twelfths, 12), tail)
+    c = colluder_quantile(N, expected, K)
     assert sum(exact[c + 1 :]) <= tail
-    assert c == 0 or sum(exact[c:]) >= tail  # a tie is lost to rounding, on the safe side
+    assert c == 0 or sum(exact[c:]) > tail
 
 
-@pytest.mark.parametrize(
-    ("N", "expected", "colluding"), [(10**4, 100, "1/10"), (10**5, 1000, "1/2"), (10**6, 50, "1/100")]
-)
-def test_the_colluder_quantile_of_large_registries_is_that_of_scipy(N, expected, colluding):
-    K = int(Fraction(colluding) * N)
-    c = colluder_quantile(N, expected, Fraction(colluding))
+@pytest.mark.parametrize(("N", "expected", "K"), [(10**4, 100, 1000), (10**5, 1000, 50_000), (10**6, 50, 10**4)])
+def test_the_colluder_quantile_of_large_registries_is_that_of_scipy(N, expected, K):
+    c = colluder_quantile(N, expected, K)
     assert stats.binom.sf(c, K, expected / N) <= 2**-40 < stats.binom.sf(c - 1, K, expected / N)
 
 
-@pytest.mark.parametrize(
-    ("N", "expected", "colluding", "tail"),
-    [(10, 0, 0, Fraction(1, 2)), (10, 11, 0, Fraction(1, 2)), (10, 5, 2, Fraction(1, 2)), (10, 5, 0, Fraction(0))],
-)
-def test_the_colluder_quantile_refuses_what_is_no_probability(N, expected, colluding, tail):
+@pytest.mark.parametrize(("N", "expected", "K"), [(10, 0, 0), (10, 11, 0), (10, 5, 11), (10, 5, -1)])
+def test_the_colluder_quantile_refuses_what_is_no_probability(N, expected, K):
     with pytest.raises(InputError):
-        colluder_quantile(N, expected, Fraction(colluding), tail)
+        colluder_quantile(N, expected, K)

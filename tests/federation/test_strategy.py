@@ -7,29 +7,19 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
+from dordis.federation.design import Design, ProtocolKind
 from dordis.federation.ledger import Ledger
-from dordis.federation.strategy import (
-    Agreement,
-    Central,
-    Conservative,
-    Design,
-    Early,
-    Local,
-    NoNoise,
-    Orig,
-    Rebasing,
-    XNoise,
-    calibrated,
-    name_of,
-)
+from dordis.federation.strategies import TABLE, Central, Conservative, Early, Local, NoNoise, Orig, Rebasing, XNoise
 from dordis.privacy import accounting
-from dordis.privacy.accounting import Gaussian, Participation, Repeated
-from dordis.privacy.mechanism import DDGauss
+from dordis.privacy.accounting import Gaussian, ParticipationSchedule, Repeated
+from dordis.privacy.mechanisms.ddgauss import DDGauss
 from dordis.privacy.planning import Setting
+from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.secagg import ChunkOutput
+from tests.protocols.planned_rounds import agree_on
 
 RUN = bytes(32)
-SETTING = Setting(Participation(population=40, per_round=20, rounds=10), dim=100, delta=1e-5)
+SETTING = Setting(ParticipationSchedule(population=40, per_round=20, rounds=10), dim=100, delta=1e-5)
 PROVING = [XNoise(), XNoise("exact"), Orig(), Early(), Conservative(0.2), Central(), Local()]
 
 
@@ -49,14 +39,13 @@ def output_of(parameters, survivors):
     return ChunkOutput(total, tuple(survivors), plan.left(survivors, named), plan.charged(survivors, named), {}, set())
 
 
-@pytest.mark.parametrize("strategy", PROVING, ids=name_of)
+@pytest.mark.parametrize("strategy", PROVING, ids=lambda strategy: strategy.name)
 def test_as_many_rounds_as_the_cap_without_dropout_keep_the_budget_and_nearly_use_it_up(strategy):
     design = design_of(strategy, tolerance=0)
     ledger = Ledger.in_memory(RUN, design.budget)
     for index in range(design.cap):
         parameters = parameters_of(design, index=index)
         ledger.reserve(design.charge(parameters))
-        ledger.unmasking(index)
         ledger.complete(index, [output_of(parameters, parameters.clients)])
     spent = ledger.summary().epsilon
     least = 4.5 if isinstance(strategy, Conservative) else 5.9  # it provides for a fifth that did not drop
@@ -72,7 +61,7 @@ def test_xnoise_keeps_what_was_wanted_whoever_drops(strategy, dropped):
     assert noise.left >= noise.charged >= noise.wanted
 
 
-@pytest.mark.parametrize("strategy", [Orig(), Early()], ids=name_of)
+@pytest.mark.parametrize("strategy", [Orig(), Early()], ids=lambda strategy: strategy.name)
 def test_orig_loses_the_share_of_everyone_who_drops(strategy):
     design = design_of(strategy, tolerance=7)
     parameters = parameters_of(design)
@@ -113,12 +102,12 @@ def test_orig_is_counted_and_never_stopped_and_the_others_are():
 
 
 def test_gaussian_noise_is_calibrated_as_the_ledger_counts():
-    multiplier = calibrated(6.0, 11, 1e-5)
+    multiplier = accounting.calibrated(6.0, 11, 1e-5)
     assert accounting.epsilon(Repeated(Gaussian(multiplier), 11), 1e-5) <= 6.0
     assert accounting.epsilon(Repeated(Gaussian(multiplier * (1 - 1e-9)), 11), 1e-5) > 6.0
 
 
-@pytest.mark.parametrize("strategy", [XNoise(), Central(), NoNoise()], ids=name_of)
+@pytest.mark.parametrize("strategy", [XNoise(), Central(), NoNoise()], ids=lambda strategy: strategy.name)
 @pytest.mark.parametrize("clients", [15, 23])
 def test_rounds_of_another_size_keep_the_releases_of_a_client(strategy, clients):
     design = design_of(strategy)
@@ -131,23 +120,23 @@ def test_rounds_of_another_size_keep_the_releases_of_a_client(strategy, clients)
 
 
 def test_discrete_gaussian_noise_goes_with_orig():
-    design = Design(Orig(), SETTING, 6.0, make=DDGauss.of)
+    design = Design(Orig(), SETTING, 6.0, kind=DDGauss)
     parameters = parameters_of(design)
     assert parameters.scheme == "none"
-    assert parameters.encoding.mechanism.startswith("ddgauss:")
+    assert (parameters.encoding.mechanism, parameters.encoding.noise) == ("ddgauss", str(design.mechanism.share))
     noise = design.noise([output_of(parameters, parameters.clients)])
     assert noise.left > noise.charged >= noise.wanted * (1 - 1e-12)
 
 
 def test_a_sparse_graph_is_solved_for():
-    design = Design(XNoise(), replace(SETTING, tolerance=1), 6.0, Agreement(sparse=True))
+    design = Design(XNoise(), replace(SETTING, tolerance=1), 6.0, ProtocolKind(sparse=True))
     parameters = parameters_of(design)
     assert 0 < parameters.degree <= 19
     assert parameters.quorum == design.setting.t
 
 
 def test_noise_is_the_same_in_every_chunk():
-    setting = Setting(Participation(population=40, per_round=20, rounds=10), dim=40_000, delta=1e-5)
+    setting = Setting(ParticipationSchedule(population=40, per_round=20, rounds=10), dim=40_000, delta=1e-5)
     parameters = Design(XNoise(), setting, 6.0).example(chunks=2)
     assert len(parameters.chunks) == 2
     assert len({Fraction(variance) for variance in parameters.variances.values()}) == 1
@@ -156,17 +145,49 @@ def test_noise_is_the_same_in_every_chunk():
 @pytest.mark.parametrize(("threshold", "mode"), [(57, "malicious"), (100, "malicious"), (20, "semi-honest")])
 @pytest.mark.parametrize("clients", [60, 99, 140])
 def test_a_threshold_of_ones_own_is_kept_in_proportion_and_above_the_colluders(threshold, mode, clients):
-    setting = Setting(Participation(200, 100, 2), dim=10, delta=1e-5, threshold=threshold, colluders=10)
-    design = Design(XNoise(), setting, 6.0, Agreement(mode)).sized(clients)
+    setting = Setting(ParticipationSchedule(200, 100, 2), dim=10, delta=1e-5, threshold=threshold, colluders=10)
+    design = Design(XNoise(), setting, 6.0, ProtocolKind(mode)).sized(clients)
     assert design.example().quorum >= threshold * clients / 100
 
 
 @pytest.mark.parametrize(("clip", "dim", "epsilon"), [(0.7, 10, 2.0), (3.0, 10, 3.3), (1.3, 1000, 8.7)])
-@pytest.mark.parametrize("strategy", [Central(), Local()], ids=name_of)
+@pytest.mark.parametrize("strategy", [Central(), Local()], ids=lambda strategy: strategy.name)
 def test_rounding_does_not_cost_the_baselines_their_last_round(strategy, clip, dim, epsilon):
     for rounds in (3, 7):
-        setting = Setting(Participation(100, 50, rounds), dim=dim, clip=clip, delta=1e-5)
+        setting = Setting(ParticipationSchedule(100, 50, rounds), dim=dim, clip=clip, delta=1e-5)
         design = Design(strategy, setting, epsilon)
         charge = design.charge(parameters_of(design, range(1, 51)))
         event = Repeated(charge.releases[0].prices[0].event, design.cap)
         assert epsilon * (1 - 1e-9) < accounting.epsilon(event, 1e-5) <= epsilon
+
+
+@pytest.mark.parametrize("strategy", [XNoise(), XNoise("exact"), Orig(), Conservative(0.2)], ids=lambda s: s.name)
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_a_design_writes_its_plan_down(strategy, share):
+    design = Design(strategy, replace(SETTING, dim=40_000, share=share), 6.0, ProtocolKind(SEMI_HONEST))
+    expected = agree_on(
+        design.plan, run=RUN, index=0, chunks=2, bit=design.plan.bit, rotation=bytes(32), beacon=bytes(32)
+    )
+    assert design.example(chunks=2) == expected
+    assert (expected.encoding.bit > 0) == (share > 0)
+
+
+def test_every_strategy_says_what_it_does_and_why_it_proves_nothing_where_it_does():
+    for kind in TABLE:
+        design = design_of(kind())
+        assert design.words.noise
+        assert "{" not in design.words.noise
+        assert bool(design.words.unproved) == (not design.proves)
+        assert design.trust(True, False).noise is design.mechanism.noise_from
+
+
+@pytest.mark.parametrize("strategy", [Central(), Local()], ids=lambda strategy: strategy.name)
+def test_a_strategy_that_brings_its_mechanism_takes_no_other(strategy):
+    assert Design(strategy, SETTING, 6.0, kind=DDGauss).mechanism.name == strategy.mechanism
+
+
+def test_the_noise_on_a_sum_is_told_whoever_adds_it():
+    central, local, none = (design_of(strategy) for strategy in (Central(), Local(), NoNoise()))
+    assert central.sigma == pytest.approx(central.mechanism.sigma)
+    assert local.sigma == pytest.approx(local.mechanism.sigma * 20**0.5)
+    assert none.sigma is None

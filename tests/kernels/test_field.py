@@ -70,8 +70,8 @@ def test_lagrange_evaluates_the_interpolating_polynomial(
 ) -> None:
     targets = [0, nodes[0], *targets]
     values = data.draw(st.lists(elements, min_size=len(nodes), max_size=len(nodes)))
-    found = field.multiply(field.lagrange(row(nodes), row(targets)), row(values).reshape(-1, 1))
-    assert found[:, 0].tolist() == [shamir.interpolate(nodes, values, x) for x in targets]
+    result = field.multiply(field.lagrange(row(nodes), row(targets)), row(values).reshape(-1, 1))
+    assert result[:, 0].tolist() == [shamir.interpolate(nodes, values, x) for x in targets]
 
 
 @quick
@@ -84,8 +84,8 @@ def test_errors_are_located_up_to_half_the_redundancy(data: st.DataObject, point
     values = [sum(c * x**k for k, c in enumerate(coefficients)) % P for x in points]
     for i in wrong:
         values[i] = (values[i] + data.draw(nonzero)) % P
-    found = field.locate_errors(row(points), row(values), threshold)
-    assert set(np.flatnonzero(found).tolist()) == wrong
+    result = field.locate_errors(row(points), row(values), threshold)
+    assert set(np.flatnonzero(result).tolist()) == wrong
 
 
 @pytest.mark.parametrize("differences", [[1, -1], [1, -2, 1], [1, -3, 3, -1], [1, -4, 6, -4, 1]])
@@ -95,5 +95,5 @@ def test_errors_whose_first_syndromes_vanish_are_located(differences: list[int])
     values = [0] * len(points)
     for i, difference in enumerate(differences):
         values[i] = difference * math.prod(points[i] - x for x in points if x != points[i]) % P
-    found = field.locate_errors(row(points), row(values), 2)
-    assert np.flatnonzero(found).tolist() == list(range(len(differences)))
+    result = field.locate_errors(row(points), row(values), 2)
+    assert np.flatnonzero(result).tolist() == list(range(len(differences)))

@@ -51,7 +51,7 @@ def test_unit_vectors_become_rows_of_the_sylvester_matrix(level):
         x[place] += place + 1
         parity = np.bitwise_count(np.arange(length, dtype=np.uint32) & place) & 1
         expected += np.where(parity, -1.0, 1.0) * (int(place) + 1) / np.sqrt(length)
-    hadamard.transform(x, length)
+    hadamard.rotate(x, length, np.zeros(length // 8, dtype=np.uint8))
     assert np.allclose(x, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
@@ -65,13 +65,6 @@ def test_unrotating_gives_the_vector_back_and_the_norm_is_kept(length, block, dt
     assert norms[1] == pytest.approx(norms[0], rel=tolerance)
     hadamard.unrotate(rotated, block, signs)
     assert np.allclose(rotated, x, rtol=0, atol=10 * tolerance)
-
-
-def test_transforming_is_rotating_without_signs():
-    x, y = gaussian(512), gaussian(512)
-    hadamard.transform(x, 128)
-    hadamard.rotate(y, 128, np.zeros(64, dtype=np.uint8))
-    assert np.array_equal(x, y)
 
 
 def test_bit_i_of_the_signs_flips_coordinate_i():
@@ -91,7 +84,7 @@ def test_an_empty_vector_stays_empty():
 @pytest.mark.parametrize("block", [0, -4, 3, 24, 2.0, True])
 def test_a_block_that_is_not_a_power_of_two_is_refused(block):
     with pytest.raises(InputError, match="power of two"):
-        hadamard.transform(np.zeros(24), block)
+        hadamard.rotate(np.zeros(24), block, np.zeros(3, dtype=np.uint8))
 
 
 def arguments(**changed):
@@ -116,8 +109,3 @@ def arguments(**changed):
 def test_other_arguments_are_refused(function, changed, message):
     with pytest.raises(InputError, match=message):
         function(**arguments(**changed))
-
-
-def test_transforming_refuses_what_is_not_an_array():
-    with pytest.raises(InputError, match="x must be an array"):
-        hadamard.transform([1.0, 2.0], 2)

@@ -17,6 +17,7 @@ from dordis.pipeline.executor import Timeline, execute, execute_async, in_turn
 from dordis.pipeline.planner import schedule
 from dordis.protocol import Message, Resource, Step
 from dordis.simulation.clock import run_virtually
+from tests.held import HANG
 
 C, N, S = Resource.CLIENT, Resource.NETWORK, Resource.SERVER
 FIVE = [C, N, S, N, C]
@@ -32,6 +33,12 @@ class Answer(Message, frozen=True):
 
 async def inline(work):
     return work()
+
+
+async def turns():
+    """Let all tasks go on as far as they can without anything from outside."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 async def at_once(requests):
@@ -223,7 +230,7 @@ def test_a_thread_is_outlived_and_makes_no_further_requests_once_the_round_is_ca
         for u in requests:
             asked.append(u)
             entered.set()
-            go.wait(10)
+            go.wait(HANG)
             yield u, Answer(0)
 
     async def exchange(requests):
@@ -232,11 +239,11 @@ def test_a_thread_is_outlived_and_makes_no_further_requests_once_the_round_is_ca
     async def main():
         step = kept(asking(0, clients=(1, 2, 3)), flows)
         task = asyncio.create_task(execute_async(*(([step], []) if during_setup else ([], [[step]])), exchange))
-        await asyncio.to_thread(entered.wait, 10)
+        await asyncio.to_thread(entered.wait, HANG)
         task.cancel()
-        await asyncio.sleep(0.05)
+        await turns()
         task.cancel()  # impatience changes nothing
-        await asyncio.sleep(0.05)
+        await turns()
         assert not task.done()
         go.set()
         with pytest.raises(asyncio.CancelledError):
@@ -288,7 +295,7 @@ def test_all_that_a_flow_does_happens_where_the_server_computes():
 
 
 def test_stages_of_different_chunks_overlap_in_threads():
-    both = threading.Barrier(2, timeout=10)  # passes only if two chunks are in it at the same time
+    both = threading.Barrier(2, timeout=HANG)  # passes only if two chunks are in it at the same time
 
     def meet():
         both.wait()
@@ -306,7 +313,8 @@ def test_one_client_answers_one_request_at_a_time():
         for u, request in requests.items():
             inside[u] += 1
             most.append(inside[u])
-            time.sleep(0.002)
+            for _ in range(20):
+                time.sleep(0)  # lets the other threads come in, if they can
             inside[u] -= 1
             yield u, Answer(request.chunk)
 

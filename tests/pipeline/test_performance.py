@@ -10,7 +10,7 @@ from dordis.errors import InputError
 from dordis.pipeline.performance import (
     KEPT,
     POINTS,
-    Performance,
+    PerformanceModel,
     Profile,
     Sample,
     SetupModel,
@@ -114,7 +114,7 @@ def profiled():
 
 def test_a_profile_learns_the_model_from_whole_rounds():
     performance = profiled().fit()
-    assert performance.setup_seconds(16) == pytest.approx(SETUP.seconds(16), rel=1e-3)
+    assert performance.setup.seconds(16) == pytest.approx(SETUP.seconds(16), rel=1e-3)
     expected = [stage.seconds(10**6, 16) for stage in STAGES]
     assert performance.stage_seconds(10**6, 16) == pytest.approx(expected, rel=1e-3)
     assert performance.error < 1e-3
@@ -157,4 +157,4 @@ def test_profiles_and_models_survive_being_saved():
     profile = profiled()
     assert msgspec.json.decode(msgspec.json.encode(profile), type=Profile) == profile
     performance = profile.fit()
-    assert msgspec.json.decode(msgspec.json.encode(performance), type=Performance) == performance
+    assert msgspec.json.decode(msgspec.json.encode(performance), type=PerformanceModel) == performance

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dordis.errors import InputError
 from dordis.pipeline.performance import SetupModel, StageModel
-from dordis.pipeline.planner import Plan, plan, schedule
+from dordis.pipeline.planner import PipelinePlan, plan, schedule
 from dordis.protocol import Resource
 
 C, N, S = Resource.CLIENT, Resource.NETWORK, Resource.SERVER
@@ -67,12 +67,12 @@ def test_the_plan_is_the_best_of_all_numbers_simulated(data, resources, a, b):
 @given(st.data(), workflows, st.integers(1, 6))
 def test_the_critical_path_has_no_gap_and_nothing_runs_before_the_set_up_ends(data, resources, m):
     seconds = data.draw(st.lists(times, min_size=len(resources), max_size=len(resources)))
-    made = schedule(resources, seconds, m, setup=2.5)
-    assert made.critical[0].start == 2.5
-    assert made.critical[-1].end == made.completion
-    assert all(a.end == b.start for a, b in pairwise(made.critical))
-    assert min(slot.start for slot in made.slots) == 2.5
-    assert len(made.slots) == len(resources) * m
+    timetable = schedule(resources, seconds, m, setup=2.5)
+    assert timetable.critical[0].start == 2.5
+    assert timetable.critical[-1].end == timetable.completion
+    assert all(a.end == b.start for a, b in pairwise(timetable.critical))
+    assert min(slot.start for slot in timetable.slots) == 2.5
+    assert len(timetable.slots) == len(resources) * m
 
 
 def test_one_chunk_is_plain_execution():
@@ -80,15 +80,15 @@ def test_one_chunk_is_plain_execution():
 
 
 def test_by_hand_three_chunks_in_five_stages():
-    made = schedule(FIVE, [1, 2, 3, 2, 1], 3)
-    starts = {(slot.stage, slot.chunk): slot.start for slot in made.slots}
+    timetable = schedule(FIVE, [1, 2, 3, 2, 1], 3)
+    starts = {(slot.stage, slot.chunk): slot.start for slot in timetable.slots}
     assert [starts[0, c] for c in range(3)] == [0, 1, 2]
     assert [starts[1, c] for c in range(3)] == [1, 3, 5]
     assert [starts[2, c] for c in range(3)] == [3, 6, 9]
     assert [starts[3, c] for c in range(3)] == [7, 9, 12]  # the first dispatch waits for the last upload
     assert [starts[4, c] for c in range(3)] == [9, 11, 14]
-    assert made.completion == 15
-    assert made.utilisation() == {C: 6 / 15, N: 12 / 15, S: 9 / 15}
+    assert timetable.completion == 15
+    assert timetable.utilisation() == {C: 6 / 15, N: 12 / 15, S: 9 / 15}
 
 
 def test_of_equals_the_fewest_chunks_are_chosen():
@@ -119,7 +119,7 @@ def test_a_plan_says_why():
 
 def test_a_plan_survives_being_saved():
     chosen = plan(FIVE, lambda m: [1 / m + 0.1] * 5)
-    assert msgspec.json.decode(msgspec.json.encode(chosen), type=Plan) == chosen
+    assert msgspec.json.decode(msgspec.json.encode(chosen), type=PipelinePlan) == chosen
 
 
 @pytest.mark.parametrize("numbers", [[], [0, 1], [-1]])

@@ -3,6 +3,7 @@
 import math
 from fractions import Fraction
 
+import dp_accounting
 import mpmath
 import numpy as np
 import pytest
@@ -14,13 +15,11 @@ from dordis.privacy import accounting, discrete_gaussian
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
     ORDERS,
-    OUTSIDER,
     PAPER_ORDERS,
     Composed,
     DiscreteGaussianSum,
     Gaussian,
-    Participation,
-    PoissonSampled,
+    ParticipationSchedule,
     Repeated,
     SkellamSum,
     curve,
@@ -35,21 +34,21 @@ multipliers = st.floats(0.3, 30)
 def converted(rho: mpmath.mpf, delta: float) -> float:
     """Convert rho-zCDP at the integer orders, in high precision and from the formula alone."""
     orders = [mpmath.mpf(a) for a in ORDERS]
-    found = min(a * rho + mpmath.log(1 - 1 / a) - mpmath.log(delta * a) / (a - 1) for a in orders)
-    return max(0.0, float(found))
+    result = min(a * rho + mpmath.log(1 - 1 / a) - mpmath.log(delta * a) / (a - 1) for a in orders)
+    return max(0.0, float(result))
 
 
 @settings(deadline=None, max_examples=30)
 @given(multipliers, st.integers(1, 200), st.floats(1e-9, 1e-2))
 def test_epsilon_is_the_least_over_integer_orders(z: float, count: int, delta: float) -> None:
-    found = epsilon(Repeated(Gaussian(z), count), delta)
-    assert found == pytest.approx(converted(mpmath.mpf(count) / (2 * mpmath.mpf(z) ** 2), delta), rel=1e-10, abs=1e-12)
+    result = epsilon(Repeated(Gaussian(z), count), delta)
+    assert result == pytest.approx(converted(mpmath.mpf(count) / (2 * mpmath.mpf(z) ** 2), delta), rel=1e-10, abs=1e-12)
 
 
 @settings(deadline=None)
 @given(multipliers, st.integers(1, 100), st.floats(1e-9, 1e-2))
 def test_epsilon_is_never_below_the_exact_one_of_gaussian_noise(z: float, count: int, delta: float) -> None:
-    exact = accounting.gaussian_epsilon(z, count, delta)
+    exact = dp_accounting.get_epsilon_gaussian(z / math.sqrt(count), delta)
     assert epsilon(Repeated(Gaussian(z), count), delta) >= exact - 1e-9
     if exact > 1e-6:
         assert accounting.gaussian_multiplier(exact, count, delta) == pytest.approx(z, rel=1e-6)
@@ -90,38 +89,15 @@ def test_unknown_events_and_orders_without_a_proof_are_refused() -> None:
 
 def test_the_distance_of_the_sampler_is_paid_from_delta() -> None:
     run, delta, distance = Repeated(RELEASE, 10), 1e-5, 1e-9
-    found = guarantee(run, delta, distance=distance).epsilon
-    assert epsilon(run, delta) < found
-    assert found >= epsilon(run, delta - (1 + math.exp(found)) * distance)
+    result = guarantee(run, delta, distance=distance).epsilon
+    assert epsilon(run, delta) < result
+    assert result >= epsilon(run, delta - (1 + math.exp(result)) * distance)
     assert epsilon(run, delta, distance=delta) == math.inf
 
 
 def test_a_sample_of_the_largest_variance_is_within_the_distance() -> None:
     last = 43 + math.isqrt(41**2 + 240 * 10**10)
-    assert (2 * last + 1) * Fraction(1, 2**128) + Fraction(1, 2**172) < accounting.TABLE_DISTANCE
-    assert accounting.sampler_distance(2**45) == 2.0**-61
-
-
-@settings(deadline=None, max_examples=20)
-@given(st.floats(0.01, 0.9), st.integers(2, 30))
-def test_amplification_is_the_documented_bound(rate: float, alpha: int) -> None:
-    q, a = mpmath.mpf(rate), alpha
-    inner = dict(zip(range(2, 31), curve(RELEASE, range(2, 31)), strict=True))
-    total = (1 - q) ** (a - 1) * (a * q - q + 1)
-    for one in range(2, a + 1):
-        weight = 1 if one == 2 else 3
-        total += weight * mpmath.binomial(a, one) * (1 - q) ** (a - one) * q**one * mpmath.exp((one - 1) * inner[one])
-    bound = min(float(mpmath.log(total) / (a - 1)), inner[a])
-    assert curve(PoissonSampled(rate, RELEASE), [a])[0] == pytest.approx(bound, rel=1e-9)
-
-
-def test_sampling_never_costs_and_everyone_is_no_sampling() -> None:
-    whole = curve(RELEASE)
-    assert (curve(PoissonSampled(0.3, RELEASE)) <= whole).all()
-    assert (curve(PoissonSampled(1.0, RELEASE)) == whole).all()
-    for rate in (0.0, 1.1, math.nan):
-        with pytest.raises(InputError, match="sampling rate"):
-            curve(PoissonSampled(rate, RELEASE))
+    assert (2 * last + 1) * Fraction(1, 2**128) + Fraction(1, 2**172) < accounting.SAMPLE_DISTANCE
 
 
 @pytest.mark.parametrize(
@@ -138,21 +114,12 @@ def test_sampling_never_costs_and_everyone_is_no_sampling() -> None:
 def test_the_cap_is_a_clients_share_of_the_rounds(
     population: int, per_round: int, rounds: int, retries: Fraction, cap: int
 ) -> None:
-    assert Participation(population, per_round, rounds, retries=retries).releases == cap
-    assert Participation(population, per_round, rounds, ALL_ROUNDS).releases == rounds
-
-
-def test_outsiders_need_independent_draws_without_a_cap_and_are_named() -> None:
-    outsider = Participation(100, 10, 5, ALL_ROUNDS, adversary=OUTSIDER, independent=True)
-    assert outsider.of(RELEASE) == Repeated(PoissonSampled(0.1, RELEASE), 5)
-    assert any("OUTSIDERS only" in term for term in outsider.terms())
-    for accounting_, independent in (("cap", True), (ALL_ROUNDS, False)):
-        with pytest.raises(InputError, match="drawn independently"):
-            Participation(100, 10, 5, accounting_, adversary=OUTSIDER, independent=independent)
+    assert ParticipationSchedule(population, per_round, rounds, retries=retries).releases == cap
+    assert ParticipationSchedule(population, per_round, rounds, ALL_ROUNDS).releases == rounds
 
 
 def test_every_report_says_what_is_outside_the_guarantee() -> None:
-    terms = " ".join(Participation(100, 10, 5).terms())
+    terms = " ".join(ParticipationSchedule(100, 10, 5).terms())
     assert "dropout that depends on a client's data" in terms
     assert "the server, who knows who takes part" in terms
 
@@ -164,20 +131,18 @@ def test_every_report_says_what_is_outside_the_guarantee() -> None:
         ({"per_round": 101}, "take part"),
         ({"rounds": 0}, "at least one round"),
         ({"accounting": "hope"}, "accounting"),
-        ({"adversary": "friend"}, "adversary"),
         ({"retries": Fraction(-1)}, "retries"),
     ],
 )
 def test_a_participation_that_cannot_be_is_refused(arguments: dict[str, object], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        Participation(**({"population": 100, "per_round": 10, "rounds": 5} | arguments))  # type: ignore[arg-type]
+        ParticipationSchedule(**({"population": 100, "per_round": 10, "rounds": 5} | arguments))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("delta", [0.0, -1e-5, 1.0, 2.0, math.nan])
 def test_delta_lies_between_0_and_1(delta: float) -> None:
     for ask in (
         lambda: epsilon(RELEASE, delta),
-        lambda: accounting.gaussian_epsilon(1.0, 1, delta),
         lambda: accounting.gaussian_multiplier(1.0, 1, delta),
     ):
         with pytest.raises(InputError, match="delta"):
@@ -188,8 +153,6 @@ def test_delta_lies_between_0_and_1(delta: float) -> None:
 def test_epsilon_and_multipliers_are_positive(value: float) -> None:
     with pytest.raises(InputError, match="epsilon"):
         accounting.gaussian_multiplier(value, 1, 1e-5)
-    with pytest.raises(InputError, match="multiplier"):
-        accounting.gaussian_epsilon(value, 1, 1e-5)
     with pytest.raises(InputError, match="multiplier"):
         curve(Gaussian(value))
 
@@ -209,8 +172,8 @@ def test_discrete_gaussians_have_the_documented_divergence(clients: int, scale: 
         mpmath.mpf(alpha) / 2 * ((D2 / S) ** 2 + 2 * (D1 / S) * tau + tau**2 * d),
         mpmath.mpf(alpha) / 2 * (D2 / S + tau * mpmath.sqrt(d)) ** 2,
     )
-    (found,) = curve(DiscreteGaussianSum(D2, D1, clients, scale, d), [alpha])
-    assert found == pytest.approx(float(min(bounds)), rel=1e-10)
+    (result,) = curve(DiscreteGaussianSum(D2, D1, clients, scale, d), [alpha])
+    assert result == pytest.approx(float(min(bounds)), rel=1e-10)
 
 
 @pytest.mark.parametrize(("clients", "scale"), [(0, 1.0), (10, 0.49), (10, math.nan)])

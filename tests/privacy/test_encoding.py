@@ -285,9 +285,9 @@ def test_what_does_not_fit_the_integers_is_refused(clip):
 @pytest.mark.parametrize("seed", [b"", bytes(31), bytes(33)])
 def test_seeds_have_32_bytes(seed):
     grid = Grid(8, 8, 1.0, 8)
-    with pytest.raises(InputError, match="rotation seed has 32 bytes"):
+    with pytest.raises(InputError, match="seed has 32 bytes"):
         encoding.encode(np.zeros(8), grid, seed)
-    with pytest.raises(InputError, match="entropy was asked for 32 bytes"):
+    with pytest.raises(InputError, match="seed has 32 bytes"):
         encoding.encode(np.zeros(8), grid, PUBLIC, known(seed))
 
 

@@ -12,18 +12,22 @@ import scipy.stats
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy import skellam
-from dordis.privacy.accounting import DiscreteGaussianSum, Gaussian, Participation, SkellamSum
+from dordis.privacy.accounting import DiscreteGaussianSum, Gaussian, ParticipationSchedule, SkellamSum
 from dordis.privacy.discrete_gaussian_noise import discrete_gaussian_noise, masses
 from dordis.privacy.encoding import Grid
-from dordis.privacy.gaussian import CentralGaussian, LocalGaussian, gaussian_noise
-from dordis.privacy.mechanism import DDGauss, DSkellam, NoMechanism
+from dordis.privacy.gaussian_noise import gaussian_noise
+from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
+from dordis.privacy.mechanisms.ddgauss import DDGauss
+from dordis.privacy.mechanisms.local_gaussian import LocalGaussian
+from dordis.privacy.mechanisms.none import NoMechanism
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting, plan
 from dordis.privacy.xnoise import Scheme
 from tests.contracts.mechanism import MechanismContract, entropy
 
 SEED = bytes(range(32))
 GRID = Grid(dim=3000, block=1024, scale=500.0, bits=24)
-SMALL = Setting(Participation(40, 8, 10), dim=500, delta=1e-4, bits=18)
+SMALL = Setting(ParticipationSchedule(40, 8, 10), dim=500, delta=1e-4, bits=18)
 
 
 def bound(grid):
@@ -42,10 +46,10 @@ class TestDSkellam(MechanismContract):
         assert mechanism.release(Fraction(7, 2)) == SkellamSum(mechanism.sensitivity, pytest.approx(l1), 3.5)
 
     def test_it_follows_from_a_plan(self):
-        found = plan(SMALL, 3.0)
-        mechanism = DSkellam.of(found)
-        assert mechanism.grid == Grid(500, 512, found.scale, 18)
-        assert (mechanism.clip, mechanism.sensitivity) == (1.0, found.sensitivity.squared)
+        result = plan(SMALL, 3.0)
+        mechanism = DSkellam.of(result)
+        assert mechanism.grid == Grid(500, 512, result.scale, 18)
+        assert (mechanism.clip, mechanism.sensitivity) == (1.0, result.sensitivity.squared)
 
     @pytest.mark.parametrize("squared", [0, 1, bound(GRID) - 1])
     def test_a_bound_that_rounding_cannot_keep_is_refused(self, squared):
@@ -62,7 +66,7 @@ class TestDDGauss(MechanismContract):
     noise_of_one = 300 / 500
 
     def make(self, grid):
-        return DDGauss(grid, 1.0, bound(grid), Fraction(300**2))
+        return DDGauss(grid, 1.0, bound(grid), variance=Fraction(300**2))
 
     def test_the_protocol_adds_no_noise_to_it(self, mechanism):
         assert mechanism.schemes == {Scheme.NONE}
@@ -73,17 +77,28 @@ class TestDDGauss(MechanismContract):
                 DDGauss.of(plan(replace(SMALL, scheme=scheme), 3.0))
 
     def test_every_client_adds_an_even_share_of_the_plan(self):
-        found = plan(replace(SMALL, scheme=Scheme.ORIG, colluders=2), 3.0)
-        mechanism = DDGauss.of(found)
-        assert mechanism.variance == pytest.approx(float(found.variance) / 6, abs=2**-20)
-        assert str(mechanism.variance) in mechanism.name
+        result = plan(replace(SMALL, scheme=Scheme.ORIG, colluders=2), 3.0)
+        mechanism = DDGauss.of(result)
+        assert mechanism.variance == pytest.approx(float(result.variance) / 6, abs=2**-20)
+        assert mechanism.noise == str(mechanism.variance)
 
     def test_a_release_counts_the_honest_survivors(self, mechanism):
-        released = mechanism.release(mechanism.charged(survivors=10, colluders=2))
+        released = mechanism.release(8 * mechanism.share)
         assert isinstance(released, DiscreteGaussianSum)
         assert (released.clients, released.scale, released.dim) == (8, 300.0, 3072)
         assert released.l2 == pytest.approx(math.sqrt(mechanism.sensitivity))
-        assert mechanism.charged(survivors=1, colluders=2) == 0
+        assert mechanism.kept(10, 12, 2) == (10 * 300.0**2, 10 * 300.0**2, 8 * 300.0**2)
+        assert mechanism.kept(1, 12, 2).charged == 0
+
+    @pytest.mark.parametrize("variance", [Fraction(0), Fraction(-5), Fraction(1, 5)])
+    def test_a_share_that_nothing_is_proved_of_is_refused(self, variance):
+        with pytest.raises(ParametersRefused, match="share"):
+            DDGauss(GRID, 1.0, bound(GRID), variance=variance)
+
+    @pytest.mark.parametrize("noise", ["", "0", "1/5", "2/8", "1/0", "x", "-5", "1e9", "9" * 65])
+    def test_a_share_is_read_as_a_reduced_fraction(self, grid, noise):
+        with pytest.raises(ParametersRefused):
+            DDGauss.read(grid, 1.0, bound(grid), noise)
 
 
 class TestCentralGaussian(MechanismContract):
@@ -91,7 +106,7 @@ class TestCentralGaussian(MechanismContract):
     source = staticmethod(entropy(3))
 
     def make(self, grid):
-        return CentralGaussian(grid, 1.0, bound(grid), 2.5, self.source)
+        return CentralGaussian(grid, 1.0, bound(grid), sigma=2.5, entropy=self.source)
 
     def test_a_release_is_the_servers_noise_over_the_rounded_norm(self, mechanism):
         multiplier = 2.5 * 500 / math.sqrt(bound(GRID))
@@ -102,7 +117,7 @@ class TestLocalGaussian(MechanismContract):
     noise_of_one = 0.7
 
     def make(self, grid):
-        return LocalGaussian(grid, 1.0, 0.7)
+        return LocalGaussian(grid, 1.0, sigma=0.7)
 
     def test_a_release_is_one_clients_noise_over_the_clip(self, mechanism):
         assert mechanism.release(Fraction(0)) == Gaussian(0.7)
@@ -122,9 +137,9 @@ class TestNoMechanism(MechanismContract):
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan])
 def test_baselines_need_noise(sigma):
     with pytest.raises(InputError, match="sigma"):
-        CentralGaussian(GRID, 1.0, bound(GRID), sigma)
+        CentralGaussian(GRID, 1.0, bound(GRID), sigma=sigma)
     with pytest.raises(InputError, match="sigma"):
-        LocalGaussian(GRID, 1.0, sigma)
+        LocalGaussian(GRID, 1.0, sigma=sigma)
 
 
 def test_gaussian_noise_is_gaussian():
@@ -148,12 +163,12 @@ def exact_mass(scale, x):
 
 @pytest.mark.parametrize("scale", [0.5, 2, 100])
 def test_the_masses_are_the_discrete_gaussian_to_36_digits(scale):
-    found = masses(Fraction(scale) ** 2)
-    assert found[0] + 2 * sum(found[1:]) == 2**127
-    assert found == sorted(found, reverse=True)
-    for x in (0, 1, 2, len(found) // 3, len(found) - 1):
-        assert abs(found[x] - exact_mass(scale, x)) <= (1 if x else 2 * len(found))
-    assert exact_mass(scale, len(found)) == 0
+    result = masses(Fraction(scale) ** 2)
+    assert result[0] + 2 * sum(result[1:]) == 2**127
+    assert result == sorted(result, reverse=True)
+    for x in (0, 1, 2, len(result) // 3, len(result) - 1):
+        assert abs(result[x] - exact_mass(scale, x)) <= (1 if x else 2 * len(result))
+    assert exact_mass(scale, len(result)) == 0
 
 
 @pytest.mark.parametrize("scale", [0.5, 2, 100, 10_000])

@@ -63,10 +63,10 @@ def test_the_sensitivity_is_the_whole_part_of_the_bound(scaled: float, log_dim: 
     d = mpmath.mpf(2) ** log_dim
     sc = mpmath.mpf(scaled)
     bound = min(sc**2 + d / 4 + (sc + mpmath.sqrt(d) / 2), (sc + mpmath.sqrt(d)) ** 2)
-    found = skellam.sensitivity(scaled, 1.0, 2**log_dim)
-    assert found.squared == max(1, math.floor(bound)) or abs(found.squared - bound) < 1e-14 * bound
-    assert found.l1 <= found.l2 * math.sqrt(found.dim) * (1 + 1e-15)
-    assert found.l1 <= found.squared * (1 + 1e-15)
+    result = skellam.sensitivity(scaled, 1.0, 2**log_dim)
+    assert result.squared == max(1, math.floor(bound)) or abs(result.squared - bound) < 1e-14 * bound
+    assert result.l1 <= result.l2 * math.sqrt(result.dim) * (1 + 1e-15)
+    assert result.l1 <= result.squared * (1 + 1e-15)
 
 
 @settings(deadline=None)
@@ -74,8 +74,8 @@ def test_the_sensitivity_is_the_whole_part_of_the_bound(scaled: float, log_dim: 
 def test_the_divergence_is_the_documented_formula(alpha: int, l2_squared: float, l1: float, variance: float) -> None:
     a, D2, D1, mu = (mpmath.mpf(x) for x in (alpha, l2_squared, l1, variance))
     exact = a * D2 / (2 * mu) + min(((2 * a - 1) * D2 + 6 * D1) / (4 * mu**2), 3 * D1 / (2 * mu))
-    (found,) = skellam.rdp(np.array([alpha]), l2_squared, l1, variance)
-    assert found == pytest.approx(float(exact), rel=1e-12)
+    (result,) = skellam.rdp(np.array([alpha]), l2_squared, l1, variance)
+    assert result == pytest.approx(float(exact), rel=1e-12)
 
 
 @pytest.mark.parametrize("orders", [[2.5], [1], [2.0]])
@@ -111,12 +111,12 @@ def test_feasible_means_what_the_closed_form_says(bits: int, z: float, log_dim: 
     ring = replace(RING, bits=bits, clients=clients, dim=d, block=d)
     closed = mpmath.mpf(4) ** bits - k**2 * (clients + ring.kappa * z**2 * (d + 2 * mpmath.sqrt(d)))
     if abs(closed) > 1e-9 * 4.0**bits:
-        assert ring.fits(z) == (closed > 0)
+        assert (ring.room(0) > z**2 * skellam.rounded_norm(0, d)) == (closed > 0)
 
 
 def test_too_few_bits_are_refused_with_the_fewest_that_work() -> None:
     enough = multiplier(5.0)
-    fewest = next(b for b in range(1, 33) if replace(RING, bits=b).fits(5.0))
+    fewest = next(b for b in range(1, 33) if replace(RING, bits=b).room(0) > 25 * skellam.rounded_norm(0, RING.dim))
     assert skellam.fewest_bits(RING, enough) == fewest
     with pytest.raises(InputError, match=f"the fewest bits that work are {fewest}"):
         skellam.largest_scale(replace(RING, bits=fewest - 1), enough)

@@ -13,7 +13,6 @@ from dordis.errors import DordisError
 from dordis.protocols import plaintext
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import REPLIES
 from dordis.simulation.exchange import LocalExchange
 
 Loss = tuple[int, str, int]
@@ -34,7 +33,7 @@ class Round:
         for u, x in self.inputs.items():
             self.clients.setdefault(u, make_client(self.parameters, u, x))
         losses = _listed(self.lost_requests), _listed(self.lost_replies)
-        self.exchange = LocalExchange(self.clients, REPLIES, *losses, ahead=True)
+        self.exchange = LocalExchange(self.clients, *losses, ahead=True)
         self.server = SecAggServer(self.parameters, registry(self.parameters))
 
     def run(self) -> tuple[ChunkOutput, ...]:
@@ -47,7 +46,7 @@ class Round:
             return error
 
     def expected(self, outputs: tuple[ChunkOutput, ...]) -> tuple[np.ndarray, ...]:
-        """Return what the plaintext protocol gives on the same inputs, seeds, survivors, and noise that stayed."""
+        """Return the sums of the plaintext protocol on the same inputs, seeds, survivors, and noise that stayed."""
         clients = {u: plaintext.PlaintextClient(u, x, self.seeds(u)) for u, x in self.inputs.items()}
         gone = {
             (u, "Contribute", chunk)
@@ -55,31 +54,20 @@ class Round:
             for u in self.inputs
             if u not in output.survivors
         }
-        server = plaintext.PlaintextServer(
-            self.parameters, {chunk: output.stayed for chunk, output in enumerate(outputs)}
-        )
-        return drive.run(server, LocalExchange(clients, plaintext.REPLIES, _listed(gone)))
+        kept = {chunk: output.stayed for chunk, output in enumerate(outputs)}
+        server = plaintext.PlaintextServer(self.parameters, kept=kept)
+        return tuple(output.total for output in drive.run(server, LocalExchange(clients, _listed(gone))))
 
     def seeds(self, u):
         """Return the noise seeds that a client drew, to give them to its plaintext double."""
         secrets = self.clients[u].state.secrets
-        return {chunk: plaintext.Seeds(own.base, own.removable) for chunk, own in secrets.items()}
-
-
-class Trusting:
-    """An owner who consents to everything."""
-
-    def consent(self, parameters, proofs):
-        pass
-
-    def attend(self, parameters, machine):
-        pass
+        return {chunk: plaintext.NoiseSeeds(own.base, own.removable) for chunk, own in secrets.items()}
 
 
 def make_client(parameters: Parameters, u: int, x: np.ndarray, **options) -> SecAggClient:
     """Make a client with what the mode of the round needs."""
     if parameters.is_malicious:
-        options = {"owner": Trusting(), "signing": signing_key(u), "registry": registry(parameters)} | options
+        options = {"signing": signing_key(u), "registry": registry(parameters)} | options
     return SecAggClient(u, x, **options)
 
 

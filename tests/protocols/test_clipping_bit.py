@@ -9,34 +9,32 @@ import pytest
 from dordis import drive
 from dordis.errors import ParametersRefused
 from dordis.federation.ledger import Budget, Charge, Ledger
-from dordis.privacy.accounting import Participation, SkellamSum
+from dordis.privacy.accounting import ParticipationSchedule, SkellamSum
 from dordis.privacy.clipping import Bit, Quantile, next_bound, plan_bit
 from dordis.privacy.planning import Setting, plan
-from dordis.protocols.distributed_dp import DistributedDP, agree_on, releases_of
+from dordis.protocols.distributed_dp import DistributedDP, releases_of
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
-from dordis.protocols.secagg.messages import REPLIES
 from dordis.simulation.exchange import LocalExchange
+from tests.protocols.planned_rounds import agree_on
 from tests.protocols.rounds import make_client, registry
 
 CLIENTS, DIM = 12, 20
 
 
 def _plan(clip):
-    return plan(Setting(Participation(CLIENTS, CLIENTS, rounds=3), DIM, clip, bits=20), epsilon=8.0)
+    return plan(Setting(ParticipationSchedule(CLIENTS, CLIENTS, rounds=3), DIM, clip, bits=20), epsilon=8.0)
 
 
 def _parameters(clip, index, bit):
     rotation = bytes([index]) * 32
-    return agree_on(
-        _plan(clip), run=bytes(32), index=index, clients=range(CLIENTS), rotation=rotation, mode=MALICIOUS, bit=bit
-    )
+    return agree_on(_plan(clip), index=index, clients=range(CLIENTS), rotation=rotation, mode=MALICIOUS, bit=bit)
 
 
 def _run(p, updates, lost=()):
     private = DistributedDP.of(p, DIM)
     clients = {u: make_client(p, u, private.encode(x)) for u, x in updates.items()}
-    exchange = LocalExchange(clients, REPLIES, lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost)
+    exchange = LocalExchange(clients, lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost)
     outputs = drive.run(SecAggServer(p, registry(p)), exchange)
     assert not exchange.errors
     return private.decode(outputs), outputs
@@ -72,7 +70,6 @@ def test_the_bit_has_its_own_noise_survivors_and_charge():
     assert [release.l2_squared for release in charge.releases] == [p.encoding.sensitivity, noisy.scale**2]
     ledger = Ledger.in_memory(bytes(32), Budget(None, 1e-5))
     ledger.reserve(charge)
-    ledger.unmasking(0)
     ledger.complete(0, outputs)
     alone = Ledger.in_memory(bytes(32), Budget(None, 1e-5))
     alone.reserve(Charge.of(_parameters(1.0, 0, None)))

@@ -16,23 +16,26 @@ import pytest
 
 from dordis import drive
 from dordis.errors import InputError, ParametersRefused
-from dordis.privacy.accounting import Participation
+from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanism import DDGauss, DSkellam, NoMechanism
+from dordis.privacy.mechanisms.ddgauss import DDGauss
+from dordis.privacy.mechanisms.none import NoMechanism
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting, plan
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols import parameters as rules
 from dordis.protocols import plaintext
-from dordis.protocols.distributed_dp import ChunkSum, DistributedDP, agree_on, encoding_of, mechanism_of
+from dordis.protocols.distributed_dp import DistributedDP, encoding_of, mechanism_of
 from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
+from dordis.protocols.summing import ChunkOutput
 from dordis.simulation.exchange import LocalExchange
+from tests.protocols.planned_rounds import ROTATION, agree_on
 from tests.protocols.rounds import Round, make_client
 
 N, THRESHOLD, T = 16, 12, 4
 BLOCK = 65_536
 PRECISION = 0.025  # 4.5 standard deviations of a variance estimated from 65,536 coordinates
-ROTATION = bytes(range(32))
 
 
 def entropy(tag):
@@ -43,7 +46,7 @@ def entropy(tag):
 
 def planned(scheme, colluders, dim=BLOCK, bits=20):
     setting = Setting(
-        Participation(100, N, 50),
+        ParticipationSchedule(100, N, 50),
         dim=dim,
         clip=2.0,
         delta=1e-4,
@@ -54,10 +57,6 @@ def planned(scheme, colluders, dim=BLOCK, bits=20):
         colluders=colluders,
     )
     return plan(setting, 6.0)
-
-
-def agreed(found, **options):
-    return agree_on(found, run=bytes(32), index=3, clients=range(1, N + 1), rotation=ROTATION, **options)
 
 
 def play(parameters, updates, dim, losses=()):
@@ -91,30 +90,30 @@ def check_noise(decoded, variance):
 @pytest.mark.parametrize("colluders", [0, 1, 3])
 @pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT])
 def test_the_noise_left_is_the_planned_one_in_real_units_however_many_drop(scheme, colluders, dropped):
-    found = planned(scheme, colluders)
-    parameters = agreed(found)
+    result = planned(scheme, colluders)
+    parameters = agree_on(result)
     outputs, aggregate = play(parameters, zeros(parameters, BLOCK), BLOCK, lost(range(2, 2 + dropped)))
     (output,) = outputs
     assert len(output.survivors) == N - dropped
     kappa = (N - T) / (N - T - colluders)
     assert (kappa > 1) == (colluders > 0)
-    check_noise(aggregate.total, float(output.left) / found.scale**2)
-    check_noise(aggregate.total, kappa * found.sigma**2)
-    check_noise(aggregate.mean, kappa * found.sigma**2 / (N - dropped) ** 2)
+    check_noise(aggregate.total, float(output.left) / result.scale**2)
+    check_noise(aggregate.total, kappa * result.sigma**2)
+    check_noise(aggregate.mean, kappa * result.sigma**2 / (N - dropped) ** 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT])
 def test_chunks_that_lose_different_clients_all_keep_it(scheme):
-    found = planned(scheme, colluders=2, dim=2 * BLOCK)
-    parameters = agreed(found, chunks=2)
+    result = planned(scheme, colluders=2, dim=2 * BLOCK)
+    parameters = agree_on(result, chunks=2)
     losses = [*lost([1, 5, 9], chunk=0), *lost([2], chunk=1), (7, "Unmask", 0), (8, "Unmask", 1)]
     outputs, aggregate = play(parameters, zeros(parameters, 2 * BLOCK), 2 * BLOCK, losses)
     assert aggregate.survivors == (N - 3, N - 1)
-    expected = found.sigma**2 * (N - T) / (N - T - 2)
+    expected = result.sigma**2 * (N - T) / (N - T - 2)
     for chunk, output in enumerate(outputs):
         stripe = aggregate.total[chunk::2]
-        check_noise(stripe, float(output.left) / found.scale**2)
+        check_noise(stripe, float(output.left) / result.scale**2)
         check_noise(stripe, expected)
         check_noise(aggregate.mean[chunk::2], expected / aggregate.survivors[chunk] ** 2)
 
@@ -122,29 +121,29 @@ def test_chunks_that_lose_different_clients_all_keep_it(scheme):
 @pytest.mark.slow
 @pytest.mark.parametrize("dropped", [0, 4])
 def test_orig_loses_its_share_with_everyone_who_drops(dropped):
-    found = planned(Scheme.ORIG, colluders=1)
-    parameters = agreed(found)
+    result = planned(Scheme.ORIG, colluders=1)
+    parameters = agree_on(result)
     _, aggregate = play(parameters, zeros(parameters, BLOCK), BLOCK, lost(range(1, 1 + dropped)))
-    check_noise(aggregate.total, found.sigma**2 * (N - dropped) / (N - 1))
+    check_noise(aggregate.total, result.sigma**2 * (N - dropped) / (N - 1))
 
 
 def test_noise_of_the_real_unit_size_on_the_integer_grid_is_found():
     """The fault of the published code: the check above must not pass it."""
-    found = planned(Scheme.SINGLE, colluders=1)
-    right = agreed(found)
-    small = {0: str(Fraction(math.ceil(found.sigma**2 * 2**20), 2**20))}
+    result = planned(Scheme.SINGLE, colluders=1)
+    right = agree_on(result)
+    small = {0: str(Fraction(math.ceil(result.sigma**2 * 2**20), 2**20))}
     draft = msgspec.structs.replace(right, variances=small)
     wrong = msgspec.structs.replace(draft, tables=rules.table_hash(draft))
     _, aggregate = play(wrong, zeros(wrong, BLOCK), BLOCK)
-    assert found.scale > 100
+    assert result.scale > 100
     with pytest.raises(AssertionError):
-        check_noise(aggregate.total, found.sigma**2 * 12 / 11)
+        check_noise(aggregate.total, result.sigma**2 * 12 / 11)
 
 
 # Updates
 
 
-def made(parameters, dim, norm):
+def drawn_updates(parameters, dim, norm):
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(N, dim)) + 0.5
     rows *= norm / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -155,16 +154,16 @@ def made(parameters, dim, norm):
 @pytest.mark.parametrize("norm", [1.5, 40.0])
 @pytest.mark.parametrize("dropped", [0, 3])
 def test_the_mean_is_off_by_the_noise_and_the_rounding_and_by_nothing_else(norm, dropped):
-    found = planned(Scheme.SINGLE, colluders=1)
-    parameters = agreed(found)
-    updates = made(parameters, BLOCK, norm)
+    result = planned(Scheme.SINGLE, colluders=1)
+    parameters = agree_on(result)
+    updates = drawn_updates(parameters, BLOCK, norm)
     outputs, aggregate = play(parameters, updates, BLOCK, lost(range(1, 1 + dropped)))
     count = N - dropped
     clipped = min(1.0, 2.0 / norm)
     truth = clipped * np.mean([updates[u].astype(np.float64) for u in outputs[0].survivors], axis=0)
     error = aggregate.mean - truth
-    least = float(outputs[0].left) / (found.scale * count) ** 2
-    most = (float(outputs[0].left) + count / 4) / (found.scale * count) ** 2
+    least = float(outputs[0].left) / (result.scale * count) ** 2
+    most = (float(outputs[0].left) + count / 4) / (result.scale * count) ** 2
     assert least * (1 - PRECISION) < np.mean(error**2) < most * (1 + PRECISION)
     assert abs(error.mean()) < 5 * math.sqrt(most / BLOCK)
     assert np.abs(error).max() < 6.5 * math.sqrt(most)
@@ -208,9 +207,9 @@ PROTOCOLS = {
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_any_protocol_that_sums_will_do(name):
     dim = 3000
-    found = plan(
+    result = plan(
         Setting(
-            Participation(100, N, 50),
+            ParticipationSchedule(100, N, 50),
             dim=dim,
             delta=1e-4,
             bits=20,
@@ -219,49 +218,44 @@ def test_any_protocol_that_sums_will_do(name):
         ),
         6.0,
     )
-    parameters = agreed(found, **PROTOCOLS[name])
-    updates = made(parameters, dim, 1.0)
+    parameters = agree_on(result, **PROTOCOLS[name])
+    updates = drawn_updates(parameters, dim, 1.0)
     if name == "plaintext":
         dp = DistributedDP.of(parameters, dim)
         clients = {
             u: plaintext.PlaintextClient(u, dp.encode(x, entropy(u)), entropy=entropy(100 + u))
             for u, x in updates.items()
         }
-        totals = drive.run(plaintext.PlaintextServer(parameters), LocalExchange(clients, plaintext.REPLIES))
-        aggregate = dp.decode([ChunkSum(total, parameters.clients) for total in totals])
-        left = parameters.plans[0].left(parameters.clients, b"")
+        outputs = drive.run(plaintext.PlaintextServer(parameters), LocalExchange(clients))
+        aggregate, left = dp.decode(outputs), outputs[0].left
+        assert left == parameters.plans[0].left(parameters.clients, b"")
     else:
         (output,), aggregate = play(parameters, updates, dim)
         left = output.left
     error = aggregate.mean - np.mean(list(updates.values()), axis=0)
-    assert np.mean(error**2) == pytest.approx(float(left) / (found.scale * N) ** 2, rel=0.13)
+    assert np.mean(error**2) == pytest.approx(float(left) / (result.scale * N) ** 2, rel=0.13)
 
 
 # What is agreed on
 
 
 def test_the_parameters_are_those_of_the_plan():
-    found = planned(Scheme.EXACT, colluders=2, dim=100_000)
-    parameters = agreed(found, chunks=3, mode=MALICIOUS)
-    setting = found.setting
+    result = planned(Scheme.EXACT, colluders=2, dim=100_000)
+    parameters = agree_on(result, chunks=3, mode=MALICIOUS)
+    setting = result.setting
     assert parameters.dim == setting.padded
     assert (parameters.bits, parameters.scheme, parameters.mode) == (20, "exact", MALICIOUS)
     assert (parameters.quorum, parameters.tolerance, parameters.colluders) == (THRESHOLD, T, 2)
-    assert [Fraction(v) for v in parameters.variances.values()] == [found.variance] * 3
-    assert parameters.plans == (found.noise,) * 3
+    assert [Fraction(v) for v in parameters.variances.values()] == [result.variance] * 3
+    assert parameters.plans == (result.noise,) * 3
     written = parameters.encoding
     assert (written.mechanism, written.clip, written.rotation) == ("skellam", 2.0, ROTATION)
     assert (written.scale, written.block, written.sensitivity) == (
-        found.scale,
+        result.scale,
         setting.block,
-        found.sensitivity.squared,
+        result.sensitivity.squared,
     )
-    assert mechanism_of(parameters, setting.dim) == DSkellam.of(found)
-
-
-def test_a_plan_for_another_number_of_clients_is_refused():
-    with pytest.raises(ParametersRefused, match="for 16 clients"):
-        agree_on(planned(Scheme.SINGLE, 1, 100), run=bytes(32), index=0, clients=range(15), rotation=ROTATION)
+    assert mechanism_of(parameters, setting.dim) == DSkellam.of(result)
 
 
 def change(parameters, **changes):
@@ -272,7 +266,10 @@ def change(parameters, **changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"encoding": {"mechanism": "ddgauss:4"}}, "no mechanism 'ddgauss:4'"),
+        ({"encoding": {"mechanism": "os:system"}}, "'os:system' is not a mechanism of dordis"),
+        ({"encoding": {"noise": "4"}}, "not agreed on"),
+        ({"encoding": {"noise": ""}}, "not agreed on"),
+        ({"encoding": {"mechanism": "ddgauss", "noise": "4"}}, "does not go with the scheme 'single'"),
         ({"encoding": {"rotation": b""}}, "32 bytes"),
         ({"encoding": {"sensitivity": 0}}, "Delta2"),
         ({"encoding": {"clip": 3.0}}, "Delta2"),
@@ -286,7 +283,7 @@ def change(parameters, **changes):
     ],
 )
 def test_parameters_that_do_not_fit_the_update_are_refused(changes, reason):
-    parameters = agreed(planned(Scheme.SINGLE, 1, 3000))
+    parameters = agree_on(planned(Scheme.SINGLE, 1, 3000))
     DistributedDP.of(parameters, 3000)
     with pytest.raises(InputError, match=reason):
         DistributedDP.of(change(parameters, **changes), 3000)
@@ -295,26 +292,28 @@ def test_parameters_that_do_not_fit_the_update_are_refused(changes, reason):
 @pytest.mark.parametrize("dim", [0, 5000])
 def test_a_model_of_another_size_is_refused(dim):
     with pytest.raises(InputError):
-        DistributedDP.of(agreed(planned(Scheme.SINGLE, 1, 3000)), dim)
+        DistributedDP.of(agree_on(planned(Scheme.SINGLE, 1, 3000)), dim)
 
 
 def test_a_mechanism_that_was_not_agreed_on_is_refused():
-    found = planned(Scheme.SINGLE, 1, 3000)
-    parameters, mechanism = agreed(found), DSkellam.of(found)
+    result = planned(Scheme.SINGLE, 1, 3000)
+    parameters, mechanism = agree_on(result), DSkellam.of(result)
     with pytest.raises(ParametersRefused, match="not agreed on"):
         DistributedDP(parameters, NoMechanism(mechanism.grid))
     with pytest.raises(ParametersRefused, match="not agreed on"):
-        DistributedDP(parameters, replace(mechanism, sensitivity=mechanism.sensitivity + 1))
+        DistributedDP(parameters, msgspec.structs.replace(mechanism, sensitivity=mechanism.sensitivity + 1))
     with pytest.raises(ParametersRefused, match="20 bits, not 24"):
-        DistributedDP(parameters, replace(mechanism, grid=replace(mechanism.grid, bits=24)))
+        DistributedDP(parameters, msgspec.structs.replace(mechanism, grid=replace(mechanism.grid, bits=24)))
 
 
 def test_sums_of_other_chunks_are_refused():
-    parameters = agreed(planned(Scheme.SINGLE, 1, 3000))
+    parameters = agree_on(planned(Scheme.SINGLE, 1, 3000))
     dp = DistributedDP.of(parameters, 3000)
     for sizes in ([], [3000], [2048, 2048]):
         with pytest.raises(InputError, match="chunks of \\[4096\\] coordinates"):
-            dp.decode([ChunkSum(np.zeros(size, np.uint32), parameters.clients) for size in sizes])
+            dp.decode(
+                [ChunkOutput.of(parameters, 0, np.zeros(size, np.uint32), parameters.clients, {}) for size in sizes]
+            )
 
 
 # A mechanism that brings its own noise
@@ -344,8 +343,8 @@ def test_skellam_noise_over_discrete_gaussians_is_refused(scheme):
 
 @pytest.mark.slow
 def test_discrete_gaussian_noise_is_the_planned_one_in_real_units():
-    dp, found = discrete(Scheme.NONE), planned(Scheme.ORIG, colluders=1)
+    dp, result = discrete(Scheme.NONE), planned(Scheme.ORIG, colluders=1)
     parameters = dp.parameters
     vectors = {u: dp.encode(np.zeros(BLOCK), entropy(u)) for u in parameters.clients}
     outputs = Round(parameters, vectors, lost([3, 4])).run()
-    check_noise(dp.decode(outputs).total, found.sigma**2 * (N - 2) / (N - 1))
+    check_noise(dp.decode(outputs).total, result.sigma**2 * (N - 2) / (N - 1))

@@ -13,7 +13,7 @@ from dordis.errors import Aborted, InputError, MalformedMessage, ParametersRefus
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.parameters import Parameters, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import REPLIES, AdvertiseKeys
+from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.simulation.exchange import LocalExchange
 
 AGREED = {
@@ -101,7 +101,7 @@ def refuses_as_a_client(parameters):
     """Return what a client raises; it must not have drawn a secret nor sent a byte, and must be gone for good."""
     drawn = []
     client = SecAggClient(ME, np.zeros(7, np.uint32), entropy=lambda size: drawn.append(size) or bytes(size))
-    exchange = LocalExchange({ME: client}, REPLIES)
+    exchange = LocalExchange({ME: client})
     assert list(exchange({ME: AdvertiseKeys(parameters)})) == []
     assert not exchange.sent
     assert not drawn
@@ -115,7 +115,7 @@ def refuses_as_a_client(parameters):
 def test_the_agreed_parameters_are_accepted():
     SecAggServer(P)
     client = SecAggClient(ME, np.zeros(7, np.uint32))
-    exchange = LocalExchange({ME: client}, REPLIES)
+    exchange = LocalExchange({ME: client})
     assert len(list(exchange({ME: AdvertiseKeys(P)}))) == 1
 
 
@@ -228,7 +228,7 @@ def another(value):
         case int() | float():
             return value + 1
         case dict():
-            return {key: another(each) for key, each in value.items()} or {0: "x"}
+            return {key: another(item) for key, item in value.items()} or {0: "x"}
         case msgspec.Struct():
             name = value.__struct_fields__[0]
             return msgspec.structs.replace(value, **{name: another(getattr(value, name))})

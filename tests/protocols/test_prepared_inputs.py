@@ -13,10 +13,10 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocol import MemoryJournal
 from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer, masking
-from dordis.protocols.secagg.messages import REPLIES, CollectInput, InputReady, PrepareInput
+from dordis.protocols.secagg.messages import CollectInput, InputReady, PrepareInput
 from dordis.protocols.secagg.state import SecAggState
 from dordis.simulation.exchange import LocalExchange
-from tests.protocols.rounds import Round, Trusting, random_inputs
+from tests.protocols.rounds import Round, random_inputs
 
 P = agree_on(
     run=bytes(32), index=3, clients=range(5), threshold=3, tolerance=2, bits=16, ends=[4, 9],
@@ -31,28 +31,18 @@ def entropy(tag):
     return lambda size: hashlib.shake_256(b"%d/%d" % (tag, next(calls))).digest(size)
 
 
-class Counting(Trusting):
-    """An owner who counts."""
-
-    def __init__(self):
-        self.attended = 0
-
-    def attend(self, parameters, machine):
-        self.attended += 1
-
-
 @pytest.fixture
 def ready():
-    """Return a client that has done its set-up, with its journal and its owner."""
-    owner, journal = Counting(), MemoryJournal()
+    """Return a client that has done its set-up, with its journal."""
+    journal = MemoryJournal()
     clients = {u: SecAggClient(u, x, entropy=entropy(u)) for u, x in INPUTS.items()}
-    clients[ME] = SecAggClient(ME, INPUTS[ME], journal, entropy=entropy(ME), owner=owner)
-    drive.advance(SecAggServer(P).setup.workflow, LocalExchange(clients, REPLIES))
-    return clients[ME], journal, owner
+    clients[ME] = SecAggClient(ME, INPUTS[ME], journal, entropy=entropy(ME))
+    drive.advance(SecAggServer(P).setup.workflow, LocalExchange(clients))
+    return clients[ME], journal
 
 
 @pytest.fixture
-def made(monkeypatch):
+def masked_chunks(monkeypatch):
     """Return the chunks that are masked from now on."""
     chunks, original = [], masking.add_masks
 
@@ -69,34 +59,34 @@ def restored(client, journal):
     return SecAggClient(ME, INPUTS[ME], journal, state)
 
 
-def test_what_was_made_ahead_is_uploaded_and_made_once(ready, made):
-    client, _, _ = ready
+def test_what_was_made_ahead_is_uploaded_and_made_once(ready, masked_chunks):
+    client, _ = ready
     for _ in range(2):
         assert client.handle(PrepareInput(1)) == InputReady(1)
     assert client.handle(CollectInput(1)).chunk == 1
-    assert made == [1]
+    assert masked_chunks == [1]
 
 
 def test_a_server_that_does_not_ask_ahead_gets_the_same_upload(ready):
-    client, _, _ = ready
+    client, _ = ready
     other = restored(client, MemoryJournal())
     client.handle(PrepareInput(0))
     assert wire.encode(client.handle(CollectInput(0))) == wire.encode(other.handle(CollectInput(0)))
 
 
-def test_a_restored_client_makes_its_upload_again(ready, made):
-    client, journal, _ = ready
+def test_a_restored_client_makes_its_upload_again(ready, masked_chunks):
+    client, journal = ready
     client.handle(PrepareInput(0))
     again = restored(client, journal)
     assert again.handle(PrepareInput(0)) == InputReady(0)
-    assert made == [0]
+    assert masked_chunks == [0]
     upload = again.handle(CollectInput(0))
-    assert made == [0, 0]
+    assert masked_chunks == [0, 0]
     assert client.handle(CollectInput(0)) == upload
 
 
 def test_the_upload_is_not_in_the_state_and_is_dropped_when_it_has_left(ready):
-    client, _, _ = ready
+    client, _ = ready
     client.handle(PrepareInput(0))
     client.handle(PrepareInput(1))
     upload = client.handle(CollectInput(0))
@@ -106,17 +96,8 @@ def test_the_upload_is_not_in_the_state_and_is_dropped_when_it_has_left(ready):
     assert not client._prepared
 
 
-def test_a_participation_counts_when_the_upload_leaves_and_not_before(ready):
-    client, _, owner = ready
-    client.handle(PrepareInput(0))
-    client.handle(PrepareInput(1))
-    assert owner.attended == 0
-    client.handle(CollectInput(0))
-    assert owner.attended == 1
-
-
 def test_nothing_is_made_after_an_accusation(ready):
-    client, _, _ = ready
+    client, _ = ready
     client.state.accused = True
     with pytest.raises(ProtocolError, match="accusation"):
         client.handle(PrepareInput(0))
@@ -126,13 +107,13 @@ def test_nothing_is_made_after_an_accusation(ready):
 
 @pytest.mark.parametrize("chunk", [-1, 2])
 def test_a_chunk_that_does_not_exist_is_refused(ready, chunk):
-    client, _, _ = ready
+    client, _ = ready
     with pytest.raises(UnexpectedRequest):
         client.handle(PrepareInput(chunk))
 
 
 def test_a_request_to_prepare_what_has_left_is_refused(ready):
-    client, _, _ = ready
+    client, _ = ready
     client.handle(CollectInput(0))
     with pytest.raises(UnexpectedRequest, match="turn"):
         client.handle(PrepareInput(0))

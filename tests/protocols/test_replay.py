@@ -10,8 +10,8 @@ from dordis.errors import Aborted, DordisError, InputError, UnexpectedRequest
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import MemoryJournal
 from dordis.protocols.parameters import MALICIOUS, agree_on
-from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.protocols.secagg.messages import REPLIES, Agree, CollectInput, PrepareInput, RemoveNoise, ShareKeys, Unmask
+from dordis.protocols.secagg import SECAGG, SecAggClient, SecAggServer
+from dordis.protocols.secagg.messages import Agree, CollectInput, PrepareInput, RemoveNoise, ShareKeys, Unmask
 from dordis.protocols.secagg.state import SecAggState
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.rounds import Round, make_client, random_inputs, registry
@@ -50,10 +50,10 @@ def recorded():
     clients = {**session.clients, WATCHED: recorder}
     lost = frozenset(LOSSES)
     loses = lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost  # noqa: E731
-    exchange = LocalExchange(clients, REPLIES, loses, ahead=True)
+    exchange = LocalExchange(clients, loses, ahead=True)
     drive.run(SecAggServer(P, registry(P)), exchange)
     assert not exchange.errors
-    assert {type(request) for request, _, _ in recorder.log} == set(REPLIES)
+    assert {type(request) for request, _, _ in recorder.log} == set(SECAGG.requests)
     return recorder, journal, inputs[WATCHED]
 
 

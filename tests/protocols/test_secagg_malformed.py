@@ -25,7 +25,6 @@ from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SecAggClient
 from dordis.protocols.secagg.masking import Channel
 from dordis.protocols.secagg.messages import (
-    REPLIES,
     AdvertiseKeys,
     CollectInput,
     DeliverShares,
@@ -216,7 +215,7 @@ def meddled(session, meddle):
 def test_a_reply_of_another_kind_counts_as_a_dropout(kind):
     session = lying(kind, lambda reply: reply, losses=losses_for(kind))
     other = AdvertiseKeys(P)
-    outputs = meddled(session, lambda u, r: [(u, other if u == LIAR and type(r) is REPLIES[kind] else r)])
+    outputs = meddled(session, lambda u, r: [(u, other if u == LIAR and type(r) is kind.reply else r)])
     check_sum(session, outputs)
     assert (LIAR in outputs[0].survivors) == (kind in (Unmask, RemoveNoise))
     assert {*IDS} - {LIAR} <= {*outputs[0].survivors}
@@ -700,4 +699,4 @@ def test_a_copied_key_is_refused_however_it_is_written(source):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_requests_unaltered_are_answered(kind):
     client, request = stop_before(kind)
-    assert isinstance(client.handle(request), REPLIES[kind])
+    assert isinstance(client.handle(request), kind.reply)

@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dordis.federation.design import Design
 from dordis.federation.ledger import Budget, Charge, Ledger
-from dordis.federation.records import LEDGER, Failed, Manifest, Metrics, Plan, Records, Result, RoundRecord
-from dordis.privacy.accounting import Participation
+from dordis.federation.records import LEDGER, Failed, Manifest, Metrics, PlanRecord, Records, Result, RoundRecord
+from dordis.federation.strategies import TABLE
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.planning import Setting
 from dordis.privacy.xnoise import NoisePlan, Scheme
 from tests.federation.charged_rounds import ended, parameters_of
 
@@ -33,8 +36,8 @@ STAGES = {
 }
 LOSSES = {"AdvertiseKeys": 1, "ShareKeys": 1, "CollectInput": 5, "Unmask": 1, "RemoveNoise": 1}
 SCHEMES = {"xnoise": Scheme.SINGLE, "rebasing": Scheme.SINGLE, "conservative": Scheme.CONSERVATIVE}
-MECHANISMS = {"none": "none", "central": "central-gaussian", "local": "local-gaussian:0.25"}
-STRATEGIES = ("none", "central", "local", "orig", "early", "conservative", "xnoise", "rebasing")
+BY_NAME = {kind().name: kind() for kind in TABLE}
+STRATEGIES = tuple(BY_NAME)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,6 @@ class Kind:
     dropout: float = 1.0
     """How many drop out, relative to `LOSSES`."""
     stopped: str | None = "rounds"
-    terms: tuple[str, ...] = Participation(POPULATION, PER_ROUND, 20).terms()
     failing: bool = True
     budget: float = 6.0
     colluders: int = 1
@@ -76,7 +78,7 @@ def make(root: Path, **changes: Any) -> Path:
 
 
 def manifest_of(kind: Kind) -> Manifest:
-    plan = Plan(
+    plan = PlanRecord(
         dim=1_018_174,
         bits=20,
         scale=512.25,
@@ -90,16 +92,21 @@ def manifest_of(kind: Kind) -> Manifest:
         colluders=kind.colluders,
         upload_bytes=2_650_112,
     )
+    strategy = BY_NAME[kind.noise]
+    setting = Setting(
+        ParticipationSchedule(POPULATION, PER_ROUND, 20), dim=64, delta=1e-5, tolerance=19, colluders=kind.colluders
+    )
+    design = Design(strategy, setting, kind.budget)
     return Manifest(
         name=kind.name,
         created="2025-11-15T21:04:09.123456Z",
         version="0.1.0",
-        config={"privacy": {"epsilon": kind.budget, "noise": {"kind": kind.noise, "scheme": "single", "rate": 0.2}}},
+        config={"privacy": {"epsilon": kind.budget, "noise": {"kind": kind.noise}}},
         clients=POPULATION,
         per_round=PER_ROUND,
         rounds=kind.planned,
         noise=kind.noise,
-        mechanism=MECHANISMS.get(kind.noise, "skellam"),
+        mechanism=design.mechanism.name,
         protocol=kind.protocol,
         mode=kind.mode,
         selection="balanced",
@@ -107,7 +114,9 @@ def manifest_of(kind: Kind) -> Manifest:
         registry="ab" * 32,
         beacon="drand",
         plan=plan,
-        terms=kind.terms,
+        trust=design.trust(kind.protocol != "plaintext", kind.fidelity == "ideal"),
+        words=design.words,
+        terms=design.terms,
     )
 
 
@@ -138,6 +147,8 @@ def round_of(kind: Kind, number: int, clients: tuple[int, ...], before: float, r
         charged=charged,
         epsilon=None if kind.noise == "none" else before + step,
         failures=failures,
+        invited=len(clients) + 3,
+        model_bytes=None if kind.fidelity == "ideal" else 3_980_000 * len(clients),
     )
 
 
@@ -168,7 +179,6 @@ def add_ledger(path: Path, budget: float | None = 6.0) -> Path:
     ledger = Ledger.create(where, run, Budget(budget, 1e-5))
     first = parameters_of(0, run=run)
     ledger.reserve(Charge.of(first))
-    ledger.unmasking(0)
     ledger.complete(0, ended(first, {1}, {1}))
     ledger.reserve(Charge.of(parameters_of(1, run=run)))
     return where

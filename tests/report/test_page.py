@@ -88,6 +88,16 @@ def test_the_rounds_table_has_the_records_numbers(tmp_path: Path) -> None:
         assert float(row["epsilon"]) == pytest.approx(record.epsilon, rel=1e-3)
         assert float(row["counted on"].replace(",", "")) == pytest.approx(record.charged, rel=1e-4)
         assert row["uploaded"] == str(record.survivors[0])
+        assert (row["invited"], row["of it the model"]) == ("53", "3.98 MB")
+
+
+def test_every_page_with_a_run_in_plaintext_says_that_it_protects_nobody(tmp_path: Path) -> None:
+    exposed, masked = make(tmp_path, name="open", protocol="plaintext"), make(tmp_path, name="masked")
+    for pages in ([exposed], [exposed, masked]):
+        text = report(*pages).text
+        assert "protocol: plaintext, malicious, protects nobody" in text
+        assert text.count("The protocol 'plaintext' protects nobody: the server sees every update.") >= 4
+    assert "protects nobody" not in report(masked).text
 
 
 def test_the_headline_numbers_are_the_last(tmp_path: Path) -> None:
@@ -101,7 +111,7 @@ def test_the_headline_numbers_are_the_last(tmp_path: Path) -> None:
     assert f"{100 * mean:.3g} % dropout" in found.text
 
 
-@pytest.mark.parametrize("fidelity", ["full", "ideal", "other"])
+@pytest.mark.parametrize("fidelity", ["full", "ideal"])
 def test_fidelity_is_always_said(tmp_path: Path, fidelity: str) -> None:
     found = report(make(tmp_path, fidelity=fidelity))
     assert f"fidelity: {fidelity} (" in found.text
@@ -214,6 +224,8 @@ def test_figures_are_files_of_their_own_with_the_numbers(tmp_path: Path) -> None
     assert files == {f"{name}.svg" for name in CHARTS} | {"rounds.csv", "metrics.csv"}
     head, *rows = [line.split(",") for line in (path / "figures" / "rounds.csv").read_text().splitlines()]
     assert [float(row[head.index("epsilon")]) for row in rows] == [record.epsilon for record in run.rounds]
+    assert {row[head.index("invited")] for row in rows} == {"53"}
+    assert {row[head.index("model_bytes")] for row in rows} == {str(50 * 3_980_000)}
     _, *values = (path / "figures" / "metrics.csv").read_text().splitlines()
     assert len(values) == 2 * len(run.rounds)
 

@@ -8,20 +8,11 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from dordis.protocols.secagg.messages import REPLIES
-from dordis.simulation.availability import (
-    STAGES,
-    FedScale,
-    Matrix,
-    Model,
-    MostVolatile,
-    Never,
-    Rate,
-    Stages,
-    has_left,
-)
+from dordis.protocols.secagg import SECAGG
+from dordis.simulation.availability import DropoutModel, FedScale, Matrix, MostVolatile, Never, Rate, StageRates
 
 CLIENTS = range(100, 200)
+STAGES = SECAGG.stages
 SEED = bytes(range(32))
 
 
@@ -53,22 +44,8 @@ def device_of(dropout):
     return {dropout.device(u): u for u in range(4)}
 
 
-def test_the_stages_are_requests_of_the_protocol_in_their_order():
-    known = [request.__name__ for request in REPLIES]
-    assert [known.index(stage) for stage in STAGES] == sorted(known.index(stage) for stage in STAGES)
-    assert (STAGES[0], STAGES[-1]) == ("AdvertiseKeys", "RemoveNoise")
-
-
-@pytest.mark.parametrize("request_name", [request.__name__ for request in REPLIES])
-def test_who_leaves_at_a_stage_answers_nothing_from_then_on(request_name):
-    order = [request.__name__ for request in REPLIES]
-    for stage in STAGES:
-        assert has_left(stage, request_name) == (order.index(request_name) >= order.index(stage))
-    assert not has_left(None, request_name)
-
-
 def test_without_dropout_everybody_is_there_and_stays():
-    dropout = Never().model(SEED)
+    dropout = Never().model(SEED, STAGES)
     assert dropout.available(3, CLIENTS) == frozenset(CLIENTS)
     assert dropout.leaving(3, CLIENTS) == {}
 
@@ -80,7 +57,7 @@ def test_without_dropout_everybody_is_there_and_stays():
     ("rate", "n", "leave"), [(0.2, 16, 3), (0.3, 10, 3), (0.29, 100, 29), (0.0, 9, 0), (1.0, 9, 9), (0.4, 1, 0)]
 )
 def test_exactly_the_floor_of_the_rate_leaves(rate, n, leave):
-    dropout = Rate(rate).model(1)
+    dropout = Rate(rate).model(1, STAGES)
     for index in range(20):
         found = dropout.leaving(index, range(n))
         assert len(found) == leave
@@ -89,7 +66,7 @@ def test_exactly_the_floor_of_the_rate_leaves(rate, n, leave):
 
 
 def test_everybody_leaves_equally_often_and_at_every_stage():
-    dropout, who, when = Rate(0.2).model(SEED), Counter(), Counter()
+    dropout, who, when = Rate(0.2).model(SEED, STAGES), Counter(), Counter()
     for index in range(700):
         found = dropout.leaving(index, CLIENTS)
         who.update(list(found))
@@ -100,12 +77,23 @@ def test_everybody_leaves_equally_often_and_at_every_stage():
 
 
 def test_the_stages_can_be_chosen():
-    dropout = Rate(0.5, ("Unmask", "CollectInput")).model(1)
+    dropout = Rate(0.5, ("Unmask", "CollectInput")).model(1, STAGES)
     assert set(dropout.leaving(0, CLIENTS).values()) == {"Unmask", "CollectInput"}
 
 
+def test_the_stages_are_those_of_the_protocol_unless_some_are_chosen():
+    assert set(Rate(1.0).model(1, ("Begin", "End")).leaving(0, CLIENTS).values()) == {"Begin", "End"}
+    with pytest.raises(InputError, match="Invite, Train, Begin, End, not at Unmask"):
+        Rate(1.0, ("Unmask",)).model(1, ("Begin", "End"))
+
+
+@pytest.mark.parametrize("settings", [Rate(1.0, ("Invite", "Train")), StageRates({"Invite": 0.5, "Train": 1.0})])
+def test_clients_may_leave_before_the_protocol_begins(settings):
+    assert set(settings.model(1, STAGES).leaving(0, CLIENTS).values()) == {"Invite", "Train"}
+
+
 def test_at_each_stage_the_rate_is_that_of_the_stage():
-    dropout, when = Stages({"ShareKeys": 0.5, "Unmask": 0.2, "RemoveNoise": 1.0}).model(7), Counter()
+    dropout, when = StageRates({"ShareKeys": 0.5, "Unmask": 0.2, "RemoveNoise": 1.0}).model(7, STAGES), Counter()
     for index in range(200):
         found = dropout.leaving(index, CLIENTS)
         assert found.keys() == set(CLIENTS)
@@ -113,43 +101,45 @@ def test_at_each_stage_the_rate_is_that_of_the_stage():
     assert when.keys() == {"ShareKeys", "Unmask", "RemoveNoise"}
     assert abs(when["ShareKeys"] - 10_000) < 400
     assert abs(when["Unmask"] - 2_000) < 250  # a fifth of those who are still there
-    assert Stages({"Unmask": 0.0}).model(7).leaving(0, CLIENTS) == {}
+    assert StageRates({"Unmask": 0.0}).model(7, STAGES).leaving(0, CLIENTS) == {}
 
 
-@pytest.mark.parametrize("settings", [Rate(0.3), Stages({"CollectInput": 0.3, "Unmask": 0.3})])
+@pytest.mark.parametrize("settings", [Rate(0.3), StageRates({"CollectInput": 0.3, "Unmask": 0.3})])
 def test_everything_follows_from_the_seed_and_the_index(settings):
     np.random.seed(0)  # noqa: NPY002
-    first = settings.model(SEED).leaving(4, CLIENTS)
+    first = settings.model(SEED, STAGES).leaving(4, CLIENTS)
     np.random.seed(1)  # noqa: NPY002
-    assert settings.model(SEED).leaving(4, reversed(CLIENTS)) == first
-    assert settings.model(SEED).leaving(5, CLIENTS) != first
-    assert settings.model(bytes(32)).leaving(4, CLIENTS) != first
-    assert settings.model(3).leaving(4, CLIENTS) != settings.model(4).leaving(4, CLIENTS)
+    assert settings.model(SEED, STAGES).leaving(4, reversed(CLIENTS)) == first
+    assert settings.model(SEED, STAGES).leaving(5, CLIENTS) != first
+    assert settings.model(bytes(32), STAGES).leaving(4, CLIENTS) != first
+    assert settings.model(3, STAGES).leaving(4, CLIENTS) != settings.model(4, STAGES).leaving(4, CLIENTS)
 
 
-@pytest.mark.parametrize("settings", [Rate(-0.1), Rate(1.1), Rate(float("nan")), Stages({"Unmask": 2.0})])
+@pytest.mark.parametrize("settings", [Rate(-0.1), Rate(1.1), Rate(float("nan")), StageRates({"Unmask": 2.0})])
 def test_what_is_no_rate_is_refused(settings):
     with pytest.raises(InputError, match=r"0\.\.1"):
-        settings.model(1)
+        settings.model(1, STAGES)
 
 
-@pytest.mark.parametrize("settings", [Rate(0.1, ("Lunch",)), Rate(0.1, ()), Stages({"Lunch": 0.1}), Stages({})])
+@pytest.mark.parametrize(
+    "settings", [Rate(0.1, ("Lunch",)), Rate(0.1, ("Unmask", "")), StageRates({"Lunch": 0.1}), StageRates({})]
+)
 def test_what_is_no_stage_is_refused(settings):
     with pytest.raises(InputError, match="AdvertiseKeys"):
-        settings.model(1)
+        settings.model(1, STAGES)
 
 
 @pytest.mark.parametrize("seed", [-1, b"", bytes(31)])
 def test_what_is_no_seed_is_refused(seed):
     with pytest.raises(InputError, match="32 bytes"):
-        Rate(0.5).model(seed).leaving(0, CLIENTS)
+        Rate(0.5).model(seed, STAGES).leaving(0, CLIENTS)
 
 
 # Traces
 
 
 def test_a_device_of_a_behaviour_trace_is_there_while_it_is_active(trace):
-    dropout = FedScale(str(trace), seconds=100, stage_seconds=10).model(SEED)
+    dropout = FedScale(str(trace), seconds=100, stage_seconds=10).model(SEED, STAGES)
     client = device_of(dropout)
     shown = [dropout.available(index, range(4)) for index in range(20)]
     assert [client[0] in there for there in shown] == ([True] * 6 + [False] * 4) * 2
@@ -158,7 +148,7 @@ def test_a_device_of_a_behaviour_trace_is_there_while_it_is_active(trace):
 
 
 def test_a_device_leaves_at_the_first_request_that_finds_it_inactive(trace):
-    dropout = FedScale(str(trace), seconds=110, stage_seconds=15).model(SEED)
+    dropout = FedScale(str(trace), seconds=110, stage_seconds=15).model(SEED, STAGES)
     client = device_of(dropout)
     assert dropout.leaving(0, range(4)) == {client[2]: "AdvertiseKeys", client[3]: "ShareKeys"}
     assert dropout.leaving(4, [client[0]]) == {client[0]: "Unmask"}  # at 515; 500 is its last
@@ -166,14 +156,14 @@ def test_a_device_leaves_at_the_first_request_that_finds_it_inactive(trace):
 
 
 def test_more_clients_than_devices_share_them(trace):
-    dropout = FedScale(str(trace)).model(SEED)
+    dropout = FedScale(str(trace)).model(SEED, STAGES)
     assert Counter(dropout.device(u) for u in range(40)) == dict.fromkeys(range(4), 10)
-    orders = {tuple(FedScale(str(trace)).model(seed).device(u) for u in range(4)) for seed in range(20)}
+    orders = {tuple(FedScale(str(trace)).model(seed, STAGES).device(u) for u in range(4)) for seed in range(20)}
     assert len(orders) > 5  # the seed shuffles
 
 
 def test_a_device_of_a_matrix_leaves_if_it_is_not_there_in_the_next_slot(matrix):
-    dropout = Matrix(str(matrix)).model(SEED)
+    dropout = Matrix(str(matrix)).model(SEED, STAGES)
     client = device_of(dropout)
     shown = [{d for d in range(4) if client[d] in dropout.available(index, range(4))} for index in range(8)]
     assert shown == [{0, 1}, {0, 3}, {0, 1}, {0, 1, 3}] * 2  # the last slot has no next
@@ -185,7 +175,7 @@ def test_a_device_of_a_matrix_leaves_if_it_is_not_there_in_the_next_slot(matrix)
 
 def test_devices_of_a_matrix_leave_at_any_stage(tmp_path):
     np.savez(tmp_path / "m.npz", avail=np.array([[1] * 500, [0] * 500]))
-    found = Matrix(str(tmp_path / "m.npz")).model(SEED).leaving(0, range(500))
+    found = Matrix(str(tmp_path / "m.npz")).model(SEED, STAGES).leaving(0, range(500))
     assert len(found) == 500
     assert Counter(found.values()).keys() == set(STAGES)
 
@@ -193,17 +183,17 @@ def test_devices_of_a_matrix_leave_at_any_stage(tmp_path):
 def test_a_matrix_may_have_its_devices_in_rows(matrix, tmp_path):
     turned = tmp_path / "turned.npz"
     np.savez(turned, there=np.load(matrix)["avail"].T)
-    first, second = Matrix(str(matrix)).model(1), Matrix(str(turned), "there", "devices").model(1)
+    first, second = Matrix(str(matrix)).model(1, STAGES), Matrix(str(turned), "there", "devices").model(1, STAGES)
     for index in range(6):
         assert first.available(index, range(9)) == second.available(index, range(9))
         assert first.leaving(index, range(9)) == second.leaving(index, range(9))
 
 
 def test_only_the_most_volatile_take_part(trace, matrix):
-    always = FedScale(str(trace), volatile=1).model(SEED)
+    always = FedScale(str(trace), volatile=1).model(SEED, STAGES)
     assert isinstance(always, MostVolatile)
     assert always.available(0, range(4)) == {device_of(always.replay)[3]}  # six changes
-    some = Matrix(str(matrix), volatile=2).model(SEED)
+    some = Matrix(str(matrix), volatile=2).model(SEED, STAGES)
     client = device_of(some.replay)
     assert some.replay.trace.changes == [1, 2, 1, 3]
     shown = [some.available(index, range(4)) for index in range(4)]
@@ -220,13 +210,13 @@ def test_only_the_most_volatile_take_part(trace, matrix):
         ({"kind": "none"}, Never()),
         ({"kind": "rate"}, Rate(0.2)),
         ({"kind": "rate", "rate": 0.4, "stages": ["Unmask"]}, Rate(0.4, ("Unmask",))),
-        ({"kind": "stages", "rates": {"Unmask": 0.1}}, Stages({"Unmask": 0.1})),
+        ({"kind": "stages", "rates": {"Unmask": 0.1}}, StageRates({"Unmask": 0.1})),
         ({"kind": "fedscale", "path": "x.json", "volatile": 5}, FedScale("x.json", volatile=5)),
         ({"kind": "matrix", "path": "x.npz"}, Matrix("x.npz")),
     ],
 )
 def test_the_settings_are_read_by_their_kind(written, read):
-    assert msgspec.convert(written, Model) == read
+    assert msgspec.convert(written, DropoutModel) == read
 
 
 @pytest.mark.parametrize(
@@ -242,12 +232,12 @@ def test_the_settings_are_read_by_their_kind(written, read):
 )
 def test_settings_that_are_none_are_refused(written):
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(written, Model)
+        msgspec.convert(written, DropoutModel)
 
 
 def test_the_stages_must_fit_into_a_round(trace):
     with pytest.raises(InputError, match="do not fit"):
-        FedScale(str(trace), seconds=100, stage_seconds=20).model(1)
+        FedScale(str(trace), seconds=100, stage_seconds=20).model(1, STAGES)
 
 
 BEHAVIOURS = {
@@ -271,7 +261,7 @@ def test_what_is_no_behaviour_trace_is_refused(tmp_path, content):
     path = tmp_path / "trace.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=r"trace\.json"):
-        FedScale(str(path)).model(1)
+        FedScale(str(path)).model(1, STAGES)
 
 
 MATRICES = {
@@ -289,7 +279,7 @@ MATRICES = {
 def test_what_is_no_matrix_of_availability_is_refused(tmp_path, array):
     np.savez(tmp_path / "m.npz", avail=array)
     with pytest.raises(InputError):
-        Matrix(str(tmp_path / "m.npz")).model(1)
+        Matrix(str(tmp_path / "m.npz")).model(1, STAGES)
 
 
 def test_a_file_that_is_missing_or_something_else_is_refused(tmp_path, matrix):
@@ -299,9 +289,9 @@ def test_a_file_that_is_missing_or_something_else_is_refused(tmp_path, matrix):
     cut.write_bytes(matrix.read_bytes()[:200])
     for path in (tmp_path / "missing.npz", tmp_path, text, alone, cut):
         with pytest.raises(InputError, match="cannot be read"):
-            Matrix(str(path)).model(1)
+            Matrix(str(path)).model(1, STAGES)
     with pytest.raises(InputError, match="no array 'here'"):
-        Matrix(str(matrix), "here").model(1)
+        Matrix(str(matrix), "here").model(1, STAGES)
     for path in (tmp_path / "missing.json", tmp_path):
         with pytest.raises(InputError, match="cannot be read"):
-            FedScale(str(path)).model(1)
+            FedScale(str(path)).model(1, STAGES)

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from dordis.pipeline.executor import execute_async
-from dordis.pipeline.performance import Profile
-from dordis.pipeline.planner import plan, schedule
 from dordis.privacy.xnoise import Scheme
-from dordis.protocol import Message, Resource
+from dordis.protocol import Message
 from dordis.protocols.parameters import agree_on
 from dordis.simulation.clock import (
     NOTHING_CAME,
-    Cost,
     Delivery,
     Device,
     Real,
@@ -24,11 +21,8 @@ from dordis.simulation.clock import (
     VirtualLoop,
     heterogeneous,
     run_virtually,
-    simulate,
 )
 from tests.protocols.rounds import Round, random_inputs
-
-C, N, S = Resource.CLIENT, Resource.NETWORK, Resource.SERVER
 
 
 class Ask(Message, frozen=True):
@@ -39,14 +33,19 @@ def now():
     return asyncio.get_running_loop().time()
 
 
-def test_a_day_passes_at_once():
+def busy(seconds):
+    """Compute until this thread has used so many seconds of the processor."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_a_hundred_days_pass_at_once():
     async def main():
         await asyncio.sleep(100 * 86400)
         return now()
 
-    began = time.monotonic()
     assert run_virtually(main()) == pytest.approx(100 * 86400)
-    assert time.monotonic() - began < 1
 
 
 def test_timers_fire_in_order_whatever_order_they_were_set_in():
@@ -65,7 +64,7 @@ def test_timers_fire_in_order_whatever_order_they_were_set_in():
 
 def test_computing_takes_no_virtual_time():
     async def main():
-        time.sleep(0.01)
+        busy(0.01)
         await asyncio.sleep(0)
         return now()
 
@@ -186,17 +185,12 @@ def test_the_server_does_one_thing_at_a_time():
 
 
 def test_the_server_s_own_seconds_are_measured():
-    def work():
-        return sum(i * i for i in range(200_000))
-
     async def main():
-        await ServerProcessor()(work)
+        await ServerProcessor()(lambda: busy(0.01))
         return now()
 
     began = time.thread_time()
-    work()
-    alone = time.thread_time() - began
-    assert alone / 20 < run_virtually(main()) < alone * 20
+    assert 0.01 <= run_virtually(main()) <= time.thread_time() - began
 
 
 def test_devices_are_the_paper_s():
@@ -211,85 +205,6 @@ def test_devices_are_the_paper_s():
     assert devices != heterogeneous(range(100), seed=2)
     by_bandwidth = sorted(devices, key=lambda u: devices[u].bandwidth)
     assert by_bandwidth != sorted(devices, key=lambda u: -devices[u].slowness)
-
-
-def secagg_like(d, m):
-    """Return set-up and chunks in the proportions of SecAgg: everything per coordinate, and something per chunk."""
-    size = d / m
-    setup = [
-        Cost("advertise", C, request=2000, client=0.01 * m, reply=100 * m),
-        Cost("share", C, request=10_000 * m, client=0.05 * m, reply=10_000 * m, server=0.01 * m),
-    ]
-    chunk = [
-        Cost("prepare_inputs", C, request=50, client=2e-6 * size + 0.05, reply=20),
-        Cost("collect_inputs", N, request=50, reply=int(2.5 * size), server=1e-8 * size),
-        Cost("agree", S, request=500, client=0.001, reply=100, server=0.01),
-        Cost("unmask", S, request=1000, client=0.002, reply=4000, server=4e-7 * size + 0.1),
-        Cost("remove_noise", S, server=3e-7 * size),
-        Cost("dispatch", N, request=int(4 * size), reply=20),
-        Cost("store", C, request=20, client=1e-7 * size, reply=20),
-    ]
-    return setup, [chunk] * m
-
-
-D = 11_000_000
-FIVE = [C, N, S, N, C]
-
-
-def played(d, m, devices):
-    return simulate(*secagg_like(d, m), devices)
-
-
-def test_a_hundred_clients_with_eleven_million_parameters_take_milliseconds():
-    devices = heterogeneous(range(100), seed=3)
-    played(D, 1, devices)
-    began = time.thread_time()
-    timeline = played(D, 10, devices)
-    assert time.thread_time() - began < 1.0
-    assert timeline.completion > 10
-    assert {span.step for span in timeline.spans} >= {"advertise", "collect_inputs", "store"}
-
-
-def test_virtual_rounds_repeat_exactly():
-    assert played(D, 7, heterogeneous(range(30), 5)) == played(D, 7, heterogeneous(range(30), 5))
-
-
-@pytest.mark.parametrize("m", [1, 2, 5, 12])
-def test_the_executor_takes_what_the_stages_that_it_timed_predict(m):
-    timeline = played(D, m, heterogeneous(range(100), seed=3, workers=2))
-    seconds = [float(np.mean(durations)) for durations in timeline.stage_seconds]
-    predicted = schedule(FIVE, seconds, m, timeline.setup_seconds).completion
-    assert timeline.completion == pytest.approx(predicted, rel=0.05)
-
-
-def planned(devices):
-    """Return a plan for d = 11M from rounds of less, and what a round takes by number of chunks."""
-    profile = Profile()
-    for d in (500_000, 2_000_000):
-        for m in (1, 2, 5, 10, 20):
-            timeline = played(d, m, devices)
-            profile = profile.observe(d, timeline.setup_seconds, timeline.stage_seconds)
-    model = profile.fit()
-    chosen = plan(FIVE, lambda m: model.stage_seconds(D, m), model.setup_seconds)
-    return chosen, {m: played(D, m, devices).completion for m in range(1, 21)}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_plan_from_a_profile_of_small_rounds_is_met_within_five_percent(seed):
-    chosen, actual = planned(heterogeneous(range(100), seed, latency=0.02, workers=2))
-    assert chosen.completions == pytest.approx(actual, rel=0.05)
-    assert 1 < chosen.chunks < 20
-    assert actual[chosen.chunks] <= 1.01 * min(actual.values())
-    assert actual[chosen.chunks] < 0.75 * actual[1]
-
-
-def test_clients_that_handle_one_request_at_a_time_break_the_prediction_but_hardly_the_choice():
-    one, two = (planned(heterogeneous(range(100), 0, workers=workers)) for workers in (1, 2))
-    for chosen, actual in (one, two):
-        assert actual[chosen.chunks] <= 1.03 * min(actual.values())
-    assert one[1][1] == pytest.approx(two[1][1])  # in plain execution nothing waits for another chunk
-    assert one[1][2] > 1.15 * two[1][2]  # in a pipeline a short request of one chunk waits for a long one of the next
-    assert one[0].completions[2] < 0.9 * one[1][2]
 
 
 def secagg(m):
@@ -355,8 +270,3 @@ def test_a_request_that_is_lost_costs_a_real_client_nothing_and_a_lost_reply_its
 
     assert run_virtually(ask(sessions[0])) == 0
     assert run_virtually(ask(sessions[1])) > 5
-
-
-def test_a_modelled_step_that_asks_nothing_is_the_server_s_alone():
-    timeline = simulate([], [[Cost("remove", S, server=1.25)]], {})
-    assert timeline.completion == pytest.approx(1.25)

@@ -1,21 +1,24 @@
 """The exchange in memory: the codec on both ways, losses on cue, bytes counted, errors kept."""
 
+import itertools
 from typing import ClassVar
 
 import msgspec
 import pytest
 
 from dordis import wire
-from dordis.errors import DordisError, MalformedMessage, ProtocolError
+from dordis.errors import DordisError, MalformedMessage, ProtocolError, UnusableUpdate
 from dordis.protocol import Message
+from dordis.rounds.invitation import PieceReceived, SendModel
 from dordis.simulation.exchange import LocalExchange
 
 
-class Ask(Message, frozen=True):
+class Answer(Message, frozen=True):
     data: bytes
 
 
-class Answer(Message, frozen=True):
+class Ask(Message, frozen=True):
+    reply: ClassVar = Answer
     data: bytes
 
 
@@ -23,7 +26,6 @@ class Other(Message, frozen=True):
     pass
 
 
-KINDS = {Ask: Answer}
 ASK = Ask(b"how much?")
 
 
@@ -60,13 +62,13 @@ def ask(*clients):
 
 
 def test_replies_come_from_everyone_asked_and_from_nobody_else():
-    exchange = LocalExchange(three(), KINDS)
+    exchange = LocalExchange(three())
     assert list(exchange(ask(1, 3))) == [(1, Answer(ASK.data * 2)), (3, Answer(ASK.data * 2))]
 
 
 def test_both_sides_see_an_equal_but_not_the_same_object():
     clients = three()
-    replies = dict(LocalExchange(clients, KINDS)(ask(1, 2)))
+    replies = dict(LocalExchange(clients)(ask(1, 2)))
     for u in (1, 2):
         assert clients[u].seen == [ASK]
         assert clients[u].seen[0] is not ASK
@@ -77,7 +79,7 @@ def test_both_sides_see_an_equal_but_not_the_same_object():
 
 def test_clients_are_asked_only_as_their_replies_are_taken():
     clients = three()
-    replies = LocalExchange(clients, KINDS)(ask(1, 2, 3))
+    replies = LocalExchange(clients)(ask(1, 2, 3))
     assert not clients[1].seen
     next(replies)
     assert clients[1].seen
@@ -86,7 +88,7 @@ def test_clients_are_asked_only_as_their_replies_are_taken():
 
 def test_a_lost_request_never_arrives_and_costs_nothing():
     clients = three()
-    exchange = LocalExchange(clients, KINDS, lost_request=lambda u, request: u == 2 and request == ASK)
+    exchange = LocalExchange(clients, lost_request=lambda u, request: u == 2 and request == ASK)
     assert [u for u, _ in exchange(ask(1, 2, 3))] == [1, 3]
     assert not clients[2].seen
     assert 2 not in exchange.received
@@ -95,7 +97,7 @@ def test_a_lost_request_never_arrives_and_costs_nothing():
 
 def test_a_lost_reply_was_sent_but_does_not_arrive():
     clients = three()
-    exchange = LocalExchange(clients, KINDS, lost_reply=lambda u, request: u == 2 and request == ASK)
+    exchange = LocalExchange(clients, lost_reply=lambda u, request: u == 2 and request == ASK)
     assert [u for u, _ in exchange(ask(1, 2, 3))] == [1, 3]
     assert clients[2].said
     assert exchange.sent[2] == exchange.sent[1]
@@ -103,7 +105,7 @@ def test_a_lost_reply_was_sent_but_does_not_arrive():
 
 
 def test_bytes_are_those_on_the_wire_and_add_up():
-    exchange = LocalExchange(three(), KINDS)
+    exchange = LocalExchange(three())
     for _ in range(2):
         list(exchange(ask(1, 2)))
     list(exchange({1: Ask(b"")}))
@@ -115,14 +117,14 @@ def test_bytes_are_those_on_the_wire_and_add_up():
 
 
 def test_equal_requests_to_different_clients_are_each_counted():
-    exchange = LocalExchange(three(), KINDS)
+    exchange = LocalExchange(three())
     list(exchange({1: Ask(b"abc"), 2: Ask(b"abcdef"), 3: Ask(b"abc")}))
     assert exchange.received[1] == exchange.received[3] == exchange.received[2] - 3
 
 
 def test_a_client_that_raises_does_not_answer_and_its_error_is_kept():
     error = ProtocolError("no")
-    exchange = LocalExchange({**three(), 2: Says(error)}, KINDS)
+    exchange = LocalExchange({**three(), 2: Says(error)})
     assert [u for u, _ in exchange(ask(1, 2, 3))] == [1, 3]
     assert exchange.errors == [(2, error)]
     assert 2 not in exchange.sent
@@ -131,12 +133,12 @@ def test_a_client_that_raises_does_not_answer_and_its_error_is_kept():
 
 def test_an_error_that_is_a_bug_is_not_swallowed():
     with pytest.raises(ZeroDivisionError):
-        list(LocalExchange({1: Says(ZeroDivisionError())}, KINDS)(ask(1)))
+        list(LocalExchange({1: Says(ZeroDivisionError())})(ask(1)))
 
 
 @pytest.mark.parametrize("what", [Other(), ASK, msgspec.Raw(b""), msgspec.Raw(b"\xc1"), 5, None, [Answer(b"")]])
 def test_an_answer_that_is_not_the_kind_expected_is_lost_and_the_error_kept(what):
-    exchange = LocalExchange({**three(), 2: Says(what)}, KINDS)
+    exchange = LocalExchange({**three(), 2: Says(what)})
     assert [u for u, _ in exchange(ask(1, 2, 3))] == [1, 3]
     ((u, error),) = exchange.errors
     assert u == 2
@@ -145,7 +147,7 @@ def test_an_answer_that_is_not_the_kind_expected_is_lost_and_the_error_kept(what
 
 
 def test_a_client_that_is_not_there_does_not_answer():
-    exchange = LocalExchange(three(), KINDS)
+    exchange = LocalExchange(three())
     assert [u for u, _ in exchange(ask(1, 9))] == [1]
     assert 9 not in exchange.received
 
@@ -158,6 +160,29 @@ def test_requests_to_work_ahead_are_delivered_only_on_demand():
     """All clients of the process would hold what they made at once."""
     for wanted in (False, True):
         clients = three()
-        exchange = LocalExchange(clients, {AskAhead: Answer}, ahead=wanted)
+        exchange = LocalExchange(clients, ahead=wanted)
         replies = list(exchange(dict.fromkeys(clients, AskAhead(b"soon"))))
         assert len(replies) == len(exchange.received) == (3 if wanted else 0)
+
+
+def test_the_bytes_of_a_model_are_counted_apart():
+    clients = {u: Says(PieceReceived(0)) for u in (1, 2)}
+    exchange = LocalExchange(clients)
+    piece = SendModel(0, bytes(1000))
+    list(exchange({1: piece, 2: ASK}))
+    assert exchange.models == {1: len(wire.encode(piece))} == {1: exchange.received[1]}
+
+
+def test_an_update_that_cannot_be_used_is_a_mistake_of_the_application_and_raised():
+    with pytest.raises(UnusableUpdate, match="nothing"):
+        list(LocalExchange({1: Says(UnusableUpdate("nothing"))})(ask(1)))
+
+
+def test_the_cpu_seconds_of_answers_are_those_of_the_client_and_what_is_lost_costs_nothing(monkeypatch):
+    readings = itertools.count()
+    monkeypatch.setattr("dordis.simulation.exchange.thread_time", lambda: float(next(readings)))
+    clients = three() | {2: Says(ProtocolError("no"))}
+    exchange = LocalExchange(clients, lost_request=lambda u, _: u == 3)
+    assert list(dict(exchange(ask(1, 2, 3)))) == [1]
+    assert list(dict(exchange(ask(1)))) == [1]
+    assert exchange.seconds == {1: 2.0, 2: 1.0}

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from dordis.federation.app import AppClient, AppServer
-from dordis.privacy.mechanism import DSkellam
+from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.rounds.app import AppClient, AppServer
 
 
 class Server(AppServer):
@@ -49,3 +49,10 @@ class Own(DSkellam):
     """A mechanism of one's own: Skellam's under another class."""
 
     made_here = True
+
+
+class Toy(DSkellam, frozen=True, tag="tests.simulation.toys:Toy"):
+    """A mechanism of somebody else's, under a name of its own, which the ledger charges by its prices."""
+
+    priced = True
+    words = "toy noise, for a test"

@@ -1,7 +1,7 @@
 """Make and run whole jobs in tests."""
 
-from dordis.cli.config import read
 from dordis.simulation.config import Config
+from dordis.simulation.reading import read
 
 TOY = (
     "app.server=tests.simulation.toys:Server",

@@ -28,7 +28,6 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     Unmask,
 )
-from tests.protocols.rounds import Trusting
 
 NOTE = "Answers of protocol version 1: they do not change within it."
 ENCODING = (
@@ -147,7 +146,7 @@ def client(p: Parameters, seed: bytes, u: int, vector: np.ndarray) -> SecAggClie
     if not p.is_malicious:
         return SecAggClient(u, vector, entropy=Stream(seed, u))
     keys = {"signing": signing_key(seed, u), "registry": registry(p, seed)}
-    return SecAggClient(u, vector, entropy=Stream(seed, u), owner=Trusting(), **keys)
+    return SecAggClient(u, vector, entropy=Stream(seed, u), **keys)
 
 
 def signing_key(seed: bytes, u: int) -> bytes:

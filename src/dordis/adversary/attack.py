@@ -1,16 +1,16 @@
-"""What an attack is: a program that tries to gain something, and the outcome, told by what it gained or who refused."""
+"""An attack is a row of a table: a round that goes as it should up to a stage, a deviation, and what that gains."""
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from types import TracebackType
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from traceback import walk_tb
+from typing import Any
 
-from dordis.adversary.cast import COMPLETE
-from dordis.adversary.session import Session, Trail
+from dordis.adversary.participants import BOTH, agreed, forged
+from dordis.adversary.session import Foiled, Session, Trail
 from dordis.errors import DordisError
-from dordis.kernels.ring import Vector
-from dordis.protocol import ClientId
 
-OWN_CODE = "dordis.adversary"
+Attempt = Callable[[Session], str]
+OWN_CODE, THE_ATTACK = "dordis.adversary", "the attack itself"
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,13 @@ class Outcome:
     detail: str
 
 
-class Foiled(Exception):
-    """Nobody raised, and still the adversary has nothing: `by` says what stood in its way."""
+@dataclass(frozen=True)
+class Attack:
+    """Something that an adversary tries; `text` says it in one sentence.
 
-    def __init__(self, by: str, why: str) -> None:
-        super().__init__(why)
-        self.by = by
-
-
-class Attack(ABC):
-    """Something that an adversary tries.
+    The round has the usual parameters but for those that are `agreed`, and the server then alters those that are
+    `forged`.  When the stage `after` is over, as it should be, comes the `attempt`: it returns what the adversary
+    gained, and whoever refuses raises.
 
     `checks` are the functions that stand in its way each on its own: without any one of them the attack succeeds.
     `overlapping` are those that stand in its way together: it succeeds only without all of them.
@@ -40,19 +37,21 @@ class Attack(ABC):
 
     name: str
     text: str
-    graphs: tuple[str, ...] = (COMPLETE,)
+    attempt: Attempt
     checks: tuple[str, ...] = ()
     overlapping: tuple[str, ...] = ()
+    graphs: tuple[str, ...] = BOTH
+    after: int = 0
+    agreed: Mapping[str, Any] = field(default_factory=dict)
+    forged: Mapping[str, Any] = field(default_factory=dict)
 
-    @abstractmethod
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Return what was gained; whoever refuses raises."""
-
-    def run(self, graph: str = COMPLETE) -> Outcome:
-        """Try it, and tell what became of it."""
+    def run(self, graph: str) -> Outcome:
+        """Try it on one graph, and tell what became of it."""
         trail = Trail()
         try:
-            gained = self.attempt(graph, trail)
+            session = Session(forged(agreed(graph, **self.agreed), **self.forged), trail)
+            session.reach(self.after)
+            gained = self.attempt(session)
         except Foiled as foiled:
             return Outcome(False, foiled.by, trail.stage, str(foiled))
         except DordisError as error:
@@ -60,35 +59,14 @@ class Attack(ABC):
         return Outcome(True, "", trail.stage, gained)
 
 
-def gained(holds: bool, what: str, by: str, why: str) -> str:
-    """Return what was gained if it was, else say what stood in the way."""
-    if not holds:
-        raise Foiled(by, why)
-    return what
-
-
-def recovered(session: Session, victim: ClientId, update: Vector) -> str:
-    """Say that the update of one client came out with its own noise only, if it did."""
-    return gained(
-        bool((update == session.truth(victim)).all()),
-        "recovered the victim's update with its own noise only",
-        "masks that the adversary does not know",
-        "what came out is not the update",
-    )
+def attack(name: str, **row: Any) -> Callable[[Attempt], Attack]:
+    """Make an attack of the function that tries it, whose docstring says what is tried."""
+    return lambda attempt: Attack(name, attempt.__doc__ or "", attempt, **row)
 
 
 def refuser(error: DordisError) -> str:
-    """Name the innermost check that an exception went through, or else the function that raised it."""
-    names = _frames(error.__traceback__)
-    return next((name for name in reversed(names) if name.startswith("check")), names[-1])
-
-
-def _frames(trace: TracebackType | None) -> list[str]:
-    """Return the functions of the package that an exception went through, but for the attack's own."""
-    names = []
-    while trace is not None:
-        module = str(trace.tb_frame.f_globals.get("__name__", ""))
-        if module.startswith("dordis.") and not module.startswith(OWN_CODE):
-            names.append(trace.tb_frame.f_code.co_qualname)
-        trace = trace.tb_next
-    return names or ["the attack itself"]
+    """Name the innermost check that an exception went through, or else the function of the package that raised it."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    passed = [(str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) for frame in frames]
+    names = [name for module, name in passed if module.startswith("dordis.") and not module.startswith(OWN_CODE)]
+    return next((name for name in reversed(names) if name.startswith("check")), [THE_ATTACK, *names][-1])

@@ -3,71 +3,46 @@
 import numpy as np
 
 from dordis.adversary import names
-from dordis.adversary.attack import Attack, gained
-from dordis.adversary.cast import IDS
-from dordis.adversary.session import Trail, deliver
+from dordis.adversary.attack import attack
+from dordis.adversary.participants import COMPLETE, IDS, honest_receiver
+from dordis.adversary.session import Session, foiled_unless
 from dordis.kernels.packing import pack
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanism import NoMechanism
-from dordis.protocols.delivery import DeliveryClient, Dispatch, Received, Store, Stored
-from dordis.protocols.distributed_dp import DistributedDP, encoding_of
-from dordis.protocols.parameters import agree_on
+from dordis.privacy.mechanisms.none import NoMechanism
+from dordis.protocols.delivery import Dispatch, Store
+from dordis.protocols.distributed_dp import encoding_of
 
 DIM, BITS = 8, 16
-ONE = NoMechanism(Grid(DIM, DIM, 1.0, BITS))
+NO_NOISE = {"encoding": encoding_of(NoMechanism(Grid(DIM, DIM, 1.0, BITS)), bytes(32)), "variances": None}
 
 
-def receiver() -> DeliveryClient:
-    """Return a client that waits for the sum of a round."""
-    parameters = agree_on(
-        run=bytes(32), index=7, clients=IDS, threshold=5, tolerance=3, bits=BITS, ends=[DIM],
-        encoding=encoding_of(ONE, bytes(32)),
-    )  # fmt: skip
-    return DeliveryClient(DistributedDP.of(parameters, DIM))
-
-
-def dispatch(value: int, survivors: int = len(IDS)) -> Dispatch:
+def flat_sum(value: int, survivors: int = len(IDS)) -> Dispatch:
     """Return a sum that has the same value everywhere."""
     return Dispatch(0, survivors, pack(np.full(DIM, value, np.uint32), BITS).tobytes())
 
 
-def norm(client: DeliveryClient, trail: Trail) -> float:
-    """Have the sum stored and return the norm of what the client takes for the mean."""
-    deliver(client, Store(0), Stored, trail)
+def stored_norm(session: Session, *sums: Dispatch) -> float:
+    """Deliver sums to a client and return the norm of what it takes for the mean."""
+    client = honest_receiver(session.parameters)
+    for request in (*sums, Store(0)):
+        session.deliver(client, request)
     return 0.0 if client.aggregate is None else float(np.linalg.norm(client.aggregate.mean))
 
 
-class FewCounted(Attack):
-    """A sum of all is passed off as the sum of one."""
-
-    name = "a sum over fewer clients than there can be"
-    text = "The victim is given the sum over eight clients as that over one: the mean would be eight times too large."
-    checks = (names.COUNTED,)
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Understate the survivors."""
-        honest, victim = receiver(), receiver()
-        for client, survivors in ((honest, len(IDS)), (victim, 1)):
-            deliver(client, dispatch(800, survivors), Received, trail)
-        larger = norm(victim, trail) > norm(honest, trail)
-        return gained(larger, "the victim's mean is too large", "the count", "the mean is right")
+@attack("a sum over fewer clients than there can be", graphs=(COMPLETE,), agreed=NO_NOISE, checks=(names.COUNTED,))
+def understate_survivors(session: Session) -> str:
+    """Pass the sum over eight clients off as that of one: the victim's mean would be eight times too large."""
+    right = stored_norm(session, flat_sum(800))
+    foiled_unless(stored_norm(session, flat_sum(800, survivors=1)) > right, "the count", "the mean is right")
+    return "the victim's mean is too large"
 
 
-class SecondSum(Attack):
-    """The sum of a chunk is replaced by another one before it is stored."""
-
-    name = "a second sum of the same chunk"
-    text = "The victim, having acknowledged the sum of a chunk, is given another one, which it is to use instead."
-    overlapping = (names.CLAIM, names.TURN)
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Send two."""
-        honest, victim = receiver(), receiver()
-        deliver(honest, dispatch(800), Received, trail)
-        for value in (800, 8000):
-            deliver(victim, dispatch(value), Received, trail)
-        other = norm(victim, trail) != norm(honest, trail)
-        return gained(other, "the victim uses the second sum", "the journal", "the victim uses the first sum")
+@attack("a second sum of the same chunk", graphs=(COMPLETE,), agreed=NO_NOISE, overlapping=(names.CLAIM, names.TURN))
+def dispatch_twice(session: Session) -> str:
+    """Give the victim a second sum of a chunk, whose first it has acknowledged, to be used instead."""
+    first, second = stored_norm(session, flat_sum(800)), stored_norm(session, flat_sum(800), flat_sum(8000))
+    foiled_unless(second != first, "the journal", "the victim uses the first sum")
+    return "the victim uses the second sum"
 
 
-ATTACKS: tuple[Attack, ...] = (FewCounted(), SecondSum())
+ATTACKS = (understate_survivors, dispatch_twice)

@@ -1,158 +1,95 @@
 """What the client's owner does not allow: parameters outside the policy, and one participation too many."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from dordis.adversary import names
-from dordis.adversary.attack import Attack
-from dordis.adversary.cast import IDS, RUN, agreed
-from dordis.adversary.session import Session, Trail
-from dordis.federation.beacon import Beacon
+from dordis.adversary.attack import Attack, attack
+from dordis.adversary.forms import enter
+from dordis.adversary.participants import COMPLETE, EARLIER, INDEX, NEW_RUN, RUN, careful_owner
+from dordis.adversary.session import SET_UP, Session
 from dordis.federation.owner import Owner
-from dordis.federation.participation import MemoryParticipation, Participation
+from dordis.federation.participation import MemoryParticipation
 from dordis.federation.policy import Policy
-from dordis.federation.selection import NO_PROOFS, Proofs, Selected, Selection
 from dordis.privacy.xnoise import Scheme
-from dordis.protocol import ClientId
-from dordis.protocols.parameters import SEMI_HONEST, Encoding, Parameters
-
-PERMISSIVE = Policy(mechanisms=frozenset({"none"}))
-NEW_RUN = bytes(reversed(RUN))
+from dordis.protocols.parameters import SEMI_HONEST
 
 
-class AnySelection:
-    """A strategy that takes every U as it comes: here the selection is not what is attacked."""
-
-    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
-        """Take everyone."""
-        return Selected(tuple(sorted(available)))
-
-    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Refuse nothing."""
-
-
-def careful(
-    me: ClientId = IDS[0],
-    policy: Policy = PERMISSIVE,
-    selection: Selection | None = None,
-    participation: Participation | None = None,
-    beacon: Beacon | None = None,
-) -> Owner:
-    """Return an owner of the real kind, who insists on what is given."""
-    return Owner(me, policy, selection or AnySelection(), participation or MemoryParticipation(), beacon)
+def outside_policy(line: str, text: str, check: str, policy: Policy, agreed: Mapping[str, Any]) -> Attack:
+    """Return the row of one line of the policy: the parameters keep all rules, and break this line."""
+    return Attack(
+        f"outside the owner's policy: {line}",
+        text,
+        lambda session: enter(session, careful_owner(session.victim, policy)),
+        checks=(names.POLICY + check,),
+        graphs=(COMPLETE,),
+        agreed=agreed,
+    )
 
 
-class OutsidePolicy(Attack):
-    """The parameters keep all rules, and break one line of the owner's policy."""
-
-    def __init__(self, line: str, text: str, check: str, policy: Policy, **changes: Any) -> None:
-        self.name = f"outside the owner's policy: {line}"
-        self.text = text
-        self.checks = (names.POLICY + check,)
-        self._policy, self._changes = policy, changes
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Ask the first client for its keys."""
-        session = Session(agreed(graph, **self._changes), trail, owner=careful(policy=self._policy))
-        session.advertise(IDS[:1])
-        return "the victim entered a round that its owner forbids"
+def upload_for(session: Session, owner: Owner) -> str:
+    """Go on to the upload of the victim, which has this owner."""
+    session.give_owner(owner)
+    session.reach(SET_UP)
+    session.upload([session.victim])
+    return "the victim uploaded once more than its owner allows"
 
 
-def allowing(**lines: Any) -> Policy:
-    """Return a policy that allows everything here but for these lines."""
-    return Policy(**({"mechanisms": frozenset({"none"})} | lines))
+def upload_beyond_cap(session: Session) -> str:
+    """Let the victim take part once more than its owner's one time."""
+    count = MemoryParticipation(cap=1)
+    count.reserve(RUN, INDEX - 1)
+    return upload_for(session, careful_owner(session.victim, participation=count))
 
 
-POLICY_LINES: tuple[Attack, ...] = (
-    OutsidePolicy(
-        "modes", "The server is to be trusted more than the owner does.", "check_mode", PERMISSIVE, mode=SEMI_HONEST
-    ),
-    OutsidePolicy("cohort", "The cohort is too small to hide in.", "check_cohort", allowing(cohort=9)),
-    OutsidePolicy("quorum", "Too few clients need to answer.", "check_quorum", allowing(quorum=Fraction(3, 4))),
-    OutsidePolicy("colluders", "The noise makes up for too few colluders.", "check_colluders", allowing(colluders=2)),
-    OutsidePolicy("bits", "The upload is larger than the owner pays for.", "check_bits", allowing(bits=15)),
-    OutsidePolicy("mechanisms", "Updates are encoded in a way that nobody accounted for.", "check_mechanism", Policy()),
-    OutsidePolicy(
-        "schemes", "Noise is divided so that dropouts take it away.", "check_scheme", PERMISSIVE, scheme=Scheme.ORIG
-    ),
-    OutsidePolicy(
-        "variance", "There is less noise than the owner asks for.", "check_variance", allowing(variance=Fraction(65))
-    ),
-    OutsidePolicy(
-        "noise",
-        "There is less noise than one client's sensitivity asks for.",
-        "check_noise",
-        allowing(noise=Fraction(2)),
-        encoding=Encoding(sensitivity=64),
-    ),
+@attack("the same round id again", checks=(names.MACHINE,), graphs=(COMPLETE,))
+def upload_again(session: Session) -> str:
+    """Run a round that the victim has counted once more, its state lost: a second upload for nothing."""
+    owner = careful_owner(session.victim, participation=MemoryParticipation(cap=1))
+    upload_for(session.another(), owner)
+    return upload_for(session, owner)
+
+
+@attack("a participation beyond the policy's cap", checks=(names.CAP,), graphs=(COMPLETE,))
+def upload_beyond_policy(session: Session) -> str:
+    """Ask for two rounds where the owner's policy, but not the count of participations, allows one."""
+    owner = careful_owner(session.victim, Policy(participations=1))
+    upload_for(session.another(round=EARLIER), owner)
+    return upload_for(session, owner)
+
+
+NO_NOISE = Policy(mechanisms=frozenset({"none"}))
+
+# Each line, why it is there, its check, a policy, and what is agreed on against it.
+POLICY: tuple[tuple[str, str, str, Policy, dict[str, Any]], ...] = (
+    ("modes", "The server is to be trusted more than the owner does.", "check_mode", Policy(), {"mode": SEMI_HONEST}),
+    ("cohort", "The cohort is too small to hide in.", "check_cohort", Policy(cohort=9), {}),
+    ("quorum", "Too few clients need to answer.", "check_quorum", Policy(quorum=Fraction(3, 4)), {}),
+    ("colluders", "The noise makes up for too few colluders.", "check_colluders", Policy(colluders=2), {}),
+    ("bits", "The upload is larger than the owner pays for.", "check_bits", Policy(bits=15), {}),
+    ("mechanisms", "Updates are encoded in a way that nobody accounted for.", "check_mechanism", NO_NOISE, {}),
+    ("schemes", "Noise is divided so that dropouts take it away.", "check_scheme", Policy(), {"scheme": Scheme.ORIG}),
+    ("variance", "There is less noise than the owner asks for.", "check_variance", Policy(variance=Fraction(65)), {}),
+    ("noise", "There is less noise than a sensitivity asks for.", "check_noise", Policy(noise=Fraction(2)), {}),
 )
 
+participation = partial(Attack, checks=(names.CAP,), graphs=(COMPLETE,))
 
-class BeyondTheCap(Attack):
-    """The owner allows one round, and the client has taken part in one."""
-
-    name = "a participation beyond the cap"
-    text = "The victim has taken part as often as its owner allows and is asked once more: privacy is spent twice."
-    checks = (names.CAP,)
-    run_id = RUN
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Take part in one more round."""
-        mine = MemoryParticipation(cap=1)
-        mine.reserve(RUN, 6)
-        session = Session(agreed(graph, run=self.run_id), trail, owner=careful(participation=mine))
-        session.set_up()
-        session.upload(IDS[:1])
-        return "the victim uploaded once more than its owner allows"
-
-
-class HiddenByAnotherRun(BeyondTheCap):
-    """The same, in what calls itself another run."""
-
-    name = "a participation hidden by a new run id"
-    text = "The server begins a new run, in which the victim seems not to have taken part: privacy is spent twice."
-    run_id = NEW_RUN
-
-
-class SameRoundAgain(Attack):
-    """A round id comes a second time, to a client that has lost its state."""
-
-    name = "the same round id again"
-    text = "The round that the victim has counted is run once more: a second upload, with fresh noise, for nothing."
-    checks = (names.MACHINE,)
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Run the round twice, with the same count of participations and a fresh client."""
-        mine = MemoryParticipation(cap=1)
-        for _ in range(2):
-            session = Session(agreed(graph), trail, owner=careful(participation=mine))
-            session.set_up()
-            session.upload(IDS[:1])
-        return f"the victim uploaded twice and counted {mine.count()}"
-
-
-class BeyondThePolicysCap(Attack):
-    """The policy names a cap, and the count of participations was made without one."""
-
-    name = "a participation beyond the policy's cap"
-    text = "The owner wrote a cap into the policy; the victim is asked for one round more than that."
-    checks = (names.CAP,)
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Take part in two rounds where the policy allows one."""
-        owner = careful(policy=allowing(participations=1), participation=MemoryParticipation())
-        for index in range(2):
-            session = Session(agreed(graph, index=index), trail, owner=owner)
-            session.set_up()
-            session.upload(IDS[:1])
-        return "the victim uploaded more often than its owner's policy allows"
-
-
-ATTACKS: tuple[Attack, ...] = (
-    *POLICY_LINES,
-    BeyondTheCap(),
-    HiddenByAnotherRun(),
-    SameRoundAgain(),
-    BeyondThePolicysCap(),
+ATTACKS = (
+    *(outside_policy(*line) for line in POLICY),
+    participation(
+        "a participation beyond the cap",
+        "The victim has taken part as often as its owner allows and is asked once more: privacy is spent twice.",
+        upload_beyond_cap,
+    ),
+    participation(
+        "a participation hidden by a new run id",
+        "The server begins a new run, in which the victim seems not to have taken part: privacy is spent twice.",
+        upload_beyond_cap,
+        agreed={"run": NEW_RUN},
+    ),
+    upload_again,
+    upload_beyond_policy,
 )

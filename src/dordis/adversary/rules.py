@@ -1,145 +1,62 @@
 """Parameters that break a rule of the protocol, and what the rule is for."""
 
-from abc import abstractmethod
-from copy import deepcopy
+from functools import partial
 from itertools import combinations
 
-import msgspec
-import numpy as np
-
 from dordis.adversary import names
-from dordis.adversary.attack import Attack, Foiled, gained, recovered
-from dordis.adversary.cast import BOTH, IDS, OUTSIDER, SPARE, SPARSE, agreed, forged, honest_client, random_vector
-from dordis.adversary.session import Session, Trail, deliver
+from dordis.adversary.attack import Attack, attack
+from dordis.adversary.forms import enter
+from dordis.adversary.participants import COMPLETE, IDS, OUTSIDER, SPARE, SPARSE, careful_owner, words
+from dordis.adversary.reconstruct import claim_both_halves, claim_little_noise, claim_sum, disclosed
+from dordis.adversary.session import SET_UP, UPLOADS, Foiled, Session, foiled_unless
 from dordis.crypto import sharing
-from dordis.crypto.suite import DEFAULT
-from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId, MemoryJournal
 from dordis.protocols.parameters import SEMI_HONEST, Parameters
-from dordis.protocols.secagg import recovery
-from dordis.protocols.secagg.messages import AdvertiseKeys, Advertisement
-
-_KEY, _SELF_MASK = 0, 1
+from dordis.protocols.secagg.masking import split
 
 
-def words(numbers: tuple[int, ...]) -> bytes:
-    """Write numbers as parameters do."""
-    return b"".join(number.to_bytes(8, "little") for number in numbers)
+@attack(
+    "2t <= n + T_C: two quorums, split views",
+    graphs=(COMPLETE,),
+    checks=(names.MAJORITY, names.THRESHOLDS, names.RULES),
+    after=UPLOADS,
+    agreed={"clients": IDS[:5], "threshold": 4, "tolerance": 1},
+    forged={"quorum": 3, "threshold": 3, "tolerance": 2},
+)
+def split_quorums(session: Session) -> str:
+    """Have two quorums that share only a colluder sign two U3: each gives one half of a mask."""
+    a, b, c, d, colluder = session.u2
+    before = session.restored(colluder, MemoryJournal())
+    left, right = (a, b, colluder), (c, d, colluder)
+    _, masks = disclosed(session, left, session.finish(left))
+    session.parties[colluder] = before
+    keys, _ = disclosed(session, right, session.finish(right))
+    return claim_both_halves(session, keys[a], masks[a])
 
 
-class NoMajority(Attack):
-    """2t = n + T_C: two quorums need no honest client in common, and the views can be split for good."""
-
-    name = "2t <= n + T_C: two quorums, split views"
-    text = (
-        "Two quorums that share only a colluder sign two U3; each gives one half of a mask, and together they give all."
-    )
-    checks = (names.MAJORITY, names.THRESHOLDS, names.RULES)
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Five clients, t = 3, T_C = 1: U3 is {1, 2, 5} for some and {3, 4, 5} for others."""
-        good = agreed(graph, clients=IDS[:5], threshold=4, tolerance=1)
-        session = Session(forged(good, quorum=3, threshold=3, tolerance=2), trail)
-        session.set_up()
-        session.upload()
-        a, b, c, d, colluder = session.u2
-        state = deepcopy(session.honest[colluder].state)
-        left, right = (a, b, colluder), (c, d, colluder)
-        _, masks = session.disclosed(left, session.finish(left))
-        session.parties[colluder] = honest_client(
-            colluder, session.inputs[colluder], state=state, journal=MemoryJournal()
-        )
-        keys, _ = session.disclosed(right, session.finish(right))
-        private, self_mask = session.rebuild(keys[a]), session.rebuild(masks[a])
-        peers = {u: session.masking_key(u) for u in session.u2 if u != a}
-        return recovered(session, a, session.stripped(a, self_mask, private, peers))
+def pool_shares(session: Session) -> str:
+    """Rebuild the victim's secrets from the shares that it sent to colluders, who are as many as the threshold."""
+    session.upload([session.victim])
+    keys, masks = {}, {}
+    for u in session.peers(session.victim)[: session.parameters.threshold]:
+        shares = session.state(u).shares[session.victim]
+        keys[u], masks[u], *_ = split(shares, sharing.SHARE_BYTES, len(shares) // sharing.SHARE_BYTES)
+    return claim_both_halves(session, keys, masks)
 
 
-class ColludersHoldEnough(Attack):
-    """The share threshold is so low that colluders need nobody else."""
-
-    @abstractmethod
-    def parameters(self, graph: str) -> Parameters:
-        """Return bad parameters."""
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Rebuild the victim's secrets from the shares that were sent to colluders."""
-        session = Session(self.parameters(graph), trail)
-        session.set_up()
-        victim = session.u2[0]
-        session.upload([victim])
-        neighbours = sorted(session.parameters.neighbourhoods[victim] - {victim})
-        colluders = neighbours[: session.parameters.threshold]
-        shares = {u: session.honest[u].state.shares[victim] for u in colluders}
-        private, self_mask = (session.rebuild({u: part(s, i) for u, s in shares.items()}) for i in (_KEY, _SELF_MASK))
-        peers = {u: session.masking_key(u) for u in neighbours}
-        return recovered(session, victim, session.stripped(victim, self_mask, private, peers))
-
-
-def part(shares: bytes, place: int) -> bytes:
-    """Return one of the shares that a dealer sent."""
-    return shares[place * sharing.SHARE_BYTES : (place + 1) * sharing.SHARE_BYTES]
-
-
-class ColludersReachThreshold(ColludersHoldEnough):
-    """T_C >= t."""
-
-    name = "T_C >= t"
-    text = "As many colluders are allowed for as there are shares in a secret: they open an update without anyone else."
-    checks = (names.THRESHOLDS, names.RULES)
-
-    def parameters(self, graph: str) -> Parameters:
-        """t = T_C = 2."""
-        return forged(agreed(graph, mode=SEMI_HONEST), quorum=2, threshold=2, colluders=2)
-
-
-class ShareThresholdTooLow(ColludersHoldEnough):
-    """The quorum is as it should be, and the threshold of the shares is 1."""
-
-    name = "a share threshold below the rule"
-    text = "Secrets are shared so that one share gives them away; the quorum, which the rest is about, looks right."
-    graphs = BOTH
-    checks = (names.GRAPH, names.THRESHOLDS, names.RULES)
-
-    def parameters(self, graph: str) -> Parameters:
-        """t (or t_k) = 1."""
-        return forged(agreed(graph), threshold=1)
-
-
-class SplitGraph(Attack):
-    """t_k one below the rule: dropping two runs of neighbours cuts the circle in two, and both parts come out."""
-
-    name = "a graph that can be cut in two"
-    text = "With t_k one too low, clients are declared lost so that the rest falls apart: two sums of half the noise."
-    graphs = (SPARSE,)
-    checks = (names.GRAPH, names.THRESHOLDS, names.RULES)
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Ten clients, k = 4, T = 4, t_k = 3 instead of 4."""
-        good = agreed(graph, clients=(*IDS, *SPARE), degree=4, threshold=4, quorum=6, tolerance=4)
-        session = Session(forged(good, threshold=3), trail)
-        session.set_up()
-        session.upload()
-        one, other = halves(session.parameters)
-        u3 = one | other
-        keys, masks = session.disclosed(u3, session.finish(sorted(u3)))
-        total: Vector = np.sum([session.vector(u) for u in one], axis=0, dtype=np.uint32)
-        recovery.remove_masks(
-            DEFAULT,
-            total,
-            session.parameters,
-            0,
-            {u: session.rebuild(keys[u]) for u in keys},
-            {u: session.rebuild(masks[u]) for u in one},
-            {u: session.masking_key(u) for u in one},
-        )
-        plan = session.parameters.plans[0]
-        return gained(
-            bool((total == session.true_sum(one)).all()) and len(one) * plan.added < plan.variance,
-            f"the sum of {len(one)} of {len(u3)} survivors came out, with as little noise",
-            "masks that the adversary does not know",
-            "what came out is not the sum",
-        )
+@attack(
+    "a graph that can be cut in two",
+    graphs=(SPARSE,),
+    checks=(names.GRAPH, names.THRESHOLDS, names.RULES),
+    after=UPLOADS,
+    agreed={"clients": (*IDS, *SPARE), "degree": 4, "threshold": 4, "quorum": 6, "tolerance": 4},
+    forged={"threshold": 3},
+)
+def cut_graph(session: Session) -> str:
+    """Declare clients lost so that, with t_k one too low, the rest falls apart: two sums of half the noise."""
+    one, other = halves(session.parameters)
+    u3 = sorted(one | other)
+    return claim_little_noise(session, one, *disclosed(session, u3, session.finish(u3)))
 
 
 def halves(parameters: Parameters) -> tuple[frozenset[ClientId], frozenset[ClientId]]:
@@ -155,142 +72,100 @@ def halves(parameters: Parameters) -> tuple[frozenset[ClientId], frozenset[Clien
     raise Foiled("the graph", "it does not fall into two parts")
 
 
-class RefusedAtOnce(Attack):
-    """Parameters that the victim must refuse before it sends anything."""
-
-    @abstractmethod
-    def parameters(self, graph: str) -> Parameters:
-        """Return bad parameters."""
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Ask the first client for its keys."""
-        parameters = self.parameters(graph)
-        session = Session(parameters, trail)
-        session.advertise(parameters.clients[:1])
-        return self.gained(parameters)
-
-    def gained(self, parameters: Parameters) -> str:
-        """Say what it is good for."""
-        return "the victim entered a round that breaks a rule"
+@attack(
+    "a client more than once in U",
+    graphs=(COMPLETE,),
+    checks=(names.IDENTITY, names.RULES),
+    forged={"members": words(*IDS, IDS[-1], IDS[-1]), "quorum": 6, "threshold": 6},
+)
+def repeat_client(session: Session) -> str:
+    """Repeat a client, so that the cohort looks larger: everyone adds less noise than the true one needs."""
+    enter(session)
+    plan, distinct = session.parameters.plans[0], len(set(session.parameters.clients))
+    noise = (distinct - plan.tolerance - plan.colluders) * plan.added
+    foiled_unless(noise < plan.variance, "the rule", "it is enough")
+    return f"only {noise} of noise {plan.variance} is left"
 
 
-class ToleranceTooLarge(RefusedAtOnce):
-    """T > n - t."""
-
-    name = "T > n - t"
-    text = "The noise claims to tolerate more dropouts than leave a quorum: the promise of the round is void."
-    graphs = BOTH
-    checks = (names.THRESHOLDS, names.RULES)
-
-    def parameters(self, graph: str) -> Parameters:
-        """n = 8, q = 5, T = 4."""
-        return forged(agreed(graph), tolerance=4)
-
-
-class RepeatedClient(RefusedAtOnce):
-    """U has one client three times: n looks larger than it is, and everyone adds less noise."""
-
-    name = "a client more than once in U"
-    text = "Repeating a client makes the cohort look larger: everyone adds less noise than the true cohort needs."
-    checks = (names.IDENTITY, names.RULES)
-
-    def parameters(self, graph: str) -> Parameters:
-        """Ten entries, eight clients."""
-        repeated = (*IDS, IDS[-1], IDS[-1])
-        return forged(agreed(graph), members=words(repeated), quorum=6, threshold=6)
-
-    def gained(self, parameters: Parameters) -> str:
-        """Count the noise of honest survivors."""
-        plan, distinct = parameters.plans[0], len(set(parameters.clients))
-        noise = (distinct - plan.tolerance - plan.colluders) * plan.added
-        return gained(
-            noise < plan.variance, f"only {noise} of noise {plan.variance} is left", "the rule", "it is enough"
-        )
+@attack(
+    "chunks that overlap",
+    checks=(names.VECTOR, names.RULES),
+    after=SET_UP,
+    # 0 to 4, an empty one, 2 to 8.
+    forged={"ends": words(4, 2, 8), "variances": dict.fromkeys(range(3), "64")},
+)
+def release_twice(session: Session) -> str:
+    """Release coordinates in two chunks, with independent noise, for the price of one: their mean has half."""
+    for chunk in (0, 2):
+        session.upload(chunk=chunk)
+        claim_sum(session, session.u2, *disclosed(session, session.u2, session.finish(session.u2, chunk)), chunk)
+    return "coordinates 2 and 3 were released twice, with independent noise"
 
 
-class NoBeacon(RefusedAtOnce):
-    """The circle of SecAgg+ depends on nothing but what the server chooses."""
+on_complete = partial(Attack, graphs=(COMPLETE,))
+on_sparse = partial(Attack, graphs=(SPARSE,))
 
-    name = "SecAgg+ without a beacon"
-    text = "Without a beacon the server can try parameters, long before the round, until colluders surround the victim."
-    graphs = (SPARSE,)
-    checks = (names.UNPREDICTABLE, names.GRAPH, names.THRESHOLDS, names.RULES)
-
-    def parameters(self, graph: str) -> Parameters:
-        """Leave it out."""
-        return forged(agreed(graph), beacon=b"")
-
-
-class VarianceWrittenOtherwise(RefusedAtOnce):
-    """A variance that is not written as it should be."""
-
-    name = "a variance written in another way"
-    text = "One variance in two spellings makes two rounds of one: records and hashes of it no longer agree."
-    checks = (names.NOISE, names.RULES)
-
-    def parameters(self, graph: str) -> Parameters:
-        """Do not reduce the fraction."""
-        return forged(agreed(graph), variances={0: "128/2"})
-
-
-class AnotherNoiseTable(RefusedAtOnce):
-    """The noise is to be drawn from other tables."""
-
-    name = "other noise tables"
-    text = "The round names tables that this program does not build: others would draw other noise from the same seeds."
-    checks = (names.TABLES,)
-
-    def parameters(self, graph: str) -> Parameters:
-        """Name none."""
-        return msgspec.structs.replace(agreed(graph), tables=bytes(32))
-
-
-class OverlappingChunks(Attack):
-    """Some coordinates are in two chunks and so are released twice, each time with fresh noise."""
-
-    name = "chunks that overlap"
-    text = "Coordinates in two chunks come out twice with independent noise, for the price of one: their mean has half."
-    graphs = BOTH
-    checks = (names.VECTOR, names.RULES)
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Chunks 0:4, an empty one, and 2:8."""
-        variances = dict.fromkeys(range(3), "64")
-        session = Session(forged(agreed(graph), ends=words((4, 2, 8)), variances=variances), trail)
-        session.set_up()
-        for chunk in (0, 2):
-            session.upload(chunk=chunk)
-            total = session.total(session.u2, session.finish(session.u2, chunk), chunk)
-            if (total != session.true_sum(session.u2, chunk=chunk)).any():
-                raise Foiled("masks that the adversary does not know", "what came out is not the sum")
-        return "coordinates 2 and 3 were released twice, with independent noise"
-
-
-class NotAMember(Attack):
-    """A client is asked into a round that does not name it."""
-
-    name = "a round without the client itself"
-    text = "A client that is not in U is asked for signed keys, to be used where nobody expects it."
-    checks = (names.MEMBER,)
-
-    def attempt(self, graph: str, trail: Trail) -> str:
-        """Ask the outsider."""
-        parameters = agreed(graph)
-        outsider = honest_client(OUTSIDER, random_vector(parameters))
-        deliver(outsider, AdvertiseKeys(parameters), Advertisement, trail)
-        return "a client signed keys for a round that it is not in"
-
-
-ATTACKS: tuple[Attack, ...] = (
-    NoMajority(),
-    ColludersReachThreshold(),
-    ShareThresholdTooLow(),
-    SplitGraph(),
-    ToleranceTooLarge(),
-    RepeatedClient(),
-    NoBeacon(),
-    VarianceWrittenOtherwise(),
-    AnotherNoiseTable(),
-    OverlappingChunks(),
-    NotAMember(),
+ATTACKS = (
+    split_quorums,
+    on_complete(
+        "T_C >= t",
+        "As many colluders are allowed for as there are shares in a secret: they open an update without anyone else.",
+        pool_shares,
+        checks=(names.THRESHOLDS, names.RULES),
+        after=SET_UP,
+        agreed={"mode": SEMI_HONEST},
+        forged={"quorum": 2, "threshold": 2, "colluders": 2},
+    ),
+    Attack(
+        "a share threshold below the rule",
+        "Secrets are shared so that one share gives them away; the quorum, which the rest is about, looks right.",
+        pool_shares,
+        checks=(names.GRAPH, names.THRESHOLDS, names.RULES),
+        after=SET_UP,
+        forged={"threshold": 1},
+    ),
+    cut_graph,
+    Attack(
+        "T > n - t",
+        "The noise claims to tolerate more dropouts than leave a quorum: the promise of the round is void.",
+        enter,
+        checks=(names.THRESHOLDS, names.RULES),
+        forged={"tolerance": 4},
+    ),
+    repeat_client,
+    on_sparse(
+        "SecAgg+ without a beacon",
+        "Without a beacon the server can try parameters, long before the round, until colluders surround the victim.",
+        enter,
+        checks=(names.UNPREDICTABLE, names.GRAPH, names.THRESHOLDS, names.RULES),
+        forged={"beacon": b""},
+    ),
+    on_complete(
+        "a variance written in another way",
+        "One variance in two spellings makes two rounds of one: records and hashes of it no longer agree.",
+        enter,
+        checks=(names.WRITTEN,),
+        forged={"variances": {0: "128/2"}},
+    ),
+    on_complete(
+        "a variance of a chunk that is not there",
+        "What nobody uses makes two rounds of one, too: the server has as many hashes of it as it likes.",
+        enter,
+        checks=(names.NOISE, names.RULES),
+        forged={"variances": {0: "64", 1: "64"}},
+    ),
+    on_complete(
+        "other noise tables",
+        "The round names tables that this program does not build: others would draw other noise from the same seeds.",
+        enter,
+        checks=(names.TABLES,),
+        forged={"tables": bytes(32)},
+    ),
+    release_twice,
+    on_complete(
+        "a round without the client itself",
+        "A client that is not in U is asked for signed keys, to be used where nobody expects it.",
+        partial(enter, owner=careful_owner(OUTSIDER)),
+        checks=(names.MEMBER,),
+    ),
 )

@@ -1,4 +1,4 @@
-"""A round led by a server that may deviate at any step, and what the adversary can compute from what it is told.
+"""A round led by a server that may deviate at any step.
 
 Every step does what the protocol says unless it is told otherwise.  Honest clients are real ones, and what is sent to
 them and by them goes through the codec.  `secrets` and `inputs` are the examiner's knowledge, never the adversary's:
@@ -6,45 +6,42 @@ they serve to tell whether it succeeded.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from dordis import wire
-from dordis.adversary.cast import honest_client, keys_of, random_vector
-from dordis.crypto import prg, sharing, signature
-from dordis.crypto.suite import DEFAULT
-from dordis.kernels.packing import unpack
-from dordis.kernels.ring import Vector
-from dordis.privacy.noise import add_noise
-from dordis.privacy.xnoise import context
-from dordis.protocol import ClientId, Message
-from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg import masking, recovery
-from dordis.protocols.secagg.consent import Owner
-from dordis.protocols.secagg.messages import (
-    REPLIES,
-    AdvertiseKeys,
-    Advertisement,
-    Agree,
-    Agreement,
-    CollectInput,
-    DeliverShares,
-    EncryptedShares,
-    MaskedInput,
-    ShareKeys,
-    SharesDelivered,
-    Unmask,
-    Unmasking,
+from dordis import drive, wire
+from dordis.adversary.participants import (
+    MODELS,
+    NO_MODEL,
+    Clients,
+    Holder,
+    forged,
+    honest_client,
+    invitation,
+    keys_of,
+    random_update,
+    registry,
+    restored_machine,
+    ring_input,
+    signing_keys,
 )
-from dordis.protocols.secagg.state import Secrets
-from dordis.simulation.exchange import Party
+from dordis.crypto import signature
+from dordis.federation.owner import Owner
+from dordis.federation.selection import NO_PROOFS, Proofs
+from dordis.privacy.xnoise import context
+from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Requests, reply_to
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer, masking, messages
+from dordis.protocols.secagg.state import SecAggState, Secrets
+from dordis.rounds.invitation import SendModel, Train
+from dordis.rounds.model import ModelBytes
+from dordis.simulation.exchange import LocalExchange, Lost, Party, nothing_lost
 
-Answer = TypeVar("Answer", bound=Message)
-Shares = dict[ClientId, dict[ClientId, bytes]]
-"""By dealer, then by holder."""
+Unmaskings = dict[ClientId, messages.Unmasking]
+KEYS, SHARES, SET_UP, UPLOADS = 1, 2, 3, 4
+"""How far a round has gone: the keys are shown, the shares sent, the shares delivered, the first chunk uploaded."""
 
 
 @dataclass
@@ -54,196 +51,217 @@ class Trail:
     stage: str = ""
 
 
-def deliver(party: Party, request: Message, reply: type[Answer], trail: Trail) -> Answer:
-    """Send one request to one party through the codec, and return its answer."""
-    trail.stage = type(request).__name__
-    received = wire.decode(wire.encode(request), type(request))
-    return wire.decode(wire.encode(party.handle(received)), reply)
+class Foiled(Exception):
+    """Nobody raised, and still the adversary has nothing: `by` says what stood in its way."""
+
+    def __init__(self, by: str, why: str) -> None:
+        super().__init__(why)
+        self.by = by
+
+
+def foiled_unless(gained: bool, by: str, why: str) -> None:
+    """Say what stood in the adversary's way, unless it has what it wanted."""
+    if not gained:
+        raise Foiled(by, why)
+
+
+class DishonestClient:
+    """A client that answers honestly, except that `alter` changes its replies to one kind of request."""
+
+    def __init__(self, honest: Party, kind: type[Message], alter: Callable[[Any], Message]) -> None:
+        self._honest, self._kind, self._alter = honest, kind, alter
+
+    def handle(self, request: Message) -> Message:
+        """Answer, or lie."""
+        reply = self._honest.handle(request)
+        return self._alter(reply) if isinstance(request, self._kind) else reply
 
 
 class Session:
-    """One round, step by step."""
+    """One round, step by step; everyone who is registered has a client, in the round or not."""
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        trail: Trail,
-        owner: Owner | None = None,
-    ) -> None:
-        self.parameters = parameters
-        self.trail = trail
-        self.inputs = {u: random_vector(parameters) for u in parameters.clients}
-        self.honest = {u: honest_client(u, x, owner) for u, x in self.inputs.items()}
+    def __init__(self, parameters: Parameters, trail: Trail) -> None:
+        self.parameters, self.trail = parameters, trail
+        everyone = sorted({*registry(), *parameters.clients})
+        self.apps = {u: Holder(random_update(parameters)) for u in everyone}
+        self.inputs = {u: ring_input(parameters, app.update) for u, app in self.apps.items()}
+        self.journals: dict[ClientId, Journal] = {u: MemoryJournal() for u in everyone}
+        self.honest = {u: honest_client(u, self.apps[u], self.journals[u]) for u in everyone}
         self.parties: dict[ClientId, Party] = dict(self.honest)
         self.secrets: dict[ClientId, dict[int, Secrets]] = {}
-        self.keys: dict[ClientId, Advertisement] = {}
-        self.shares: dict[ClientId, EncryptedShares] = {}
+        self.keys: dict[ClientId, messages.Advertisement] = {}
+        self.shares: dict[ClientId, messages.EncryptedShares] = {}
         self.u2: tuple[ClientId, ...] = ()
-        self.uploads: dict[int, dict[ClientId, MaskedInput]] = {}
+        self.uploads: dict[int, dict[ClientId, messages.MaskedInput]] = {}
+        self.victim, self.last = parameters.clients[0], parameters.clients[-1]
+
+    @property
+    def others(self) -> tuple[ClientId, ...]:
+        """Return U2 without the victim."""
+        return tuple(u for u in self.u2 if u != self.victim)
+
+    def peers(self, u: ClientId) -> list[ClientId]:
+        """Return those with whom a client shares masks and secrets."""
+        return sorted(self.parameters.neighbourhoods[u] - {u})
+
+    def state(self, u: ClientId) -> SecAggState:
+        """Return what an honest client remembers: for the examiner, and for the client itself if it colludes."""
+        taking_part = self.honest[u].round
+        if taking_part is None or not isinstance(taking_part.summing, SecAggClient):
+            raise Foiled("the client", "it has not entered the round")
+        return taking_part.summing.state
+
+    # Who takes part, and how
+
+    def another(self, after: int = 0, **changes: Any) -> "Session":
+        """Return another round of the same clients, with other parameters, up to a stage."""
+        session = Session(forged(self.parameters, **changes), self.trail)
+        session.reach(after)
+        return session
+
+    def give_owner(self, owner: Owner) -> None:
+        """Give a client an owner of its own instead of a trusting one."""
+        u = owner.me
+        self.parties[u] = self.honest[u] = honest_client(u, self.apps[u], self.journals[u], owner)
+
+    def restored(self, u: ClientId, journal: Journal | None) -> Party:
+        """Restore a client from a copy of its state as it is now."""
+        return restored_machine(u, self.inputs[u], journal, deepcopy(self.state(u)))
+
+    def corrupt(self, u: ClientId, kind: type[Message], alter: Callable[[Any], Message]) -> None:
+        """Make a client alter its replies to one kind of request."""
+        self.parties[u] = DishonestClient(self.honest[u], kind, alter)
+
+    def sign(self, u: ClientId, statement: bytes) -> bytes:
+        """Sign as a colluder would."""
+        return signature.sign(keys_of(u).signing, statement)
+
+    # Messages
+
+    def deliver(self, party: Party, request: Message) -> Any:
+        """Send one request to one party through the codec, and return its reply."""
+        self.trail.stage = type(request).__name__
+        received = wire.decode(wire.encode(request), type(request))
+        return wire.decode(wire.encode(party.handle(received)), reply_to(request))
 
     def ask(self, u: ClientId, request: Message) -> Any:
-        """Send a request to one client and return its answer."""
-        return deliver(self.parties[u], request, REPLIES[type(request)], self.trail)
+        """Send a request to one client and return its reply."""
+        return self.deliver(self.parties[u], request)
+
+    def read(self, data: bytes, kind: type[Message], limit: int = wire.LIMIT) -> str:
+        """Let the victim read and answer bytes that are not what they should be; return what that gains."""
+        self.parties[self.victim].handle(wire.decode(data, kind, limit))
+        return f"the victim read the bytes of {kind.__name__} and answered"
+
+    def play(self, lost: Lost = nothing_lost) -> ChunkOutput:
+        """Run the whole round, of one chunk, with an honest server."""
+        for u in self.parameters.clients:
+            self.invite(u, self.parameters)
+        local = LocalExchange(self.parties, lost)
+
+        def exchange(requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+            self.trail.stage = type(next(iter(requests.values()))).__name__
+            return local(requests)
+
+        (output,) = drive.run(SecAggServer(self.parameters, signing_keys()), exchange)
+        self.secrets = {u: self.state(u).secrets for u in self.parameters.clients}
+        return output
+
+    # Stages
+
+    def reach(self, stage: int) -> None:
+        """Begin the round and go on to the end of a stage, as it should be."""
+        steps: tuple[Callable[[], object], ...] = (self.advertise, self.share, self.open, self.upload)
+        for step in steps[:stage]:
+            step()
+
+    def invite(
+        self, u: ClientId, parameters: Parameters, model: ModelBytes = NO_MODEL, sent: bytes | None = None
+    ) -> None:
+        """Invite a client to a round with these parameters and have it train; `sent` is another model."""
+        if not self.ask(u, invitation(parameters, model)).has_model:
+            self.ask(u, SendModel(0, model.data if sent is None else sent))
+        self.ask(u, Train())
 
     def advertise(
-        self, who: Collection[ClientId] | None = None, shown: Mapping[ClientId, Parameters] | None = None
+        self, who: Clients | None = None, shown: Mapping[ClientId, Parameters] | None = None, proofs: Proofs = NO_PROOFS
     ) -> None:
-        """Stage 0; `shown` are other parameters for some."""
+        """Stage 0; `shown` are other parameters for some, `proofs` show that U was selected."""
+        proved = {int(u): proofs[u] for u in sorted(proofs)}
         for u in self.parameters.clients if who is None else who:
-            self.keys[u] = self.ask(u, AdvertiseKeys((shown or {}).get(u, self.parameters)))
-            self.secrets[u] = self.honest[u].state.secrets
+            parameters = (shown or {}).get(u, self.parameters)
+            self.invite(u, parameters, MODELS.get(parameters.model, NO_MODEL))
+            self.keys[u] = self.ask(u, messages.AdvertiseKeys(parameters, proved))
+            self.secrets[u] = self.state(u).secrets
 
-    def broadcast(self) -> ShareKeys:
-        """Return the request of stage 1."""
-        return ShareKeys({int(u): keys for u, keys in sorted(self.keys.items())})
+    def broadcast(self, u1: Clients | None = None) -> messages.ShareKeys:
+        """Return the request of stage 1, for this U1."""
+        return messages.ShareKeys({int(u): self.keys[u] for u in sorted(self.keys if u1 is None else u1)})
 
-    def share(self, who: Collection[ClientId] | None = None) -> None:
+    def share(self, who: Clients | None = None) -> None:
         """Stage 1."""
         for u in self.keys if who is None else who:
             self.shares[u] = self.ask(u, self.broadcast())
         self.u2 = tuple(sorted(self.shares))
 
-    def delivery(self, v: ClientId, u2: Collection[ClientId] | None = None) -> DeliverShares:
-        """Return what a client is due at the end of stage 1, for this U2."""
-        members = self.u2 if u2 is None else u2
+    def delivery(self, v: ClientId, hidden: Clients = ()) -> messages.DeliverShares:
+        """Return what a client is due at the end of stage 1, if U2 is without those that are hidden."""
+        members = [u for u in self.u2 if u not in hidden]
         senders = sorted(self.parameters.neighbourhoods[v] & {*members} - {v})
-        return DeliverShares(self.parameters.pack(members), {int(u): self.shares[u].ciphertexts[v] for u in senders})
+        ciphertexts = {int(u): self.shares[u].ciphertexts[v] for u in senders}
+        return messages.DeliverShares(self.parameters.pack(members), ciphertexts)
 
-    def open(self, who: Collection[ClientId] | None = None) -> dict[ClientId, SharesDelivered]:
+    def open(self, who: Clients | None = None) -> None:
         """End of stage 1."""
-        return {v: self.ask(v, self.delivery(v)) for v in (self.u2 if who is None else who)}
+        for v in self.u2 if who is None else who:
+            self.ask(v, self.delivery(v))
 
-    def set_up(self) -> None:
-        """Do stages 0 and 1 as they should be."""
-        self.advertise()
-        self.share()
-        self.open()
-
-    def upload(self, who: Collection[ClientId] | None = None, chunk: int = 0) -> None:
+    def upload(self, who: Clients | None = None, chunk: int = 0) -> None:
         """Stage 2."""
         for u in self.u2 if who is None else who:
-            self.uploads.setdefault(chunk, {})[u] = self.ask(u, CollectInput(chunk))
+            self.uploads.setdefault(chunk, {})[u] = self.ask(u, messages.CollectInput(chunk))
 
-    def agreement(self, u3: Collection[ClientId], chunk: int = 0, forged: Collection[ClientId] = ()) -> Agree:
+    def agreement(self, u3: Clients, chunk: int = 0, forged: Clients = ()) -> messages.Agree:
         """Return the request of stage 3, with invented tokens for some."""
         tokens = (bytes(32) if u in forged else self.uploads[chunk][u].token for u in sorted(u3))
-        return Agree(chunk, self.parameters.pack(u3), b"".join(tokens))
+        return messages.Agree(chunk, self.parameters.pack(u3), b"".join(tokens))
 
-    def agree(
-        self, u3: Collection[ClientId], who: Collection[ClientId] | None = None, chunk: int = 0,
-        forged: Collection[ClientId] = (),
-    ) -> dict[int, bytes]:  # fmt: skip
+    def agree(self, u3: Clients, who: Clients | None = None, chunk: int = 0, forged: Clients = ()) -> dict[int, bytes]:
         """Stage 3: return the signatures; in the semi-honest mode there are none."""
         if not self.parameters.is_malicious:
             return {}
         request = self.agreement(u3, chunk, forged)
-        answers: dict[ClientId, Agreement] = {u: self.ask(u, request) for u in sorted(u3 if who is None else who)}
-        return {int(u): answer.signature for u, answer in answers.items()}
+        return {int(u): self.ask(u, request).signature for u in sorted(u3 if who is None else who)}
 
     def unmask(
-        self, u3: Collection[ClientId], signatures: Mapping[int, bytes], who: Collection[ClientId] | None = None,
-        chunk: int = 0,
-    ) -> dict[ClientId, Unmasking]:  # fmt: skip
-        """Stage 4: return the answers."""
-        request = Unmask(chunk, self.parameters.pack(u3), dict(sorted(signatures.items())))
+        self, u3: Clients, signatures: Mapping[int, bytes], who: Clients | None = None, chunk: int = 0
+    ) -> Unmaskings:
+        """Stage 4: return the replies."""
+        request = messages.Unmask(chunk, self.parameters.pack(u3), dict(sorted(signatures.items())))
         return {u: self.ask(u, request) for u in sorted(u3 if who is None else who)}
 
-    def finish(
-        self, u3: Collection[ClientId], chunk: int = 0, without: Collection[ClientId] = ()
-    ) -> dict[ClientId, Unmasking]:
+    def finish(self, u3: Clients, chunk: int = 0, without: Clients = ()) -> Unmaskings:
         """Do stages 3 and 4 with everyone in U3 but some."""
         asked = [u for u in u3 if u not in without]
         return self.unmask(u3, self.agree(u3, asked, chunk), asked, chunk)
 
-    def disclosed(self, u3: Collection[ClientId], answers: Mapping[ClientId, Unmasking]) -> tuple[Shares, Shares]:
-        """Sort the shares that were disclosed: of masking keys and of self-masks."""
-        keys: Shares = {}
-        masks: Shares = {}
-        for v, answer in answers.items():
-            held = sorted(self.parameters.neighbourhoods[v] & {*self.u2})
-            lost, alive = [u for u in held if u not in u3], [u for u in held if u in u3]
-            for target, dealers, data in ((keys, lost, answer.key_shares), (masks, alive, answer.mask_shares)):
-                for u, share in zip(dealers, masking.split(data, sharing.SHARE_BYTES, len(dealers)), strict=True):
-                    target.setdefault(u, {})[v] = share
-        return keys, masks
+    def seed_shares(self, owing: ClientId, who: Clients) -> dict[ClientId, bytes]:
+        """Stage 5: return the shares of one client's seed."""
+        request = messages.RemoveNoise(0, self.parameters.pack([owing]))
+        given = {u: self.ask(u, request).shares for u in sorted(who)}
+        return {u: share for u, share in given.items() if share}
 
-    def rebuild(self, shares: Mapping[ClientId, bytes]) -> bytes:
-        """Rebuild a secret from the shares of its holders."""
-        points = [self.parameters.point(v) for v in shares]
-        rows = np.stack([sharing.from_bytes(share) for share in shares.values()])
-        return sharing.Interpolation(points, self.parameters.threshold).combine(rows)[0]
+    # What is public
 
     def masking_key(self, u: ClientId, chunk: int = 0) -> bytes:
         """Return a public masking key."""
         return masking.split(self.keys[u].masking, masking.KEY_BYTES, len(self.parameters.chunks))[chunk]
 
-    def stripped(
-        self, u: ClientId, self_mask: bytes, private: bytes = b"", peers: Mapping[ClientId, bytes] | None = None,
-        chunk: int = 0,
-    ) -> Vector:  # fmt: skip
-        """Take the masks off one upload: its self-mask, and those shared with peers, given their public keys."""
-        y = self.vector(u, chunk)
-        added: list[prg.Stream] = []
-        subtracted = [masking.self_mask(DEFAULT, self.parameters, chunk, u, self_mask)]
-        for v, public in (peers or {}).items():
-            mask = masking.pair_mask(DEFAULT, self.parameters, chunk, (u, v), private, public)
-            (subtracted if u < v else added).append(mask)
-        prg.add_masks(y, added, subtracted, self.parameters.bits)
-        return y
-
-    def vector(self, u: ClientId, chunk: int = 0) -> Vector:
-        """Return an upload as a vector."""
-        span = self.parameters.chunks[chunk]
-        return unpack(self.uploads[chunk][u].vector, self.parameters.bits, span.stop - span.start)
-
-    def total(self, u3: Collection[ClientId], answers: Mapping[ClientId, Unmasking], chunk: int = 0) -> Vector:
-        """Add up the uploads at hand of U3 and take off every mask that the answers allow; noise stays."""
-        keys, masks = self.disclosed(u3, answers)
-        uploaded = [u for u in sorted(u3) if u in self.uploads[chunk]]
-        total: Vector = np.sum([self.vector(u, chunk) for u in uploaded], axis=0, dtype=np.uint32)
-        recovery.remove_masks(
-            DEFAULT,
-            total,
-            self.parameters,
-            chunk,
-            {u: self.rebuild(shares) for u, shares in keys.items()},
-            {u: self.rebuild(masks[u]) for u in uploaded},
-            {u: self.masking_key(u, chunk) for u in uploaded},
-        )
-        return total
-
-    def subtract_noise(self, total: Vector, seeds: Collection[bytes], chunk: int = 0) -> Vector:
-        """Take the noise of seeds of the first removable component off a sum."""
-        for seed in seeds:
-            add_noise(total, seed, self.parameters.plans[chunk].removable[0], subtract=True)
-        return total & np.uint32(2**self.parameters.bits - 1)
-
-    def lots(self, chunk: int = 0) -> list[ClientId]:
-        """Return U in the public order in which removable noise is taken."""
-        named = b"dordis/v1/removal" + context(self.parameters.round, chunk, self.parameters.digest)
+    def removal_order(self) -> list[ClientId]:
+        """Return U in the public order in which the removable noise of the first chunk is taken."""
+        named = b"dordis/v1/removal" + context(self.parameters.round, 0, self.parameters.digest)
         return sorted(self.parameters.clients, key=lambda u: hashlib.sha256(named + u.to_bytes(8, "big")).digest())
 
-    def due(self, u3: Collection[ClientId], chunk: int = 0) -> set[ClientId]:
-        """Return the members of U3 whose removable noise is due."""
-        return {ClientId(u) for u, ks in self.parameters.due(chunk, u3).items() if ks}
-
-    def truth(self, u: ClientId, chunk: int = 0, removed: bool = False) -> Vector:
-        """Return an input with all its noise, or without the removable part: what only the examiner knows."""
-        plan, own = self.parameters.plans[chunk], self.secrets[u][chunk]
-        value = np.array(self.inputs[u][self.parameters.chunks[chunk]])
-        seeds, variances = (
-            (own.base, plan.base) if removed else ((*own.base, *own.removable), (*plan.base, *plan.removable))
-        )
-        for seed, variance in zip(seeds, variances, strict=True):
-            add_noise(value, seed, variance)
-        return value & np.uint32(2**self.parameters.bits - 1)
-
-    def true_sum(self, u3: Collection[ClientId], removed: Collection[ClientId] = (), chunk: int = 0) -> Vector:
-        """Return the sum over U3, some without their removable noise."""
-        values = [self.truth(u, chunk, u in removed) for u in u3]
-        total: Vector = np.sum(values, axis=0, dtype=np.uint32)
-        return total & np.uint32(2**self.parameters.bits - 1)
-
-    def sign(self, u: ClientId, statement: bytes) -> bytes:
-        """Sign as a colluder would."""
-        return signature.sign(keys_of(u).signing, statement)
+    def due(self, u3: Clients) -> set[ClientId]:
+        """Return the members of U3 whose removable noise in the first chunk is due."""
+        return {ClientId(u) for u, ks in self.parameters.due(0, u3).items() if ks}

@@ -3,6 +3,7 @@
 from dordis.adversary import (
     delivery,
     encoding,
+    invitations,
     keys,
     noise,
     order,
@@ -16,19 +17,20 @@ from dordis.adversary import (
 )
 from dordis.adversary.attack import Attack
 
-THEMES: dict[str, tuple[Attack, ...]] = {
-    "different views": views.ATTACKS,
-    "false survivors and signatures": survivors.ATTACKS,
-    "order of requests": order.ATTACKS,
-    "replays and restarts": replays.ATTACKS,
-    "keys": keys.ATTACKS,
-    "shares": sharing.ATTACKS,
-    "noise": noise.ATTACKS,
-    "delivery": delivery.ATTACKS,
-    "parameters": rules.ATTACKS,
-    "the owner's terms": owners.ATTACKS,
-    "selection": selection.ATTACKS,
-    "bytes": encoding.ATTACKS,
-}
+THEMES = (
+    invitations,
+    views,
+    survivors,
+    order,
+    replays,
+    keys,
+    sharing,
+    noise,
+    delivery,
+    rules,
+    owners,
+    selection,
+    encoding,
+)
 
-ATTACKS: tuple[Attack, ...] = tuple(attack for theme in THEMES.values() for attack in theme)
+ATTACKS: tuple[Attack, ...] = tuple(attack for theme in THEMES for attack in theme.ATTACKS)

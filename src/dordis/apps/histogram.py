@@ -7,12 +7,11 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from dordis.apps.options import shared
+from dordis.apps.options import ClientTable, rows, shared
 from dordis.apps.pooled import PooledServer
-from dordis.apps.tables import Table, rows
 from dordis.errors import InputError
-from dordis.federation.app import AppClient, Task
 from dordis.privacy.skellam import Floats
+from dordis.rounds.app import FixedClient, Task
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,34 +46,29 @@ class Server(PooledServer):
         settings = _table(task).settings
         return cls(len(settings.edges) + 1, settings.nonnegative)
 
-    @property
-    def frequencies(self) -> Floats:
+    def result(self) -> Floats:
         """Return the share of each bin; zeros before the first round."""
         return on_simplex(self.pooled) if self._nonnegative and self.pooled.any() else self.pooled
 
     def evaluate(self) -> dict[str, float]:
         """Return the frequencies by the number of the bin."""
-        return {f"bin {i}": float(share) for i, share in enumerate(self.frequencies)}
+        return {f"bin {i}": float(share) for i, share in enumerate(self.result())}
 
 
-class Client(AppClient):
+class Client(FixedClient):
     """Give 1 in the bin of one's value; the same in every round."""
 
     def __init__(self, value: float, edges: tuple[float, ...]) -> None:
         if math.isnan(value):
             raise InputError("a value that is not a number is in no bin")
-        self._update = np.zeros(len(edges) + 1)
-        self._update[np.searchsorted(edges, value, side="right")] = 1.0
+        super().__init__(np.zeros(len(edges) + 1))
+        self.update[np.searchsorted(edges, value, side="right")] = 1.0
 
     @classmethod
     def of(cls, task: Task, place: int) -> Self:
         """Make it from `Settings`."""
         table = _table(task)
         return cls(float(table.row(place)[0]), table.settings.edges)
-
-    def prepare_data(self, round: int, model: Floats) -> Floats:
-        """Return the indicator of the bin."""
-        return self._update
 
 
 def on_simplex(shares: Floats) -> Floats:
@@ -93,14 +87,14 @@ def on_simplex(shares: Floats) -> Floats:
     return cut
 
 
-def fill(settings: Settings, population: int, seed: int) -> Table[Settings]:
+def fill(settings: Settings, population: int, seed: int) -> ClientTable[Settings]:
     """Read the values of all clients, or make them up: normal deviates."""
     if not settings.data:
-        return Table(settings, np.random.default_rng(seed).normal(size=(population, 1)))
+        return ClientTable(settings, np.random.default_rng(seed).normal(size=(population, 1)))
     values = rows(settings.data, population)
     if values.shape[1] != 1:
         raise InputError(f"{settings.data} has {values.shape[1]} columns: a histogram takes one value a client")
-    return Table(settings, values)
+    return ClientTable(settings, values)
 
 
 _table = shared(Settings, fill)

@@ -6,12 +6,11 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from dordis.apps.options import shared
+from dordis.apps.options import ClientTable, rows, shared
 from dordis.apps.pooled import PooledServer
-from dordis.apps.tables import Table, rows
 from dordis.errors import InputError
-from dordis.federation.app import AppClient, Task
 from dordis.privacy.skellam import Floats
+from dordis.rounds.app import FixedClient, Task
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Server(PooledServer):
-    """Learn the mean; `estimate` is what is known of it so far."""
+    """Learn the mean; `result` is what is known of it so far."""
 
     def __init__(self, dim: int, centre: float = 0.0) -> None:
         super().__init__(dim)
@@ -46,31 +45,26 @@ class Server(PooledServer):
         table = _table(task)
         return cls(table.values.shape[1], table.settings.centre)
 
-    @property
-    def estimate(self) -> Floats:
+    def result(self) -> Floats:
         """Return the mean, which is the centre before the first round."""
         return self._centre + self.pooled
 
     def evaluate(self) -> dict[str, float]:
         """Return the mean over the coordinates, too."""
-        return {"mean": float(self.estimate.mean())}
+        return {"mean": float(self.result().mean())}
 
 
-class Client(AppClient):
+class Client(FixedClient):
     """Give one's vector less the centre, clipped to the bound; the same in every round."""
 
     def __init__(self, vector: Floats, centre: float = 0.0, bound: float = 1.0) -> None:
-        self._update = clipped(np.asarray(vector, np.float64) - centre, bound)
+        super().__init__(clipped(np.asarray(vector, np.float64) - centre, bound))
 
     @classmethod
     def of(cls, task: Task, place: int) -> Self:
         """Make it from `Settings`."""
         table = _table(task)
         return cls(table.row(place), table.settings.centre, table.settings.bound)
-
-    def prepare_data(self, round: int, model: Floats) -> Floats:
-        """Return the clipped vector."""
-        return self._update
 
 
 def clipped(vector: Floats, bound: float) -> Floats:
@@ -83,13 +77,13 @@ def clipped(vector: Floats, bound: float) -> Floats:
     return vector if norm <= bound else vector * (bound / norm)
 
 
-def fill(settings: Settings, population: int, seed: int) -> Table[Settings]:
+def fill(settings: Settings, population: int, seed: int) -> ClientTable[Settings]:
     """Read the vectors of all clients, or make them up: uniform, and within the bound."""
     if settings.data:
-        return Table(settings, rows(settings.data, population))
+        return ClientTable(settings, rows(settings.data, population))
     reach = settings.bound / math.sqrt(settings.dim)
     values = settings.centre + np.random.default_rng(seed).uniform(-reach, reach, (population, settings.dim))
-    return Table(settings, values)
+    return ClientTable(settings, values)
 
 
 _table = shared(Settings, fill)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dordis.federation.app import AppServer, State
 from dordis.privacy.skellam import Floats
 from dordis.protocols.distributed_dp import Aggregate
+from dordis.rounds.app import AppServer, RoundInfo, State
 
 
 class PooledServer(AppServer):
@@ -18,7 +18,7 @@ class PooledServer(AppServer):
         """Return the length of a client's vector."""
         return self._total.size
 
-    def use_output(self, round: int, aggregate: Aggregate) -> None:
+    def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
         """Add the sum of a round, and how many clients are in each coordinate."""
         self._total += aggregate.total
         self._count += np.resize(aggregate.by_block, self.dim)

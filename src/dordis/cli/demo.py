@@ -4,49 +4,44 @@ The server is not trusted: keys are signed, U3 is agreed on, and every client ha
 """
 
 import secrets
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 
 import numpy as np
-import numpy.typing as npt
-from rich.console import Console
 from rich.table import Table
 
-from dordis import drive
+from dordis.cli import tables
+from dordis.drive import Exchange
 from dordis.errors import InputError
-from dordis.federation.owner import Owner
-from dordis.federation.participation import MemoryParticipation
-from dordis.federation.policy import Policy
-from dordis.federation.registry import Keys, Registry
-from dordis.federation.selection import Balanced
+from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.strategies.xnoise import XNoise
 from dordis.kernels.packing import unpack
-from dordis.kernels.ring import Vector
-from dordis.privacy.accounting import Participation
-from dordis.privacy.encoding import centred
-from dordis.privacy.planning import Plan, Setting, plan
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.encoding import SEED_BYTES, Entropy, centred
+from dordis.privacy.planning import Setting
+from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId, Message, Requests
-from dordis.protocols.distributed_dp import DistributedDP, agree_on
-from dordis.protocols.parameters import MALICIOUS, Parameters
-from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer
-from dordis.protocols.secagg.masking import Entropy
-from dordis.protocols.secagg.messages import REPLIES, CollectInput, MaskedInput, RemoveNoise, Unmask
-from dordis.simulation.exchange import LocalExchange
+from dordis.protocols.parameters import MALICIOUS
+from dordis.protocols.secagg import SECAGG, ChunkOutput
+from dordis.protocols.secagg.messages import CollectInput, MaskedInput, RemoveNoise, Unmask
+from dordis.simulation.availability import ByRate
+from dordis.simulation.single import home_of_updates, single_round
 
-Floats = npt.NDArray[np.float64]
 DIM, CLIP = 16, 2.5
 MOST_CLIENTS = 200  # more would make the wait long
-STAGES = {CollectInput: "upload", Unmask: "unmasking", RemoveNoise: "noise removal"}
+WORDS = {CollectInput: "upload", Unmask: "unmasking", RemoveNoise: "noise removal"}
+STAGES = {kind.__name__: word for kind, word in WORDS.items()}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoRound:
     """Hold what the demo shows: `vanished` tells at which stage; the true mean is known to the simulation only."""
 
-    plan: Plan
-    vanished: Mapping[ClientId, int]
-    seen: Mapping[ClientId, Vector]
+    design: Design
+    vanished: Mapping[ClientId, str]
+    seen: Mapping[ClientId, bytes]
     output: ChunkOutput
     true_mean: Floats
     mean: Floats
@@ -54,63 +49,50 @@ class Outcome:
     traffic: float
 
 
-def simulate(clients: int, dropped: int, epsilon: float, entropy: Entropy = secrets.token_bytes) -> Outcome:
+def simulate(clients: int, dropped: int, epsilon: float, entropy: Entropy = secrets.token_bytes) -> DemoRound:
     """Run one round in which `dropped` clients, chosen at random, vanish at a random stage after sharing their keys."""
-    planned = settle(clients, dropped, epsilon)
-    keys = {ClientId(u): Keys.generate(entropy) for u in range(1, clients + 1)}
-    registry = Registry({u: own.identity() for u, own in keys.items()})
-    run, rotation = entropy(32), entropy(32)
-    parameters = agree_on(planned, run=run, index=0, clients=list(keys), rotation=rotation, mode=MALICIOUS)
-    private = DistributedDP.of(parameters, DIM)
-    values = {u: draw(entropy) for u in keys}
-    parties = {
-        u: SecAggClient(
-            u,
-            private.encode(x, entropy),
-            entropy=entropy,
-            owner=Owner(u, Policy(), Balanced(registry, run, clients, clients), MemoryParticipation(cap=1)),
-            signing=keys[u].signing,
-            registry=registry.signing_keys(),
-        )
-        for u, x in values.items()
-    }
-    vanished = leaving(parameters, dropped, entropy)
-    exchange = LocalExchange(parties, REPLIES, lambda u, request: misses(vanished, u, request))
-    seen: dict[ClientId, Vector] = {}
-    (output,) = drive.run(SecAggServer(parameters, registry.signing_keys()), tapped(exchange, parameters, seen))
-    unit = planned.scale * len(output.survivors)
-    return Outcome(
-        planned,
-        vanished,
+    design = settle(clients, dropped, epsilon)
+    ids = tuple(ClientId(u) for u in range(1, clients + 1))
+    values = {u: draw(entropy) for u in ids}
+    vanishing = ByRate(entropy(SEED_BYTES), (dropped + 0.5) / clients if dropped else 0.0, tuple(STAGES))
+    home = home_of_updates(design, SECAGG, values.__getitem__, entropy, vanishing)
+    seen: dict[ClientId, bytes] = {}
+    tap = partial(tapped, uploads=seen)
+    finished = single_round(home, rounds=lambda run, selection: home.open(run, selection, {}, tap))
+    record, (output,) = finished.record, finished.result.outputs
+    scale, count = design.mechanism.grid.scale, len(output.survivors)
+    return DemoRound(
+        design,
+        vanishing.leaving(0, ids),
         seen,
         output,
         true_mean=np.mean([values[u] for u in output.survivors], axis=0),
-        mean=private.decode([output]).mean,
-        expected_error=sqrt(output.left + len(output.survivors) / 6) / unit,
-        traffic=(exchange.sent.total() + exchange.received.total()) / clients,
+        mean=finished.result.aggregate.mean,
+        expected_error=sqrt(output.left + count / 6) / (scale * count),
+        traffic=((record.up or 0) + (record.down or 0)) / clients,
     )
 
 
-def settle(clients: int, dropped: int, epsilon: float) -> Plan:
+def settle(clients: int, dropped: int, epsilon: float) -> Design:
     """Plan the noise of one round, or refuse the wish."""
     if not 3 <= clients <= MOST_CLIENTS:
         raise InputError(f"the demo takes 3 to {MOST_CLIENTS} clients, not {clients}")
-    planned = plan(Setting(Participation(clients, clients, rounds=1), DIM, CLIP), epsilon)
-    if not 0 <= dropped <= planned.setting.T:
-        raise InputError(f"of {clients} clients 0 to {planned.setting.T} may drop out, not {dropped}")
-    return planned
+    setting = Setting(ParticipationSchedule(clients, clients, rounds=1), DIM, CLIP)
+    if not 0 <= dropped <= setting.T:
+        raise InputError(f"of {clients} clients 0 to {setting.T} may drop out, not {dropped}")
+    return Design(XNoise(), setting, epsilon, ProtocolKind(MALICIOUS))
 
 
-def leaving(parameters: Parameters, dropped: int, entropy: Entropy) -> dict[ClientId, int]:
-    """Choose who vanishes, and at which stage."""
-    chosen = sorted(parameters.clients, key=lambda _: entropy(16))[:dropped]
-    return {u: int.from_bytes(entropy(8)) % len(STAGES) for u in sorted(chosen)}
+def tapped(exchange: Exchange, uploads: dict[ClientId, bytes]) -> Exchange:
+    """Return an exchange that keeps the uploads that pass through it: what a curious server looks at."""
 
+    def deliver(requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        for u, reply in exchange(requests):
+            if isinstance(reply, MaskedInput):
+                uploads[u] = reply.vector
+            yield u, reply
 
-def misses(vanished: Mapping[ClientId, int], u: ClientId, request: Message) -> bool:
-    """Tell whether a request finds its client gone."""
-    later = list(STAGES)[vanished.get(u, len(STAGES)) :]
-    return type(request) in later
+    return deliver
 
 
 def draw(entropy: Entropy) -> Floats:
@@ -119,53 +101,32 @@ def draw(entropy: Entropy) -> Floats:
     return (spread + np.cos(np.linspace(0, np.pi, DIM))) / 2
 
 
-def tapped(exchange: drive.Exchange, parameters: Parameters, seen: dict[ClientId, Vector]) -> drive.Exchange:
-    """Keep the uploads that pass through an exchange: what a curious server looks at."""
-
-    def deliver(requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        for u, reply in exchange(requests):
-            if isinstance(reply, MaskedInput):
-                seen[u] = unpack(reply.vector, parameters.bits, parameters.dim)
-            yield u, reply
-
-    return deliver
-
-
-def demo(clients: int, dropped: int, epsilon: float, shown: int = 4) -> None:
-    """Run the simulation and print what each party knows of the first few coordinates, and what it cost."""
-    started = time.perf_counter()
-    outcome = simulate(clients, dropped, epsilon)
-    seconds = time.perf_counter() - started
-    console = Console(soft_wrap=True)
-    console.print(vectors(outcome, shown))
-    console.print(facts(outcome, seconds))
-    console.print("For each client, against a server that may deviate and one more client; see docs/security.md.")
-
-
-def vectors(outcome: Outcome, shown: int) -> Table:
+def vectors(shown: DemoRound, coordinates: int) -> Table:
     """Show the first coordinates as the simulation, the server and everyone know them."""
-    watched = outcome.output.survivors[0]
-    rows = {"true mean of the survivors": outcome.true_mean, "private mean": outcome.mean}
-    rows[f"the server saw of client {watched}"] = centred(outcome.seen[watched], outcome.plan.bits) / outcome.plan.scale
-    clients = outcome.plan.setting.clients
-    table = Table("coordinate", *map(str, range(shown)), title=f"Mean over {clients} clients")
-    for name, row in rows.items():
-        table.add_row(name, *(f"{value:.3f}" for value in row[:shown]))
-    return table
+    watched = shown.output.survivors[0]
+    grid, clients = shown.design.mechanism.grid, shown.design.setting.clients
+    upload = unpack(shown.seen[watched], grid.bits, grid.padded)
+    rows = {
+        "true mean of the survivors": shown.true_mean,
+        "private mean": shown.mean,
+        f"the server saw of client {watched}": centred(upload, grid.bits) / grid.scale,
+    }
+    cells = ((name, *(f"{value:.3f}" for value in row[:coordinates])) for name, row in rows.items())
+    heads = map(str, range(coordinates))
+    return tables.table("coordinate", *heads, rows=cells, title=f"Mean over {clients} clients")
 
 
-def facts(outcome: Outcome, seconds: float) -> Table:
+def facts(shown: DemoRound, seconds: float) -> Table:
     """Show the error, the noise, who dropped where, and the cost."""
-    error = np.sqrt(np.mean((outcome.mean - outcome.true_mean) ** 2))
-    table = Table("what", "value", show_header=False)
-    setting = outcome.plan.setting
-    table.add_row("epsilon, delta", f"{outcome.plan.epsilon:.3g}, {setting.given_delta:.3g}, whoever drops")
-    table.add_row("error, root mean square", f"{error:.4f}, expected {outcome.expected_error:.4f}")
-    left, charged = float(outcome.output.left), float(outcome.output.charged)
-    table.add_row("noise variance left / charged", f"{left:.1f} / {charged:.1f}")
-    for place, stage in enumerate(STAGES.values()):
-        gone = [str(u) for u, since in outcome.vanished.items() if since == place]
-        table.add_row(f"vanished at {stage}", ", ".join(gone) or "nobody")
-    table.add_row("bytes per client, both ways", f"{outcome.traffic:,.0f}")
-    table.add_row("seconds", f"{seconds:.2f}")
-    return table
+    error = np.sqrt(np.mean((shown.mean - shown.true_mean) ** 2))
+    gone = {word: [str(u) for u, at in shown.vanished.items() if at == stage] for stage, word in STAGES.items()}
+    return tables.facts(
+        {
+            "epsilon, delta": f"{shown.design.epsilon:.3g}, {shown.design.delta:.3g}, whoever drops",
+            "error, root mean square": f"{error:.4f}, expected {shown.expected_error:.4f}",
+            "noise variance left / charged": f"{float(shown.output.left):.1f} / {float(shown.output.charged):.1f}",
+            **{f"vanished at {word}": ", ".join(clients) or "nobody" for word, clients in gone.items()},
+            "bytes per client, both ways": f"{shown.traffic:,.0f}",
+            "seconds": f"{seconds:.2f}",
+        }
+    )

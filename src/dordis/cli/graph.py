@@ -1,13 +1,10 @@
 """The graph of a round of SecAgg+: how many neighbours and which thresholds a number of clients needs."""
 
-import json
 import math
 from dataclasses import asdict
 from fractions import Fraction
 
-from rich.console import Console
-from rich.table import Table
-
+from dordis.cli.tables import show, table
 from dordis.errors import InputError
 from dordis.protocols.neighbourhood import Neighbourhood, solve
 
@@ -16,19 +13,14 @@ DROPOUT = 0.1
 
 def plan(clients: int, dropout: float | None, tolerance: int | None, colluders: int, mode: str, as_json: bool) -> None:
     """Find the least graph for a dropout rate or a tolerance, and print it."""
-    if dropout is not None and tolerance is not None:
-        raise InputError("give --dropout or --tolerance, not both")
     T = dropped(clients, DROPOUT if dropout is None else dropout) if tolerance is None else tolerance
-    found = solve(clients, T, colluders, mode)
-    if as_json:
-        print(json.dumps(fields(clients, T, colluders, mode, found)))
-        return
-    kind = "the complete graph" if found.complete else "a circulant graph"
+    solution = solve(clients, T, colluders, mode)
+    kind = "the complete graph" if solution.complete else "a circulant graph"
     title = f"SecAgg+, {mode}: {clients} clients, T = {T}, T_C = {colluders}: {kind}"
-    table = Table("k", "t_k", "q", "c_k", "secrecy fails (log2)", "round fails (log2)", title=title)
-    numbers = (found.degree, found.threshold, found.quorum, found.colluders)
-    table.add_row(*map(str, numbers), shown(found.p_security), shown(found.p_correctness))
-    Console(soft_wrap=True).print(table)
+    heads = ("k", "t_k", "q", "c_k", "secrecy fails (log2)", "round fails (log2)")
+    numbers = (solution.degree, solution.threshold, solution.quorum, solution.colluders)
+    row = (*map(str, numbers), shown(solution.p_security), shown(solution.p_correctness))
+    show(as_json, fields(clients, T, colluders, mode, solution), table(*heads, rows=[row], title=title))
 
 
 def dropped(clients: int, dropout: float) -> int:
@@ -38,9 +30,9 @@ def dropped(clients: int, dropout: float) -> int:
     return math.floor(Fraction(str(dropout)) * clients)
 
 
-def fields(clients: int, T: int, colluders: int, mode: str, found: Neighbourhood) -> dict[str, object]:
+def fields(clients: int, T: int, colluders: int, mode: str, solution: Neighbourhood) -> dict[str, object]:
     """Return what is printed as JSON; the logarithm of 0 is null."""
-    chosen = asdict(found) | {"p_security": found.p_security}
+    chosen = asdict(solution) | {"p_security": solution.p_security}
     given = {"mode": mode, "clients": clients, "tolerance": T, "tolerated_colluders": colluders}
     return given | {name: None if value == -math.inf else value for name, value in chosen.items()}
 

@@ -9,31 +9,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from dordis.cli import tables
+from dordis.federation.coordinator import Finished
 from dordis.federation.records import Result as Outcome
 from dordis.federation.records import RoundRecord, load
-from dordis.federation.round import Finished
-from dordis.federation.strategy import Central, name_of
-from dordis.simulation.job import Job, Run
+from dordis.federation.run import Job, Run
+from dordis.report.figures import spaced
 
 SHOWN = 10
 """Rounds that are shown while a run goes on."""
-SHORT = {
-    "AdvertiseKeys": "keys",
-    "ShareKeys": "shares",
-    "DeliverShares": "delivery",
-    "CollectInput": "upload",
-    "Agree": "agreement",
-    "Unmask": "unmasking",
-    "RemoveNoise": "removal",
-}
-"""Where clients drop out, in a word."""
 
 
 class Display:
     """Show a run: live on a terminal, one line a round elsewhere, nothing if it is to be quiet."""
 
-    def __init__(self, job: Job, done: int, console: Console, quiet: bool) -> None:
-        self._job, self._console, self._quiet = job, console, quiet
+    def __init__(self, job: Job, fidelity: str, done: int, console: Console, quiet: bool) -> None:
+        self._job, self._fidelity, self._console, self._quiet = job, fidelity, console, quiet
         self._rows: deque[Finished] = deque(maxlen=SHOWN)
         self._stage = ""
         self._progress = Progress(
@@ -54,7 +45,7 @@ class Display:
 
     def __enter__(self) -> "Display":
         if not self._quiet:
-            self._console.print(headline(self._job))
+            self._console.print(headline(self._job, self._fidelity))
         if self._is_live:
             self._live.start()
         return self
@@ -105,17 +96,17 @@ class Display:
         return table
 
 
-def headline(job: Job) -> str:
+def headline(job: Job, fidelity: str) -> str:
     """Say in one line what runs."""
     config, design = job.config, job.design
     federation, protocol = config.federation, config.protocol
     goal = f"epsilon {design.epsilon:g}, delta {design.delta:g}" if design.proves else "no privacy"
-    if isinstance(config.privacy.noise, Central):
-        goal += " against everyone but the server, which is trusted"
+    if design.proves:
+        goal += f" {design.mechanism.noise_from.against}"
     return (
         f"{config.name}: {federation.clients} clients, {federation.per_round} a round, {federation.rounds} rounds; "
-        f"{name_of(config.privacy.noise)} noise, {goal}; {protocol.use} against a {protocol.mode} server, "
-        f"{config.simulation.fidelity} fidelity"
+        f"{config.privacy.noise.name} noise, {goal}; {protocol.use} against a {protocol.mode} server, "
+        f"{fidelity} fidelity"
     )
 
 
@@ -140,7 +131,7 @@ def spent(record: RoundRecord, job: Job) -> str:
 def dropouts(record: RoundRecord) -> str:
     """Write how many dropped out, and where."""
     counts = {stage: len(clients) for stage, clients in record.dropped.items()}
-    listed = ", ".join(f"{SHORT.get(stage, stage)} {count}" for stage, count in counts.items())
+    listed = ", ".join(f"{spaced(stage)} {count}" for stage, count in counts.items())
     return f"{sum(counts.values())} of {len(record.clients)}" + (f": {listed}" if listed else "")
 
 
@@ -152,40 +143,30 @@ def stage_times(record: RoundRecord) -> str:
 
 def summary(under_way: Run, result: Outcome) -> Table:
     """Lay out what a run came to."""
-    run = load(under_way.records.path)
-    job = under_way.job
-    table = Table("what", "value", show_header=False, title=run.manifest.name)
-    for name, value in result.metrics.items():
-        table.add_row(name, shown(name, value))
-    budget = f" of {job.design.epsilon:g}" if job.design.proves else ""
+    run, design = load(under_way.records.path), under_way.job.design
+    budget = f" of {design.epsilon:g}" if design.proves else ""
     proved = "nothing is proved" if result.epsilon is None else f"{result.epsilon:.3f}{budget} at {result.delta:g}"
-    if result.epsilon is not None and job.design.proves and result.epsilon > job.design.epsilon:
+    if result.epsilon is not None and design.proves and result.epsilon > design.epsilon:
         proved += ": OVERSPENT"
-    table.add_row("epsilon, delta", proved)
     ended = {"rounds": "all done", "budget": "the next one would pass the budget"}.get(result.stopped, result.stopped)
-    table.add_row("rounds", f"{result.rounds} of {run.manifest.rounds}, {ended}")
+    rows = {name: shown(name, value) for name, value in result.metrics.items()}
+    rows |= {"epsilon, delta": proved, "rounds": f"{result.rounds} of {run.manifest.rounds}, {ended}"}
     if run.rounds:
         lost = sum(len(clients) for record in run.rounds for clients in record.dropped.values())
         asked = sum(len(record.clients) for record in run.rounds)
-        table.add_row("dropped out", f"{lost} of {asked} ({lost / asked:.0%})")
-        kept = [record.left / record.wanted for record in run.rounds if record.left and record.wanted]
-        if kept:
-            table.add_row("noise left of wanted", f"{min(kept):.3f} to {max(kept):.3f}")
-        up = [record.up / len(record.clients) for record in run.rounds if record.up is not None]
-        if up:
-            table.add_row("upload of a client", f"{sum(up) / len(up) / 1e3:,.1f} kB a round")
-    table.add_row("seconds", f"{result.seconds:.1f}")
-    table.add_row("fidelity", result.fidelity)
-    table.add_row("records", str(under_way.records.path))
-    return table
+        rows["dropped out"] = f"{lost} of {asked} ({lost / asked:.0%})"
+    if kept := [record.left / record.wanted for record in run.rounds if record.left and record.wanted]:
+        rows["noise left of wanted"] = f"{min(kept):.3f} to {max(kept):.3f}"
+    if up := [record.up / len(record.clients) for record in run.rounds if record.up is not None]:
+        rows["upload of a client"] = f"{sum(up) / len(up) / 1e3:,.1f} kB a round"
+    rows |= {"seconds": f"{result.seconds:.1f}", "fidelity": result.fidelity, "records": str(under_way.records.path)}
+    return tables.facts(rows, run.manifest.name)
 
 
-def upcoming(job: Job, told: dict[str, float | int | str | None]) -> Table:
+def upcoming(job: Job, fidelity: str, costs: dict[str, float | int | str | None]) -> Table:
     """Lay out what a run would be."""
-    table = Table("what", "value", show_header=False, title=headline(job))
-    for name, value in told.items():
-        table.add_row(name.replace("_", " "), expected(name, value))
-    return table
+    rows = {name.replace("_", " "): expected(name, value) for name, value in costs.items()}
+    return tables.facts(rows, headline(job, fidelity))
 
 
 def expected(name: str, value: float | str | None) -> str:

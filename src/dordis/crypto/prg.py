@@ -15,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
+from dordis.crypto import kdf
 from dordis.errors import InputError
 from dordis.kernels import ring
 from dordis.kernels.arrays import check_array, check_bits
 
 KEY_BYTES, NONCE_BYTES = 16, 12
 STREAM_BYTES = KEY_BYTES + NONCE_BYTES
+SEED_BYTES = 32
 BLOCK = 16
 FIRST_COUNTER = 2
 LONGEST = (2**32 - FIRST_COUNTER) * BLOCK
@@ -56,6 +58,13 @@ class Stream:
             raise InputError(f"a stream has a key of {KEY_BYTES} bytes and a nonce of {NONCE_BYTES}")
 
 
+def from_seed(seed: bytes, use: bytes) -> Stream:
+    """Derive the keystream that a seed of 32 bytes gives for one use."""
+    if len(seed) != SEED_BYTES:
+        raise InputError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+    return Stream.of(kdf.expand(seed, use, STREAM_BYTES))
+
+
 def start(stream: Stream, block: int = 0) -> CipherContext:
     """Open a stream at one of its 16-byte blocks; `generate` reads on from there."""
     counter = (FIRST_COUNTER + block).to_bytes(4, "big")
@@ -75,7 +84,7 @@ def keystream(stream: Stream, first: int, count: int) -> npt.NDArray[np.uint8]:
         return np.empty(0, np.uint8)  # `first` may be one past the last block
     skip = first % BLOCK
     context = start(stream, first // BLOCK)
-    out = np.empty(_whole_blocks(skip + count), np.uint8)
+    out = np.empty(-(-(skip + count) // BLOCK) * BLOCK, np.uint8)
     for at in range(0, out.size, CALL):
         generate(context, out[at : at + CALL])
     return out[skip : skip + count]
@@ -186,7 +195,3 @@ def _workers(process: int) -> ThreadPoolExecutor:
 def _width(bits: int) -> int:
     """Return the bytes of a lane."""
     return (bits + 7) // 8
-
-
-def _whole_blocks(count: int) -> int:
-    return -(-count // BLOCK) * BLOCK

@@ -135,11 +135,11 @@ class Interpolation:
 
     def _suspect(self, suspects: NDArray[np.bool_], columns: Shares, column: int) -> NDArray[np.bool_]:
         """Add the points that are wrong in one column, or start over with these when too few others would be left."""
-        found = locate_errors(self._at, np.ascontiguousarray(columns[:, column]), self.threshold)
-        if found.sum() > self.correctable:
+        wrong = locate_errors(self._at, np.ascontiguousarray(columns[:, column]), self.threshold)
+        if wrong.sum() > self.correctable:
             raise self._undetermined(column // LIMBS)
-        both: NDArray[np.bool_] = suspects | found
-        return both if len(self.points) - both.sum() >= self.threshold else found
+        both: NDArray[np.bool_] = suspects | wrong
+        return both if len(self.points) - both.sum() >= self.threshold else wrong
 
     def _interpolate(self, believed: NDArray[np.bool_], columns: Shares) -> tuple[Shares, NDArray[np.bool_]]:
         """Interpolate through the first believed points; return the values at 0 and which entries are off."""

@@ -21,103 +21,65 @@ Shares = npt.NDArray[np.uint32]
 """Shape (.., limbs): the last axis is one share."""
 
 
-class Agreement(Protocol):
+class KeyAgreement(Protocol):
     """KA: key agreement on keys of 32 bytes."""
 
     def generate(self, entropy: Entropy, /) -> bytes:
         """Draw a private key."""
-        ...
 
     def public(self, private: bytes, /) -> bytes:
         """Compute the public key of a private one."""
-        ...
 
     def validate(self, peer_public: bytes, /) -> None:
         """Refuse a public key that is malformed, has another spelling, or would force the secret."""
-        ...
 
     def agree(self, private: bytes, peer_public: bytes, /) -> bytes:
         """Compute the 32 bytes shared with a peer."""
-        ...
 
 
 class Cipher(Protocol):
     """AE: authenticated encryption under a key and a nonce that serve one message only."""
 
-    @property
-    def KEY_BYTES(self) -> int:  # noqa: N802
-        """Return the length of a key."""
-        ...
-
-    @property
-    def NONCE_BYTES(self) -> int:  # noqa: N802
-        """Return the length of a nonce."""
-        ...
-
-    @property
-    def TAG_BYTES(self) -> int:  # noqa: N802
-        """Return by how much a ciphertext is longer than its plaintext."""
-        ...
+    KEY_BYTES: int
+    """The length of a key."""
+    NONCE_BYTES: int
+    """The length of a nonce."""
+    TAG_BYTES: int
+    """By how much a ciphertext is longer than its plaintext."""
 
     def encrypt(self, key: bytes, nonce: bytes, plaintext: bytes, associated: bytes, /) -> bytes:
         """Encrypt a plaintext and bind it to the associated data."""
-        ...
 
     def decrypt(self, key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes, /) -> bytes:
         """Decrypt, or raise `DecryptionFailed` if anything at all was altered."""
-        ...
 
 
-class Recovered(Protocol):
-    """Secrets and, for each, the points whose shares of it were wrong."""
-
-    @property
-    def secrets(self) -> tuple[bytes, ...]:
-        """Return the secrets."""
-        ...
-
-    @property
-    def wrong(self) -> tuple[frozenset[int], ...]:
-        """Return for each secret the points whose shares were wrong."""
-        ...
-
-
-class Interpolation(Protocol):
+class ShareDecoder(Protocol):
     """Recovery from the shares held at fixed points."""
 
-    def combine_robust(self, shares: Shares, /) -> Recovered:
+    def combine_robust(self, shares: Shares, /) -> sharing.Recovered:
         """Recover secrets from shares of shape (points, secrets, limbs), or raise `SharingError` naming one."""
-        ...
 
 
 class Sharing(Protocol):
     """SS: threshold sharing of secrets of 32 bytes, with correction of floor((points - threshold) / 2) wrong shares."""
 
-    @property
-    def SHARE_BYTES(self) -> int:  # noqa: N802
-        """Return the length of a share on the wire."""
-        ...
-
-    @property
-    def LIMBS(self) -> int:  # noqa: N802
-        """Return the length of a share in an array."""
-        ...
+    SHARE_BYTES: int
+    """The length of a share on the wire."""
+    LIMBS: int
+    """The length of a share in an array."""
 
     def split(self, secrets: Sequence[bytes], points: Sequence[int], threshold: int, entropy: Entropy, /) -> Shares:
         """Share every secret among the points; return shape (points, secrets, limbs)."""
-        ...
 
     def to_bytes(self, shares: Shares, /) -> bytes:
         """Serialise shares of shape (count, limbs)."""
-        ...
 
     def from_bytes(self, data: bytes, count: int, /) -> Shares:
         """Parse shares from elsewhere, or raise `SharingError`."""
-        ...
 
-    def Interpolation(self, points: Sequence[int], threshold: int, /) -> Interpolation:  # noqa: N802
+    def Interpolation(self, points: Sequence[int], threshold: int, /) -> ShareDecoder:  # noqa: N802
         """Prepare to recover from the shares of these points."""
-        ...
 
 
 class Streams(Protocol):
@@ -125,25 +87,20 @@ class Streams(Protocol):
 
     def of(self, derived: bytes, /) -> Any:
         """Name the one keystream that these derived bytes are for."""
-        ...
 
 
 class Prg(Protocol):
     """PG: keystreams, and masks over Z_{2^b} made from them."""
 
-    @property
-    def STREAM_BYTES(self) -> int:  # noqa: N802
-        """Return how many derived bytes name a keystream."""
-        ...
+    STREAM_BYTES: int
+    """How many derived bytes name a keystream."""
 
     @property
     def Stream(self) -> Streams:  # noqa: N802
         """Return the maker of keystreams."""
-        ...
 
     def add_masks(self, acc: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int, /) -> None:
         """Add and subtract the masks of keystreams, modulo 2^bits, in place."""
-        ...
 
 
 class Signature(Protocol):
@@ -151,18 +108,16 @@ class Signature(Protocol):
 
     def sign(self, private: bytes, message: bytes, /) -> bytes:
         """Sign a message."""
-        ...
 
     def verify(self, public: bytes, message: bytes, signature: bytes, /) -> None:
         """Return if the signature is good, and raise otherwise."""
-        ...
 
 
 @dataclass(frozen=True)
 class Suite:
     """The paper's KAHandler, AEHandler, SSHandler, PGHandler and SIG; modules or any objects with these functions."""
 
-    agreement: Agreement
+    agreement: KeyAgreement
     cipher: Cipher
     sharing: Sharing
     prg: Prg

@@ -18,16 +18,14 @@ from nacl.bindings import (
     crypto_core_ed25519_sub,
     crypto_scalarmult_ed25519_base_noclamp,
     crypto_scalarmult_ed25519_noclamp,
-    crypto_sign_seed_keypair,
 )
 
-from dordis.errors import InputError, InvalidKey, InvalidProof
+from dordis.crypto import signature
+from dordis.errors import InputError, InvalidProof
 
-KEY_BYTES = 32
 POINT_BYTES = 32
 CHALLENGE_BYTES = 16
 PROOF_BYTES = 80
-OUTPUT_BYTES = 64
 
 _SUITE = b"\x03"
 _ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -36,15 +34,12 @@ _IDENTITY = bytes([1]) + bytes(31)
 
 def generate(entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
     """Draw a private key; it must serve no other purpose, signing included."""
-    private = entropy(KEY_BYTES)
-    _check_private(private)
-    return private
+    return signature.generate(entropy)
 
 
 def public(private: bytes) -> bytes:
     """Compute the public key of a private one."""
-    _check_private(private)
-    return crypto_sign_seed_keypair(private)[0]
+    return signature.public(private)
 
 
 def prove(private: bytes, alpha: bytes) -> bytes:
@@ -80,8 +75,7 @@ def verify(public: bytes, alpha: bytes, proof: bytes) -> bytes:
 
 def validate_key(public: bytes) -> None:
     """Refuse a key (5.4.5) whose owner could make outputs predictable or ambiguous."""
-    if len(public) != POINT_BYTES or not crypto_core_ed25519_is_valid_point(public):
-        raise InvalidKey("the VRF public key is malformed or not in the prime-order group")
+    signature.validate(public)
 
 
 def output(proof: bytes) -> bytes:
@@ -153,8 +147,3 @@ def _decode_proof(proof: bytes) -> tuple[bytes, bytes, bytes]:
     if int.from_bytes(s, "little") >= _ORDER:
         raise InvalidProof("s is not below the group order")
     return gamma, c, s
-
-
-def _check_private(private: bytes) -> None:
-    if len(private) != KEY_BYTES:
-        raise InputError(f"a VRF private key has {KEY_BYTES} bytes, got {len(private)}")

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dordis.crypto import kdf
 from dordis.errors import InputError, ProtocolError
-from dordis.protocols.parameters import INDEX_BYTES, Parameters
+from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 
 VALUE_BYTES = 32
 _LINE = 2 * VALUE_BYTES + 1
@@ -94,3 +94,9 @@ def check_index(index: int) -> None:
     """An index is what a round id has room for."""
     if not 0 <= index < 2 ** (8 * INDEX_BYTES):
         raise InputError(f"a round's index lies in 0..2^64 - 1, {index} does not")
+
+
+def check_run_id(run: bytes) -> None:
+    """A run id is a SHA-256."""
+    if len(run) != RUN_BYTES:
+        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

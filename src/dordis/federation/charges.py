@@ -5,32 +5,30 @@ complete, with the noise that was really kept.  Privacy is lost by those whose i
 
 - of a round that is only reserved, all of U: an unmask request may have left, and nobody knows for which U3;
 - of a completed round, whoever is in U3 of at least one chunk, for the whole vector.  The input of a client outside U3
-  stays behind its self-mask, of which no honest client gives a share, even if the upload came late;
-- of a cancelled round, nobody.
+  stays behind its self-mask, of which no honest client gives a share, even if the upload came late.
 
 Dropout that depends on a client's data is outside the guarantee.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from math import fsum
-from typing import Protocol
+from functools import cached_property
 
 import msgspec
 
 from dordis.errors import BudgetExceeded, InputError
 from dordis.federation.beacon import check_index
-from dordis.federation.releases import Cost, Release, check_release, plans_of, released, share_of
+from dordis.federation.releases import NoisySum, check_release, plans_of, released, to_be_priced
 from dordis.privacy import accounting
-from dordis.privacy.accounting import Composed, Repeated
-from dordis.privacy.mechanism import Mechanism
+from dordis.privacy.accounting import ReleaseCost
+from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, context
 from dordis.protocols.distributed_dp import releases_of
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
+from dordis.protocols.secagg import ChunkOutput
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -48,7 +46,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     fraction: int
     reserve: int
     variances: tuple[Fraction, ...]
-    releases: tuple[Release, ...]
+    releases: tuple[NoisySum, ...]
 
     @classmethod
     def of(
@@ -59,10 +57,11 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     ) -> "Charge":
         """Charge a round for the chunks of each sum, by default for those that its parameters name.
 
-        `mechanism` is the round's own.  It is needed where its name in the parameters does not say how much noise it
-        brings, as with `CentralGaussian` and those of third parties; its prices are for the first sum, the update.
+        `mechanism` is the round's own.  It is needed where the parameters name one of third parties; its prices are
+        for the first sum, the update.
         """
-        plans, sums = plans_of(parameters), releases or releases_of(parameters)
+        priced = to_be_priced(parameters, mechanism)
+        plans, sums = plans_of(parameters, priced), releases or releases_of(parameters)
         check_spread([chunks for _, chunks in sums], len(plans))
         charge = cls(
             index=parameters.index,
@@ -74,7 +73,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
             fraction=parameters.fraction,
             reserve=parameters.reserve,
             variances=tuple(plan.variance for plan in plans),
-            releases=released(parameters, plans, sums, mechanism),
+            releases=released(plans, sums, priced),
         )
         check_charge(charge)
         return charge
@@ -85,19 +84,19 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         shared = (Scheme(self.scheme), len(self.clients), self.tolerance, self.colluders)
         return tuple(NoisePlan(*shared, variance, self.fraction, self.reserve) for variance in self.variances)
 
-    def costs(self, charged: Sequence[Fraction] | None = None) -> "tuple[Cost, ...]":
+    def costs(self, charged: Sequence[Fraction] | None = None) -> tuple[ReleaseCost, ...]:
         """Return what every release costs, at the variances charged to the chunks or at the reserved ones."""
         components = len(self.plans[0].base) + len(self.plans[0].removable)
-        found = []
+        costs = []
         for release in self.releases:
             variance = release.variance if charged is None else min(charged[chunk] for chunk in release.chunks)
-            found.append(release.cost(variance, release.dim * len(self.clients) * components))
-        return tuple(found)
+            costs.append(release.cost(variance, release.dim * len(self.clients) * components))
+        return tuple(costs)
 
     @property
     def brought(self) -> NoisePlan | None:
         """Return the plan of the noise that clients bring themselves, of which the protocol knows nothing, if any."""
-        return None if share_of(self.releases[0].mechanism) is None else self.plans[0]
+        return self.plans[0] if self.releases[0].brought else None
 
 
 class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,26 +107,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     charged: Fraction
 
 
-class Outcome(Protocol):
-    """What a chunk's output must tell, as that of `SecAggServer` does."""
-
-    @property
-    def survivors(self) -> Collection[int]:
-        """Return U3."""
-        ...
-
-    @property
-    def left(self) -> Fraction:
-        """Return the variance of the noise in the sum."""
-        ...
-
-    @property
-    def charged(self) -> Fraction:
-        """Return the variance that privacy may count on."""
-        ...
-
-
-def fact_of(charge: Charge, outcome: Outcome) -> Fact:
+def fact_of(charge: Charge, outcome: ChunkOutput) -> Fact:
     """Write down what became of a chunk."""
     survivors = {int(u) for u in outcome.survivors}
     if not survivors <= set(charge.clients):
@@ -153,22 +133,19 @@ class Budget:
 
 @dataclass(frozen=True)
 class Round:
-    """A round in the account: reserved, and then completed with facts, or cancelled, or neither if it failed."""
+    """A round in the account: reserved, and then completed with facts, unless it failed."""
 
     charge: Charge
     facts: tuple[Fact, ...] = ()
-    cancelled: bool = False
 
     @property
     def state(self) -> str:
         """Return the word for it."""
-        return "cancelled" if self.cancelled else "completed" if self.facts else "reserved"
+        return "completed" if self.facts else "reserved"
 
     @property
     def charged(self) -> tuple[int, ...]:
         """Return who pays for it: whoever may be in a sum that was opened."""
-        if self.cancelled:
-            return ()
         absent = set(self.charge.clients).intersection(*(fact.dropped for fact in self.facts)) if self.facts else ()
         return tuple(u for u in self.charge.clients if u not in absent)
 
@@ -179,10 +156,10 @@ class Account:
     def __init__(self, run: bytes, budget: Budget) -> None:
         self.run, self.budget = run, budget
         self.rounds: dict[int, Round] = {}
-        self._spent: dict[int, Counter[Cost]] = defaultdict(Counter)
+        self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
 
     def check_reservable(self, charge: Charge) -> None:
-        """The charge is what it says, and its index was never used: not by a round that failed or was cancelled."""
+        """The charge is what it says, and its index was never used: not by a round that failed either."""
         check_charge(charge)
         if charge.index in self.rounds:
             raise InputError(f"round {charge.index} is in the ledger already: a retry takes the next index")
@@ -211,26 +188,20 @@ class Account:
         self._count(self.rounds[index].charged, charge.costs([fact.charged for fact in facts]), 1)
 
     def check_open(self, index: int) -> Round:
-        """The round is reserved, and neither completed nor cancelled; return it."""
-        found = self.rounds.get(index)
-        if found is None or found.state != "reserved":
-            raise InputError(f"round {index} is {found.state if found else 'not'} in the ledger, and so not open")
-        return found
+        """The round is reserved, and not completed; return it."""
+        known = self.rounds.get(index)
+        if known is None or known.state != "reserved":
+            raise InputError(f"round {index} is {known.state if known else 'not'} in the ledger, and so not open")
+        return known
 
-    def cancel(self, index: int) -> None:
-        """Charge nobody for a round of which nothing was opened."""
-        charge = self.check_open(index).charge
-        self.rounds[index] = Round(charge, cancelled=True)
-        self._count(charge.clients, charge.costs(), -1)
-
-    def epsilon(self, client: int, more: Iterable[Cost] = ()) -> float:
+    def epsilon(self, client: int, more: Iterable[ReleaseCost] = ()) -> float:
         """Return what a client has spent, and would have with some costs more."""
         spent = self._spent.get(client, Counter()) + Counter(more)
-        return _epsilon(frozenset(spent.items()), self.budget.delta)
+        return accounting.spent(frozenset(spent.items()), self.budget.delta)
 
     def clients(self) -> list[int]:
         """Return everyone who was ever in U."""
-        return sorted({u for found in self.rounds.values() for u in found.charge.clients})
+        return sorted({u for entry in self.rounds.values() for u in entry.charge.clients})
 
     def check_budget(self, charge: Charge) -> None:
         """The round, at its reserved noise, takes none of its clients beyond the budget."""
@@ -242,7 +213,7 @@ class Account:
             if epsilon > self.budget.epsilon:
                 raise BudgetExceeded(client, epsilon, self.budget.epsilon)
 
-    def _count(self, clients: Iterable[int], costs: Iterable[Cost], times: int) -> None:
+    def _count(self, clients: Iterable[int], costs: Iterable[ReleaseCost], times: int) -> None:
         for cost in costs:
             for u in clients:
                 self._spent[u][cost] += times
@@ -279,14 +250,3 @@ def check_fact(charge: Charge, run: bytes, chunk: int, fact: Fact) -> None:
         raise InputError(f"the variance charged to chunk {chunk} is not what its survivors keep")
     if fact.left < plan.left(survivors, named):
         raise InputError(f"the variance left in chunk {chunk} is less than what its survivors keep")
-
-
-@lru_cache(maxsize=1 << 12)
-def _epsilon(spent: frozenset[tuple[Cost, int]], delta: float) -> float:
-    """Return the epsilon of costs and how often each was paid; one order of adding up, whoever asks."""
-    if not spent:
-        return 0.0
-    ordered = sorted(spent, key=lambda paid: (type(paid[0].event).__name__, astuple(paid[0].event)))
-    run = Composed(tuple(Repeated(cost.event, times) for cost, times in ordered))
-    distance = fsum(cost.distance * times for cost, times in spent)
-    return accounting.epsilon(run, delta, distance=distance)

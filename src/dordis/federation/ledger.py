@@ -5,39 +5,29 @@ thing cannot show in the file alone: that its last lines are missing altogether.
 notices that as well: every open `Ledger` does, and whoever passes one to `verify`.
 """
 
-import fcntl
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
-from dordis.federation.charges import Account, Budget, Charge, Outcome, Round, fact_of
-from dordis.federation.lines import (
-    Cancelled,
-    Completed,
-    Entry,
-    FileLines,
-    Lines,
-    MemoryLines,
-    Opened,
-    Reserved,
-    Tail,
-    entry_of,
-    line_of,
-)
-from dordis.federation.releases import SKELLAM
+from dordis.federation.beacon import check_run_id
+from dordis.federation.charges import Account, Budget, Charge, Round, fact_of
+from dordis.federation.durable import FileLines, Lines, LockedLines, MemoryLines, create
+from dordis.federation.lines import Completed, Entry, Opened, Reserved, entry_of, line_of
 from dordis.protocols.parameters import RUN_BYTES
+from dordis.protocols.secagg import ChunkOutput
 
 __all__ = ["Budget", "Charge", "Ledger", "Summary", "verify"]
 
 
 class Ledger:
-    """Charge the rounds of a run, in this order: `reserve`, `unmasking`, then `complete`, or `cancel` before it.
+    """Charge the rounds of a run: `reserve` before the first unmask request leaves, then `complete`.
 
-    A round that ends after `unmasking` without an output needs no call: it stays charged in full.  So does one that
-    another process, or this one before a restart, has reserved: nobody knows what it sent.
+    A round that ends without an output needs no call: it stays charged in full.  So does one that another process, or
+    this one before a restart, has reserved: nobody knows what it sent.
 
     >>> ledger = Ledger.in_memory(bytes(32), Budget(epsilon=6.0, delta=1e-5))
     >>> ledger.summary().epsilon
@@ -46,14 +36,17 @@ class Ledger:
 
     def __init__(self, lines: Lines, run: bytes | None = None) -> None:
         self._lines, self._book = lines, _Book()
-        self._cancellable: set[int] = set()
-        with lines.locked() as tail:
-            check_run(self._book.read(tail.read()), run)
+        with self._locked() as (account, _):
+            check_run(account, run)
 
     @classmethod
     def create(cls, path: Path, run: bytes, budget: Budget) -> "Ledger":
         """Begin the ledger of a run; `run` is the hash of its manifest."""
-        return cls(FileLines.create(path, _first_line(run, budget)), run)
+        try:
+            create(path, _first_line(run, budget))
+        except FileExistsError:
+            raise InputError(f"there is a ledger already at {path}: open it, or give the run another place") from None
+        return cls.open(path, run)
 
     @classmethod
     def open(cls, path: Path, run: bytes | None = None) -> "Ledger":
@@ -67,61 +60,33 @@ class Ledger:
 
     def check_budget(self, charge: Charge) -> None:
         """Raise `BudgetExceeded` if the round, at its reserved noise, takes one of its clients beyond the budget."""
-        with self._lines.locked() as tail:
-            self._book.read(tail.read()).check_budget(charge)
-
-    def would_pass(self, charge: Charge) -> bool:
-        """Tell whether the round would pass the budget: then it is not to be started."""
-        try:
-            self.check_budget(charge)
-        except BudgetExceeded:
-            return True
-        return False
+        with self._locked() as (account, _):
+            account.check_budget(charge)
 
     def reserve(self, charge: Charge) -> None:
         """Charge a round within the budget, durably when this returns; the first unmask request may leave then."""
-        with self._lines.locked() as tail:
-            account = self._book.read(tail.read())
+        with self._locked() as (account, file):
             account.check_reservable(charge)
             account.check_budget(charge)
-            self._record(tail, Reserved(self._book.head, charge))
-        self._cancellable.add(charge.index)
+            self._record(file, Reserved(self._book.head, charge))
 
-    def unmasking(self, index: int) -> None:
-        """Take note that an unmask request is about to leave: from here on the round cannot be cancelled."""
-        with self._lines.locked() as tail:
-            self._book.read(tail.read()).check_open(index)
-        self._cancellable.discard(index)
-
-    def complete(self, index: int, outcomes: Sequence[Outcome]) -> None:
+    def complete(self, index: int, outcomes: Sequence[ChunkOutput]) -> None:
         """Replace what was reserved by what each chunk kept, as the outputs of the round tell."""
-        with self._lines.locked() as tail:
-            account = self._book.read(tail.read())
+        with self._locked() as (account, file):
             charge = account.check_open(index).charge
-            if index in self._cancellable:
-                raise InputError(f"round {index} has an output, but its unmask requests were not announced")
             facts = tuple(fact_of(charge, outcome) for outcome in outcomes)
             account.check_completable(index, facts)
-            self._record(tail, Completed(self._book.head, index, facts))
-
-    def cancel(self, index: int) -> None:
-        """Take a charge back; only who reserved it can, and only before an unmask request leaves."""
-        with self._lines.locked() as tail:
-            self._book.read(tail.read()).check_open(index)
-            check_cancellable(index, self._cancellable)
-            self._record(tail, Cancelled(self._book.head, index))
-        self._cancellable.discard(index)
+            self._record(file, Completed(self._book.head, index, facts))
 
     def round(self, index: int) -> Round | None:
         """Return a round that is in the ledger."""
-        with self._lines.locked() as tail:
-            return self._book.read(tail.read()).rounds.get(index)
+        with self._locked() as (account, _):
+            return account.rounds.get(index)
 
     def attended(self) -> dict[int, tuple[int, ...]]:
         """Return who was charged in every round that was ever reserved, by its index."""
-        with self._lines.locked() as tail:
-            found = self._book.read(tail.read()).rounds
-            return {index: found[index].charged for index in sorted(found)}
+        with self._locked() as (account, _):
+            return {index: account.rounds[index].charged for index in sorted(account.rounds)}
 
     def last_index(self) -> int:
         """Return the largest index that was ever reserved, or -1."""
@@ -129,12 +94,23 @@ class Ledger:
 
     def summary(self) -> "Summary":
         """Return what the run has cost so far."""
-        with self._lines.locked() as tail:
-            return _summary(self._book.read(tail.read()), self._book.heads)
+        with self._locked() as (account, _):
+            return _summary(account, self._book.heads)
 
-    def _record(self, tail: Tail, entry: Entry) -> None:
-        tail.append(line_of(entry))
-        self._book.read(tail.read())
+    @contextmanager
+    def _locked(self) -> Iterator[tuple[Account, LockedLines]]:
+        """Give what the ledger says, and its lines, to nobody else at the same time."""
+        try:
+            with self._lines.locked() as file:
+                yield self._book.read(file.read()), file
+        except FileNotFoundError as error:
+            raise LedgerDamaged(
+                f"there is no ledger at {error.filename}: a run does not go on without its own"
+            ) from None
+
+    def _record(self, file: LockedLines, entry: Entry) -> None:
+        file.append(line_of(entry))
+        self._book.read(file.read())
 
 
 class _Book:
@@ -181,8 +157,6 @@ class _Book:
                     account.reserve(entry.charge)
                 case Completed():
                     account.complete(entry.index, entry.facts)
-                case Cancelled():
-                    account.cancel(entry.index)
         except InputError as error:
             raise LedgerDamaged(f"says what cannot be: {error}", number) from None
 
@@ -200,7 +174,6 @@ class Summary:
     reserved: int
     """Rounds that are charged in full: under way, or failed after an unmask request left."""
     completed: int
-    cancelled: int
     delta: float
     budget: float | None
     epsilon: float
@@ -221,9 +194,7 @@ def verify(path: Path, *, run: bytes | None = None, head: str | None = None) -> 
     Given the `run`, the ledger must be its own; given a `head` of an earlier day, the line must still be there.
     """
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            data = file.read()
+        data = FileLines(path).read()
     except FileNotFoundError:
         raise LedgerDamaged(f"there is no ledger at {path}") from None
     book = _Book()
@@ -257,15 +228,8 @@ def check_run(account: Account, run: bytes | None) -> None:
         raise LedgerDamaged(f"this privacy ledger is of another run, {account.run.hex()}")
 
 
-def check_cancellable(index: int, cancellable: Collection[int]) -> None:
-    """Nothing that costs privacy was asked for."""
-    if index not in cancellable:
-        raise InputError(f"round {index} stays charged: an unmask request has left, or may have")
-
-
 def _first_line(run: bytes, budget: Budget) -> bytes:
-    if len(run) != RUN_BYTES:
-        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")
+    check_run_id(run)
     return line_of(Opened(run.hex(), float(budget.delta), None if budget.epsilon is None else float(budget.epsilon)))
 
 
@@ -282,19 +246,18 @@ def _opened(entry: Opened, number: int) -> Account:
 def _summary(account: Account, heads: Sequence[str]) -> Summary:
     spent = {u: account.epsilon(u) for u in account.clients()}
     worst = max(spent, key=lambda u: spent[u], default=None)
-    states = Counter(found.state for found in account.rounds.values())
-    charged = [found.charge for found in account.rounds.values() if not found.cancelled]
+    states = Counter(entry.state for entry in account.rounds.values())
+    charged = [entry.charge for entry in account.rounds.values()]
     return Summary(
         run=account.run.hex(),
         head=heads[-1],
         lines=len(heads),
         reserved=states["reserved"],
         completed=states["completed"],
-        cancelled=states["cancelled"],
         delta=account.budget.delta,
         budget=account.budget.epsilon,
         epsilon=0.0 if worst is None else spent[worst],
         worst=worst,
         clients=spent,
-        mechanisms=tuple(sorted({release.mechanism or SKELLAM for charge in charged for release in charge.releases})),
+        mechanisms=tuple(sorted({release.under for charge in charged for release in charge.releases})),
     )

@@ -1,7 +1,7 @@
 """The owner of a client: a policy, a way to verify who was selected, and a count of all participations."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dordis.errors import ParametersRefused
 from dordis.federation import beacon as beacons
@@ -10,20 +10,30 @@ from dordis.federation.policy import Policy
 from dordis.federation.selection import Selection
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
+from dordis.rounds.invitation import Invite
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Decide for one client, before anything is sent, and count before anything is uploaded.
+    """Decide for one client, before its data is touched, and count before anything is uploaded.
 
-    The `beacon` is needed for sparse graphs, which are drawn from its value.
+    `registry` is the root of the registry that the owner has pinned; `vrf_key` draws lots, where lots are drawn.  The
+    `beacon` is needed for sparse graphs, which are drawn from its value.
     """
 
     me: ClientId
     policy: Policy
     selection: Selection
     participation: Participation
+    registry: bytes = b""
+    vrf_key: bytes = field(default=b"", repr=False)
     beacon: beacons.Beacon | None = None
+
+    def accept(self, invite: Invite) -> bytes | None:
+        """Refuse an invitation of another registry, outside the policy, or to a round in which I am not due."""
+        check_pinned(invite, self.registry)
+        self.policy.check_terms(invite.terms)
+        return self.selection.claim(invite, self.me, self.vrf_key)
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Refuse a round outside the policy, or whose clients or graph were not drawn as they should be."""
@@ -37,3 +47,9 @@ class Owner:
     def attend(self, parameters: Parameters, machine: bytes) -> None:
         """Count this round, once and for one machine, and refuse it beyond the cap of the policy."""
         self.participation.reserve(parameters.run, parameters.index, machine, self.policy.participations)
+
+
+def check_pinned(invite: Invite, root: bytes) -> None:
+    """The run has the registry that the owner has pinned."""
+    if invite.registry != root:
+        raise ParametersRefused("the invitation is for another registry than the one that this owner has pinned")

@@ -4,20 +4,14 @@ The count is what the owner's cap rests on, so it trusts nobody else: not the se
 copy of the file from an earlier day forgets what came since; keep it out of backups that are restored.
 """
 
-import errno
-import fcntl
 import hashlib
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from dordis.errors import InputError, ParametersRefused, ParticipationRefused
-from dordis.federation.beacon import check_index
-from dordis.federation.registry import sync_directory
-from dordis.protocols.parameters import RUN_BYTES
+from dordis.federation.beacon import check_index, check_run_id
+from dordis.federation.durable import PRIVATE, FileLines
 
 Attendance = tuple[bytes, int]
 """A run id and the index of a round."""
@@ -80,12 +74,12 @@ class FileParticipation:
     """
 
     def __init__(self, path: Path, cap: int | None = None) -> None:
-        self._path, self._cap = path, cap
+        self._lines, self._cap = FileLines(path, PRIVATE), cap
 
     def count(self) -> int:
         """Return the number of rounds taken part in."""
-        with self._locked() as descriptor:
-            return len(_read(descriptor)[0])
+        with self._lines.locked() as file:
+            return len(check_lines(file.read().splitlines(keepends=True))[0])
 
     def reserve(self, run: bytes, index: int, machine: bytes = ANY_MACHINE, cap: int | None = None) -> None:
         """Count a round, durably when this returns; beyond a cap, or for a second machine, raise.
@@ -93,25 +87,14 @@ class FileParticipation:
         If the process stops anywhere in between, the round is counted or nothing was returned.
         """
         _check_round(run, index, machine)
-        with self._locked() as descriptor:
-            rounds, last = _read(descriptor)
-            if (run, index) not in rounds:
+        with self._lines.locked() as file:
+            rounds, last = check_lines(file.read().splitlines(keepends=True))
+            if (run, index) in rounds:
+                check_machine(rounds[run, index], machine)
+                file.sync()
+            else:
                 _check_caps(len(rounds), self._cap, cap)
-                _append(descriptor, _line(run, index, machine, last))
-            check_machine(rounds.get((run, index), machine), machine)
-            os.fsync(descriptor)  # also if the line was there: who wrote it may have stopped before this
-
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Open the file, made if need be, for nobody else at the same time."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # closing releases it
-            if os.fstat(descriptor).st_size == 0:
-                sync_directory(self._path.parent)  # before the first line, whoever made the file
-            yield descriptor
-        finally:
-            os.close(descriptor)
+                file.append(_line(run, index, machine, last))
 
 
 def check_cap(count: int, cap: int | None) -> None:
@@ -152,21 +135,8 @@ def _line(run: bytes, index: int, machine: bytes, last: bytes) -> bytes:
     return b"%b %b\n" % (text, hashlib.sha256(last + text).hexdigest().encode())
 
 
-def _read(descriptor: int) -> tuple[Rounds, bytes]:
-    with os.fdopen(descriptor, "rb", closefd=False) as file:
-        return check_lines(file.read().splitlines(keepends=True))
-
-
-def _append(descriptor: int, line: bytes) -> None:
-    size = os.fstat(descriptor).st_size
-    if os.write(descriptor, line) != len(line):
-        os.ftruncate(descriptor, size)  # a full disk must not leave half a line, which would stop this client
-        raise OSError(errno.ENOSPC, "no room for the participations")
-
-
 def _check_round(run: bytes, index: int, machine: bytes) -> None:
+    check_run_id(run)
     check_index(index)
     if len(machine) != len(ANY_MACHINE):
         raise InputError(f"a machine is named by {len(ANY_MACHINE)} bytes, not {len(machine)}")
-    if len(run) != RUN_BYTES:
-        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

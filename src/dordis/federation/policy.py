@@ -9,6 +9,7 @@ import msgspec
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.parameters import MALICIOUS, Parameters
+from dordis.rounds.terms import Terms, least_variance
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,27 +53,31 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self, parameters: Parameters) -> None:
         """Refuse parameters outside this policy, naming the first line that they break."""
-        check_mode(self, parameters)
-        check_cohort(self, parameters)
+        self.check_terms(Terms.of(parameters))
         check_quorum(self, parameters)
-        check_colluders(self, parameters)
-        check_bits(self, parameters)
-        check_mechanism(self, parameters)
-        check_scheme(self, parameters)
         check_variance(self, parameters)
-        check_noise(self, parameters)
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse terms outside this policy, naming the first line that they break."""
+        check_mode(self, terms)
+        check_cohort(self, terms)
+        check_colluders(self, terms)
+        check_bits(self, terms)
+        check_mechanism(self, terms)
+        check_scheme(self, terms)
+        check_noise(self, terms)
 
 
-def check_mode(policy: Policy, parameters: Parameters) -> None:
+def check_mode(policy: Policy, terms: Terms) -> None:
     """The owner trusts the server as much as the mode does."""
-    if parameters.mode not in policy.modes:
-        raise _refused("modes", f"'{parameters.mode}' is not among them")
+    if terms.mode not in policy.modes:
+        raise _refused("modes", f"'{terms.mode}' is not among them")
 
 
-def check_cohort(policy: Policy, parameters: Parameters) -> None:
+def check_cohort(policy: Policy, terms: Terms) -> None:
     """There are enough clients to hide among."""
-    if len(parameters.clients) < policy.cohort:
-        raise _refused("cohort", f"{len(parameters.clients)} clients are fewer than {policy.cohort}")
+    if terms.clients < policy.cohort:
+        raise _refused("cohort", f"{terms.clients} clients are fewer than {policy.cohort}")
 
 
 def check_quorum(policy: Policy, parameters: Parameters) -> None:
@@ -82,45 +87,41 @@ def check_quorum(policy: Policy, parameters: Parameters) -> None:
         raise _refused("quorum", f"{parameters.quorum} of {n} clients are fewer than {policy.quorum} of them")
 
 
-def check_colluders(policy: Policy, parameters: Parameters) -> None:
+def check_colluders(policy: Policy, terms: Terms) -> None:
     """The noise makes up for enough colluders."""
-    if parameters.colluders < policy.colluders:
-        raise _refused("colluders", f"T_C = {parameters.colluders} is below {policy.colluders}")
+    if terms.colluders < policy.colluders:
+        raise _refused("colluders", f"T_C = {terms.colluders} is below {policy.colluders}")
 
 
-def check_bits(policy: Policy, parameters: Parameters) -> None:
+def check_bits(policy: Policy, terms: Terms) -> None:
     """The upload is not too large."""
-    if parameters.bits > policy.bits:
-        raise _refused("bits", f"{parameters.bits} exceed {policy.bits}")
+    if terms.bits > policy.bits:
+        raise _refused("bits", f"{terms.bits} exceed {policy.bits}")
 
 
-def check_mechanism(policy: Policy, parameters: Parameters) -> None:
+def check_mechanism(policy: Policy, terms: Terms) -> None:
     """Updates are encoded, and noise is drawn, as the owner agrees."""
-    if parameters.encoding.mechanism not in policy.mechanisms:
-        raise _refused("mechanisms", f"'{parameters.encoding.mechanism}' is not among them")
+    if terms.mechanism not in policy.mechanisms:
+        raise _refused("mechanisms", f"'{terms.mechanism}' is not among them")
 
 
-def check_scheme(policy: Policy, parameters: Parameters) -> None:
+def check_scheme(policy: Policy, terms: Terms) -> None:
     """Noise is divided among the clients as the owner agrees."""
-    if parameters.scheme not in policy.schemes:
-        raise _refused("schemes", f"'{parameters.scheme}' is not among them")
+    if terms.scheme not in policy.schemes:
+        raise _refused("schemes", f"'{terms.scheme}' is not among them")
 
 
 def check_variance(policy: Policy, parameters: Parameters) -> None:
     """Every chunk keeps enough noise, whoever drops."""
-    if policy.variance is not None and _least_variance(parameters) < policy.variance:
-        raise _refused("variance", f"the noise of a chunk may be as little as {_least_variance(parameters)}")
+    least = least_variance(parameters, range(len(parameters.chunks)))
+    if policy.variance is not None and least < policy.variance:
+        raise _refused("variance", f"the noise of a chunk may be as little as {least}")
 
 
-def check_noise(policy: Policy, parameters: Parameters) -> None:
+def check_noise(policy: Policy, terms: Terms) -> None:
     """Every chunk keeps enough noise for what one client can change."""
-    squared = parameters.encoding.sensitivity
-    if policy.noise is not None and (squared <= 0 or _least_variance(parameters) < policy.noise * squared):
-        raise _refused("noise", f"the noise is below {policy.noise} of the squared sensitivity {squared}")
-
-
-def _least_variance(parameters: Parameters) -> Fraction:
-    return min(plan.reserved() for plan in set(parameters.plans))
+    if policy.noise is not None and terms.ratio < policy.noise:
+        raise _refused("noise", f"{float(terms.ratio):.4g} of the squared sensitivity is below {policy.noise}")
 
 
 def _refused(line: str, why: str) -> ParametersRefused:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from dordis.federation.records import replace
+from dordis.federation.durable import replace
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput
 

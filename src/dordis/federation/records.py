@@ -4,10 +4,8 @@ A round is finished when its checkpoint is: that file replaces the one before in
 too, so that a process stopped anywhere leaves a run that goes on after its last finished round.
 """
 
-import contextlib
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.federation.registry import sync_directory
+from dordis.federation.durable import PUBLIC, FileLines, mend_lines, remove_drafts, replace, whole_lines
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
 State = Mapping[str, npt.NDArray[Any]]
 Kind = TypeVar("Kind")
@@ -31,7 +30,7 @@ _LINES = "lines"
 """Where a checkpoint keeps the lines of its round."""
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was planned, as numbers to be read: `sigma` is the noise on the sum, in units of updates."""
 
     dim: int
@@ -49,6 +48,31 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     colluders: int
     upload_bytes: int
     """One masked update; keys and shares come on top."""
+    quantile: float | None = None
+    """The quantile of the norms that the clip bound follows, from `clip` on; None where the bound is fixed."""
+
+
+class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is trusted with what, as data: whatever is said of it follows from this."""
+
+    proves: bool
+    """Whether there is an epsilon at all."""
+    stops: bool
+    """Whether a round that would pass the budget is not started."""
+    noise: NoiseFrom
+    """Who adds the noise that privacy counts on; the server, if it does, is trusted with the sum too."""
+    hides_updates: bool
+    """Whether the protocol keeps single updates from the server."""
+    simulated: bool
+    """Whether only the result of the protocol was computed, by one program that had everybody's data."""
+
+
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the noise strategy and the mechanism say of themselves, and why nothing is proved, where nothing is."""
+
+    noise: str
+    mechanism: str
+    unproved: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,9 +96,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     registry: str
     """Root of the registry, in hex; empty if the clients have no keys."""
     beacon: str
-    plan: Plan
+    plan: PlanRecord
+    trust: Trust
+    words: Words
     terms: tuple[str, ...]
     """What must be said with every epsilon."""
+    stages: tuple[str, ...] = ()
+    """The requests of the protocol at which a client can be missed, in order."""
 
 
 class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,6 +140,14 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: float | None
     """What the client that has spent most has spent so far; None where nothing is proved."""
     failures: tuple[Failed, ...] = ()
+    invited: int | None = None
+    """Clients that were asked; those who were not ready in time are not in `clients`."""
+    model_bytes: int | None = None
+    """Of the bytes to the clients, those of the model; None where no message was sent."""
+    clip: float | None = None
+    """The clip bound; None where nothing is clipped."""
+    below: float | None = None
+    """Fraction of the norms that were below it, with noise; None where that was not counted."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,7 +170,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Run:
+class StoredRun:
     """Everything that was recorded of a run, read back."""
 
     path: Path
@@ -172,21 +208,20 @@ class Records:
         records = cls(path, _decode(data, Manifest, path / MANIFEST), hashlib.sha256(data).digest())
         lines, _ = records.checkpoint()
         for name in (ROUNDS, METRICS):
-            _mend(path / name, lines.get(name, b""))
+            mend_lines(path / name, lines.get(name, b""))
+        remove_drafts(path / MODEL)
         return records
 
     def finish(self, record: RoundRecord, metrics: Metrics, state: State) -> None:
         """Write a finished round down, durably when this returns: checkpoint first, then the lines."""
         check_state(state)
         lines = {ROUNDS: _line(record), METRICS: _line(metrics)}
-        file = io.BytesIO()
-        np.savez(file, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
-        replace(self.path / MODEL, file.getvalue())
+        archive = io.BytesIO()
+        np.savez(archive, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
+        replace(self.path / MODEL, archive.getvalue())
         for name, line in lines.items():
-            with (self.path / name).open("ab") as target:
-                target.write(line)
-                target.flush()
-                os.fsync(target.fileno())
+            with FileLines(self.path / name, PUBLIC).locked() as file:
+                file.append(line)
 
     def checkpoint(self) -> tuple[dict[str, bytes], dict[str, npt.NDArray[Any]]]:
         """Return the lines of the last finished round and the application's state after it, or nothing."""
@@ -215,10 +250,10 @@ class Records:
         replace(self.path / RESULT, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 
-def load(path: Path) -> Run:
+def load(path: Path) -> StoredRun:
     """Read everything that was recorded of a run."""
     result = path / RESULT
-    return Run(
+    return StoredRun(
         path=path,
         manifest=_decode(_read(path / MANIFEST), Manifest, path / MANIFEST),
         rounds=_lines(path / ROUNDS, RoundRecord),
@@ -249,27 +284,6 @@ def _line(record: RoundRecord | Metrics) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Write a file in one step: whoever reads it, whenever the machine stops, finds the old one or the new, whole."""
-    draft = path.with_name(f".{path.name}.new")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_directory(path.parent)
-
-
-def _mend(path: Path, last: bytes) -> None:
-    """Cut a line without its end, and add that of the last finished round if it is missing."""
-    data = path.read_bytes() if path.exists() else b""
-    whole = data[: data.rfind(b"\n") + 1]
-    if not whole.endswith(last):
-        whole += last
-    if whole != data:
-        replace(path, whole)
-
-
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -285,8 +299,4 @@ def _decode(data: bytes, kind: type[Kind], path: Path) -> Kind:
 
 
 def _lines(path: Path, kind: type[Kind]) -> tuple[Kind, ...]:
-    data = b""
-    with contextlib.suppress(FileNotFoundError):
-        data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]  # the last one may be on its way
-    return tuple(_decode(line, kind, path) for line in whole.splitlines())
+    return tuple(_decode(line, kind, path) for line in whole_lines(path))

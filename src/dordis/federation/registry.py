@@ -1,7 +1,6 @@
 """The registry: every client's public keys, fixed before a run's first beacon is known and pinned by every client."""
 
 import hashlib
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import msgspec
 
 from dordis.crypto import signature, vrf
 from dordis.errors import InputError, InvalidKey
+from dordis.federation.durable import replace
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import LARGEST_ID
 
@@ -110,16 +110,7 @@ class Registry(Mapping[ClientId, Identity]):
 
     def save(self, path: Path) -> None:
         """Write the registry so that the file is whole at any moment, also if the machine stops."""
-        new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            with new.open("xb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        replace(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Path) -> "Registry":
@@ -154,15 +145,6 @@ def check_keys_distinct(registry: Registry) -> None:
             if key in owners:
                 raise InputError(f"clients {owners[key]} and {u} use one key twice: each needs two of its own")
             owners[key] = u
-
-
-def sync_directory(path: Path) -> None:
-    """Make a file's new name durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,58 +1,35 @@
 """What a noisy sum costs, as data: enough to recompute it for ever without the code of the mechanism that made it.
 
 - Skellam noise, the protocol's own, follows from Delta2, the length and the variance that counts.
-- Discrete Gaussian noise (DDGauss), a share from every client, follows from the same and the share, which is in the
-  name of the mechanism.  The ledger writes it down as the scheme `orig`, which it is; the protocol adds none.
-- Of every other mechanism the ledger keeps a price list: what its `release` says for each variance of the protocol's
-  noise that may come to count with |D| <= T; no round has an output with more dropouts.  Where a mechanism brings its
-  own noise, like the Gaussian baselines, the protocol adds none: there is one price, and it must hold whoever drops.
+- Of every other mechanism the ledger keeps a price list: what its `release` says for each variance of the noise that
+  may come to count with |D| <= T; no round has an output with more dropouts.  That is the protocol's noise, or shares
+  that every client brings and that add up like those of the scheme `orig`, as which the ledger writes them down.  Where
+  there is neither, as with the Gaussian baselines, there is one price, and it must hold whoever drops.
 
-The samplers of Skellam and discrete Gaussian noise are off their laws by a little, which is charged.  What a mechanism
-draws itself is taken to be what it says: the Gaussian baselines are charged as if their floats were real numbers.
+The samplers of Skellam and discrete Gaussian noise are off their laws by a little, which is charged.  Other noise that
+a mechanism draws is taken to be what it says: the Gaussian baselines are charged as if their floats were real numbers.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import astuple
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
-from dordis.errors import InputError
+from dordis.errors import InputError, ParametersRefused
 from dordis.privacy import accounting
-from dordis.privacy.accounting import (
-    Composed,
-    DiscreteGaussianSum,
-    Event,
-    Gaussian,
-    PoissonSampled,
-    Repeated,
-    SkellamSum,
-)
-from dordis.privacy.discrete_gaussian import LEAST_SCALE
-from dordis.privacy.encoding import Grid
-from dordis.privacy.gaussian import LocalGaussian
-from dordis.privacy.mechanism import Mechanism
+from dordis.privacy.accounting import Composed, DiscreteGaussianSum, Event, Gaussian, ReleaseCost, Repeated, SkellamSum
+from dordis.privacy.mechanisms import known
+from dordis.privacy.mechanisms.mechanism import Mechanism, name_of
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme
-from dordis.protocols.distributed_dp import check_agreed, check_scheme
+from dordis.protocols.distributed_dp import check_agreed, check_scheme, mechanism_of
 from dordis.protocols.parameters import Parameters
 
-NONE, SKELLAM, DDGAUSS = "none", "skellam", "ddgauss"
-CENTRAL, LOCAL = "central-gaussian", "local-gaussian"
-DISCRETE_GAUSSIAN_DISTANCE = 2.0**-105
-"""Total variation between one sample of `dordis.privacy.discrete_gaussian_noise` and its law, at any variance."""
-LEAST_SHARE = Fraction(LEAST_SCALE) ** 2
 _LARGEST, _MOST_TIMES = 1e300, 2**53
-
-
-class Cost(NamedTuple):
-    """A release as it is accounted for, and the total variation between the noise in it and the law of that noise."""
-
-    event: Event
-    distance: float
+_CLOSE = Fraction(1, 2**40)
 
 
 class _Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -92,11 +69,12 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Composed(tuple(Repeated(term.event, term.times) for term in self.terms))
 
 
-class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One noisy sum, over one chunk or several: what a client can change in all of them, and the least noise of any.
 
     `l2_squared` is Delta2^2 and `l1` is Delta1, in integer units; `variance` is what privacy may count on.
-    `mechanism` is None for Skellam noise, the protocol's own.
+    `mechanism` is None for Skellam noise, the protocol's own; `brought` says that the clients bring the noise of the
+    plan themselves, so that the outputs of the protocol do not tell of it.
     """
 
     l2_squared: int
@@ -106,75 +84,59 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     variance: Fraction
     mechanism: str | None = None
     prices: tuple[Price, ...] = ()
+    brought: bool = False
 
-    def cost(self, variance: Fraction, samples: int) -> Cost:
+    @property
+    def under(self) -> str:
+        """Return the name of the mechanism that made the sum."""
+        return self.mechanism or name_of(DSkellam)
+
+    def cost(self, variance: Fraction, samples: int) -> ReleaseCost:
         """Return what the sum costs where this variance counts and the noise in it is made of so many samples."""
+        distance = samples * accounting.SAMPLE_DISTANCE
         if self.mechanism is None:
-            event = SkellamSum(self.l2_squared, self.l1, float(variance))
-            return Cost(event, accounting.sampler_distance(samples))
-        if share := share_of(self.mechanism):
-            honest = math.floor(variance / share)
-            if honest < 1:
-                raise InputError(f"a sum under '{self.mechanism}' needs more survivors than there may be colluders")
-            bound = Sensitivity(self.l2_squared, self.dim)
-            sum_of_shares = DiscreteGaussianSum(bound.l2, self.l1, honest, math.sqrt(share), self.dim)
-            return Cost(sum_of_shares, samples * DISCRETE_GAUSSIAN_DISTANCE)
+            return ReleaseCost(SkellamSum(self.l2_squared, self.l1, float(variance)), distance)
         for price in self.prices:
             if price.variance == variance:
-                return Cost(price.event, accounting.sampler_distance(samples))
+                return ReleaseCost(price.event, distance)
         raise InputError(f"the mechanism '{self.mechanism}' has no price for noise of variance {variance}")
 
 
-def plans_of(parameters: Parameters) -> tuple[NoisePlan, ...]:
-    """Return the noise plan of each chunk: the protocol's, or that of the discrete Gaussians that clients bring."""
-    share = share_of(parameters.encoding.mechanism)
-    if share is None:
+def to_be_priced(parameters: Parameters, given: Mechanism | None = None) -> Mechanism | None:
+    """Return the mechanism whose prices are needed: the one that is given, or the one that the parameters name."""
+    if given is not None:
+        check_agreed(parameters, given)
+        check_scheme(parameters, given)
+    elif known(parameters.encoding.mechanism).priced:
+        given = mechanism_of(parameters)
+    return given if given is not None and given.priced else None
+
+
+def plans_of(parameters: Parameters, priced: Mechanism | None) -> tuple[NoisePlan, ...]:
+    """Return the noise plan of each chunk: the protocol's, or that of the shares that clients bring."""
+    if priced is None or not priced.share:
         return parameters.plans
-    if parameters.scheme != Scheme.NONE.value or parameters.encoding.bit:
-        raise InputError("discrete Gaussian noise comes with no other noise, and there is none of it on a clipping bit")
+    if parameters.encoding.bit:
+        raise ParametersRefused(f"the noise of '{priced.name}' is brought by clients: there is none on a clipping bit")
     n, T, T_C = len(parameters.clients), parameters.tolerance, parameters.colluders
-    plan = NoisePlan(Scheme.ORIG, n, T, T_C, (n - T_C) * share, parameters.fraction, parameters.reserve)
+    plan = NoisePlan(Scheme.ORIG, n, T, T_C, (n - T_C) * priced.share, parameters.fraction, parameters.reserve)
     return (plan,) * len(parameters.chunks)
 
 
 def released(
-    parameters: Parameters,
-    plans: Sequence[NoisePlan],
-    sums: Sequence[tuple[Sensitivity, Sequence[int]]],
-    mechanism: Mechanism | None = None,
-) -> tuple[Release, ...]:
-    """Write down the sums of a round; a price list is for the first, and others are under Skellam noise then."""
-    name, priced = parameters.encoding.mechanism, _to_be_priced(parameters, mechanism)
-    found = []
-    for place, (changed, chunks) in enumerate(sums):
+    plans: Sequence[NoisePlan], sums: Sequence[tuple[Sensitivity, Sequence[int]]], priced: Mechanism | None
+) -> tuple[NoisySum, ...]:
+    """Write down the sums of a round; a price list is for the first, and others are under Skellam noise."""
+    released: list[NoisySum] = []
+    for changed, chunks in sums:
         noise = [plans[chunk] for chunk in chunks]
-        under = None if name == SKELLAM or (priced and place) else name
-        prices = prices_of(priced, noise) if priced and not place else ()
-        bound = (changed.squared, changed.l1, changed.dim)
-        found.append(Release(*bound, tuple(chunks), _least(noise), under, prices))
-    return tuple(found)
-
-
-def _to_be_priced(parameters: Parameters, given: Mechanism | None) -> Mechanism | None:
-    """Return the mechanism whose prices are needed, or None where the name says it all; refuse what has no epsilon."""
-    name = parameters.encoding.mechanism
-    if name == NONE:
-        raise InputError(f"the ledger knows no epsilon of the mechanism '{NONE}': such a round runs without a ledger")
-    if given is not None:
-        check_agreed(parameters, given)
-        check_scheme(parameters, given)
-    if name == SKELLAM or share_of(name) is not None:
-        return None
-    if given is None:
-        given = _local_gaussian(parameters)
-    if given is None:
-        raise InputError(f"the ledger knows no epsilon of the mechanism '{name}' by its name: pass the mechanism too")
-    return given
-
-
-def prices_of(mechanism: Mechanism, plans: Sequence[NoisePlan]) -> tuple[Price, ...]:
-    """Ask a mechanism what it costs at each variance that may count with |D| <= T, in any of these chunks."""
-    return tuple(Price(variance, terms_of(mechanism.release(variance))) for variance in _countable(plans))
+        release = NoisySum(changed.squared, changed.l1, changed.dim, tuple(chunks), _least(noise))
+        if priced and not released:
+            prices = tuple(Price(variance, terms_of(priced.release(variance))) for variance in _countable(noise))
+            changes = {"mechanism": priced.name, "prices": prices, "brought": bool(priced.share)}
+            release = msgspec.structs.replace(release, **changes)
+        released.append(release)
+    return tuple(released)
 
 
 def terms_of(event: Event, times: int = 1) -> tuple[Term, ...]:
@@ -191,30 +153,10 @@ def terms_of(event: Event, times: int = 1) -> tuple[Term, ...]:
             return terms_of(inner, times * int(count))
         case Composed(events):
             return tuple(term for inner in events for term in terms_of(inner, times))
-        case PoissonSampled():
-            raise InputError("the server knows who takes part: the ledger takes no event that sampling amplifies")
     raise InputError(f"no bound is known for {type(event).__name__}")
 
 
-def share_of(mechanism: str | None) -> Fraction | None:
-    """Return the variance of each client's own discrete Gaussian noise, if that is what the name says.
-
-    >>> share_of("ddgauss:5/4"), share_of("skellam")
-    (Fraction(5, 4), None)
-    """
-    name, _, written = (mechanism or SKELLAM).partition(":")
-    if name != DDGAUSS:
-        return None
-    try:
-        share = Fraction(written)
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(0)
-    if share < LEAST_SHARE or mechanism != f"{DDGAUSS}:{share}":
-        raise InputError(f"discrete Gaussian noise has a name like '{DDGAUSS}:5/4', its variance, not '{mechanism}'")
-    return share
-
-
-def check_release(release: Release, plans: Sequence[NoisePlan]) -> None:
+def check_release(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
     """A release has a sensitivity, the Delta1 that follows from it, and the least variance of its chunks."""
     if release.l2_squared < (0 if release.prices else 1) or release.dim < 1:
         raise InputError(f"a sum has Delta2^2 and a length of 1 or more, not {release.l2_squared} and {release.dim}")
@@ -225,23 +167,25 @@ def check_release(release: Release, plans: Sequence[NoisePlan]) -> None:
     check_noise(release, plans)
 
 
-def check_noise(release: Release, plans: Sequence[NoisePlan]) -> None:
+def check_noise(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
     """What the sum costs can be computed: from the plans of its chunks, or else from a list of prices."""
-    share = share_of(release.mechanism)
-    if release.mechanism in (NONE, SKELLAM):
-        raise InputError(f"no sum is under a mechanism that is called '{release.mechanism}'")
-    if (release.mechanism is not None and share is None) != bool(release.prices):
-        raise InputError("a sum has prices if its noise is neither Skellam nor discrete Gaussian, and only then")
-    if share is not None and any((plan.scheme, plan.base) != (Scheme.ORIG, (share,)) for plan in plans):
-        raise InputError(f"'{release.mechanism}' is not the noise of these chunks")
+    if release.mechanism is not None and not release.prices:
+        raise InputError(
+            f"the sum under '{release.mechanism}' has no prices: early versions of dordis wrote discrete Gaussian "
+            "noise down without, and only they can verify it"
+        )
+    if release.mechanism is None and (release.prices or release.brought):
+        raise InputError("a sum has prices if its noise is not Skellam's, and only then")
+    if release.brought and any(plan.scheme is not Scheme.ORIG for plan in plans):
+        raise InputError("noise that clients bring is an even share of each")
     variances = [price.variance for price in release.prices]
     if release.prices and variances != _countable(plans):
         raise InputError("the prices of a sum are not for the variances that may count in its chunks")
     for price in release.prices:
-        check_price(price, plans[0].clients)
+        check_price(price, plans[0].clients, price.variance if release.brought else None)
 
 
-def check_price(price: Price, clients: int) -> None:
+def check_price(price: Price, clients: int, brought: Fraction | None = None) -> None:
     """A price has terms, of numbers that make sense, and its divergence is known."""
     if not price.terms:
         raise InputError("a release that costs nothing is no release")
@@ -249,25 +193,18 @@ def check_price(price: Price, clients: int) -> None:
         sensible = all(0 <= number <= _LARGEST for number in astuple(term.event))
         if not sensible or not 1 <= term.times <= _MOST_TIMES:
             raise InputError("the numbers of an event are finite, and not below 0")
-        if isinstance(term, DiscreteGaussianTerm) and term.event.clients > clients:
-            raise InputError("there is noise of more clients than take part")
+        if isinstance(term, DiscreteGaussianTerm):
+            check_shares(term.event, clients, brought)
         if not (accounting.curve(term.event) >= 0).all():
             raise InputError("the divergence of an event is a number from 0 on")
 
 
-def _local_gaussian(parameters: Parameters) -> LocalGaussian | None:
-    encoding = parameters.encoding
-    name, _, written = encoding.mechanism.partition(":")
-    if name != LOCAL:
-        return None
-    try:
-        sigma = float(written)
-    except ValueError:
-        sigma = 0.0
-    local = LocalGaussian(Grid(parameters.dim, encoding.block, encoding.scale, parameters.bits), encoding.clip, sigma)
-    if local.name != encoding.mechanism:
-        raise InputError(f"local noise is named like '{local.name}', with its sigma, not '{encoding.mechanism}'")
-    return local
+def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | None) -> None:
+    """There is noise of no more clients than take part, and no more of it than they bring."""
+    if event.clients > clients:
+        raise InputError("there is noise of more clients than take part")
+    if brought is not None and event.clients * event.scale**2 > brought * (1 + _CLOSE):
+        raise InputError("there is more noise in the price than in the sum")
 
 
 def _least(plans: Sequence[NoisePlan]) -> Fraction:

@@ -1,12 +1,13 @@
 """Who takes part in a round: the server selects, and every client verifies that U could have been selected so.
 
-`Uniform` and `Trace` leave nothing to verify and are for semi-honest servers.  `Balanced` and `Verifiable` bind a
+`Uniform` leaves nothing to verify and is for semi-honest servers.  `Balanced` and `Verifiable` bind a
 malicious one: it may leave clients out, down to the least cohort, but never choose whom to bring in.  All of that
 rests on the order of events: registry closed, run id fixed, and only then the beacon known.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -17,11 +18,14 @@ from dordis.crypto import kdf, prg, vrf
 from dordis.crypto.shuffle import shuffled
 from dordis.errors import InputError, InvalidProof, MalformedMessage, ParametersRefused, ProtocolError, TooFewClients
 from dordis.federation import beacon as beacons
-from dordis.federation.beacon import Beacon, check_index
-from dordis.federation.registry import Keys, Registry
+from dordis.federation.beacon import Beacon, check_index, check_run_id
+from dordis.federation.registry import Registry
 from dordis.protocol import ClientId
-from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
+from dordis.protocols.parameters import INDEX_BYTES, MALICIOUS, RUN_BYTES, Parameters
+from dordis.rounds.invitation import Invite
 
+NEGLIGIBLE = 40
+"""The chance that a round has more colluders than its noise covers is at most 2 to the minus this."""
 LOT_BYTES = 16
 """Bytes of a VRF output that decide, big-endian."""
 
@@ -38,7 +42,18 @@ class Selected:
 
 
 class Selection(Protocol):
-    """A strategy: `select` is the server's side, `verify` the side of a client that has checked the parameters."""
+    """A strategy: the server asks for candidates and selects, a client claims its place and verifies all of U."""
+
+    def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return the clients to invite to a round."""
+        ...
+
+    def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
+        """Return what proves that I am selected, which may be nothing, or None if my lot is another one.
+
+        Refuse an invitation that this strategy cannot have produced.
+        """
+        ...
 
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
         """Select U among the clients at hand; too few raise `TooFewClients`, and the round is skipped."""
@@ -60,6 +75,15 @@ class Uniform:
     def __post_init__(self) -> None:
         _check_sizes(self.count, self.least)
 
+    def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return those who are drawn."""
+        return self.select(index, available).clients
+
+    def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
+        """Claim a place, which nobody has to prove."""
+        check_semi_honest(invite.terms.mode)
+        return b""
+
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
         """Draw U from the seed and the round's index."""
         check_index(index)
@@ -69,34 +93,61 @@ class Uniform:
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Refuse to be selected so by a server that may be malicious."""
-        check_semi_honest(parameters)
+        check_semi_honest(parameters.mode)
         check_member(parameters, me)
+
+
+class Turns(ABC):
+    """Whoever is due in a round, which everyone knows; U may lack some of them, but not more than leave `least`."""
+
+    run: bytes
+    least: int
+
+    @abstractmethod
+    def window(self, index: int) -> frozenset[ClientId]:
+        """Return the clients due in a round."""
+
+    def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return those due who are available."""
+        return tuple(sorted(self.window(index).intersection(available)))
+
+    def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
+        """Claim a place that is mine."""
+        check_run(invite, self.run)
+        check_due(me, self.window(invite.info.index))
+        return b""
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
+        """Take those due who are available."""
+        return _selected(self.candidates(index, available), self.least)
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Refuse clients who are not due in this round, and a cohort that is too small."""
+        check_run(parameters, self.run)
+        check_member(parameters, me)
+        check_cohort(parameters, self.least)
+        check_window(parameters, self.window(parameters.index))
 
 
 @dataclass(frozen=True)
-class Trace:
-    """Everyone whom a trace of availability shows in that round; for fewer, hand the result on to `Uniform`."""
+class Everyone(Turns):
+    """All of a fixed set of clients are due in every round."""
 
-    trace: Callable[[int], Collection[ClientId]] | Mapping[int, Collection[ClientId]]
+    members: frozenset[ClientId]
+    run: bytes
     least: int = 1
 
-    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
-        """Look the round up in the trace."""
-        shown = self.trace(index) if callable(self.trace) else self.trace.get(index, ())
-        return _selected(set(shown) & set(available), self.least)
-
-    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Refuse to be selected so by a server that may be malicious."""
-        check_semi_honest(parameters)
-        check_member(parameters, me)
+    def window(self, index: int) -> frozenset[ClientId]:
+        """Return the set."""
+        return self.members
 
 
 @dataclass(frozen=True, eq=False)
-class Balanced:
-    """Whoever is due: one fixed public permutation of all N clients, and each round the next `count` of it, cyclically.
+class Balanced(Turns):
+    """One fixed public permutation of all N clients: in each round the next `count` of it are due, cyclically.
 
-    In any R consecutive rounds every client is due at most ceil(R count / N) times.  U may lack some who are due, but
-    not more than leave `least`.  `run` is the run id; the permutation is fixed by it and by the registry.
+    In any R consecutive rounds every client is due at most ceil(R count / N) times.  `run` is the run id; the
+    permutation is fixed by it and by the registry.
     """
 
     registry: Registry
@@ -105,7 +156,7 @@ class Balanced:
     least: int
 
     def __post_init__(self) -> None:
-        _check_run_id(self.run)
+        check_run_id(self.run)
         _check_sizes(self.count, self.least)
         if self.count > len(self.registry):
             raise InputError(f"{self.count} clients a round are more than the {len(self.registry)} registered")
@@ -118,20 +169,16 @@ class Balanced:
 
     def window(self, index: int) -> frozenset[ClientId]:
         """Return the clients due in a round."""
-        check_index(index)
-        first, N = index * self.count, len(self.registry)
-        return frozenset(self.permutation[(first + i) % N] for i in range(self.count))
+        if index not in self._windows:
+            check_index(index)
+            first, N = index * self.count, len(self.registry)
+            self._windows.clear()
+            self._windows[index] = frozenset(self.permutation[(first + i) % N] for i in range(self.count))
+        return self._windows[index]
 
-    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
-        """Take those due who are available."""
-        return _selected(self.window(index) & set(available), self.least)
-
-    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Refuse clients who are not due in this round, and a cohort that is too small."""
-        check_run(parameters, self.run)
-        check_member(parameters, me)
-        check_cohort(parameters, self.least)
-        check_window(parameters, self.window(parameters.index))
+    @cached_property
+    def _windows(self) -> dict[int, frozenset[ClientId]]:
+        return {}  # the last one: all clients of a round ask for the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +196,7 @@ class Verifiable:
     beacon: Beacon
 
     def __post_init__(self) -> None:
-        _check_run_id(self.run)
+        check_run_id(self.run)
         if not 0 < self.expected <= len(self.registry):
             raise InputError(f"the expected cohort lies in 0..{len(self.registry)}, above 0")
         if self.least < 1:
@@ -167,9 +214,18 @@ class Verifiable:
         parts = (b"dordis/v1/selection", self.run, self.registry.root(), number, self.beacon.value(index))
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
-    def draw(self, keys: Keys, index: int) -> bytes | None:
-        """Return the proof that I am selected, or None if I am not: the client's side, before the round."""
-        proof = vrf.prove(keys.vrf, self.alpha(index))
+    def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return everybody: each draws its own lot."""
+        return tuple(sorted(available))
+
+    def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
+        """Draw my lot; return the proof if it is below the threshold."""
+        check_run(invite, self.run)
+        return self.draw(vrf_key, invite.info.index)
+
+    def draw(self, vrf_key: bytes, index: int) -> bytes | None:
+        """Return the proof that I am selected, or None if I am not."""
+        proof = vrf.prove(vrf_key, self.alpha(index))
         return proof if lot(proof) < self.threshold else None
 
     def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> Selected:
@@ -201,17 +257,39 @@ class Verifiable:
         return True
 
 
-def check_semi_honest(parameters: Parameters) -> None:
+def colluder_quantile(clients: int, expected: int, colluders: int) -> int:
+    """Return how many of the colluders of a whole population a round of `Verifiable` contains, but for 2^-40: its T_C.
+
+    Each of them is selected with probability expected / clients.
+
+    >>> colluder_quantile(clients=1000, expected=100, colluders=100)
+    36
+    """
+    if not (0 < expected <= clients and 0 <= colluders <= clients):
+        raise InputError("need 0 < expected <= clients and 0 <= colluders <= clients")
+    if expected == clients:
+        return colluders
+    # Binomial terms times clients^colluders are whole numbers: nothing is rounded.
+    whole, term, count = clients**colluders, (clients - expected) ** colluders, 0
+    more = whole - term
+    while more * 2**NEGLIGIBLE > whole:
+        count += 1
+        term = term * (colluders - count + 1) * expected // (count * (clients - expected))
+        more -= term
+    return count
+
+
+def check_semi_honest(mode: str) -> None:
     """The server is trusted to select: here nobody can verify it."""
-    if parameters.is_malicious:
+    if mode == MALICIOUS:
         raise ParametersRefused(
             "against a malicious server selection must be 'balanced' or 'vrf', which can be verified"
         )
 
 
-def check_run(parameters: Parameters, run: bytes) -> None:
+def check_run(told: Parameters | Invite, run: bytes) -> None:
     """The run is the one that was fixed: a run id chosen later could be one with a convenient selection."""
-    if parameters.round[:RUN_BYTES] != run:
+    if told.round[:RUN_BYTES] != run:
         raise ProtocolError("this round belongs to another run")
 
 
@@ -225,6 +303,12 @@ def check_cohort(parameters: Parameters, least: int) -> None:
     """Not more clients were left out than leave the least cohort."""
     if len(parameters.clients) < least:
         raise ParametersRefused(f"a round of {len(parameters.clients)} clients is below the least cohort of {least}")
+
+
+def check_due(me: ClientId, window: frozenset[ClientId]) -> None:
+    """I am due in this round."""
+    if me not in window:
+        raise ProtocolError("I am not due in the round that I am invited to")
 
 
 def check_window(parameters: Parameters, window: frozenset[ClientId]) -> None:
@@ -270,8 +354,3 @@ def _selected(clients: Collection[ClientId], least: int, proofs: Proofs = NO_PRO
 def _check_sizes(count: int, least: int) -> None:
     if not 1 <= least <= count:
         raise InputError(f"need 1 <= least <= count, not {least} and {count}")
-
-
-def _check_run_id(run: bytes) -> None:
-    if len(run) != RUN_BYTES:
-        raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

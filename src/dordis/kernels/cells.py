@@ -53,21 +53,21 @@ def draw(
     for cell in cells[:skip]:
         rank += cell >= limit
     cells, hats = cells[skip:], hats[skip:]
-    found = 0
+    escapes = 0
     at = 0
     while at < cells.size:
         page = (first + at) // PAGE
         end = min((page + 1) * PAGE - first, cells.size)
-        before = found
+        before = escapes
         for run in range(at, end, _RUN):
             stop = min(run + _RUN, end)
-            listed = found
-            found += _list_escapes(cells[run:stop], run, limit, places[found:])
+            listed = escapes
+            escapes += _list_escapes(cells[run:stop], run, limit, places[escapes:])
             if log_width > 0:
                 _add_hats(acc[run:stop], flip, cells[run:stop], hats[run:stop], stairs, np.uint32(log_width))
             else:
                 _add_nodes(acc[run:stop], flip, cells[run:stop], stairs)
-            for e in range(listed, found):
+            for e in range(listed, escapes):
                 place = places[e]
                 given = last  # like everybody: cheaper to take back than to ask each
                 if log_width > 0:
@@ -78,7 +78,7 @@ def draw(
                 blocks[e, 3] = _big_endian(origin[3] + np.uint32(page * PAGE + rank + e - before))
         rank = 0
         at = end
-    return found
+    return escapes
 
 
 # Loops below count from zero over slices: numba then knows that no index is negative, and LLVM makes vectors of them.
@@ -90,23 +90,23 @@ def _list_escapes(cells: Shorts, offset: int, limit: Any, places: Vector) -> Any
 
     Whether and where a cell escapes cannot be predicted, so the first two of the 64 are listed without asking.
     """
-    found, one, nothing = np.uint64(0), np.uint64(1), np.uint64(0)
+    escapes, one, nothing = np.uint64(0), np.uint64(1), np.uint64(0)
     whole = cells.size // 64 * 64
     for i in range(0, whole, 64):
         escaping = at_least(cells, i, limit)
         for _ in range(2):
-            places[found] = np.uint32(offset + i + trailing_zeros(escaping))
-            found += np.uint64(escaping != nothing)
+            places[escapes] = np.uint32(offset + i + trailing_zeros(escaping))
+            escapes += np.uint64(escaping != nothing)
             escaping &= escaping - one
         while escaping != nothing:
-            places[found] = np.uint32(offset + i + trailing_zeros(escaping))
-            found += one
+            places[escapes] = np.uint32(offset + i + trailing_zeros(escaping))
+            escapes += one
             escaping &= escaping - one
     for i in range(whole, cells.size):
         if cells[i] >= limit:
-            places[found] = np.uint32(offset + i)
-            found += one
-    return np.int64(found)
+            places[escapes] = np.uint32(offset + i)
+            escapes += one
+    return np.int64(escapes)
 
 
 @kernel

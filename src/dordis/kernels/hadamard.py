@@ -39,12 +39,6 @@ def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
     _unrotate(x, block, signs, _scale(x, block))
 
 
-def transform(x: Reals, block: int) -> None:
-    """Transform each block in place, without signs; doing it twice gives x back."""
-    x = check_array("x", x, np.float32, np.float64, written=True)
-    rotate(x, block, np.zeros((x.size + 7) // 8, dtype=np.uint8))
-
-
 def _check(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> tuple[Any, Any]:
     x = check_array("x", x, np.float32, np.float64, written=True)
     if type(block) is not int or block < 1 or block & (block - 1):

@@ -88,8 +88,8 @@ def rank(typing_context: Any, rows: Any, row: Any, key: Any) -> Any:
         counted = ir.Constant(_SHORT, 0xFFFC)
         below = builder.and_(builder.bitcast(builder.icmp_unsigned("<", values, keys), _SHORT), counted)
         equal = builder.and_(builder.bitcast(builder.icmp_unsigned("==", values, keys), _SHORT), counted)
-        some = builder.icmp_unsigned("!=", equal, ir.Constant(_SHORT, 0))
-        return builder.zext(builder.select(some, ir.Constant(_SHORT, 255), builder.ctpop(below)), _ADDRESS)
+        any_equal = builder.icmp_unsigned("!=", equal, ir.Constant(_SHORT, 0))
+        return builder.zext(builder.select(any_equal, ir.Constant(_SHORT, 255), builder.ctpop(below)), _ADDRESS)
 
     return types.int64(rows, types.int64, types.uint16), generate
 

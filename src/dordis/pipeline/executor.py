@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,14 +18,8 @@ from dordis.pipeline.stages import Stage, name, predecessors, stages
 from dordis.protocol import SETUP, ClientId, Message, Replies, Requests, Resource, Step
 
 Result = TypeVar("Result")
-
-
-class Compute(Protocol):
-    """Where the server computes: call the function somewhere, return what it returns."""
-
-    def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
-        """Call the function."""
-        ...
+Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Where the server computes: call the function somewhere, return what it returns."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -57,17 +51,17 @@ class Timeline(msgspec.Struct, frozen=True):
     @property
     def resources(self) -> tuple[Resource, ...]:
         """Return the resource of every stage of a chunk."""
-        found = {span.stage: span.resource for span in self.spans if span.chunk != SETUP}
-        return tuple(found[s] for s in sorted(found))
+        resources = {span.stage: span.resource for span in self.spans if span.chunk != SETUP}
+        return tuple(resources[s] for s in sorted(resources))
 
     @property
     def steps(self) -> tuple[tuple[str, ...], ...]:
         """Return the names of the steps of every stage of a chunk."""
-        found: dict[int, dict[str, None]] = {}
+        names: dict[int, dict[str, None]] = {}
         for span in self.spans:
             if span.chunk != SETUP:
-                found.setdefault(span.stage, {})[span.step] = None
-        return tuple(tuple(found[s]) for s in sorted(found))
+                names.setdefault(span.stage, {})[span.step] = None
+        return tuple(tuple(names[s]) for s in sorted(names))
 
     @property
     def stage_seconds(self) -> tuple[tuple[float, ...], ...]:
@@ -149,7 +143,7 @@ class _Conductor:
 
     async def _computed(self, work: Callable[[], Result]) -> Result:
         """Compute; if cancelled meanwhile, wait for the end of it: nobody may close a flow that is running."""
-        task = asyncio.ensure_future(self._compute(work))
+        task: asyncio.Future[Result] = asyncio.ensure_future(self._compute(work))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:

@@ -68,15 +68,11 @@ class SetupModel(msgspec.Struct, frozen=True):
         return self.constant + self.per_chunk * m
 
 
-class Performance(msgspec.Struct, frozen=True):
+class PerformanceModel(msgspec.Struct, frozen=True):
     """How long the set-up and every stage take."""
 
     setup: SetupModel
     stages: tuple[StageModel, ...]
-
-    def setup_seconds(self, m: int) -> float:
-        """Return the seconds of the set-up."""
-        return self.setup.seconds(m)
 
     def stage_seconds(self, dim: int, m: int) -> tuple[float, ...]:
         """Return the seconds of every stage for one of m chunks of a vector of d coordinates."""
@@ -108,9 +104,9 @@ class Profile(msgspec.Struct, frozen=True):
             ),
         )
 
-    def fit(self) -> Performance:
+    def fit(self) -> PerformanceModel:
         """Fit all models; raise `InputError` while there are too few different (d, m) to tell the terms apart."""
-        return Performance(fit_setup(self.setup), tuple(fit(samples) for samples in self.stages))
+        return PerformanceModel(fit_setup(self.setup), tuple(fit(samples) for samples in self.stages))
 
 
 def bounded(samples: Sequence[Sample]) -> tuple[Sample, ...]:

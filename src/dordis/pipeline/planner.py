@@ -18,11 +18,6 @@ StageSeconds = Callable[[int], Sequence[float]]
 SetupSeconds = Callable[[int], float]
 
 
-def no_setup(m: int) -> float:
-    """Take no time."""
-    return 0.0
-
-
 class Slot(msgspec.Struct, frozen=True):
     """When a stage of a chunk runs, in seconds since the round began."""
 
@@ -57,7 +52,7 @@ class Schedule(msgspec.Struct, frozen=True):
         return {resource: seconds / length if length else 0.0 for resource, seconds in self.busy().items()}
 
 
-class Plan(msgspec.Struct, frozen=True):
+class PipelinePlan(msgspec.Struct, frozen=True):
     """The number of chunks to use, and what speaks for it."""
 
     chunks: int
@@ -97,9 +92,9 @@ class Plan(msgspec.Struct, frozen=True):
 def plan(
     resources: Sequence[Resource],
     seconds: StageSeconds,
-    setup: SetupSeconds = no_setup,
+    setup: SetupSeconds = lambda m: 0.0,
     numbers: Sequence[int] = range(1, MOST_CHUNKS + 1),
-) -> Plan:
+) -> PipelinePlan:
     """Choose the number of chunks for which the round ends first; of equals, the smallest.
 
     >>> plan([Resource.CLIENT, Resource.SERVER], lambda m: (6 / m + 1, 6 / m + 1)).chunks
@@ -108,12 +103,12 @@ def plan(
     if not numbers or min(numbers) < 1:
         raise InputError("name at least one number of chunks, each at least 1")
     schedules = {m: schedule(resources, seconds(m), m, setup(m)) for m in sorted(numbers)}
-    completions = {m: each.completion for m, each in schedules.items()}
+    completions = {m: chosen.completion for m, chosen in schedules.items()}
     limit = min(completions.values()) * (1 + ROUNDING)
     chunks = min(m for m, completion in completions.items() if completion <= limit)
     best = schedules[chunks]
     busy = best.busy()
-    return Plan(
+    return PipelinePlan(
         chunks=chunks,
         completions=completions,
         schedule=best,
@@ -143,7 +138,7 @@ def _critical(resources: Sequence[Resource], m: int, slots: dict[tuple[int, int]
     """Walk back from the end, each time to what was waited for."""
     path = [slots[len(resources) - 1, m - 1]]
     while before := predecessors(resources, m, path[-1].stage, path[-1].chunk):
-        path.append(max((slots[each] for each in before), key=lambda slot: slot.end))
+        path.append(max((slots[pair] for pair in before), key=lambda slot: slot.end))
     return tuple(reversed(path))
 
 

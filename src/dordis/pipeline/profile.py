@@ -96,7 +96,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         except InputError:
             return {}
         seconds = {m: model.stage_seconds(dim, m) for m in range(1, limit + 1)}
-        return plan(self.resources, lambda m: seconds[m], model.setup_seconds, range(1, limit + 1)).completions
+        return plan(self.resources, lambda m: seconds[m], model.setup.seconds, range(1, limit + 1)).completions
 
     def _measured(self, dim: int) -> dict[int, float]:
         at = medians(sample for sample in self.completions if sample.dim == dim)

@@ -6,14 +6,14 @@ is that of dp-accounting, on our own curve: its default orders are fractions, at
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 import dp_accounting
 import numpy as np
 from dp_accounting.rdp import compute_epsilon
-from scipy.special import gammaln
 
 from dordis.errors import InputError
 from dordis.privacy import discrete_gaussian, skellam
@@ -22,14 +22,13 @@ from dordis.privacy.skellam import Floats, Orders
 PAPER_ORDERS = (*range(2, 129), 256)
 ORDERS = (*range(2, 129), *(round(128 * 2 ** (i / 16)) for i in range(1, 113)))
 """Up to 16,384, for small epsilon."""
-TABLE_DISTANCE = 2.0**-106
-"""Total variation between one sample of the noise tables and its law, at any variance they have."""
+SAMPLE_DISTANCE = 2.0**-105
+"""Total variation between one sample of Skellam or discrete Gaussian noise and its law, at most, at any variance."""
 RETRIES = Fraction(1, 20)
 """Rounds that fail after an unmask request has left are paid for and tried again: one in twenty is provided for."""
 CAP, ALL_ROUNDS = "cap", "all-rounds"
-SERVER, OUTSIDER = "server", "outsider"
 _LARGEST_EXPONENT = 700.0
-_LARGEST_SAMPLED_ORDER = 256  # each takes as many terms; higher ones stay as they are without sampling
+_ROUNDING = 1 + 1e-12  # the ledger computes the multiplier from sigma again: the last bit must not cost a round
 
 
 @dataclass(frozen=True)
@@ -74,15 +73,7 @@ class Composed:
     events: "tuple[Event, ...]"
 
 
-@dataclass(frozen=True)
-class PoissonSampled:
-    """An event for which every client is drawn by itself with probability `rate`, unseen by the adversary."""
-
-    rate: float
-    event: "Event"
-
-
-Event = SkellamSum | DiscreteGaussianSum | Gaussian | Repeated | Composed | PoissonSampled
+Event = SkellamSum | DiscreteGaussianSum | Gaussian | Repeated | Composed
 
 
 class Guarantee(NamedTuple):
@@ -109,8 +100,6 @@ def curve(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
             return curve(inner, orders) * count
         case Composed(events):
             return sum((curve(inner, orders) for inner in events), np.zeros(alpha.shape))
-        case PoissonSampled(rate, inner):
-            return _amplified(rate, inner, alpha)
     raise InputError(f"no bound is known for {type(event).__name__}")
 
 
@@ -137,18 +126,34 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
     return Guarantee(float(spent), delta, int(order))
 
 
+class ReleaseCost(NamedTuple):
+    """A release as it is accounted for, and the total variation between the noise in it and the law of that noise."""
+
+    event: Event
+    distance: float
+
+
+@lru_cache(maxsize=1 << 12)
+def spent(costs: frozenset[tuple[ReleaseCost, int]], delta: float) -> float:
+    """Return the epsilon of costs and how often each was paid; one order of adding up, whoever asks."""
+    if not costs:
+        return 0.0
+    ordered = sorted(costs, key=lambda paid: (type(paid[0].event).__name__, astuple(paid[0].event)))
+    run = Composed(tuple(Repeated(cost.event, times) for cost, times in ordered))
+    return epsilon(run, delta, distance=math.fsum(cost.distance * times for cost, times in costs))
+
+
 def epsilon(event: Event, delta: float, orders: Sequence[int] = ORDERS, distance: float = 0.0) -> float:
     """Return the epsilon that an event proves at `delta`; see `guarantee`."""
     return guarantee(event, delta, orders, distance).epsilon
 
 
 @dataclass(frozen=True)
-class Participation:
+class ParticipationSchedule:
     """Say how often one client's data is used, out of `population` clients with `per_round` in each round.
 
     Accounting is over the participation cap, which every client counts and keeps to, or over all rounds, as in the
-    paper.  `adversary` is the server, who knows who takes part, or an outsider, who does not: that is amplified by
-    sampling, and only where every client is drawn independently, nobody is cut, and there is no cap.
+    paper.  The server knows who takes part: sampling amplifies nothing.
     """
 
     population: int
@@ -156,8 +161,6 @@ class Participation:
     rounds: int
     accounting: str = CAP
     retries: Fraction = RETRIES
-    adversary: str = SERVER
-    independent: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.per_round <= self.population:
@@ -168,10 +171,6 @@ class Participation:
             raise InputError(f"accounting is over the '{CAP}' or over '{ALL_ROUNDS}', not '{self.accounting}'")
         if not 0 <= self.retries <= 1:
             raise InputError(f"the allowance for retries lies in 0..1, not {float(self.retries)}")
-        if self.adversary not in (SERVER, OUTSIDER):
-            raise InputError(f"the adversary is the '{SERVER}' or an '{OUTSIDER}', not '{self.adversary}'")
-        if self.adversary == OUTSIDER and not (self.independent and self.accounting == ALL_ROUNDS):
-            raise InputError("amplification needs clients that are drawn independently, with no cut and no cap")
 
     @property
     def releases(self) -> int:
@@ -180,36 +179,18 @@ class Participation:
             return self.rounds
         return math.ceil((1 + self.retries) * self.rounds * Fraction(self.per_round, self.population))
 
-    def of(self, release: Event) -> Event:
+    def run(self, release: Event) -> Event:
         """Return the event of a whole run that makes the same release in every round."""
-        if self.adversary == OUTSIDER:
-            release = PoissonSampled(self.per_round / self.population, release)
         return Repeated(release, self.releases)
 
-    def terms(self) -> tuple[str, ...]:
+    def terms(self, against: str = "against the server, who knows who takes part") -> tuple[str, ...]:
         """Return what every report of an epsilon must say with it."""
         counted = "all rounds" if self.accounting == ALL_ROUNDS else "the participation cap"
-        against = {
-            SERVER: "against the server, who knows who takes part",
-            OUTSIDER: "against OUTSIDERS only, who do not know who takes part: amplified by sampling",
-        }
         return (
             f"for one client, its update replaced by zero, over {counted} ({self.releases} releases)",
-            against[self.adversary],
+            against,
             "dropout that depends on a client's data is outside the guarantee",
         )
-
-
-def sampler_distance(samples: int) -> float:
-    """Return the total variation between so many samples of the noise tables and their laws."""
-    return samples * TABLE_DISTANCE
-
-
-def gaussian_epsilon(multiplier: float, releases: int, delta: float) -> float:
-    """Return the exact epsilon of Gaussian noise on `releases` sums: the best that central privacy can do."""
-    check_delta(delta)
-    noise = check_positive("the noise multiplier", multiplier) / math.sqrt(releases)
-    return float(dp_accounting.get_epsilon_gaussian(noise, delta))
 
 
 def gaussian_multiplier(epsilon: float, releases: int, delta: float) -> float:
@@ -220,6 +201,20 @@ def gaussian_multiplier(epsilon: float, releases: int, delta: float) -> float:
     """
     check_delta(delta)
     return float(dp_accounting.get_sigma_gaussian(check_epsilon(epsilon), delta)) * math.sqrt(releases)
+
+
+def calibrated(epsilon: float, releases: int, delta: float) -> float:
+    """Return the least multiplier of Gaussian noise that keeps a budget as the ledger counts it.
+
+    The ledger adds up Renyi divergences, which costs a little more than the exact figure for Gaussians alone.
+    """
+    low = gaussian_multiplier(epsilon, releases, delta)
+    high = 2 * low
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = guarantee(Repeated(Gaussian(middle), releases), delta).epsilon <= epsilon
+        low, high = (low, middle) if enough else (middle, high)
+    return high * _ROUNDING
 
 
 def default_delta(population: int) -> float:
@@ -244,25 +239,3 @@ def check_positive(name: str, value: float) -> float:
     if not 0 < value < math.inf:
         raise InputError(f"{name} is a number above 0, not {value}")
     return value
-
-
-def _amplified(rate: float, event: Event, orders: Orders) -> Floats:
-    """Return the divergence under Poisson sampling: Zhu and Wang, "Poisson Subsampled Renyi DP", 2019, theorem 5.
-
-    log{(1-q)^(a-1) (a q - q + 1) + sum over l = 2..a of w_l C(a, l) (1-q)^(a-l) q^l e^((l-1) eps(l))} / (a - 1),
-    w_2 = 1 and w_l = 3 beyond.
-    """
-    if not 0 < rate <= 1:
-        raise InputError(f"a sampling rate lies above 0 and at most at 1, not {rate}")
-    whole = curve(event, orders.tolist())  # to be drawn or not never costs more than to be drawn
-    low = orders <= _LARGEST_SAMPLED_ORDER
-    if rate == 1 or not low.any():
-        return whole
-    a, one = orders[low, None].astype(np.float64), np.arange(2, orders[low].max() + 1)
-    choose = gammaln(a + 1) - gammaln(one + 1) - gammaln(np.maximum(a - one, 0) + 1)
-    terms = choose + (a - one) * math.log1p(-rate) + one * math.log(rate) + (one - 1) * curve(event, one.tolist())
-    terms = np.where(one <= a, terms + np.where(one > 2, math.log(3), 0.0), -np.inf)
-    first = (a - 1) * math.log1p(-rate) + np.log(a * rate - rate + 1)
-    amplified = np.logaddexp(first[:, 0], np.logaddexp.reduce(terms, axis=1)) / (a[:, 0] - 1)
-    whole[low] = np.minimum(whole[low], amplified)
-    return whole

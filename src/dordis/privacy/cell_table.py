@@ -77,12 +77,9 @@ class CellTable:
         arrays = (self.pmf, self.counts, self.stairs, self.residual, self.index)
         return sum(array.nbytes for array in arrays)
 
+    @cached_property
     def digest(self) -> bytes:
         """Return the table hash, a parameter of the round."""
-        return self._digest
-
-    @cached_property
-    def _digest(self) -> bytes:
         scaled = int(self.variance * GRID)
         head = struct.pack("<QIIII", scaled, self.log_width, self.largest, self.counts.size - 1, self.first_escape)
         masses = np.ascontiguousarray(self.pmf[:, ::-1]).astype("<u8")  # 16 bytes each, low word first
@@ -163,14 +160,10 @@ class TableCache:
         with self._lock:
             if exact not in self._tables:
                 self._tables[exact] = build(exact)
-                self._evict()
+                while len(self._tables) > 1 and sum(table.nbytes for table in self._tables.values()) > self._limit:
+                    self._tables.popitem(last=False)  # the one used longest ago
             self._tables.move_to_end(exact)
             return self._tables[exact]
-
-    def _evict(self) -> None:
-        """Drop the tables used longest ago until the others fit, but never the newest."""
-        while len(self._tables) > 1 and sum(table.nbytes for table in self._tables.values()) > self._limit:
-            self._tables.popitem(last=False)
 
 
 TABLES = TableCache()

@@ -8,14 +8,15 @@ bound of one round is made from the sums of those before it, and costs nothing m
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 
 from dordis.errors import InputError
 from dordis.kernels.ring import Vector
-from dordis.privacy.accounting import Composed, Event, SkellamSum, check_positive
+from dordis.privacy.accounting import SkellamSum, check_positive
 from dordis.privacy.cell_table import LARGEST_VARIANCE, rounded_up
 from dordis.privacy.encoding import centred
 from dordis.privacy.skellam import MOST_BITS, Sensitivity
@@ -24,17 +25,19 @@ LARGEST_SCALE = 2**12
 """Beyond it the noise is Gaussian for all that the accounting can tell, and only takes room."""
 
 
-@dataclass(frozen=True)
-class Quantile:
-    """Say which quantile of the norms the bound follows, how fast, and where it stays.
+class Quantile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="quantile"):
+    """Say which quantile of the norms the bound follows, from where, how fast, and where it stays.
 
     `rate` is eta_C of the geometric update.  The bound never leaves `least` .. `most`, whatever the noise does.
+    `share` is the part of the privacy budget that the bits get.
     """
 
     target: float = 0.5
     rate: float = 0.2
     least: float = 1e-6
     most: float = 1e6
+    start: float = 1.0
+    share: float = 0.05
 
     def __post_init__(self) -> None:
         if not 0 <= self.target <= 1:
@@ -44,6 +47,36 @@ class Quantile:
         check_positive("the largest clip bound", self.most)
         if self.least > self.most:
             raise InputError(f"the least clip bound {self.least} is above the largest, {self.most}")
+        if not self.least <= self.start <= self.most:
+            raise InputError(f"the first clip bound lies in {self.least}..{self.most}, not at {self.start}")
+        if not 0 < self.share < 1:
+            raise InputError(
+                f"the bits of adaptive clipping get a part of the budget between 0 and 1, not {self.share}"
+            )
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """The clip bound of the next round, and the rule that it follows; without one it stays."""
+
+    bound: float
+    rule: Quantile | None = None
+
+    @classmethod
+    def of(cls, clip: float | Quantile) -> "Clipping":
+        """Begin as a configuration says: with a bound, or with a rule for it."""
+        return cls(clip.start, clip) if isinstance(clip, Quantile) else cls(clip)
+
+    @property
+    def share(self) -> float:
+        """Return the part of the privacy budget that the bits get."""
+        return self.rule.share if self.rule else 0.0
+
+    def next(self, below: float | None) -> "Clipping":
+        """Return the clipping of the next round, from the fraction of norms below the bound of this one."""
+        if self.rule is None or below is None:
+            return self
+        return replace(self, bound=next_bound(self.bound, below, self.rule))
 
 
 @dataclass(frozen=True)
@@ -64,14 +97,19 @@ class Bit:
         """Return what one client can change: s in one coordinate."""
         return Sensitivity(self.scale**2, 1)
 
+    @property
+    def multiplier(self) -> float:
+        """Return sigma / Delta2."""
+        return math.sqrt(self.variance) / self.scale
+
+    def error(self, clients: int, kappa: Fraction) -> float:
+        """Return the standard deviation of the fraction below the bound, of so many clients; see `plan_bit`."""
+        return self.multiplier * math.sqrt(kappa) / (2 * clients)
+
     def release(self, charged: Fraction | None = None) -> SkellamSum:
         """Return the event that is charged for the sum of the bits, at the noise that counts: sigma*^2 or more."""
         variance = self.variance if charged is None else charged
         return SkellamSum(self.sensitivity.squared, self.sensitivity.l1, float(variance))
-
-    def composed(self, update: Event, charged: Fraction | None = None) -> Composed:
-        """Return the event of a round that releases an update and the bit."""
-        return Composed((update, self.release(charged)))
 
 
 def plan_bit(multiplier: float, clients: int, bits: int, headroom: float = 4.0, kappa: Fraction = Fraction(1)) -> Bit:

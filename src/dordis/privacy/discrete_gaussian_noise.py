@@ -14,12 +14,11 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from dordis.crypto import kdf, prg
+from dordis.crypto import prg
 from dordis.errors import InputError
 from dordis.privacy.cell_table import check_variance
 from dordis.privacy.discrete_gaussian import LEAST_SCALE
 
-SEED_BYTES = 32
 LONGEST = 2**31
 _TOTAL_BITS = 127
 _POINT = 384  # bits behind the point: the masses are good to more than 2^-300
@@ -40,11 +39,8 @@ def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> 
     """
     if not 0 <= dim <= LONGEST:
         raise InputError(f"a noise vector has 0 to 2^31 samples, not {dim}")
-    if len(seed) != SEED_BYTES:
-        raise InputError(f"a noise seed has {SEED_BYTES} bytes, not {len(seed)}")
+    context = prg.start(prg.from_seed(seed, b"dordis/v1/discrete-gaussian"))
     highs, lows = _cumulative(_checked(variance))
-    stream = prg.Stream.of(kdf.expand(seed, b"dordis/v1/discrete-gaussian", prg.STREAM_BYTES))
-    context = prg.start(stream)
     samples = np.empty(dim, np.int32)
     words = np.empty((min(_STEP, dim), _WORDS), "<u8")
     for at in range(0, dim, _STEP):
@@ -63,11 +59,11 @@ def masses(variance: Fraction | int) -> list[int]:
     """
     weights = list(_weights(_checked(variance)))
     total = weights[0] + 2 * sum(weights[1:])
-    found = [(weight << _TOTAL_BITS) // total for weight in weights]
-    while not found[-1]:
-        found.pop()
-    found[0] += (1 << _TOTAL_BITS) - found[0] - 2 * sum(found[1:])
-    return found
+    shares = [(weight << _TOTAL_BITS) // total for weight in weights]
+    while not shares[-1]:
+        shares.pop()
+    shares[0] += (1 << _TOTAL_BITS) - shares[0] - 2 * sum(shares[1:])
+    return shares
 
 
 def _weights(variance: Fraction) -> Iterator[int]:

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dordis.crypto import kdf, prg
+from dordis.crypto import prg
+from dordis.crypto.prg import SEED_BYTES as SEED_BYTES
 from dordis.errors import InputError
 from dordis.kernels import hadamard
 from dordis.kernels.arrays import check_array, check_bits
@@ -27,7 +28,6 @@ from dordis.privacy.skellam import Floats, padded_length
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Entropy = Callable[[int], bytes]
 
-SEED_BYTES = 32
 MOST_DRAWS = 200
 """Where the bound suits scale and clip, a draw passes it with a chance of at most exp(-1/2): 200 do not in 10^-43."""
 _WORD = 4
@@ -122,7 +122,7 @@ def encode(
     turned = rotated(update, grid, public_seed, clip)
     # What floating point added to the norm on the way is clipped too: at large scales it would exceed the bound.
     scale = grid.scale * clip_factor(turned, clip)
-    vector = _rounded(turned, scale, _secret(entropy), bound).view(np.uint32)
+    vector = _rounded(turned, scale, entropy(SEED_BYTES), bound).view(np.uint32)
     vector &= np.uint32(2**grid.bits - 1)
     return vector
 
@@ -186,9 +186,7 @@ def signs(public_seed: bytes, first: int, count: int) -> npt.NDArray[np.uint8]:
 
     They are public and read-only; those of the last calls are kept, as a simulation has many clients with the same.
     """
-    if len(public_seed) != SEED_BYTES:
-        raise InputError(f"a rotation seed has {SEED_BYTES} bytes, not {len(public_seed)}")
-    stream = prg.Stream.of(kdf.expand(public_seed, b"dordis/v1/rotation", prg.STREAM_BYTES))
+    stream = prg.from_seed(public_seed, b"dordis/v1/rotation")
     skip = first % 8
     octets = prg.keystream(stream, first // 8, (skip + count + 7) // 8)
     if skip:  # only blocks of less than eight coordinates start inside a byte
@@ -201,7 +199,7 @@ def _rounded(x: Reals, scale: float, secret: bytes, bound: int | None) -> npt.ND
     """Round at random until the squared norm keeps to the bound, which must suit the scaled norm of x."""
     rounded = np.empty(x.size, np.int32)
     for draw in range(MOST_DRAWS):
-        _round(x, scale, prg.Stream.of(kdf.expand(secret, b"dordis/v1/rounding/%d" % draw, prg.STREAM_BYTES)), rounded)
+        _round(x, scale, prg.from_seed(secret, b"dordis/v1/rounding/%d" % draw), rounded)
         if bound is None or squared_norm(rounded) <= bound:
             return rounded
     raise InputError(f"no rounding keeps to a squared norm of {bound}: the bound does not suit the scale and the clip")
@@ -216,13 +214,6 @@ def _round(x: Reals, scale: float, stream: prg.Stream, out: npt.NDArray[np.int32
         used = words[: -(-piece.size // _WORD) * _WORD]  # the keystream comes in blocks of four words
         prg.generate(context, used.view(np.uint8))
         round_stochastically(piece, scale, used[: piece.size], out[at : at + _STEP])
-
-
-def _secret(entropy: Entropy) -> bytes:
-    secret = entropy(SEED_BYTES)
-    if len(secret) != SEED_BYTES:
-        raise InputError(f"entropy was asked for {SEED_BYTES} bytes and gave {len(secret)}")
-    return secret
 
 
 def _squared(x: Reals) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from dordis.crypto import kdf, prg
+from dordis.crypto import prg
 from dordis.errors import InputError
 from dordis.kernels import cells as kernel
 from dordis.kernels.cells import PAGE
@@ -20,7 +20,6 @@ from dordis.privacy.cell_table import TABLES, CellTable, rounded_up
 
 __all__ = ["add_noise", "noise", "rounded_up"]
 
-SEED_BYTES = 32
 LONGEST = 2**31
 STEP = 2 * PAGE
 """Samples drawn in one step: 256 KiB of each keystream."""
@@ -50,8 +49,6 @@ def add_noise(
 ) -> None:
     """Add, or subtract, samples first, first + 1, .. to acc in place, modulo 2^32."""
     prg.check_ring(acc, 32)
-    if len(seed) != SEED_BYTES:
-        raise InputError(f"a noise seed has {SEED_BYTES} bytes, not {len(seed)}")
     if first < 0 or first + acc.size > LONGEST:
         raise InputError(f"a noise vector has samples 0 to 2^31 - 1; {acc.size} from {first} on are not among them")
     table = TABLES.table(variance)
@@ -66,8 +63,7 @@ class _Source:
         self._table = table
         self._flip = np.uint32(2**32 - 1 if subtract else 0)
         self._cells, self._hats, self._escapes = (
-            prg.Stream.of(kdf.expand(seed, b"dordis/v1/noise/" + use, prg.STREAM_BYTES))
-            for use in (b"cells", b"hats", b"escapes")
+            prg.from_seed(seed, b"dordis/v1/noise/" + use) for use in (b"cells", b"hats", b"escapes")
         )
 
     def add(self, acc: npt.NDArray[np.uint32], first: int) -> None:
@@ -86,7 +82,7 @@ class _Source:
             if table.log_width:
                 prg.generate(hat_stream, hats[:used])
             target = acc[at : at + count]
-            found = kernel.draw(
+            escaped = kernel.draw(
                 target,
                 self._flip,
                 cells.view("<u2")[: skip + count],
@@ -100,8 +96,8 @@ class _Source:
                 escapes.tops,
                 escapes.blocks,
             )
-            if found:
-                escapes.resolve(target, found, table, self._flip)
+            if escaped:
+                escapes.resolve(target, escaped, table, self._flip)
             at, skip = at + count, 0
 
 

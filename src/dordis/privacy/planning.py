@@ -5,6 +5,7 @@ epsilon of given noise, `forecast` what epsilon would be if clients dropped out 
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -13,8 +14,9 @@ from functools import cached_property
 from dordis.errors import InputError
 from dordis.kernels.packing import packed_size
 from dordis.privacy import accounting, skellam
-from dordis.privacy.accounting import Participation, SkellamSum
+from dordis.privacy.accounting import Composed, Event, ParticipationSchedule, SkellamSum
 from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
+from dordis.privacy.clipping import Bit, plan_bit
 from dordis.privacy.skellam import MOST_BITS, Ring, Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
 
@@ -32,10 +34,11 @@ class Setting:
     `bits` of None are chosen.  `headroom` is k, the standard deviations of a coordinate that the ring holds.  What is
     None takes its default: delta min{N^-1.1, 10^-5}, the threshold a majority of honest clients, the tolerance
     floor(0.8 (n - t)), and the `reserve`, dropouts that the scheme `conservative` provides for, the tolerance.
-    `one_block` rotates the vector at once, as the paper does.
+    `one_block` rotates the vector at once, as the paper does.  `share` is the part of the budget that the bits of
+    adaptive clipping get; 0 where the clip bound is fixed.
     """
 
-    participation: Participation
+    participation: ParticipationSchedule
     dim: int
     clip: float = 1.0
     delta: float | None = None
@@ -47,18 +50,10 @@ class Setting:
     colluders: int = 1
     reserve: int | None = None
     one_block: bool = False
+    share: float = 0.0
     orders: tuple[int, ...] = accounting.ORDERS
 
     def __post_init__(self) -> None:
-        if self.delta is None:
-            object.__setattr__(self, "delta", accounting.default_delta(self.participation.population))
-        if self.threshold is None:
-            object.__setattr__(self, "threshold", default_threshold(self.clients, self.colluders))
-        if self.tolerance is None:
-            object.__setattr__(self, "tolerance", default_tolerance(self.clients, self.t))
-        self._check()
-
-    def _check(self) -> None:
         accounting.check_delta(self.given_delta)
         if not 1 <= self.dim <= LONGEST:
             raise InputError(f"a vector has 1 to 2^31 coordinates, not {self.dim}")
@@ -66,6 +61,8 @@ class Setting:
         accounting.check_positive("the headroom k", self.headroom)
         if self.bits is not None and not 1 <= self.bits <= MOST_BITS:
             raise InputError(f"bits lie in 1..{MOST_BITS}, not at {self.bits}")
+        if not 0 <= self.share < 1:
+            raise InputError(f"the bits of adaptive clipping get a part of the budget in [0, 1), not {self.share}")
         if self.scheme is Scheme.NONE:
             raise InputError("without noise there is nothing to plan")
         n, t, T, T_C = self.clients, self.t, self.T, self.colluders
@@ -88,20 +85,17 @@ class Setting:
     @property
     def given_delta(self) -> float:
         """Return delta."""
-        assert self.delta is not None  # noqa: S101  filled in at construction, like the two below
-        return self.delta
+        return accounting.default_delta(self.participation.population) if self.delta is None else self.delta
 
     @property
     def t(self) -> int:
         """Return the threshold of the shares."""
-        assert self.threshold is not None  # noqa: S101
-        return self.threshold
+        return default_threshold(self.clients, self.colluders) if self.threshold is None else self.threshold
 
     @property
     def T(self) -> int:  # noqa: N802  the paper's name
         """Return how many clients may drop out of a round."""
-        assert self.tolerance is not None  # noqa: S101
-        return self.tolerance
+        return default_tolerance(self.clients, self.t) if self.tolerance is None else self.tolerance
 
     @cached_property
     def block(self) -> int:
@@ -124,6 +118,11 @@ class Setting:
     def _probe(self) -> NoisePlan:
         return self.noise(_PROBE)
 
+    @property
+    def kappa(self) -> Fraction:
+        """Return the noise left in a sum over the central variance, at most: if nobody drops out."""
+        return self._probe.left(range(self.clients), b"") / _PROBE
+
     def ring(self, bits: int) -> Ring:
         """Return what a ring of so many bits must hold."""
         component = max((*self._probe.base, *self._probe.removable))
@@ -134,7 +133,7 @@ class Setting:
             dim=self.padded,
             block=self.block,
             headroom=self.headroom,
-            kappa=float(self._probe.left(range(self.clients), b"") / _PROBE),
+            kappa=float(self.kappa),
             largest=float(LARGEST_VARIANCE * _PROBE / component) * _MARGIN,
         )
 
@@ -142,17 +141,22 @@ class Setting:
     def distance(self) -> float:
         """Return the total variation between the noise that a client's releases get and its law, at most."""
         components = len(self._probe.base) + len(self._probe.removable)
-        return accounting.sampler_distance(self.participation.releases * self.padded * self.clients * components)
+        length = self.padded + (1 if self.share else 0)
+        return accounting.SAMPLE_DISTANCE * self.participation.releases * length * self.clients * components
 
-    def epsilon(self, sensitivity: Sensitivity, variance: float) -> float:
-        """Return the epsilon of a run whose every round may count on noise of this variance."""
-        run = self.participation.of(SkellamSum(sensitivity.squared, sensitivity.l1, variance))
+    def epsilon(self, sensitivity: Sensitivity, variance: float, *others: Event) -> float:
+        """Return the epsilon of a run whose every round may count on noise of this variance, and has other releases."""
+        update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
+        run = self.participation.run(Composed((update, *others)))
         return accounting.epsilon(run, self.given_delta, self.orders, self.distance)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold what follows from a setting: `epsilon` is what is proved, `variance` sigma*^2 on the grid of 2^-20."""
+    """Hold what follows from a setting: `epsilon` is what is proved, `variance` sigma*^2 on the grid of 2^-20.
+
+    `bit` is the clipping bit, a second release of every round, where there is one.
+    """
 
     setting: Setting
     bits: int
@@ -160,6 +164,12 @@ class Plan:
     sensitivity: Sensitivity
     variance: Fraction
     epsilon: float
+    bit: Bit | None = None
+
+    def clipped(self, clip: float) -> "Plan":
+        """Return the same for another clip bound: scale and noise, in real units, are in proportion to it."""
+        scale = self.scale * self.setting.clip / clip
+        return replace(self, setting=replace(self.setting, clip=clip), scale=scale)
 
     @cached_property
     def noise(self) -> NoisePlan:
@@ -213,7 +223,8 @@ class Plan:
             return None
         shares = setting.noise(_PROBE, scheme)
         charged = shares.charged(range(setting.clients - dropped), b"") / _PROBE
-        return setting.epsilon(self.sensitivity, float(charged * self.variance))
+        others = (self.bit.release(charged * self.bit.variance),) if self.bit else ()
+        return setting.epsilon(self.sensitivity, float(charged * self.variance), *others)
 
 
 @dataclass(frozen=True)
@@ -238,15 +249,24 @@ def forecast(plan: Plan, rates: Sequence[Fraction] = RATES) -> tuple[Outlook, ..
 def plan(setting: Setting, epsilon: float) -> Plan:
     """Return the plan with the least noise, in real units, that keeps a budget.
 
-    >>> run = Participation(population=1000, per_round=100, rounds=50)
-    >>> found = plan(Setting(run, dim=1_018_174, delta=1e-3), epsilon=6)
-    >>> found.bits, found.cap, round(found.sigma, 2)
+    >>> run = ParticipationSchedule(population=1000, per_round=100, rounds=50)
+    >>> least = plan(Setting(run, dim=1_018_174, delta=1e-3), epsilon=6)
+    >>> least.bits, least.cap, round(least.sigma, 2)
     (16, 6, 1.61)
     """
     accounting.check_epsilon(epsilon)
+    if not setting.share:
+        return _least_noise(setting, epsilon)
+    alone = _least_noise(replace(setting, share=0.0), epsilon)
+    bit = _bit(setting, alone.bits, alone.multiplier / math.sqrt(setting.share))
+    return _least_noise(replace(setting, bits=alone.bits), epsilon, bit)
+
+
+def _least_noise(setting: Setting, epsilon: float, bit: Bit | None = None) -> Plan:
+    others = (bit.release(),) if bit else ()
 
     def enough(sensitivity: Sensitivity, variance: float) -> bool:
-        return variance > 0 and setting.epsilon(sensitivity, variance) <= epsilon
+        return variance > 0 and setting.epsilon(sensitivity, variance, *others) <= epsilon
 
     def scale(ring: Ring) -> float:
         return skellam.largest_scale(ring, enough)
@@ -259,13 +279,18 @@ def plan(setting: Setting, epsilon: float) -> Plan:
     s = scale(ring)
     sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
     variance = _least_variance(lambda v: enough(sensitivity, float(v)), ring.room(s))
-    return Plan(setting, ring.bits, s, sensitivity, variance, setting.epsilon(sensitivity, float(variance)))
+    proved = setting.epsilon(sensitivity, float(variance), *others)
+    return Plan(setting, ring.bits, s, sensitivity, variance, proved, bit)
+
+
+def _bit(setting: Setting, bits: int, multiplier: float) -> Bit:
+    return plan_bit(multiplier, setting.clients, bits, setting.headroom, setting.kappa)
 
 
 def account(setting: Setting, sigma: float) -> Plan:
     """Return the plan, and with it epsilon, for central noise of standard deviation `sigma` in real units.
 
-    >>> run = Participation(population=1000, per_round=100, rounds=50)
+    >>> run = ParticipationSchedule(population=1000, per_round=100, rounds=50)
     >>> round(account(Setting(run, dim=1_018_174, delta=1e-3), sigma=1.61).epsilon, 1)
     6.0
     """
@@ -280,7 +305,10 @@ def account(setting: Setting, sigma: float) -> Plan:
     s = scale(ring)
     sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
     variance = rounded_up(Fraction(s * sigma) ** 2)
-    return Plan(setting, ring.bits, s, sensitivity, variance, setting.epsilon(sensitivity, float(variance)))
+    multiplier = math.sqrt(variance / sensitivity.squared)
+    bit = _bit(setting, ring.bits, multiplier * math.sqrt(1 / setting.share - 1)) if setting.share else None
+    proved = setting.epsilon(sensitivity, float(variance), *([bit.release()] if bit else []))
+    return Plan(setting, ring.bits, s, sensitivity, variance, proved, bit)
 
 
 def default_threshold(clients: int, colluders: int) -> int:
@@ -290,7 +318,7 @@ def default_threshold(clients: int, colluders: int) -> int:
 
 def _least_variance(enough: Callable[[Fraction], bool], room: float) -> Fraction:
     """Return the least variance on the grid that is enough, knowing that `room` is."""
-    low, high = 0, int(rounded_up(Fraction(room)) * GRID)
+    low, high = 0, int(rounded_up(Fraction(room)) * GRID)  # more steps than a range may have
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(Fraction(middle, GRID)) else (middle, high)
@@ -301,14 +329,11 @@ def _infeasible(setting: Setting, ring: Ring, enough: skellam.Enough, epsilon: f
     """Say which settings near this one are feasible."""
     fewest = skellam.fewest_bits(ring, enough)
     least = setting.epsilon(skellam.sensitivity(0, ring.clip, ring.dim), ring.room(0))
-    low, high = 0, ring.dim
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if replace(ring, dim=middle).allows(enough) else (low, middle)
+    longest = bisect_left(range(1, ring.dim), True, key=lambda dim: not replace(ring, dim=dim).allows(enough))
     ways = [] if fewest is None else [f"the fewest bits that work are {fewest}"]
     if least < math.inf:
         ways.append(f"{ring.bits} bits give epsilon {least:.3g} at best")
-    if low:
-        ways.append(f"{ring.bits} bits hold about {low} coordinates, padding included")
+    if longest:
+        ways.append(f"{ring.bits} bits hold about {longest} coordinates, padding included")
     said = "; ".join(ways) or f"no number of bits up to {MOST_BITS} works"
     return f"epsilon = {epsilon:g} is out of reach with {ring.bits} bits for {ring.dim} coordinates: {said}"

@@ -7,6 +7,7 @@ but the clip bound c is in integer units.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -151,15 +152,8 @@ class Ring:
         """Return the largest central variance beside a signal of this scale, negative if there is none."""
         return min((self.capacity - scale**2 * self.signal) / self.kappa, self.largest)
 
-    def fits(self, multiplier: float) -> bool:
-        """Tell whether noise of `multiplier` times Delta2 fits at any scale: 4^b > k^2 (n + kappa z^2 (d + 2 sqrt d)).
-
-        However small the scale, rounding leaves Delta2^2 at d/4 + sqrt(d)/2.
-        """
-        return self.room(0) > multiplier**2 * rounded_norm(0, self.dim)
-
     def allows(self, enough: Enough) -> bool:
-        """Tell whether any scale leaves room for enough noise."""
+        """Tell whether any scale leaves room for enough noise: rounding keeps Delta2^2 at d/4 + sqrt(d)/2 or more."""
         return enough(sensitivity(0, self.clip, self.dim), self.room(0))
 
 
@@ -168,8 +162,6 @@ def largest_scale(ring: Ring, enough: Enough) -> float:
 
     Raise `InputError` with the fewest bits that work where no scale does.
     """
-    if not ring.allows(enough):
-        raise InputError(_too_few_bits(ring, fewest_bits(ring, enough)))
     low, high = 0.0, ring.widest
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -202,7 +194,7 @@ def enough_bits(ring: Ring, scale: Callable[[Ring], float], noise: Callable[[Rin
     `scale` finds the scale of a ring and `noise` its noise at that scale; more bits never give more noise.
     """
 
-    def of(bits: int) -> float:
+    def noise_with(bits: int) -> float:
         wider = replace(ring, bits=bits)
         try:
             return noise(wider, scale(wider))
@@ -211,11 +203,8 @@ def enough_bits(ring: Ring, scale: Callable[[Ring], float], noise: Callable[[Rin
 
     most = replace(ring, bits=MOST_BITS)
     goal = WITHIN * noise(most, scale(most))
-    low, high = 0, MOST_BITS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if of(middle) <= goal else (middle, high)
-    return replace(ring, bits=high)
+    bits = 1 + bisect_left(range(1, MOST_BITS), True, key=lambda bits: noise_with(bits) <= goal)
+    return replace(ring, bits=bits)
 
 
 def _too_few_bits(ring: Ring, fewest: int | None) -> str:

@@ -6,6 +6,7 @@ it and agree.  Variances are exact rationals on the grid of 2^-20, rounded up.
 
 import hashlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -13,6 +14,8 @@ from functools import cached_property
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
+
+_LONGEST_FRACTION = 64
 
 
 class Scheme(Enum):
@@ -160,6 +163,25 @@ class NoisePlan:
         due = self.due(survivors, context)
         kept = {ks: self.added - sum((self.removable[k] for k in ks), Fraction(0)) for ks in set(due.values())}
         return {u: kept[ks] for u, ks in due.items()}
+
+
+def fraction_of(text: str) -> Fraction:
+    """Return a variance that is written as a reduced fraction, in a number of digits that any machine can hold.
+
+    >>> fraction_of("7/1048576")
+    Fraction(7, 1048576)
+    """
+    check_written(text)
+    return Fraction(text)
+
+
+def check_written(text: str) -> None:
+    """A variance has one spelling: otherwise one round would have several hashes."""
+    if len(text) <= _LONGEST_FRACTION and text.replace("/", "", 1).isdecimal():
+        with suppress(ValueError, ZeroDivisionError):
+            if str(Fraction(text)) == text:
+                return
+    raise ParametersRefused("a noise variance is written as a reduced fraction, like 7/1048576")
 
 
 def default_fraction(clients: int, tolerance: int) -> int:

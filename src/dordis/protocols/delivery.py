@@ -4,35 +4,16 @@ It knows nothing of how the sum was made.  Nothing here is secret, no answer say
 is lost on the way harms nobody.
 """
 
-from collections.abc import Callable, Collection, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar
 
-from dordis.errors import InputError, ProtocolError
+from dordis.errors import ProtocolError
 from dordis.kernels.packing import pack, unpack
-from dordis.protocol import (
-    ClientId,
-    ClientState,
-    Flow,
-    Journal,
-    MemoryJournal,
-    Message,
-    On,
-    ProtocolClient,
-    ProtocolServer,
-    Resource,
-    Step,
-)
-from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP, Summed, check_by_chunk
+from dordis.protocol import ClientId, ClientState, Flow, Message, On, ProtocolClient, ProtocolServer, Resource, Step
+from dordis.protocols.collecting import collect
+from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg.collecting import collect
-
-
-class Dispatch(Message, frozen=True):
-    """Per chunk: this is the sum, b bits a coordinate, over so many survivors."""
-
-    chunk: int
-    survivors: int
-    vector: bytes
+from dordis.protocols.summing import ChunkOutput
 
 
 class Received(Message, frozen=True):
@@ -41,10 +22,13 @@ class Received(Message, frozen=True):
     chunk: int
 
 
-class Store(Message, frozen=True):
-    """Per chunk: decode the sum and keep it."""
+class Dispatch(Message, frozen=True):
+    """Per chunk: this is the sum, b bits a coordinate, over so many survivors."""
 
+    reply: ClassVar = Received
     chunk: int
+    survivors: int
+    vector: bytes
 
 
 class Stored(Message, frozen=True):
@@ -53,8 +37,11 @@ class Stored(Message, frozen=True):
     chunk: int
 
 
-REPLIES: dict[type[Message], type[Message]] = {Dispatch: Received, Store: Stored}
-"""Which reply answers which request."""
+class Store(Message, frozen=True):
+    """Per chunk: decode the sum and keep it."""
+
+    reply: ClassVar = Stored
+    chunk: int
 
 
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
@@ -67,7 +54,7 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
         self,
         parameters: Parameters,
         chunk: int,
-        summed: Callable[[], Summed],
+        summed: Callable[[], ChunkOutput],
         receivers: Callable[[], Collection[ClientId]],
     ) -> None:
         self.parameters, self.chunk = parameters, chunk
@@ -107,25 +94,13 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
 
 
 class DeliveryClient(ProtocolClient[ClientState]):
-    """Receive the chunks of one round in any order; `aggregate` is there when all are stored.
+    """Receive the chunks of one round in any order; `aggregate` is there when all are stored."""
 
-    `kept` takes what was received: a dictionary, or something on disk for a client that is to be restored.
-    """
-
-    def __init__(
-        self,
-        private: DistributedDP,
-        journal: Journal | None = None,
-        state: ClientState | None = None,
-        kept: MutableMapping[int, Dispatch] | None = None,
-    ) -> None:
-        if state is not None and (journal is None or kept is None):
-            raise InputError("a client is restored together with its journal and with what it kept")
-        check_by_chunk(private.mechanism)
-        super().__init__(state or ClientState(), MemoryJournal() if journal is None else journal)
+    def __init__(self, private: DistributedDP) -> None:
+        super().__init__(ClientState())
         self._private = private
-        self._kept: MutableMapping[int, Dispatch] = {} if kept is None else kept
-        self._decoded: dict[int, DecodedChunk] = {}  # made from what is kept
+        self._received: dict[int, Dispatch] = {}
+        self._decoded: dict[int, DecodedChunk] = {}
         self._aggregate: Aggregate | None = None
 
     @property
@@ -136,7 +111,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
     @property
     def routine(self) -> Sequence[On[Any]]:
         """Return the two requests of every chunk."""
-        return On(Dispatch, Received, self.receive), On(Store, Stored, self.store)
+        return On(Dispatch, self.receive), On(Store, self.store)
 
     @property
     def chunks(self) -> int:
@@ -146,32 +121,30 @@ class DeliveryClient(ProtocolClient[ClientState]):
     @property
     def aggregate(self) -> Aggregate | None:
         """Return the decoded sum of the round and its mean, or None as long as a chunk is missing."""
-        if self._aggregate is None and self._is_complete:
-            chunks = range(self.chunks)
-            self._aggregate = self._private.assemble([self._decoded.get(k) or self._decode(k) for k in chunks])
+        if len(self._decoded) == self.chunks:
+            self._aggregate = self._private.assemble([self._decoded[k] for k in range(self.chunks)])
             self._decoded.clear()
         return self._aggregate
 
-    @property
-    def _is_complete(self) -> bool:
-        return all(self.state.passed.get(chunk) == len(self.routine) for chunk in range(self.chunks))
+    def forget(self) -> None:
+        """Drop what was delivered, once it was used; repeated requests are still answered."""
+        self._received.clear()
+        self._decoded.clear()
+        self._aggregate = None
 
     def receive(self, request: Dispatch) -> Received:
         """Take the sum of a chunk."""
         check_counted(request.survivors, self._private.parameters)
-        self._kept[request.chunk] = request
+        self._received[request.chunk] = request
         return Received(request.chunk)
 
     def store(self, request: Store) -> Stored:
         """Decode it."""
-        self._decoded[request.chunk] = self._decode(request.chunk)
+        parameters, received = self._private.parameters, self._received.pop(request.chunk)
+        span = parameters.chunks[request.chunk]
+        total = unpack(received.vector, parameters.bits, span.stop - span.start)
+        self._decoded[request.chunk] = self._private.decode_chunk(request.chunk, total, received.survivors)
         return Stored(request.chunk)
-
-    def _decode(self, chunk: int) -> DecodedChunk:
-        parameters, kept = self._private.parameters, self._kept[chunk]
-        span = parameters.chunks[chunk]
-        total = unpack(kept.vector, parameters.bits, span.stop - span.start)
-        return self._private.decode_chunk(chunk, total, kept.survivors)
 
 
 def check_counted(survivors: int, parameters: Parameters) -> None:

@@ -4,77 +4,24 @@ The protocol between the two knows nothing of it: it sums, and adds and removes 
 """
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import UNSET
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
-from dordis.privacy.clipping import Bit, encode_bit, fraction_below
-from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, chunk_ends, unrotated
-from dordis.privacy.gaussian import LocalGaussian
-from dordis.privacy.mechanism import DDGauss, DSkellam, Mechanism, NoMechanism
-from dordis.privacy.planning import Plan
+from dordis.privacy.clipping import encode_bit, fraction_below
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, unrotated
+from dordis.privacy.mechanisms import known
+from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.skellam import Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
-from dordis.protocol import ClientId
-from dordis.protocols import parameters as rules
-from dordis.protocols.parameters import SEMI_HONEST, Encoding, Parameters
-
-
-def agree_on(
-    plan: Plan,
-    *,
-    run: bytes,
-    index: int,
-    clients: Collection[int],
-    rotation: bytes,
-    chunks: int = 1,
-    mode: str = SEMI_HONEST,
-    degree: int = 0,
-    threshold: int | None = None,
-    model: bytes = b"",
-    beacon: bytes = b"",
-    bit: Bit | None = None,
-) -> Parameters:
-    """Write down the parameters of a round that keeps to a plan; every chunk gets the plan's whole central variance.
-
-    With a `bit` the round also counts whose norm is below the clip bound, in a chunk of its own, with its own noise.
-
-    `rotation` is the public seed of the round's rotation, 32 bytes, fresh every round.
-    The plan's threshold is the quorum; on a sparse graph `threshold` is the shares that rebuild a secret.
-    """
-    setting, mechanism = plan.setting, DSkellam.of(plan)
-    if len(clients) != setting.clients:
-        raise ParametersRefused(f"the plan is for {setting.clients} clients a round, not for {len(clients)}")
-    ends = chunk_ends(setting.dim, setting.block, chunks)
-    variances = [plan.variance] * len(ends)
-    if bit is not None:
-        ends, variances = [*ends, ends[-1] + 1], [*variances, bit.variance]
-    return rules.agree_on(
-        run=run,
-        index=index,
-        clients=clients,
-        threshold=setting.t if threshold is None else threshold,
-        quorum=setting.t,
-        degree=degree,
-        tolerance=setting.T,
-        colluders=setting.colluders,
-        bits=plan.bits,
-        ends=ends,
-        scheme=setting.scheme,
-        variances=variances,
-        fraction=plan.noise.fraction,
-        reserve=plan.noise.reserve,
-        mode=mode,
-        encoding=encoding_of(mechanism, rotation, 0 if bit is None else bit.scale),
-        model=model,
-        beacon=beacon,
-    )
+from dordis.protocols.parameters import Encoding, Parameters
+from dordis.protocols.summing import ChunkOutput
 
 
 def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding:
@@ -87,6 +34,7 @@ def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding
         block=mechanism.grid.block,
         rotation=rotation,
         bit=bit,
+        noise=mechanism.noise or UNSET,
     )
 
 
@@ -98,41 +46,20 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
     return [*releases, (Sensitivity(encoding.bit**2, 1), range(chunks - 1, chunks))] if bits else releases
 
 
-def mechanism_of(parameters: Parameters, dim: int) -> Mechanism:
-    """Read a mechanism for updates of `dim` coordinates from the parameters, or refuse them.
+def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
+    """Read a mechanism for updates of `dim` coordinates, or of whole blocks, from the parameters, or refuse them.
 
-    Mechanisms that bring their own noise are not read: whoever uses one makes it, and passes it on.
+    Whoever knows mechanisms of others passes the `kind` that it expects: the name alone imports none of them.
     """
     written = parameters.encoding
+    if dim is None:
+        dim = parameters.dim - (1 if written.bit else 0)
     grid = Grid(dim, written.block, written.scale, parameters.bits)
-    match written.mechanism:
-        case "skellam":
-            return DSkellam(grid, written.clip, written.sensitivity)
-        case "none":
-            return NoMechanism(grid)
-    raise ParametersRefused(f"there is no mechanism '{written.mechanism}' to be read from parameters")
-
-
-class Summed(Protocol):
-    """What any protocol that sums gives for a chunk; `ChunkOutput` is one."""
-
-    @property
-    def total(self) -> Vector:
-        """Return the sum over the ring."""
-        ...
-
-    @property
-    def survivors(self) -> Collection[ClientId]:
-        """Return U3, whose inputs are in it."""
-        ...
-
-
-@dataclass(frozen=True)
-class ChunkSum:
-    """The sum of one chunk, for protocols whose output says no more."""
-
-    total: Vector = field(repr=False)
-    survivors: tuple[ClientId, ...]
+    kind = kind or known(written.mechanism)
+    mechanism = kind.read(grid, written.clip, written.sensitivity, written.noise or "")
+    check_agreed(parameters, mechanism)
+    check_scheme(parameters, mechanism)
+    return mechanism
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,11 +93,12 @@ class Aggregate:
 class DistributedDP:
     """What comes before and after the sum in one round; both sides make it from the same parameters.
 
-    >>> parameters = rules.agree_on(run=bytes(32), index=0, clients=[1, 2], threshold=2, tolerance=0, bits=16,
+    >>> from dordis.protocols.parameters import agree_on
+    >>> parameters = agree_on(run=bytes(32), index=0, clients=[1, 2], threshold=2, tolerance=0, bits=16,
     ...     ends=[4], encoding=Encoding(scale=100.0, block=4, rotation=bytes(32)))
     >>> dp = DistributedDP.of(parameters, dim=3)
     >>> total = sum(dp.encode(np.array(update)) for update in ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]))
-    >>> dp.decode([ChunkSum(total, parameters.clients)]).mean.round(1).tolist()
+    >>> dp.decode([ChunkOutput.of(parameters, 0, total, parameters.clients, {})]).mean.round(1).tolist()
     [2.0, 2.0, 2.0]
     """
 
@@ -178,9 +106,9 @@ class DistributedDP:
     mechanism: Mechanism
 
     @classmethod
-    def of(cls, parameters: Parameters, dim: int) -> "DistributedDP":
-        """Read the mechanism for updates of `dim` coordinates from the parameters."""
-        return cls(parameters, mechanism_of(parameters, dim))
+    def of(cls, parameters: Parameters, dim: int, kind: type[Mechanism] | None = None) -> "DistributedDP":
+        """Read the mechanism for updates of `dim` coordinates from the parameters; see `mechanism_of`."""
+        return cls(parameters, mechanism_of(parameters, dim, kind))
 
     def __post_init__(self) -> None:
         check_agreed(self.parameters, self.mechanism)
@@ -196,7 +124,7 @@ class DistributedDP:
         norm = float(np.linalg.norm(np.asarray(update, np.float64)))
         return np.concatenate([vector, encode_bit(norm, encoding.clip, encoding.bit, self.parameters.bits)])
 
-    def decode(self, chunks: Sequence[Summed]) -> Aggregate:
+    def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
         """Return the aggregate from the sums of all chunks."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
@@ -237,8 +165,8 @@ class DistributedDP:
 
 
 def check_by_chunk(mechanism: Mechanism) -> None:
-    """Refuse a mechanism that may do more to the whole sum than undo the encoding: its noise would be left out."""
-    if not isinstance(mechanism, DSkellam | DDGauss | LocalGaussian | NoMechanism):
+    """Refuse a mechanism that does more to the whole sum than undo the encoding: its noise would be left out."""
+    if not mechanism.by_chunk:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' decodes whole vectors only, not chunk by chunk")
 
 

@@ -64,4 +64,4 @@ def check_share_threshold(n: int, k: int, t_k: int) -> None:
 
 def permutation(n: int, seed: bytes) -> list[int]:
     """Shuffle 0..n-1, uniformly if the keystream is."""
-    return shuffled(range(n), prg.Stream.of(kdf.expand(seed, b"dordis/v1/graph", prg.STREAM_BYTES)))
+    return shuffled(range(n), prg.from_seed(seed, b"dordis/v1/graph"))

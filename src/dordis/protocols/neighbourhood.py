@@ -49,8 +49,8 @@ def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
 
     Where no smaller degree will do, that is n - 1: the complete graph.
 
-    >>> found = solve(1000, 100, 1, "malicious")
-    >>> found.degree, found.threshold, found.quorum
+    >>> graph = solve(1000, 100, 1, "malicious")
+    >>> graph.degree, graph.threshold, graph.quorum
     (64, 35, 501)
     """
     check_quorum(n, T, T_C, mode, least_quorum(n, T_C, mode))
@@ -156,9 +156,9 @@ def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
     k = 2
     while k < n - 1:
         degrees = _stretch(n, T_C, mode, k)
-        found = _first(degrees, lambda j: _is_enough(n, T, T_C, mode, j))
-        if found < len(degrees):
-            return degrees[found]
+        place = _first(degrees, lambda j: _is_enough(n, T, T_C, mode, j))
+        if place < len(degrees):
+            return degrees[place]
         k = degrees[-1] + 2
     return n - 1
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from dordis.report.facts import IDEAL, Facts, Trust
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.report.facts import Facts
 from dordis.report.numbers import count, number
 
 
@@ -44,27 +45,22 @@ def _bad(facts: Facts) -> Iterator[str]:
         )
     if facts.overspent:
         yield f"The budget is overspent: epsilon = {number(facts.epsilon)}, and the budget is {number(facts.budget)}."
-    if facts.trust is not Trust.NOTHING_PROVED and facts.run.rounds and not _is_finite(facts.epsilon):
+    if facts.trust.proves and facts.run.rounds and (facts.epsilon is None or not math.isfinite(facts.epsilon)):
         yield "No finite epsilon was recorded although noise was to be added: nothing is proved."
-    if facts.trust is Trust.TOGETHER and not facts.hides_updates:
-        yield "The protocol 'plaintext' shows every update to the server: against the server nothing is proved."
+    if facts.exposure:
+        nothing = " Against the server nothing is proved." if facts.trust.noise is NoiseFrom.CLIENTS else ""
+        yield facts.exposure + nothing
 
 
 def _warnings(facts: Facts) -> Iterator[str]:
     manifest = facts.run.manifest
-    if manifest.noise == "rebasing":
-        yield "Rebasing is simulated for its cost only: no epsilon is proved for it."
-    elif facts.trust is Trust.NOTHING_PROVED:
-        yield "No noise was added: this run proves nothing about privacy."
-    if facts.trust is Trust.SERVER:
-        yield "The strategy 'central' trusts the server: epsilon does not hold against it."
-    if facts.outsiders_only:
-        yield "Epsilon holds against outsiders only: the server, who knows who takes part, is not covered."
-    if manifest.fidelity == IDEAL:
+    if not facts.trust.proves:
+        yield f"This run proves nothing about privacy. {manifest.words.unproved}"
+    if facts.trust.noise is NoiseFrom.SERVER:
+        yield f"The strategy '{manifest.noise}' trusts the server: epsilon does not hold against it."
+    if facts.trust.simulated:
         yield "Ideal fidelity: a simulation. The protocol was not run; its result was computed, with the same noise."
-    elif facts.is_ideal:
-        yield f"The fidelity '{manifest.fidelity}' is not known to this report: take the run for a simulation."
-    if facts.trust is not Trust.NOTHING_PROVED and facts.participations > manifest.plan.cap:
+    if facts.trust.proves and facts.participations > manifest.plan.cap:
         yield (
             f"A client took part {count(facts.participations, 'time')}, and the plan covers {manifest.plan.cap}: "
             "what it spent is counted, but it is more than was planned for."
@@ -84,7 +80,3 @@ def _notes(facts: Facts) -> Iterator[str]:
         yield "The run has no result: it is under way, or was stopped. It can be resumed after its last finished round."
     elif facts.run.result.stopped != "rounds":
         yield f"The run ended early: {facts.stopped}."
-
-
-def _is_finite(epsilon: float | None) -> bool:
-    return epsilon is not None and math.isfinite(epsilon)

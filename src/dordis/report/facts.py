@@ -3,43 +3,17 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from dordis.errors import LedgerDamaged
 from dordis.federation import ledger, records
 from dordis.federation.ledger import Summary
-from dordis.federation.records import RoundRecord, Run
-from dordis.privacy.accounting import ALL_ROUNDS, OUTSIDER, Participation
+from dordis.federation.records import RoundRecord, StoredRun, Trust
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
-FULL, IDEAL = "full", "ideal"
 _CLOSE = 1e-9
-_OUTSIDERS = Participation(1, 1, 1, ALL_ROUNDS, adversary=OUTSIDER, independent=True).terms()[1]
-
-
-class Trust(Enum):
-    """Whose word the privacy of a noise strategy rests on."""
-
-    NOTHING_PROVED = "nothing is proved"
-    SERVER = "the server adds the noise"
-    NOBODY = "every client adds all the noise it needs"
-    TOGETHER = "the clients add the noise together"
-    UNKNOWN = "the strategy is not one of dordis"
-
-
-_TRUST = {
-    "none": Trust.NOTHING_PROVED,
-    "rebasing": Trust.NOTHING_PROVED,
-    "central": Trust.SERVER,
-    "local": Trust.NOBODY,
-    "orig": Trust.TOGETHER,
-    "early": Trust.TOGETHER,
-    "conservative": Trust.TOGETHER,
-    "xnoise": Trust.TOGETHER,
-}
 
 
 @dataclass(frozen=True)
@@ -54,30 +28,22 @@ class Checked:
 class Facts:
     """A run under the name it has in the report, and what its ledger says."""
 
-    run: Run
+    run: StoredRun
     label: str
     run_id: str
     ledger: Checked
 
     @property
     def trust(self) -> Trust:
-        """Return whom privacy rests on."""
-        return _TRUST.get(self.run.manifest.noise, Trust.UNKNOWN)
+        """Return who is trusted with what."""
+        return self.run.manifest.trust
 
     @property
-    def is_ideal(self) -> bool:
-        """Tell whether anything but the whole protocol was run; only the word `full` says that it was."""
-        return self.run.manifest.fidelity != FULL
-
-    @property
-    def outsiders_only(self) -> bool:
-        """Tell whether epsilon holds only against those who do not know who takes part."""
-        return _OUTSIDERS in self.run.manifest.terms
-
-    @property
-    def hides_updates(self) -> bool:
-        """Tell whether the protocol keeps single updates from the server."""
-        return self.run.manifest.protocol != "plaintext"
+    def exposure(self) -> str:
+        """Say that the server saw every update, if it did."""
+        if self.trust.hides_updates:
+            return ""
+        return f"The protocol '{self.run.manifest.protocol}' protects nobody: the server sees every update."
 
     @property
     def budget(self) -> float | None:
@@ -91,7 +57,7 @@ class Facts:
 
         None where nothing is proved, whatever was written down.
         """
-        if self.trust is Trust.NOTHING_PROVED:
+        if not self.trust.proves:
             return None
         if self.ledger.summary is not None:
             return self.ledger.summary.epsilon
@@ -137,10 +103,8 @@ class Facts:
     @property
     def last_metrics(self) -> dict[str, float]:
         """Return the last value of everything the application measured."""
-        found: dict[str, float] = {}
-        for line in self.run.metrics:
-            found.update(line.values)
-        return found | (self.run.result.metrics if self.run.result else {})
+        measured = {name: value for line in self.run.metrics for name, value in line.values.items()}
+        return measured | (self.run.result.metrics if self.run.result else {})
 
     @property
     def dropped(self) -> tuple[int, ...]:
@@ -168,38 +132,29 @@ class Facts:
 
     def ratio(self, record: RoundRecord) -> float | None:
         """Return that of one round."""
-        if self.trust is Trust.NOBODY or record.charged is None or not record.wanted:
+        if self.trust.noise is NoiseFrom.CLIENT or record.charged is None or not record.wanted:
             return None
         return record.charged / record.wanted
 
     @property
     def short_of_noise(self) -> int:
         """Return in how many rounds the clients' noise was below its target."""
-        return sum(r < 1 - _CLOSE for r in self.ratios) if self.trust is Trust.TOGETHER else 0
+        return sum(r < 1 - _CLOSE for r in self.ratios) if self.trust.noise is NoiseFrom.CLIENTS else 0
 
     @property
     def participations(self) -> int:
         """Return how often the most frequent client was in a finished round."""
         return max(Counter(u for record in self.run.rounds for u in record.clients).values(), default=0)
 
-    def setting(self, key: str) -> object:
-        """Return a setting of the noise strategy from the configuration, wherever it is; None if it has none."""
-        kind = self.run.manifest.noise
-        return next(
-            (table[key] for table in _tables(self.run.manifest.config) if table.get("kind") == kind and key in table),
-            None,
-        )
-
 
 def gather(paths: Sequence[Path]) -> tuple[Facts, ...]:
     """Read runs, check their ledgers, and give each run a name of its own."""
     runs = [records.load(path) for path in paths]
-    labels = _labels(runs)
-    found = []
-    for run, label in zip(runs, labels, strict=True):
-        run_id = hashlib.sha256((run.path / records.MANIFEST).read_bytes()).digest()
-        found.append(Facts(run, label, run_id.hex(), check_ledger(run.path / records.LEDGER, run_id)))
-    return tuple(found)
+    ids = [hashlib.sha256((run.path / records.MANIFEST).read_bytes()).digest() for run in runs]
+    return tuple(
+        Facts(run, label, run_id.hex(), check_ledger(run.path / records.LEDGER, run_id))
+        for run, label, run_id in zip(runs, _labels(runs), ids, strict=True)
+    )
 
 
 def check_ledger(path: Path, run_id: bytes) -> Checked:
@@ -214,7 +169,7 @@ def check_ledger(path: Path, run_id: bytes) -> Checked:
 
 def gone(record: RoundRecord) -> int:
     """Return how many clients stopped answering in a round, at whichever stage."""
-    return len({u for some in record.dropped.values() for u in some})
+    return len(set().union(*record.dropped.values()))
 
 
 def odds(epsilon: float) -> float:
@@ -222,17 +177,9 @@ def odds(epsilon: float) -> float:
     return math.exp(epsilon) if epsilon < 700 else math.inf
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
+def _labels(runs: Sequence[StoredRun]) -> list[str]:
     """Name runs by their names; by name and time, or a number, where that is not enough."""
     names = [run.manifest.name for run in runs]
     times = [f"{run.manifest.name} {run.manifest.created[:19].replace('T', ' ')}" for run in runs]
     labels = [time if names.count(name) > 1 else name for name, time in zip(names, times, strict=True)]
     return [f"{label} #{i + 1}" if labels.count(label) > 1 else label for i, label in enumerate(labels)]
-
-
-def _tables(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Go through all tables of a configuration."""
-    yield config
-    for value in config.values():
-        if isinstance(value, dict):
-            yield from _tables(value)

@@ -1,146 +1,140 @@
-"""Charts of runs: what each of them shows, by name.  With one run in detail, with several side by side."""
+"""Charts of runs, by the names of their files: of one run in detail, of several side by side."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from dordis.federation.records import RoundRecord
-from dordis.protocols.secagg.messages import REPLIES
-from dordis.report.charts import Chart, Grouped, Layer, Line, Lines, Mark, Stacked, Value
-from dordis.report.facts import Facts, Trust, gone
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.report.charts import BarChart, Chart, LineChart, Mark, Point, Series, Value
+from dordis.report.facts import Facts, gone
 from dordis.report.numbers import number, size
 
-MOST_BARS = 40
-"""Rounds beyond so many are drawn as means over several."""
+MOST_BARS, MOST_LAYERS = 40, 8
+"""More rounds are drawn as means over several; of more layers the least are added up, so that colours differ."""
 ROUND = "round"
-_ORDER = [request.__name__ for request in REPLIES]
+TARGET = Mark("target", 1.0)
+_Measure = Callable[[RoundRecord], Value]
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A chart and the name of its file; where nothing can be drawn, its note says why."""
-
-    name: str
-    chart: Chart
-
-
-def figures(facts: Facts) -> tuple[Figure, ...]:
-    """Return the charts of one run."""
-    return (
-        *metrics([facts]),
-        Figure("epsilon", epsilon([facts])),
-        Figure("dropouts", dropouts(facts)),
-        Figure("noise_ratio", noise_ratio(facts)),
-        Figure("noise", noise(facts)),
-        Figure("seconds", seconds(facts)),
-        Figure("traffic", traffic(facts)),
-    )
+def figures(all_facts: Sequence[Facts]) -> dict[str, Chart]:
+    """Return the charts of a run, or of several; where nothing can be drawn, the note of a chart says why."""
+    charts: dict[str, Chart] = {**metrics(all_facts), "epsilon": epsilon(all_facts)}
+    if len(all_facts) == 1:
+        (facts,) = all_facts
+        charts |= {"dropouts": dropouts(facts), "noise_ratio": noise_ratio(facts), "noise": noise(facts)}
+        charts |= clipping(facts)
+    else:
+        charts |= {"dropout": dropout(all_facts), "noise_ratio": noise_ratios(all_facts)}
+    return charts | {"seconds": seconds(all_facts), "traffic": traffic(all_facts)}
 
 
-def comparison(all_facts: Sequence[Facts]) -> tuple[Figure, ...]:
-    """Return charts that lay several runs over each other."""
-    lost = "clients that stopped answering, at whichever stage"
-    return (
-        *metrics(all_facts),
-        Figure("epsilon", epsilon(all_facts)),
-        Figure("dropout", _lines(all_facts, "Dropout", "part of the round", _dropped_part, note=lost)),
-        Figure(
-            "noise_ratio",
-            _lines(
-                all_facts,
-                "Noise that counts, over its target",
-                "ratio of variances",
-                Facts.ratio,
-                (Mark("target", 1.0),),
-            ),
-        ),
-        Figure("seconds", _mean_seconds(all_facts)),
-        Figure("traffic", _mean_traffic(all_facts)),
-    )
-
-
-def metrics(all_facts: Sequence[Facts]) -> tuple[Figure, ...]:
-    """Return a chart for everything that the application measured."""
+def metrics(all_facts: Sequence[Facts]) -> dict[str, LineChart]:
+    """Chart everything that the application measured."""
     names = dict.fromkeys(name for facts in all_facts for line in facts.run.metrics for name in line.values)
-    found = []
+    charts = {}
     for place, name in enumerate(sorted(names, key=in_order)):
         lines = tuple(
-            Line(
-                facts.label,
-                tuple((line.number, line.values[name]) for line in facts.run.metrics if name in line.values),
-            )
+            Series(facts.label, tuple((m.number, m.values[name]) for m in facts.run.metrics if name in m.values))
             for facts in all_facts
         )
-        found.append(Figure(f"metric_{place + 1}", Lines(name, ROUND, "", lines, zero=_from_zero(lines))))
-    return tuple(found)
+        charts[f"metric_{place + 1}"] = LineChart(name, ROUND, "", lines, zero=_from_zero(lines))
+    return charts
 
 
-def epsilon(all_facts: Sequence[Facts]) -> Lines:
+def epsilon(all_facts: Sequence[Facts]) -> LineChart:
     """Chart what was spent against the budget."""
-    proved = [facts for facts in all_facts if facts.trust is not Trust.NOTHING_PROVED]
+    proved = [facts for facts in all_facts if facts.trust.proves]
     budgets = dict.fromkeys(facts.budget for facts in proved if facts.budget is not None)
     names = ["budget"] if len(budgets) == 1 else [f"budget {number(budget)}" for budget in budgets]
     marks = tuple(Mark(name, budget) for name, budget in zip(names, budgets, strict=True))
     note = "of the client that has spent most" if proved else "nothing is proved, so that there is no epsilon"
+    lines = tuple(
+        Series(facts.label, tuple((r.number, r.epsilon if facts in proved else None) for r in facts.run.rounds))
+        for facts in all_facts
+    )
+    return LineChart("Epsilon spent", ROUND, "epsilon", lines, marks=marks, note=note)
 
-    def spent(facts: Facts, record: RoundRecord) -> Value:
-        return record.epsilon if facts in proved else None
 
-    return _lines(all_facts, "Epsilon spent", "epsilon", spent, marks, note=note)
-
-
-def dropouts(facts: Facts) -> Stacked:
+def dropouts(facts: Facts) -> BarChart:
     """Chart who stopped answering, by stage."""
-    plan, rounds = facts.run.manifest.plan, facts.run.rounds
-    names = dict.fromkeys(stage for record in rounds for stage in record.dropped)
-    stages = sorted(names, key=lambda stage: _ORDER.index(stage) if stage in _ORDER else len(_ORDER))
-    layers = [(spaced(stage), [float(len(record.dropped.get(stage, ()))) for record in rounds]) for stage in stages]
-    marks = (Mark("T, tolerated before the upload", float(plan.tolerance)),) if plan.tolerance and layers else ()
+    T = facts.run.manifest.plan.tolerance
+    names = dict.fromkeys(stage for record in facts.run.rounds for stage in record.dropped)
+    order = facts.run.manifest.stages
+    stages = sorted(names, key=lambda stage: order.index(stage) if stage in order else len(order))
+    layers = {spaced(stage): _lost_at(stage) for stage in stages}
+    marks = (Mark("T, tolerated before the upload", float(T)),) if T and layers else ()
     note = "by the first request that was not answered" if layers else "nobody dropped out"
-    return Stacked("Dropouts by stage", ROUND, "clients", *_bars(rounds, layers), marks=marks, note=note)
+    return _bars([facts], "Dropouts by stage", "clients", layers, marks=marks, note=note)
 
 
-def noise(facts: Facts) -> Lines:
+def dropout(all_facts: Sequence[Facts]) -> LineChart:
+    """Chart which part of the clients stopped answering."""
+    lines = tuple(_line(facts.label, facts, lambda record: gone(record) / len(record.clients)) for facts in all_facts)
+    note = "clients that stopped answering, at whichever stage"
+    return LineChart("Dropout", ROUND, "part of the round", lines, note=note)
+
+
+def noise(facts: Facts) -> LineChart:
     """Chart the variances: wanted, left in the sum, and counted on."""
-    rounds = facts.run.rounds
     lines = (
-        Line("wanted", tuple((record.number, record.wanted) for record in rounds)),
-        Line("left in the sum", tuple((record.number, record.left) for record in rounds)),
-        Line("counted on", tuple((record.number, record.charged) for record in rounds)),
+        _line("wanted", facts, lambda record: record.wanted),
+        _line("left in the sum", facts, lambda record: record.left),
+        _line("counted on", facts, lambda record: record.charged),
     )
     note = "; ".join(filter(None, ["in squared integer units", _noise_note(facts)]))
-    return Lines("Noise", ROUND, "variance", lines, note=note)
+    return LineChart("Noise", ROUND, "variance", lines, note=note)
 
 
-def noise_ratio(facts: Facts) -> Lines:
+def noise_ratio(facts: Facts) -> LineChart:
     """Chart the same over what was wanted."""
-    rounds = facts.run.rounds
     lines = (
-        Line("left in the sum", tuple((record.number, _over(record.left, record.wanted)) for record in rounds)),
-        Line("counted on", tuple((record.number, _over(record.charged, record.wanted)) for record in rounds)),
+        _line("left in the sum", facts, lambda record: _over(record.left, record.wanted)),
+        _line("counted on", facts, lambda record: _over(record.charged, record.wanted)),
     )
-    marks = (Mark("target", 1.0),)
-    return Lines("Noise over its target", ROUND, "ratio of variances", lines, marks=marks, note=_noise_note(facts))
+    title, y = "Noise over its target", "ratio of variances"
+    return LineChart(title, ROUND, y, lines, marks=(TARGET,), note=_noise_note(facts))
 
 
-def seconds(facts: Facts) -> Stacked:
+def noise_ratios(all_facts: Sequence[Facts]) -> LineChart:
+    """Chart the noise that privacy counts on, over what was wanted, for every run."""
+    lines = tuple(_line(facts.label, facts, facts.ratio) for facts in all_facts)
+    return LineChart("Noise that counts, over its target", ROUND, "ratio of variances", lines, marks=(TARGET,))
+
+
+def clipping(facts: Facts) -> dict[str, Chart]:
+    """Chart the clip bound, where it follows a quantile of the norms."""
+    quantile = facts.run.manifest.plan.quantile
+    if quantile is None:
+        return {}
+    bounds = (_line("clip bound", facts, lambda record: record.clip),)
+    below = (_line("norms below it", facts, lambda record: record.below),)
+    marks, note = (Mark("target", quantile),), "a noisy count, which is charged"
+    return {
+        "clip": LineChart("Clip bound", ROUND, "norm", bounds, zero=_from_zero(bounds)),
+        "below": LineChart("Norms below the clip bound", ROUND, "part", below, marks=marks, note=note),
+    }
+
+
+def seconds(all_facts: Sequence[Facts]) -> BarChart:
     """Chart how long the stages took."""
-    rounds = facts.run.rounds
-    names = dict.fromkeys(stage for record in rounds for stage in record.stages)
-    layers = [(spaced(stage), [record.stages.get(stage) for record in rounds]) for stage in names]
+    names = dict.fromkeys(stage for facts in all_facts for record in facts.run.rounds for stage in record.stages)
     note = "stages of several chunks may overlap; then a bar is longer than its round took"
-    return Stacked("Time by stage", ROUND, "seconds", *_bars(rounds, _merged(layers)), note=note)
+    return _bars(all_facts, "Time by stage", "seconds", {spaced(name): _spent_on(name) for name in names}, note=note)
 
 
-def traffic(facts: Facts) -> Grouped:
+def traffic(all_facts: Sequence[Facts]) -> BarChart:
     """Chart the bytes of a client, on average over the clients of a round."""
-    rounds, one = facts.run.rounds, size(facts.run.manifest.plan.upload_bytes)
-    layers = [
-        ("up", [each(record.up, record) for record in rounds]),
-        ("down", [each(record.down, record) for record in rounds]),
-    ]
-    unsent = all(record.up is None for record in rounds)
-    note = f"no message was sent; one masked update would be {one}" if unsent else f"of it one masked update: {one}"
-    return Grouped("Bytes per client", ROUND, "bytes", *_bars(rounds, layers), note=note)
+    layers: dict[str, _Measure] = {
+        "up": lambda record: per_client(record.up, record),
+        "down": lambda record: per_client(record.down, record),
+        "of it the model": lambda record: per_client(record.model_bytes, record),
+    }
+    unsent = [facts.label for facts in all_facts if all(record.up is None for record in facts.run.rounds)]
+    note = f"no message was sent in {', '.join(unsent)}" if unsent else ""
+    if len(all_facts) == 1:
+        one = size(all_facts[0].run.manifest.plan.upload_bytes)
+        note = f"no message was sent; one masked update would be {one}" if unsent else f"of it one masked update: {one}"
+    return _bars(all_facts, "Bytes per client", "bytes", layers, stacked=False, note=note)
 
 
 def in_order(metric: str) -> bool:
@@ -148,7 +142,7 @@ def in_order(metric: str) -> bool:
     return "accuracy" not in metric.lower()
 
 
-def each(total: int | None, record: RoundRecord) -> Value:
+def per_client(total: int | None, record: RoundRecord) -> Value:
     """Return a client's part of the bytes of a round, on average."""
     return None if total is None else total / len(record.clients)
 
@@ -162,85 +156,65 @@ def spaced(name: str) -> str:
     return "".join(f" {c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
-def _lines(
-    all_facts: Sequence[Facts],
-    title: str,
-    y: str,
-    value: Callable[[Facts, RoundRecord], Value],
-    marks: tuple[Mark, ...] = (),
-    note: str = "",
-) -> Lines:
-    lines = tuple(
-        Line(facts.label, tuple((record.number, value(facts, record)) for record in facts.run.rounds))
-        for facts in all_facts
-    )
-    return Lines(title, ROUND, y, lines, marks=marks, note=note)
+def _line(name: str, facts: Facts, measure: _Measure) -> Series[Point]:
+    return Series(name, tuple((record.number, measure(record)) for record in facts.run.rounds))
 
 
-def _bars(
-    rounds: Sequence[RoundRecord], layers: Iterable[tuple[str, Sequence[Value]]]
-) -> tuple[tuple[str, ...], tuple[Layer, ...]]:
-    """Return categories and layers: every round, or means over as many as make the bars few enough."""
-    width = -(-len(rounds) // MOST_BARS) or 1
-    parts = [slice(at, at + width) for at in range(0, len(rounds), width)]
-    names = [(str(rounds[part][0].number), str(rounds[part][-1].number)) for part in parts]
-    categories = tuple(first if first == last else f"{first}–{last}" for first, last in names)
-    return categories, tuple(Layer(name, tuple(_mean(values[part]) for part in parts)) for name, values in layers)
+def _lost_at(stage: str) -> _Measure:
+    return lambda record: float(len(record.dropped.get(stage, ())))
 
 
-def _merged(layers: Sequence[tuple[str, Sequence[Value]]], most: int = 7) -> list[tuple[str, Sequence[Value]]]:
-    """Keep the largest layers in their order, and add up the others, so that colours are told apart."""
-    if len(layers) <= most + 1:
-        return list(layers)
-    by_size = sorted(layers, key=lambda layer: -sum(value or 0.0 for value in layer[1]))
-    large = {name for name, _ in by_size[:most]}
-    rest = [values for name, values in layers if name not in large]
-    others: list[Value] = [sum(value or 0.0 for value in column) for column in zip(*rest, strict=True)]
-    return [*(layer for layer in layers if layer[0] in large), (f"{len(rest)} others", others)]
+def _spent_on(stage: str) -> _Measure:
+    return lambda record: record.stages.get(stage, 0.0)
 
 
-def _mean_seconds(all_facts: Sequence[Facts]) -> Stacked:
-    names = dict.fromkeys(stage for facts in all_facts for record in facts.run.rounds for stage in record.stages)
-    layers = [
-        (spaced(name), [_mean([record.stages.get(name, 0.0) for record in facts.run.rounds]) for facts in all_facts])
-        for name in names
+def _bars(all_facts: Sequence[Facts], title: str, y: str, layers: Mapping[str, _Measure], **options: Any) -> BarChart:
+    """Chart the means of some measures: a bar for every run, or for every round, or some rounds, of the only run."""
+    several = len(all_facts) > 1
+    bins = {facts.label: facts.run.rounds for facts in all_facts} if several else _few(all_facts[0].run.rounds)
+    series = [
+        Series(name, tuple(_mean(map(measure, part)) for part in bins.values())) for name, measure in layers.items()
     ]
-    stacked = tuple(Layer(name, tuple(values)) for name, values in _merged(layers))
-    return Stacked("Time by stage", "run", "seconds of a round, mean", tuple(f.label for f in all_facts), stacked)
+    x, y = ("run", f"{y} of a round, mean") if several else (ROUND, y)
+    return BarChart(title, x, y, _merged(series), categories=tuple(bins), **options)
 
 
-def _mean_traffic(all_facts: Sequence[Facts]) -> Grouped:
-    up = tuple(_mean([each(record.up, record) for record in facts.run.rounds]) for facts in all_facts)
-    down = tuple(_mean([each(record.down, record) for record in facts.run.rounds]) for facts in all_facts)
-    unsent = [facts.label for facts in all_facts if facts.run.rounds and facts.run.rounds[0].up is None]
-    note = f"no message was sent in {', '.join(unsent)}" if unsent else ""
-    categories, layers = tuple(facts.label for facts in all_facts), (Layer("up", up), Layer("down", down))
-    return Grouped("Bytes per client", "run", "bytes of a round, mean", categories, layers, note=note)
+def _few(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[RoundRecord]]:
+    """Return every round under its number, or so many together that there are few."""
+    width = -(-len(rounds) // MOST_BARS) or 1
+    parts = [rounds[at : at + width] for at in range(0, len(rounds), width)]
+    return {"–".join(map(str, dict.fromkeys((part[0].number, part[-1].number)))): part for part in parts}
+
+
+def _merged(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
+    """Keep the largest layers in their order, and add up the others."""
+    if len(layers) <= MOST_LAYERS:
+        return tuple(layers)
+    large = sorted(layers, key=lambda layer: -sum(value or 0.0 for value in layer.values))[: MOST_LAYERS - 1]
+    rest = [layer.values for layer in layers if layer not in large]
+    others = tuple(sum(value or 0.0 for value in column) for column in zip(*rest, strict=True))
+    return *(layer for layer in layers if layer in large), Series(f"{len(rest)} others", others)
 
 
 def _noise_note(facts: Facts) -> str:
-    match facts.trust:
-        case Trust.NOBODY:
-            return "every client counts on its own noise alone, a small part of what is in the sum"
-        case Trust.TOGETHER:
-            return "counted on: without what T_C colluders may know; at or above the target, epsilon is as planned"
-    return "no noise was added" if facts.run.manifest.noise == "none" else ""
+    notes = {
+        NoiseFrom.CLIENT: "every client counts on its own noise alone, a small part of what is in the sum",
+        NoiseFrom.CLIENTS: "counted on: without what T_C colluders may know; from the target on, epsilon is as planned",
+        NoiseFrom.NOBODY: "no noise was added",
+    }
+    return notes.get(facts.trust.noise, "")
 
 
-def _from_zero(lines: Sequence[Line]) -> bool:
+def _from_zero(lines: Sequence[Series[Point]]) -> bool:
     """Tell whether an axis from zero still shows what changes: values within a narrow band far from it do not."""
-    values = [y for line in lines for _, y in line.points if y is not None]
+    values = [y for line in lines for _, y in line.values if y is not None]
     return not values or min(values) < 0.5 * max(values)
-
-
-def _dropped_part(facts: Facts, record: RoundRecord) -> float:
-    return gone(record) / len(record.clients)
 
 
 def _over(part: Value, whole: Value) -> Value:
     return part / whole if part is not None and whole else None
 
 
-def _mean(values: Sequence[Value]) -> Value:
+def _mean(values: Iterable[Value]) -> Value:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -4,40 +4,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dordis.errors import InputError
-from dordis.federation.records import replace
-from dordis.report import figures, png, svg, tables
+from dordis.federation.durable import replace
+from dordis.report import svg, tables
 from dordis.report.facts import gather
+from dordis.report.figures import figures
 from dordis.report.page import GENERATOR, page
 
 REPORT, FIGURES = "report.html", "figures"
 _HEAD = 1000  # bytes of a page among which a report names itself
 
 
-def write(
-    runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False, with_png: bool = False
-) -> Path:
+def write(runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False) -> Path:
     """Write `report.html` and return its path: into `output`, or else into the run, or here if there are several.
 
-    `with_figures` writes the directory `figures` as well, every chart as SVG and two tables as CSV; `with_png` that
-    and every chart as PNG, for which the extra `plots` is needed.  An earlier report is replaced; another file is not.
+    `with_figures` writes the directory `figures` as well: every chart as SVG and two tables as CSV.  An earlier report
+    is replaced; another file is not.
     """
     if not runs:
         raise InputError("name at least one run")
-    if with_png:
-        png.check_plots()
     all_facts = gather(runs)
     target = (output or (runs[0] if len(runs) == 1 else Path())) / REPORT
     check_own(target)
-    drawn = figures.figures(all_facts[0]) if len(all_facts) == 1 else figures.comparison(all_facts)
     files = {target: page(all_facts).encode()}
-    if with_figures or with_png:
+    if with_figures:
         beside = target.parent / FIGURES
         files[beside / "rounds.csv"] = tables.rounds_csv(all_facts).encode()
         files[beside / "metrics.csv"] = tables.metrics_csv(all_facts).encode()
-        shown = [figure for figure in drawn if not figure.chart.is_empty]
-        files |= {beside / f"{figure.name}.svg": svg.document(figure.chart).encode() for figure in shown}
-        if with_png:
-            files |= {beside / f"{figure.name}.png": png.picture(figure.chart) for figure in shown}
+        for name, chart in figures(all_facts).items():
+            if not chart.is_empty:
+                files[beside / f"{name}.svg"] = svg.document(chart).encode()
     for path, data in files.items():
         _write(path, data)
     return target
@@ -47,12 +42,12 @@ def check_own(path: Path) -> None:
     """What is replaced is a report, not somebody's page."""
     try:
         with path.open("rb") as file:
-            found = GENERATOR in file.read(_HEAD)
+            is_report = GENERATOR in file.read(_HEAD)
     except FileNotFoundError:
         return
     except OSError as error:
         raise InputError(f"cannot write the report {path}: {error.strerror}") from None
-    if not found:
+    if not is_report:
         raise InputError(f"{path} is not a report of dordis and is left alone: choose another directory with --output")
 
 

@@ -18,7 +18,7 @@ def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> tup
         low, high = low - (abs(low) * 0.5 or 0.5), high + (abs(high) * 0.5 or 0.5)
     rough = (high - low) / max(1, most - 1)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * each for each in _STEPS if power * each >= rough * (1 - 1e-9))
+    step = next(power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9))
     if whole:
         step = max(1.0, math.ceil(step))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

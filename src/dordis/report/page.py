@@ -1,17 +1,19 @@
 """The page: facts, charts and the privacy statement of one run or of several, as one file that needs nothing else."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
+from statistics import fmean
 from string import Template
 
-from dordis.report import figures, svg
+from dordis.report import svg
 from dordis.report.alerts import Alert, Level, alerts
-from dordis.report.facts import FULL, IDEAL, Facts, Trust
-from dordis.report.figures import Figure
+from dordis.report.charts import Chart
+from dordis.report.facts import Facts
+from dordis.report.figures import figures, in_order
 from dordis.report.numbers import NOTHING, count, duration, number, percent
 from dordis.report.statement import Item, Statement, statement
 from dordis.report.svg import escaped
-from dordis.report.tables import Table, comparison, failures, rounds, settings
+from dordis.report.tables import TextTable, comparison, failures, rounds, settings
 
 GENERATOR = b'<meta name="generator" content="dordis report">'
 """What a report is known by."""
@@ -50,7 +52,7 @@ def _compared(all_facts: Sequence[Facts], title: str) -> str:
             "<h2>Side by side</h2>",
             _table(comparison(all_facts), "compare"),
             "<h2>Charts</h2>",
-            _charts(figures.comparison(all_facts)),
+            _charts(figures(all_facts)),
         ]
     )
 
@@ -68,7 +70,7 @@ def _run(facts: Facts, place: int, *, several: bool) -> str:
         _tiles(facts),
         _summed_up(stated, place, over=facts.overspent),
         "<h2>Charts</h2>",
-        _charts(figures.figures(facts)),
+        _charts(figures([facts])),
         f'<h2 id="statement-{place + 1}">Privacy statement</h2>',
         _statement(stated),
         "<h2>Details</h2>",
@@ -81,40 +83,36 @@ def _run(facts: Facts, place: int, *, several: bool) -> str:
 
 def _badges(facts: Facts) -> str:
     manifest = facts.run.manifest
-    known = {FULL: "every message was sent", IDEAL: "simulated, the protocol was not run"}
-    words = known.get(manifest.fidelity, "unknown")
-    kind = "badge warning" if facts.is_ideal else "badge"
-    plain = (
-        f"noise: {manifest.noise}",
-        f"protocol: {manifest.protocol}, {manifest.mode}",
-        f"mechanism: {manifest.mechanism}",
-    )
-    first = f'<span class="{kind}">fidelity: {escaped(manifest.fidelity)} ({words})</span>'
-    return first + "".join(f'<span class="badge plain">{escaped(text)}</span>' for text in plain)
+    words = "simulated, the protocol was not run" if facts.trust.simulated else "every message was sent"
+    protocol = f"protocol: {manifest.protocol}, {manifest.mode}"
+    badges = {
+        f"fidelity: {manifest.fidelity} ({words})": "badge warning" if facts.trust.simulated else "badge",
+        f"noise: {manifest.noise}": "badge plain",
+        protocol + (", protects nobody" if facts.exposure else ""): f"badge {'warning' if facts.exposure else 'plain'}",
+        f"mechanism: {manifest.mechanism}": "badge plain",
+    }
+    return "".join(f'<span class="{kind}">{escaped(text)}</span>' for text, kind in badges.items())
 
 
 def _tiles(facts: Facts) -> str:
     run, plan = facts.run, facts.run.manifest.plan
-    measured = sorted(facts.last_metrics.items(), key=lambda item: figures.in_order(item[0]))[:_TILES]
+    measured = sorted(facts.last_metrics.items(), key=lambda item: in_order(item[0]))[:_TILES]
     tiles = [_tile(number(value), f"{name}, last") for name, value in measured]
-    if facts.trust is Trust.NOTHING_PROVED:
+    if not facts.trust.proves:
         tiles.append(_tile("none", "epsilon: nothing is proved", bad=True))
     else:
         budget = f"epsilon spent of {number(facts.budget)}" if facts.budget is not None else "epsilon spent"
         tiles.append(_tile(number(facts.epsilon), budget, bad=facts.overspent or bool(facts.ledger.problem)))
         tiles.append(_tile(number(plan.delta), "delta"))
-    mean = sum(facts.dropped) / len(facts.dropped) if facts.dropped else None
-    lost = "dropout" if mean is None else f"dropout, {number(mean, 3)} of {_cohort(facts)} clients on average"
+    lost = "dropout"
+    if run.rounds:
+        mean, cohort = fmean(facts.dropped), fmean(len(record.clients) for record in run.rounds)
+        lost = f"dropout, {number(mean, 3)} of {number(cohort, 3)} clients on average"
     tiles += [
         _tile(f"{len(run.rounds)}", f"rounds of {run.manifest.rounds}, in {duration(facts.seconds)}"),
         _tile(percent(facts.dropout), lost),
     ]
     return f'<div class="tiles">{"".join(tiles)}</div>'
-
-
-def _cohort(facts: Facts) -> str:
-    sizes = [len(record.clients) for record in facts.run.rounds]
-    return number(sum(sizes) / len(sizes), 3)
 
 
 def _tile(value: str, name: str, *, bad: bool = False) -> str:
@@ -146,18 +144,17 @@ def _monospaced(point: str) -> str:
     return ' class="hash"' if len(point.rpartition(" ")[2]) == 64 else ""
 
 
-def _charts(drawn: Iterable[Figure]) -> str:
-    return f'<div class="charts">{"".join(map(_figure, drawn))}</div>'
+def _charts(charts: Mapping[str, Chart]) -> str:
+    return f'<div class="charts">{"".join(_figure(name, chart) for name, chart in charts.items())}</div>'
 
 
-def _figure(figure: Figure) -> str:
-    chart = figure.chart
+def _figure(name: str, chart: Chart) -> str:
     note = f"<figcaption>{escaped(chart.note)}</figcaption>" if chart.note else ""
     body = f'<p class="empty">{NOTHING} nothing to draw {NOTHING}</p>' if chart.is_empty else svg.drawing(chart)
-    return f'<figure data-chart="{escaped(figure.name)}"><h3>{escaped(chart.title)}</h3>{body}{note}</figure>'
+    return f'<figure data-chart="{escaped(name)}"><h3>{escaped(chart.title)}</h3>{body}{note}</figure>'
 
 
-def _table(table: Table, kind: str) -> str:
+def _table(table: TextTable, kind: str) -> str:
     head = "".join(f"<th scope=col>{escaped(name)}</th>" for name in table.head)
     rows = "".join(
         f"<tr><th scope=row>{escaped(row[0])}</th>{''.join(f'<td>{escaped(cell)}</td>' for cell in row[1:])}</tr>"

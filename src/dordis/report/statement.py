@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
-from dordis.report.facts import FULL, IDEAL, Facts, Trust, odds
+from dordis.report.facts import Facts, odds
 from dordis.report.numbers import count, number, percent, span
 
 
@@ -33,21 +34,27 @@ class Statement:
 def statement(facts: Facts) -> Statement:
     """State what a run proves."""
     proves = facts.epsilon is not None and math.isfinite(facts.epsilon) and not facts.ledger.problem
-    if facts.trust is Trust.NOTHING_PROVED:
-        items: tuple[Item, ...] = (_nothing(facts), Item("Noise", _noise(facts)), _run(facts), _evidence(facts))
+    if not facts.trust.proves:
+        why = (facts.run.manifest.words.unproved, "There is no epsilon, whatever else this report shows.")
+        items: tuple[Item, ...] = (
+            Item("What is proved", why),
+            Item("Noise", tuple(_noise(facts))),
+            _run(facts),
+            _evidence(facts),
+        )
     else:
         items = (
             Item("What is protected", (_UNIT,)),
             Item("From whom", tuple(_adversary(facts))),
             Item("How well", tuple(_amount(facts)), facts.run.manifest.terms),
             Item("How often a client may take part", tuple(_participation(facts))),
-            Item("Mechanism and noise", (_mechanism(facts), *_noise(facts))),
+            Item("Mechanism and noise", (*_mechanism(facts), *_noise(facts))),
             Item("How epsilon is computed", (_accountant(facts),)),
             Item("What is outside the guarantee", (), tuple(_outside(facts))),
             _run(facts),
             _evidence(facts),
         )
-    return Statement(_headline(facts, proves), proves, items)
+    return Statement(" ".join(filter(None, (_headline(facts, proves), facts.exposure))), proves, items)
 
 
 _UNIT = (
@@ -58,94 +65,66 @@ _UNIT = (
 
 
 def _headline(facts: Facts, proves: bool) -> str:
-    if facts.trust is Trust.NOTHING_PROVED:
+    if not facts.trust.proves:
         return "This run proves nothing about privacy."
     if facts.ledger.problem:
         return "The privacy ledger of this run does not verify: no epsilon can be stated."
     if not proves:
         return "No finite epsilon is recorded: as far as the records go, this run proves nothing about privacy."
-    would = "A deployment like this simulation would be" if facts.is_ideal else "This run is"
+    would = "A deployment like this simulation would be" if facts.trust.simulated else "This run is"
     pair = f"(epsilon = {number(facts.epsilon)}, delta = {number(facts.run.manifest.plan.delta)})"
     over = f", which is more than its budget of {number(facts.budget)}" if facts.overspent else ""
     return f"{would} {pair}-differentially private for each single client, against {_against(facts)}{over}."
 
 
 def _against(facts: Facts) -> str:
-    if facts.outsiders_only:
-        return "outsiders who do not know who takes part"
-    colluders = count(facts.run.manifest.plan.colluders, "colluding client")
-    match facts.trust:
-        case Trust.SERVER:
+    manifest = facts.run.manifest
+    match facts.trust.noise:
+        case NoiseFrom.SERVER:
             return "everyone but the server, which is trusted"
-        case Trust.NOBODY:
+        case NoiseFrom.CLIENT:
             return "the server and all other clients"
-        case Trust.UNKNOWN:
-            return "whom its noise strategy names"
-    if not facts.hides_updates:
+    if not facts.trust.hides_updates:
         return "those who see the sums only, not against the server"
     servers = {MALICIOUS: "a malicious server", SEMI_HONEST: "a server that follows the protocol"}
-    return f"{servers.get(facts.run.manifest.mode, 'a server')} and up to {colluders} of a round"
-
-
-def _nothing(facts: Facts) -> Item:
-    if facts.run.manifest.noise == "rebasing":
-        reason = (
-            "Rebasing is here for its cost only. Whoever sees the noise that a client sends again learns about the "
-            "noise that it sent first, so that less of it counts; no epsilon is proved for it. What the records hold "
-            "is that of the noise which stands in for it."
-        )
-    else:
-        reason = (
-            "No noise was added. Secure aggregation, where it is run, hides single updates; the exact sums, and what "
-            "they tell about a client, are open to whoever sees them."
-        )
-    return Item("What is proved", (reason, "There is no epsilon, whatever else this report shows."))
+    colluders = count(manifest.plan.colluders, "colluding client")
+    return f"{servers.get(manifest.mode, 'a server')} and up to {colluders} of a round"
 
 
 def _adversary(facts: Facts) -> Iterator[str]:
-    manifest, T_C = facts.run.manifest, facts.run.manifest.plan.colluders
-    if facts.outsiders_only:
-        yield (
-            "OUTSIDERS only: epsilon is amplified by sampling, which holds for those who do not know who takes part. "
-            "The server knows; against it less is proved than stated here."
-        )
-    match facts.trust:
-        case Trust.SERVER:
+    match facts.trust.noise:
+        case NoiseFrom.SERVER:
             yield (
                 "Everyone who sees what is released, other clients included. Not the server: it sees the sums without "
                 "noise, adds the noise, and is trusted with both."
             )
-        case Trust.NOBODY:
+        case NoiseFrom.CLIENT:
             yield "The server and all other clients together, in either mode: a client's own noise is enough for it."
-        case Trust.UNKNOWN:
-            yield f"The noise strategy '{manifest.noise}' is not one of dordis: its author has to say."
         case _:
+            T_C = facts.run.manifest.plan.colluders
             yield from _server(facts, f"up to T_C = {T_C} clients of a round")
             if T_C == 0:
                 yield "T_C = 0: not even a client that sees the results is covered, since it knows its own noise."
 
 
 def _server(facts: Facts, colluders: str) -> Iterator[str]:
-    mode = facts.run.manifest.mode
-    if not facts.hides_updates:
-        yield (
-            "Only those who see nothing but the sums. The protocol 'plaintext' shows the server every update, with no "
-            "more than that client's share of the noise: against the server nothing is proved."
-        )
-    elif mode == MALICIOUS:
+    manifest = facts.run.manifest
+    if not facts.trust.hides_updates:
+        yield f"Only those who see nothing but the sums. {facts.exposure} Against the server nothing is proved."
+    elif manifest.mode == MALICIOUS:
         yield (
             f"The server, even if it deviates from the protocol in any way, together with {colluders} who deviate too "
             "and tell it all they know."
         )
         yield "Trusted are a client's own device, the registry of the clients' public keys, and the public beacon."
-    elif mode == SEMI_HONEST:
+    elif manifest.mode == SEMI_HONEST:
         yield (
             f"The server, as long as it follows the protocol (semi-honest), together with {colluders}: they keep and "
             "combine all they see. A server that deviates, for instance by telling clients different lists of who is "
             "left, is not covered."
         )
     else:
-        yield f"A server of the mode '{mode}', which this report does not know, together with {colluders}."
+        yield f"A server of the mode '{manifest.mode}', which this report does not know, together with {colluders}."
 
 
 def _amount(facts: Facts) -> Iterator[str]:
@@ -178,80 +157,48 @@ def _participation(facts: Facts) -> Iterator[str]:
         "often than its owner allows."
     )
     summary = facts.ledger.summary
-    if manifest.noise == "orig":
+    if not facts.trust.stops:
         yield "Nothing stops this run at its budget: what is spent is counted, and the rounds go on."
     elif summary is not None and summary.budget is not None:
         yield "A round that would take one of its clients beyond the budget is not started."
 
 
-_FLOATING = "Gaussian noise in floating point, whose low bits may tell what they should hide: not to be deployed"
-
-
-def _mechanism(facts: Facts) -> str:
+def _mechanism(facts: Facts) -> Iterator[str]:
     manifest, plan = facts.run.manifest, facts.run.manifest.plan
-    kinds = {
-        "skellam": "distributed Skellam noise, drawn in integers",
-        "ddgauss": "distributed discrete Gaussian noise, drawn in integers",
-        "central-gaussian": _FLOATING,
-        "local-gaussian": _FLOATING,
-    }
-    kind = kinds.get(manifest.mechanism.partition(":")[0], "a mechanism that this report does not know")
-    sigma = "" if plan.sigma is None else f", and the noise on a sum has a standard deviation of {number(plan.sigma)}"
-    return (
-        f"Mechanism '{manifest.mechanism}': {kind}. The norm of an update is clipped to {number(plan.clip)}{sigma}, in "
-        "units of updates, as planned."
-    )
+    said = manifest.words.mechanism or "its author has to say what it does"
+    yield f"Mechanism '{manifest.mechanism}': {said}."
+    if plan.quantile is not None:
+        ratio = "" if plan.sigma is None else f", of {number(plan.sigma / plan.clip)} times the bound in a sum"
+        yield (
+            f"The norm of an update is clipped to a bound that begins at {number(plan.clip)} and follows the "
+            f"{percent(plan.quantile)} quantile of the norms. Noise goes with the bound{ratio}. Every round also "
+            "releases a count of the norms below the bound, with its own noise; epsilon covers both together."
+        )
+    else:
+        noise = (
+            "" if plan.sigma is None else f", and the noise on a sum has a standard deviation of {number(plan.sigma)}"
+        )
+        yield f"The norm of an update is clipped to {number(plan.clip)}{noise}, in units of updates, as planned."
 
 
-_EVEN = "every client adds an even share of the noise, as if {}. "
-
-
-def _noise(facts: Facts) -> tuple[str, ...]:
+def _noise(facts: Facts) -> Iterator[str]:
     """Say how the noise comes about, and what dropout did to it."""
-    T, rate, scheme = facts.run.manifest.plan.tolerance, facts.setting("rate"), facts.setting("scheme")
-    part = f"{percent(rate)} of the clients" if isinstance(rate, float) else "a fixed part of the clients"
-    words = {
-        "xnoise": "every client adds more noise than is needed, and once it is known who dropped out, the excess is "
-        f"removed. The target holds whoever drops, up to T = {T} clients of a round lost before their upload; a round "
-        "that loses more ends without an output.",
-        "orig": _EVEN.format("nobody dropped out")
-        + "The share of those who do is missing: the noise falls below its target, and epsilon rises faster than "
-        "planned, possibly beyond the budget.",
-        "early": _EVEN.format("nobody dropped out")
-        + "The share of those who do is missing and epsilon rises faster than planned; the run ends before the round "
-        "that would pass the budget.",
-        "conservative": _EVEN.format(f"{part} dropped out")
-        + "If fewer do there is more noise than is needed. If more do the noise falls below its target, epsilon rises "
-        "faster than planned, and the run ends before the round that would pass the budget.",
-        "central": "the server adds the noise to the sum. Dropout takes none of it away.",
-        "local": "every client adds all the noise that it needs itself. Dropout takes none of it away.",
-        "none": "no noise is added.",
-        "rebasing": "clients send their noise again once it is known who dropped; simulated is what that costs, with "
-        "the noise of xnoise in the sums.",
-    }
-    name = facts.run.manifest.noise + (f" ({scheme})" if isinstance(scheme, str) else "")
-    said = f"Noise strategy '{name}': " + words.get(facts.run.manifest.noise, "this report does not know it.")
-    return (said, _what_dropout_did(facts)) if facts.trust is Trust.TOGETHER and facts.ratios else (said,)
-
-
-def _what_dropout_did(facts: Facts) -> str:
-    return (
-        f"In the finished rounds {span(facts.lost)} clients were lost before their upload, and the variance that "
-        f"privacy counts on, without what T_C colluders may know, was {span(facts.ratios)} times its target."
-    )
+    manifest = facts.run.manifest
+    yield f"Noise strategy '{manifest.noise}': {manifest.words.noise}"
+    if facts.trust.noise is NoiseFrom.CLIENTS and facts.ratios:
+        yield (
+            f"In the finished rounds {span(facts.lost)} clients were lost before their upload, and the variance that "
+            f"privacy counts on, without what T_C colluders may know, was {span(facts.ratios)} times its target."
+        )
 
 
 def _accountant(facts: Facts) -> str:
-    sampler = (
-        " How far the sampler is from the law of its noise is charged to delta."
-        if facts.trust is Trust.TOGETHER
-        else ""
-    )
+    together = facts.trust.noise is NoiseFrom.CLIENTS
+    sampler = " How far the sampler is from the law of its noise is charged to delta." if together else ""
     return (
         "By Renyi differential privacy at integer orders: of the noise that counted in each round, not of that which "
         "was planned; added up over the rounds that a client took part in; and converted to epsilon by the library "
-        f"dp-accounting.{sampler} Sampling of clients is not counted in favour of privacy"
-        + (", except against outsiders." if facts.outsiders_only else ".")
+        f"dp-accounting.{sampler} Sampling of clients is not counted in favour of privacy."
     )
 
 
@@ -260,26 +207,22 @@ def _outside(facts: Facts) -> Iterator[str]:
     yield "The metrics in this report, and the data they are measured on, public or the server's: no noise is in them."
     yield "Other runs over the same clients' data: what each of them spends adds up."
     yield "A person behind several clients, and groups of clients: each client counts for itself."
-    if facts.trust is Trust.TOGETHER:
+    if facts.trust.noise is NoiseFrom.CLIENTS:
         yield "More colluders than T_C, and a registry that admits many clients of one owner."
-    if facts.trust is Trust.SERVER:
-        yield "The server, and whoever breaks into it: the strategy 'central' trusts it."
+    if facts.trust.noise is NoiseFrom.SERVER:
+        yield f"The server, and whoever breaks into it: the strategy '{facts.run.manifest.noise}' trusts it."
     yield "The client's own device, and side channels on it."
 
 
 def _run(facts: Facts) -> Item:
-    if facts.run.manifest.fidelity == FULL:
-        return Item("What was run", ("Full fidelity: every message of the protocol was made, sent and answered.",))
-    if facts.run.manifest.fidelity == IDEAL:
-        return Item(
-            "What was run",
-            (
-                "IDEAL fidelity: a simulation. The protocol was not run; its result was computed, with noise of the "
-                "same law, by one program that had everybody's data. What is stated here is what a deployment would "
-                "prove; this run itself protected nobody.",
-            ),
+    said = "Full fidelity: every message of the protocol was made, sent and answered."
+    if facts.trust.simulated:
+        said = (
+            "IDEAL fidelity: a simulation. The protocol was not run; its result was computed, with noise of the same "
+            "law, by one program that had everybody's data. What is stated here is what a deployment would prove; this "
+            "run itself protected nobody."
         )
-    return Item("What was run", (f"Fidelity '{facts.run.manifest.fidelity}', which this report does not know.",))
+    return Item("What was run", (said, facts.exposure) if facts.exposure else (said,))
 
 
 def _evidence(facts: Facts) -> Item:
@@ -293,7 +236,7 @@ def _evidence(facts: Facts) -> Item:
     said = (
         f"The privacy ledger is whole: {count(summary.lines, 'line')}, each chained to the one before. Its "
         f"{count(summary.completed, 'completed round')} and {summary.reserved} charged without an output were "
-        f"recomputed for this report; {summary.cancelled} were cancelled before anything was opened.",
+        "recomputed for this report.",
         "Who keeps the head can tell later that no line is missing: "
         "dordis ledger verify ledger.jsonl --run RUN --head HEAD",
     )

@@ -5,20 +5,20 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dordis.report.facts import Facts, Trust, gone
-from dordis.report.figures import each, spaced
+from dordis.report.facts import Facts, gone
+from dordis.report.figures import per_client, spaced
 from dordis.report.numbers import duration, number, percent, size, span
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text, each headed by its first cell."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-def settings(facts: Facts) -> Table:
+def settings(facts: Facts) -> TextTable:
     """Return what was fixed before the first round."""
     manifest, plan = facts.run.manifest, facts.run.manifest.plan
     rows = {
@@ -35,7 +35,7 @@ def settings(facts: Facts) -> Table:
         "coordinates of an update": f"{plan.dim:,}",
         "bits of a coordinate": str(plan.bits),
         "one masked update": size(plan.upload_bytes),
-        "clip": number(plan.clip),
+        "clip": number(plan.clip) + ("" if plan.quantile is None else f", then the {percent(plan.quantile)} quantile"),
         "scale": number(plan.scale, 6),
         "noise on the sum, sigma": number(plan.sigma),
         "epsilon planned": number(plan.epsilon),
@@ -45,60 +45,59 @@ def settings(facts: Facts) -> Table:
         "dropouts tolerated, T": str(plan.tolerance),
         "colluders tolerated, T_C": str(plan.colluders),
     }
-    return Table(("", ""), tuple(rows.items()))
+    return TextTable(("", ""), tuple(rows.items()))
 
 
-def rounds(facts: Facts) -> Table:
+def rounds(facts: Facts) -> TextTable:
     """Return a row for every finished round."""
     measured = {line.number: line.values for line in facts.run.metrics}
     names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
-    proved = facts.trust is not Trust.NOTHING_PROVED
-    head = ("round", *names, "epsilon", "index", "clients", "dropped", "uploaded", "wanted", "left", "counted on")
-    rows = []
-    for record in facts.run.rounds:
-        values = measured.get(record.number, {})
-        rows.append(
-            (
-                str(record.number),
-                *(number(values.get(name)) for name in names),
-                number(record.epsilon if proved else None),
-                str(record.index),
-                str(len(record.clients)),
-                str(gone(record)),
-                span(record.survivors),
-                *(number(variance, 5) for variance in (record.wanted, record.left, record.charged)),
-                duration(record.seconds),
-                size(each(record.up, record)),
-                size(each(record.down, record)),
-            )
+    proved = facts.trust.proves
+    head = ("round", *names, "epsilon", "index", "invited", "clients", "dropped", "uploaded")
+    costs = ("wanted", "left", "counted on", "time", "up, a client", "down, a client", "of it the model")
+    rows = tuple(
+        (
+            str(record.number),
+            *(number(measured.get(record.number, {}).get(name)) for name in names),
+            number(record.epsilon if proved else None),
+            str(record.index),
+            number(record.invited),
+            str(len(record.clients)),
+            str(gone(record)),
+            span(record.survivors),
+            *(number(variance, 5) for variance in (record.wanted, record.left, record.charged)),
+            duration(record.seconds),
+            *(size(per_client(total, record)) for total in (record.up, record.down, record.model_bytes)),
         )
-    return Table((*head, "time", "up, a client", "down, a client"), tuple(rows))
+        for record in facts.run.rounds
+    )
+    return TextTable((*head, *costs), rows)
 
 
-def failures(facts: Facts) -> Table:
+def failures(facts: Facts) -> TextTable:
     """Return a row for every attempt that failed before a finished round."""
     rows = tuple(
         (str(failed.index), str(record.number), failed.reason)
         for record in facts.run.rounds
         for failed in record.failures
     )
-    return Table(("index", "tried again as round", "reason"), rows)
+    return TextTable(("index", "tried again as round", "reason"), rows)
 
 
-def comparison(all_facts: Sequence[Facts]) -> Table:
+def comparison(all_facts: Sequence[Facts]) -> TextTable:
     """Return a column for every run."""
     names = dict.fromkeys(name for facts in all_facts for name in facts.last_metrics)
     columns = [_column(facts, tuple(names)) for facts in all_facts]
     rows = tuple((name, *(column[name] for column in columns)) for name in columns[0])
-    return Table(("", *(facts.label for facts in all_facts)), rows)
+    return TextTable(("", *(facts.label for facts in all_facts)), rows)
 
 
 def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:
     run, plan = facts.run, facts.run.manifest.plan
-    proved = facts.trust is not Trust.NOTHING_PROVED
+    proved = facts.trust.proves
     spent = "nothing is proved" if not proved else number(facts.epsilon) + (", OVERSPENT" if facts.overspent else "")
     took = [record.seconds for record in run.rounds]
-    up = [sent for record in run.rounds if (sent := each(record.up, record)) is not None]
+    up = [sent for record in run.rounds if (sent := per_client(record.up, record)) is not None]
     return {
         "noise strategy": run.manifest.noise,
         "fidelity": run.manifest.fidelity,
@@ -122,7 +121,8 @@ def rounds_csv(all_facts: Sequence[Facts]) -> str:
     records = [record for facts in all_facts for record in facts.run.rounds]
     lost = dict.fromkeys(stage for record in records for stage in record.dropped)
     stages = dict.fromkeys(stage for record in records for stage in record.stages)
-    fields = ("number", "index", "started", "seconds", "up", "down", "wanted", "left", "charged", "epsilon")
+    costs = ("started", "seconds", "up", "down", "model_bytes")
+    fields = ("number", "index", *costs, "wanted", "left", "charged", "epsilon", "clip", "invited")
     head = ["run", *fields, "clients", "survivors", "failures"]
     head += [f"dropped: {spaced(stage)}" for stage in lost] + [f"seconds: {spaced(stage)}" for stage in stages]
     rows: list[list[object]] = []

@@ -1,11 +1,11 @@
 """Who can take part in a simulated round, who leaves it, and at which request: by rates, or as real devices did.
 
-Each kind is a struct of plain settings, to be read from a configuration; its `model(seed)` is the `Dropout` of a run.
-Everything follows from the seed and the round's index.
+Each kind is a struct of plain settings, to be read from a configuration; its `model(seed, stages)` is the `Dropout` of
+a run whose protocol has these requests.  Everything follows from the seed and the round's index.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -17,27 +17,16 @@ import numpy as np
 
 from dordis.errors import InputError
 from dordis.protocol import ClientId
-from dordis.protocols.secagg import messages
+from dordis.rounds.invitation import Invite, Train
 from dordis.simulation.traces import BehaviourTrace, SlotTrace, Trace, read_behaviours, read_matrix
 
-STAGES: tuple[str, ...] = tuple(
-    request.__name__
-    for request in (
-        messages.AdvertiseKeys,
-        messages.ShareKeys,
-        messages.DeliverShares,
-        messages.CollectInput,
-        messages.Agree,
-        messages.Unmask,
-        messages.RemoveNoise,
-    )
-)
-"""The requests of a round in order; a client that leaves at one answers neither it nor any that comes after it."""
-
-_ORDER = tuple(request.__name__ for request in messages.REPLIES)
+EARLY = (Invite.__name__, Train.__name__)
+"""Requests before U is fixed: whoever leaves at one of them is not in the round."""
 
 SEED_BYTES = 32
 Seed = int | bytes
+Stages = tuple[str, ...]
+"""Requests of a protocol in order; a client that leaves at one answers neither it nor any that comes after it."""
 Chance = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -56,15 +45,6 @@ class Dropout(Protocol):
         ...
 
 
-def has_left(stage: str | None, request: str) -> bool:
-    """Tell whether a client who leaves at `stage` is gone when a request comes, even if that stage has none.
-
-    >>> has_left("Agree", "Unmask"), has_left("Agree", "CollectInput"), has_left(None, "Unmask")
-    (True, False, False)
-    """
-    return stage is not None and _ORDER.index(stage) <= _ORDER.index(request)
-
-
 class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     """A model of dropout in the configuration: `kind` names it."""
 
@@ -72,30 +52,35 @@ class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 class Never(_Kind, frozen=True, tag="none"):
     """Everybody is there, and stays."""
 
-    def model(self, seed: Seed) -> Dropout:
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
         """Return the dropout of a run."""
-        return ByRate(seed, 0.0)
+        return ByRate(seed, 0.0, stages)
 
 
 class Rate(_Kind, frozen=True, tag="rate"):
-    """Of n selected clients exactly floor(rate n) leave, each at one of the stages, all chosen at random."""
+    """Of n invited clients exactly floor(rate n) leave, each at one of the stages, all chosen at random.
+
+    Without `stages` these are the requests of the protocol; `Invite` and `Train` come before those.
+    """
 
     rate: Chance = 0.2
-    stages: tuple[str, ...] = STAGES
+    stages: tuple[str, ...] = ()
 
-    def model(self, seed: Seed) -> Dropout:
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
         """Return the dropout of a run."""
-        return ByRate(seed, self.rate, self.stages)
+        check_stages(self.stages or stages, stages)
+        return ByRate(seed, self.rate, self.stages or stages)
 
 
-class Stages(_Kind, frozen=True, tag="stages"):
+class StageRates(_Kind, frozen=True, tag="stages"):
     """At each stage, everyone who is still there leaves with the rate of that stage."""
 
     rates: dict[str, Chance]
 
-    def model(self, seed: Seed) -> Dropout:
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
         """Return the dropout of a run."""
-        return ByStage(seed, self.rates)
+        check_stages(tuple(self.rates), stages)
+        return ByStage(seed, self.rates, (*EARLY, *stages))
 
 
 class FedScale(_Kind, frozen=True, tag="fedscale"):
@@ -110,12 +95,12 @@ class FedScale(_Kind, frozen=True, tag="fedscale"):
     stage_seconds: Seconds = 60.0
     volatile: Positive | None = None
 
-    def model(self, seed: Seed) -> Dropout:
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
         """Return the dropout of a run; read the file."""
-        if not 0 < self.stage_seconds * len(STAGES) <= self.seconds:
-            raise InputError(f"{len(STAGES)} stages of {self.stage_seconds} s do not fit into {self.seconds} s a round")
-        times = (self.seconds, self.stage_seconds, len(STAGES))
-        return _replayed(BehaviourTrace(read_behaviours(Path(self.path)), *times), seed, self.volatile)
+        if not 0 < self.stage_seconds * len(stages) <= self.seconds:
+            raise InputError(f"{len(stages)} stages of {self.stage_seconds} s do not fit into {self.seconds} s a round")
+        times = (self.seconds, self.stage_seconds, len(stages))
+        return _replayed(BehaviourTrace(read_behaviours(Path(self.path)), *times), seed, stages, self.volatile)
 
 
 class Matrix(_Kind, frozen=True, tag="matrix"):
@@ -130,13 +115,13 @@ class Matrix(_Kind, frozen=True, tag="matrix"):
     rows: Literal["slots", "devices"] = "slots"
     volatile: Positive | None = None
 
-    def model(self, seed: Seed) -> Dropout:
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
         """Return the dropout of a run; read the file."""
         entries = read_matrix(Path(self.path), self.array)
-        return _replayed(SlotTrace(entries.T if self.rows == "slots" else entries), seed, self.volatile)
+        return _replayed(SlotTrace(entries.T if self.rows == "slots" else entries), seed, stages, self.volatile)
 
 
-Model = Never | Rate | Stages | FedScale | Matrix
+DropoutModel = Never | Rate | StageRates | FedScale | Matrix
 
 
 @dataclass(frozen=True)
@@ -145,10 +130,9 @@ class ByRate:
 
     seed: Seed
     rate: float
-    stages: Sequence[str] = STAGES
+    stages: Stages
 
     def __post_init__(self) -> None:
-        check_stages(self.stages)
         check_rate(self.rate)
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
@@ -170,9 +154,9 @@ class ByStage:
 
     seed: Seed
     rates: dict[str, float]
+    stages: Stages
 
     def __post_init__(self) -> None:
-        check_stages(tuple(self.rates))
         for rate in self.rates.values():
             check_rate(rate)
 
@@ -183,9 +167,9 @@ class ByStage:
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Draw a lot for each client and stage; the first that is below the rate decides."""
         everyone = sorted(clients)
-        lots = _generator(self.seed, index, _LEAVING).random((len(everyone), len(STAGES)))
-        below = lots < [self.rates.get(stage, 0.0) for stage in STAGES]
-        return {u: STAGES[int(row.argmax())] for u, row in zip(everyone, below, strict=True) if row.any()}
+        lots = _generator(self.seed, index, _LEAVING).random((len(everyone), len(self.stages)))
+        below = lots < [self.rates.get(stage, 0.0) for stage in self.stages]
+        return {u: self.stages[int(row.argmax())] for u, row in zip(everyone, below, strict=True) if row.any()}
 
 
 @dataclass(frozen=True)
@@ -197,6 +181,7 @@ class Replay:
 
     trace: Trace
     seed: Seed
+    stages: Stages
 
     @cached_property
     def _order(self) -> list[int]:
@@ -213,9 +198,9 @@ class Replay:
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
         """Return whose devices went away."""
         everyone = sorted(clients)
-        lots = _generator(self.seed, index, _LEAVING).integers(len(STAGES), size=len(everyone)).tolist()
-        found = {u: self.trace.leaves(self.device(u), index, lot) for u, lot in zip(everyone, lots, strict=True)}
-        return {u: STAGES[place] for u, place in found.items() if place is not None}
+        lots = _generator(self.seed, index, _LEAVING).integers(len(self.stages), size=len(everyone)).tolist()
+        places = {u: self.trace.leaves(self.device(u), index, lot) for u, lot in zip(everyone, lots, strict=True)}
+        return {u: self.stages[place] for u, place in places.items() if place is not None}
 
 
 @dataclass(frozen=True)
@@ -236,11 +221,13 @@ class MostVolatile:
         return self.replay.leaving(index, clients)
 
 
-def check_stages(stages: Collection[str]) -> None:
+def check_stages(stages: Collection[str], known: Stages) -> None:
     """There are stages, and they are a round's."""
-    unknown = [stage for stage in stages if stage not in STAGES]
+    unknown = [stage for stage in stages if stage not in (*EARLY, *known)]
     if unknown or not stages:
-        raise InputError(f"clients leave at some of {', '.join(STAGES)}, not at {', '.join(unknown) or 'none'}")
+        raise InputError(
+            f"clients leave at some of {', '.join((*EARLY, *known))}, not at {', '.join(unknown) or 'none'}"
+        )
 
 
 def check_rate(rate: float) -> None:
@@ -249,8 +236,8 @@ def check_rate(rate: float) -> None:
         raise InputError(f"a dropout rate lies in 0..1, not at {rate}")
 
 
-def _replayed(trace: Trace, seed: Seed, volatile: int | None) -> Dropout:
-    replay = Replay(trace, seed)
+def _replayed(trace: Trace, seed: Seed, stages: Stages, volatile: int | None) -> Dropout:
+    replay = Replay(trace, seed, stages)
     return replay if volatile is None else MostVolatile(replay, volatile)
 
 

@@ -6,7 +6,7 @@ to that client's processor, to its link, and to the server's processor, each of 
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from time import thread_time
 from typing import Any, NamedTuple, TypeVar
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from dordis.pipeline.executor import Timeline, execute_async
-from dordis.protocol import ClientId, Flow, Message, Requests, Resource, Step
+from dordis.protocol import ClientId, Message, Requests
 from dordis.simulation.exchange import LocalExchange
 
 Result = TypeVar("Result")
@@ -162,8 +161,8 @@ class _Worker:
     def ends(self, now: float, delivery: Delivery) -> tuple[float, float, float]:
         """Return when a request would have been received, handled, and its reply sent."""
         came = self._down.end(now, 8 * delivery.received / self._device.bandwidth)
-        made = self._processor.end(came + self._device.latency, delivery.seconds * self._device.slowness)
-        return came, made, self._up.end(made, 8 * delivery.sent / self._device.bandwidth)
+        computed = self._processor.end(came + self._device.latency, delivery.seconds * self._device.slowness)
+        return came, computed, self._up.end(computed, 8 * delivery.sent / self._device.bandwidth)
 
     def serve(self, now: float, delivery: Delivery) -> float:
         """Return when the reply to a request is there."""
@@ -188,12 +187,12 @@ class VirtualExchange:
         last = now
         for u, request in requests.items():
             delivery = self._deliver(u, request)
-            arrival = min(self._workers[u], key=lambda each: each.ends(now, delivery)[-1]).serve(now, delivery)
+            arrival = min(self._workers[u], key=lambda worker: worker.ends(now, delivery)[-1]).serve(now, delivery)
             last = max(last, arrival)
             if delivery.reply is not None:
                 arrivals.append((arrival, u, delivery.reply))
         await asyncio.sleep(last - now)
-        return [(u, reply) for _, u, reply in sorted(arrivals, key=lambda each: each[:2])]
+        return [(u, reply) for _, u, reply in sorted(arrivals, key=lambda arrived: arrived[:2])]
 
 
 class ServerProcessor:
@@ -211,63 +210,3 @@ class ServerProcessor:
         self._free = max(self._free, now) + self._meter() - start
         await asyncio.sleep(self._free - now)
         return result
-
-
-class Cost(msgspec.Struct, frozen=True):
-    """What a modelled step costs: bytes to and from each client, seconds of each client's and of the server's."""
-
-    step: str
-    resource: Resource
-    request: int = 0
-    client: float = 0.0
-    reply: int = 0
-    server: float = 0.0
-
-
-class _Modelled(Message, frozen=True):
-    """A request that stands for one of that cost, and the reply to it."""
-
-    cost: Cost
-
-
-class _Meter:
-    """A processor's clock that modelled work moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-def _deliver_modelled(u: ClientId, request: Message) -> Delivery:
-    """Charge what a modelled request says."""
-    if not isinstance(request, _Modelled):
-        raise TypeError("a modelled round has modelled requests")
-    return Delivery(request, request.cost.request, request.cost.client, request.cost.reply)
-
-
-def _modelled_step(cost: Cost, clients: Iterable[ClientId], meter: _Meter) -> Step:
-    """Return a step that costs this much: ask, if anything is asked, then compute."""
-    asks = cost.request or cost.client or cost.reply
-
-    def run() -> Flow:
-        if asks:
-            yield dict.fromkeys(clients, _Modelled(cost))
-        meter.seconds += cost.server
-
-    run.__name__ = cost.step
-    return Step(run, cost.resource)
-
-
-def simulate(setup: Sequence[Cost], chunks: Sequence[Sequence[Cost]], devices: Mapping[ClientId, Device]) -> Timeline:
-    """Run a round of modelled steps under the executor in virtual time; thousands of steps take milliseconds.
-
-    >>> upload = Cost("upload", Resource.NETWORK, reply=1_000_000)
-    >>> simulate([], [[upload]] * 2, {ClientId(1): Device(bandwidth=8e6)}).completion
-    2.0
-    """
-    meter = _Meter()
-    setup_steps, *chunk_steps = ([_modelled_step(cost, devices, meter) for cost in costs] for costs in (setup, *chunks))
-    exchange = VirtualExchange(devices, _deliver_modelled)
-    return run_virtually(execute_async(setup_steps, chunk_steps, exchange, ServerProcessor(meter)))

@@ -1,85 +1,9 @@
-"""The configuration of a run: what may be set, and what is set if nothing is.
+"""The configuration of a simulated run: what `dordis run` reads."""
 
-Privacy and performance are apart: nothing under `performance` changes a guarantee.
-"""
+from typing import Literal
 
-from typing import Annotated, Any, Literal
-
-import msgspec
-
-from dordis.federation.strategy import Strategy, XNoise
-from dordis.simulation.availability import Model, Rate
-
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Above = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of the configuration; a key that it does not know is an error."""
-
-
-class App(Section, frozen=True):
-    """What is computed: two classes by name, `package.module:Class`, and what they are told."""
-
-    server: str = "dordis.apps.learning:Server"
-    client: str = "dordis.apps.learning:Client"
-    options: dict[str, Any] = {}
-
-
-class Federation(Section, frozen=True):
-    """Who takes part."""
-
-    clients: Positive = 100
-    per_round: Positive = 50
-    rounds: Positive = 20
-    selection: Literal["balanced", "uniform", "vrf"] = "balanced"
-    tries: Positive = 5
-    """How often a failing round is tried, each time with the next clients."""
-
-
-class Privacy(Section, frozen=True):
-    """What is guaranteed, and by which noise."""
-
-    epsilon: Above = 6.0
-    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    """min{N^-1.1, 10^-5} if it is not given."""
-    clip: Above = 1.0
-    """The largest norm of an update."""
-    mechanism: str = "skellam"
-    """`skellam`, `ddgauss` or `package.module:Class`."""
-    bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
-    """Of a coordinate; as few as do no harm if not given."""
-    accounting: Literal["cap", "all-rounds"] = "cap"
-    noise: Strategy = XNoise()
-
-
-class Protocol(Section, frozen=True):
-    """How updates are summed."""
-
-    use: str = "secagg"
-    """`secagg`, `secagg+` or `package.module:Class`."""
-    mode: Literal["malicious", "semi-honest"] = "malicious"
-    suite: str = "default"
-    """`default` or `package.module:NAME`: the cryptographic primitives."""
-    threshold: Positive | None = None
-    """Clients that must answer every stage, t; a majority of honest ones if it is not given."""
-    tolerance: Count | None = None
-    """Dropouts after which the noise still holds, T."""
-    colluders: Count = 1
-    """Clients who may tell the server everything, T_C."""
-
-
-class Performance(Section, frozen=True):
-    """What makes a run faster or slower, and changes nothing else."""
-
-    chunks: Positive | Literal["auto"] = 1
-    """Pieces of an update that are summed in a pipeline; `auto` finds the best number from the rounds' own timings."""
-
-    @property
-    def fixed_chunks(self) -> int:
-        """Return the number of chunks to begin with."""
-        return 1 if self.chunks == "auto" else self.chunks
+from dordis.federation.config import Count, RunConfig, Section
+from dordis.simulation.availability import DropoutModel, Rate
 
 
 class Simulation(Section, frozen=True):
@@ -87,17 +11,14 @@ class Simulation(Section, frozen=True):
 
     fidelity: Literal["full", "ideal"] = "full"
     seed: Count = 0
-    dropout: Model = Rate(0.2)
+    dropout: DropoutModel = Rate(0.2)
 
 
-class Config(Section, frozen=True):
-    """All of it."""
+class Config(RunConfig, frozen=True):
+    """All settings of a run, and of the simulation of its clients.
 
-    name: str = "digits"
-    output: str = "runs"
-    app: App = App()
-    federation: Federation = Federation()
-    privacy: Privacy = Privacy()
-    protocol: Protocol = Protocol()
-    performance: Performance = Performance()
+    >>> Config().federation.clients
+    100
+    """
+
     simulation: Simulation = Simulation()

@@ -1,12 +1,14 @@
 """An exchange in memory: every message goes through the codec, and any of them can be lost on cue."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from time import thread_time
 from typing import Protocol
 
 from dordis import wire
-from dordis.errors import DordisError
-from dordis.protocol import ClientId, Message, Requests
+from dordis.errors import DordisError, UnusableUpdate
+from dordis.protocol import ClientId, Message, Requests, reply_to
+from dordis.rounds.invitation import SendModel
 
 Lost = Callable[[ClientId, Message], bool]
 
@@ -19,6 +21,14 @@ class Party(Protocol):
         ...
 
 
+class Parties(Protocol):
+    """The clients by their ids; they may be made when they are first asked for."""
+
+    def __contains__(self, client: object, /) -> bool: ...
+
+    def __getitem__(self, client: ClientId, /) -> Party: ...
+
+
 def nothing_lost(client: ClientId, message: Message) -> bool:
     """Lose nothing."""
     return False
@@ -28,26 +38,28 @@ class LocalExchange:
     """Deliver requests to clients in this process, one after the other, as their replies are asked for.
 
     `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
-    what it raised.  `sent` and `received` count the bytes of each client's replies and requests.
+    what it raised.  `sent` and `received` count the bytes of each client's replies and requests, `models` those of the
+    requests that bring a model, `seconds` the CPU time of its answers: a client pays for decoding requests and encoding
+    replies, the server for the rest of the codec.  An application that prepares no usable update is a mistake: raised.
 
     Requests to work ahead are delivered only if `ahead` says so: all clients would then hold what they made, at once.
     """
 
     def __init__(
         self,
-        clients: Mapping[ClientId, Party],
-        kinds: Mapping[type[Message], type[Message]],
+        clients: Parties,
         lost_request: Lost = nothing_lost,
         lost_reply: Lost = nothing_lost,
         ahead: bool = False,
     ) -> None:
         self._clients = clients
-        self._kinds = kinds
         self._lost_request, self._lost_reply = lost_request, lost_reply
         self._ahead = ahead
         self.errors: list[tuple[ClientId, DordisError]] = []
         self.sent: Counter[ClientId] = Counter()
         self.received: Counter[ClientId] = Counter()
+        self.models: Counter[ClientId] = Counter()
+        self.seconds: defaultdict[ClientId, float] = defaultdict(float)
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         """Deliver the requests; yield the replies one by one."""
@@ -63,16 +75,23 @@ class LocalExchange:
 
     def _deliver(self, u: ClientId, request: Message, data: bytes) -> Message | None:
         self.received[u] += len(data)
+        if isinstance(request, SendModel):
+            self.models[u] += len(data)
+        start = thread_time()
         try:
             answer = wire.encode(self._clients[u].handle(wire.decode(data, type(request))))
+        except UnusableUpdate:
+            raise
         except DordisError as error:
             self.errors.append((u, error))
             return None
+        finally:
+            self.seconds[u] += thread_time() - start
         self.sent[u] += len(answer)
         if self._lost_reply(u, request):
             return None
         try:
-            return wire.decode(answer, self._kinds[type(request)])
+            return wire.decode(answer, reply_to(request))
         except DordisError as error:
             self.errors.append((u, error))
             return None

@@ -1,4 +1,4 @@
-"""Simulated clients without the protocol: the same encoding and rounding, the same noise law, no masks, no messages.
+"""Rounds without the summing protocol: the same clients, consent and rounding, the same noise law, no masks.
 
 A sum of independent Skellam variables is one Skellam variable, so that the noise left in a sum is drawn at once.  Who
 leaves when has the same effect as in the protocol, errors included.
@@ -6,84 +6,116 @@ leaves when has the same effect as in the protocol, errors included.
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 
-from dordis.errors import TooFewClients
-from dordis.federation.round import Call, Sums
-from dordis.federation.selection import NO_PROOFS, Proofs
+from dordis.errors import DordisError, InputError, UnusableUpdate
 from dordis.kernels.ring import Vector
 from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.noise import add_noise
-from dordis.privacy.xnoise import Due, context
 from dordis.protocol import ClientId
+from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg import ChunkOutput
-from dordis.protocols.secagg.collecting import ensure_enough
-from dordis.simulation.availability import STAGES, has_left
-from dordis.simulation.fleet import Owned, Population
-
-UPLOAD, UNMASK = STAGES.index("CollectInput"), STAGES.index("Unmask")
-Leaving = Mapping[ClientId, str]
+from dordis.protocols.summing import ChunkOutput, Prediction, SummingProtocol
+from dordis.rounds.client import Client, ClientRound
+from dordis.rounds.invitation import Accepted, Invitation, SendModel, Train
+from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Watch, silent
+from dordis.simulation.departures import Departures
 
 
-class IdealFleet:
-    """Compute what the protocol would give; where there are owners, they draw lots and count participations."""
+class Clients(Protocol):
+    """The clients by their ids."""
+
+    def __getitem__(self, client: ClientId, /) -> Client: ...
+
+
+class IdealRounds:
+    """Compute what the protocol would give; owners consent and count as they do there."""
 
     def __init__(
-        self, population: Population, entropy: Entropy = secrets.token_bytes, owned: Owned | None = None
+        self,
+        clients: Clients,
+        protocol: SummingProtocol,
+        departures: Departures,
+        available: Callable[[int], Collection[ClientId]],
+        entropy: Entropy = secrets.token_bytes,
     ) -> None:
-        self._population, self._entropy, self._owned = population, entropy, owned
-        self.use_output = population.use_output
+        self._clients, self._protocol, self._departures = clients, protocol, departures
+        self.available = available
+        self._entropy = entropy
 
-    def available(self, index: int) -> Collection[ClientId]:
-        """Return who can be selected for a round."""
-        there = self._population.available(index)
-        return there if self._owned is None else self._owned.willing(there)
+    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
+        """Have the clients that stay consent and train."""
+        self._departures.begin(invitation.invite.info.index, invitation.clients)
+        watch("Train")
+        started = time.perf_counter()
+        ready = {}
+        for u in invitation.clients:
+            if not self._departures.is_early(u) and (proof := self._trained(u, invitation)) is not None:
+                ready[u] = proof
+        return Gathered(ready, {"train": time.perf_counter() - started})
 
-    def proofs(self, index: int) -> Proofs:
-        """Return the proofs of those who draw their own lots."""
-        return NO_PROOFS if self._owned is None else self._owned.lots(index)
+    def _trained(self, u: ClientId, invitation: Invitation) -> bytes | None:
+        """Go through the invitation with one client; return its proof, or None if it takes no part."""
+        client = self._clients[u]
+        try:
+            accepted = client.handle(invitation.invite)
+            if not isinstance(accepted, Accepted) or not accepted.selected:
+                return None
+            if not accepted.has_model:
+                client.handle(SendModel(0, invitation.model.data))
+            client.handle(Train())
+        except UnusableUpdate:
+            raise
+        except DordisError:
+            return None
+        return accepted.proof
 
-    def sum(self, call: Call) -> Sums:
+    def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Add up the encoded updates of whoever stays, and the noise that would be left."""
-        parameters = call.parameters
-        leaving = self._population.leaving(parameters.index, parameters.clients)
-        u3 = tuple(answering(parameters, leaving, STAGES[UPLOAD]))
-        check_answers(parameters, leaving, STAGES[:UPLOAD])
-        if self._owned is not None:
-            self._owned.count(parameters, u3)
-        check_answers(parameters, leaving, STAGES[UPLOAD:UNMASK])
-        stages: dict[str, float] = {}
-        call.watch("prepare")
+        parameters, private = agreed.parameters, DistributedDP(agreed.parameters, agreed.mechanism)
+        watch("sum")
         started = time.perf_counter()
-        total = summed(parameters, (vector for _, vector in self._population.prepare(call, u3)))
-        stages["prepare"] = time.perf_counter() - started
-        call.unmasking()
-        check_answers(parameters, leaving, STAGES[UNMASK:])  # too late to cost nothing
-        check_neighbours(parameters, leaving)
-        call.watch("sum")
-        started = time.perf_counter()
+        leaving = {u: self._departures.leaving[u] for u in parameters.clients if u in self._departures.leaving}
+        course = self._protocol.predict(parameters, leaving)
+        u3 = course.survivors()
+        total = np.zeros(parameters.dim, np.uint32)
+        for u in u3:
+            taking_part = self._round(u)
+            total += taking_part.encode(private)
+            taking_part.attend()
+        course.check_before_disclosure()
+        agreed.before_disclosure()
+        course.check_after_disclosure()
         chunks = range(len(parameters.chunks))
-        outputs = tuple(self._output(parameters, chunk, u3, total, leaving) for chunk in chunks)
-        stages["sum"] = time.perf_counter() - started
-        gone = {stage: tuple(sorted(int(u) for u in leaving if leaving[u] == stage)) for stage in STAGES}
-        return Sums(outputs, stages, {stage: clients for stage, clients in gone.items() if clients})
+        outputs = tuple(self._output(parameters, chunk, u3, total, course) for chunk in chunks)
+        aggregate = private.decode(outputs)
+        for u in parameters.clients:
+            if u not in leaving:
+                self._round(u).use(aggregate)
+        stages = {"sum": time.perf_counter() - started}
+        gone = {stage: tuple(int(u) for u in leaving if leaving[u] == stage) for stage in self._protocol.stages}
+        return RoundResult(outputs, aggregate, stages, {stage: clients for stage, clients in gone.items() if clients})
+
+    def _round(self, u: ClientId) -> ClientRound:
+        taking_part = self._clients[u].round
+        if taking_part is None:
+            raise InputError(f"client {u} is not in this round")
+        return taking_part
 
     def _output(
-        self, parameters: Parameters, chunk: int, u3: Sequence[ClientId], total: Vector, leaving: Leaving
+        self, parameters: Parameters, chunk: int, u3: Sequence[ClientId], total: Vector, course: Prediction
     ) -> ChunkOutput:
-        plan, named = parameters.plans[chunk], context(parameters.round, chunk, parameters.digest)
-        stayed = lost(parameters, plan.due(u3, named), leaving)
-        left = plan.left(u3, named, stayed)
-        part = np.array(total[parameters.chunks[chunk]])
-        for variance in components(left):
+        part, stayed = np.array(total[parameters.chunks[chunk]]), course.stayed(parameters.due(chunk, u3))
+        output = ChunkOutput.of(parameters, chunk, part, tuple(u3), stayed)
+        for variance in components(output.left):
             add_noise(part, self._entropy(SEED_BYTES), variance)
         part &= np.uint32(2**parameters.bits - 1)
-        return ChunkOutput(part, tuple(u3), left, plan.charged(u3, named), stayed, frozenset())
+        return output
 
 
 def components(variance: Fraction) -> Iterator[Fraction]:
@@ -92,49 +124,3 @@ def components(variance: Fraction) -> Iterator[Fraction]:
         part = min(variance, Fraction(LARGEST_VARIANCE))
         yield part
         variance -= part
-
-
-def summed(parameters: Parameters, vectors: Iterable[Vector]) -> Vector:
-    """Return the sum over the ring."""
-    total = np.zeros(parameters.dim, np.uint32)
-    for vector in vectors:
-        total += vector
-    return total
-
-
-def lost(parameters: Parameters, due: Due, leaving: Leaving) -> Due:
-    """Return the due noise that stays: its owner does not tell the seed, and too few others give shares of it."""
-    telling, helping = (set(answering(parameters, leaving, stage)) for stage in ("Unmask", "RemoveNoise"))
-    owing = {u: ks for u, ks in due.items() if ks and u not in telling}
-    holders = parameters.neighbourhoods
-    return {u: ks for u, ks in owing.items() if len(helping & holders[ClientId(u)]) < parameters.threshold}
-
-
-def answering(parameters: Parameters, leaving: Leaving, stage: str) -> list[ClientId]:
-    """Return who is still there at a stage."""
-    return [u for u in parameters.clients if not has_left(leaving.get(u), stage)]
-
-
-def check_answers(parameters: Parameters, leaving: Leaving, stages: Sequence[str]) -> None:
-    """Raise what the protocol raises if too few clients answer a stage, or the noise does not tolerate the dropouts."""
-    for stage in stages:
-        there = answering(parameters, leaving, stage)
-        if STAGES.index(stage) <= UPLOAD:
-            ensure_enough(parameters, stage, there)
-        elif stage in _needed(parameters) and len(there) < parameters.quorum:
-            raise TooFewClients(stage, len(there), parameters.quorum)
-
-
-def check_neighbours(parameters: Parameters, leaving: Leaving) -> None:
-    """Raise what the protocol raises if too few neighbours of a client are left to rebuild its secrets."""
-    if not parameters.degree:
-        return
-    there = set(answering(parameters, leaving, STAGES[UNMASK]))
-    for u in answering(parameters, leaving, "ShareKeys"):
-        if (holders := len(there & parameters.neighbourhoods[u])) < parameters.threshold:
-            raise TooFewClients(STAGES[UNMASK], holders, parameters.threshold)
-
-
-def _needed(parameters: Parameters) -> tuple[str, ...]:
-    """Return the requests after the upload that a quorum must answer."""
-    return ("Agree", "Unmask") if parameters.is_malicious else ("Unmask",)

@@ -6,27 +6,21 @@ seconds of this machine and charged to devices of different speed; zeros tell no
 
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import msgspec
-import numpy as np
 
+from dordis.drive import Exchange
 from dordis.errors import InputError
-from dordis.federation.owner import Owner
-from dordis.federation.participation import MemoryParticipation
-from dordis.federation.round import Watch, silent
-from dordis.federation.strategy import Design, name_of
-from dordis.kernels.ring import Vector
-from dordis.pipeline.executor import Timeline, execute_async
-from dordis.pipeline.performance import Performance, Profile
-from dordis.protocol import ClientId, Resource, Step
-from dordis.protocols.delivery import DeliveryClient
-from dordis.protocols.distributed_dp import DistributedDP
-from dordis.protocols.round import REPLIES, RoundClient, RoundServer
-from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.simulation.cast import Cast, Identities
+from dordis.federation.design import Design
+from dordis.federation.selection import Selection
+from dordis.pipeline.executor import Timeline, in_turn
+from dordis.pipeline.performance import PerformanceModel, Profile
+from dordis.protocol import ClientId, Resource
+from dordis.rounds.server import RoundEngine, RoundResult, Rounds, Watch, silent
 from dordis.simulation.clock import (
     WORKERS,
     Device,
@@ -37,8 +31,10 @@ from dordis.simulation.clock import (
     run_virtually,
 )
 from dordis.simulation.exchange import LocalExchange
-from dordis.simulation.job import Job
-from dordis.simulation.rehearsal import convene
+from dordis.simulation.home import Identities
+from dordis.simulation.rehearsal import home_of_zeros
+from dordis.simulation.run import SimulatedJob
+from dordis.simulation.single import single_round
 
 DIMS = (50_000, 200_000, 400_000)
 """Short, but long enough that a chunk of an eighth still has blocks; none is a multiple of a large one."""
@@ -78,14 +74,14 @@ class Profiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: tuple[tuple[str, ...], ...]
     """Of every stage, by name."""
     profile: Profile
-    model: Performance
+    model: PerformanceModel
 
 
 @dataclass(frozen=True)
 class Bench:
     """The rounds of a run, with as many clients and the same noise, but of any length and number of chunks."""
 
-    job: Job
+    simulated: SimulatedJob
     hardware: Hardware
     longest: int
     """Coordinates of the longest round: all rounds have the bits of a coordinate that it needs, for bits are bytes."""
@@ -93,54 +89,66 @@ class Bench:
     @cached_property
     def ids(self) -> tuple[ClientId, ...]:
         """Return the clients of every round."""
-        return self.job.ids[: self.job.design.setting.clients]
+        return self.simulated.ids[: self.simulated.job.design.setting.clients]
 
     @cached_property
     def devices(self) -> dict[ClientId, Device]:
         """Return the clients' devices."""
-        return self.hardware.devices(self.ids, self.job.config.simulation.seed)
+        return self.hardware.devices(self.ids, self.simulated.config.simulation.seed)
 
     @cached_property
     def _identities(self) -> Identities:
-        return Identities.of(secrets.token_bytes(32), self.ids)
+        return Identities(secrets.token_bytes(32), self.ids)
 
-    def play(self, dim: int, m: int) -> Timeline:
+    def virtual(self, dim: int, m: int) -> Timeline:
         """Run a round of zeros in virtual time; tell when everything ran."""
-        server, exchange = self.cast(dim, m)
-        virtual = VirtualExchange(self.devices, Real(exchange))
-        timeline = run_virtually(execute_async(*workflows(server), virtual, ServerProcessor()))
-        check_complete(server, exchange, len(self.ids))
-        return timeline
 
-    def cast(self, dim: int, m: int) -> tuple[RoundServer, LocalExchange]:
-        """Return the server of a new round, and its clients behind an exchange: to be run, in whatever time."""
-        design = self._design(dim)
-        cast, parameters = convene(self.job.config, design, self._identities, m)
-        private = DistributedDP(parameters, design.mechanism)
-        vector = private.encode(np.zeros(dim))
-        clients = {u: self._client(u, cast, private, vector) for u in self.ids}
-        server = RoundServer(SecAggServer(parameters, self._identities.registry.signing_keys()), private)
-        return server, LocalExchange(clients, REPLIES, ahead=True)
+        def engine(exchange: LocalExchange, **options: Any) -> RoundEngine:
+            timed = VirtualExchange(self.devices, Real(exchange))
+            return RoundEngine(timed, run=run_virtually, compute=ServerProcessor(), **options)
 
-    def _client(self, u: ClientId, cast: Cast, private: DistributedDP, vector: Vector) -> RoundClient:
-        registry, keys = self._identities.registry, self._identities.keys
-        owner = Owner(u, cast.policy, cast.selection, MemoryParticipation(), cast.beacon)
-        summing = SecAggClient(u, vector, owner=owner, signing=keys[u].signing, registry=registry.signing_keys())
-        return RoundClient(summing, DeliveryClient(private))
+        return self.timed(dim, m, engine)
+
+    def real(
+        self, dim: int, m: int, slowed: Callable[[LocalExchange], Exchange] = lambda exchange: exchange
+    ) -> Timeline:
+        """Run a round of zeros in threads; `slowed` may put something before the exchange."""
+        return self.timed(dim, m, lambda exchange, **options: RoundEngine(in_turn(slowed(exchange)), **options))
+
+    def timed(self, dim: int, m: int, engine: Callable[..., RoundEngine]) -> Timeline:
+        """Run a round of zeros on an engine; tell when everything ran."""
+        home = home_of_zeros(self.simulated, self._design(dim), self._identities, "full")
+        exchanges: list[LocalExchange] = []
+
+        def rounds(run: bytes, selection: Selection) -> Rounds:
+            exchanges.append(LocalExchange(home.made(run, selection), ahead=True))
+            job = home.job
+            return engine(
+                exchanges[0],
+                protocol=job.protocol,
+                registry=home.registry.signing_keys(),
+                available=lambda index: self.ids,
+                suite=job.suite,
+                meter=exchanges[0],
+            )
+
+        result = single_round(home, m, rounds).result
+        check_complete(result, exchanges[0], len(self.ids))
+        return result.timeline or Timeline(())
 
     @cached_property
     def bits(self) -> int:
         """Return the bits of a coordinate."""
-        design = self.job.design
+        design = self.simulated.job.design
         return replace(design, setting=replace(design.setting, dim=self.longest)).mechanism.grid.bits
 
     def _design(self, dim: int) -> Design:
-        design = self.job.design
+        design = self.simulated.job.design
         return replace(design, setting=replace(design.setting, dim=dim, bits=self.bits))
 
 
 def profile(
-    job: Job,
+    simulated: SimulatedJob,
     hardware: Hardware = Hardware(),  # noqa: B008  a frozen value
     dims: Sequence[int] = DIMS,
     numbers: Sequence[int] = NUMBERS,
@@ -148,21 +156,21 @@ def profile(
     watch: Watch = silent,
 ) -> Profiled:
     """Time rounds of every length in every number of chunks, in turn, and fit the model; a first round warms up."""
-    bench = Bench(job, hardware, max(job.app.dim, *dims))
+    config, bench = simulated.config, Bench(simulated, hardware, max(simulated.job.app.dim, *dims))
     watch("warming up")
-    first = bench.play(dims[0], max(numbers))
+    first = bench.virtual(dims[0], max(numbers))
     taken = Profile()
     for repeat in range(repeats):
         for dim in dims:
             for m in numbers:
                 watch(f"{dim} coordinates, m = {m} ({repeat + 1} of {repeats})")
-                timeline = bench.play(dim, m)
+                timeline = bench.virtual(dim, m)
                 taken = taken.observe(dim, timeline.setup_seconds, timeline.stage_seconds)
     return Profiled(
         clients=len(bench.ids),
-        protocol=job.config.protocol.use,
-        mode=job.config.protocol.mode,
-        noise=name_of(job.config.privacy.noise),
+        protocol=config.protocol.use,
+        mode=config.protocol.mode,
+        noise=config.privacy.noise.name,
         bits=bench.bits,
         hardware=hardware,
         resources=first.resources,
@@ -172,14 +180,9 @@ def profile(
     )
 
 
-def workflows(server: RoundServer) -> tuple[Sequence[Step], list[Sequence[Step]]]:
-    """Return the steps of the set-up, and of every chunk."""
-    return server.setup.workflow, [chunk.workflow for chunk in server.chunks]
-
-
-def check_complete(server: RoundServer, exchange: LocalExchange, n: int) -> None:
+def check_complete(result: RoundResult, exchange: LocalExchange, n: int) -> None:
     """Refuse to time a round that lost someone: it would be shorter than it should."""
     if exchange.errors:
         raise exchange.errors[0][1]
-    if any(len(chunk.delivery.output()) != n for chunk in server.chunks):
+    if result.dropped or any(len(output.survivors) != n for output in result.outputs):
         raise InputError("a round without dropouts lost clients: what it took says nothing")

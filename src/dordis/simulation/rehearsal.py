@@ -4,20 +4,17 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 
-import msgspec
 import numpy as np
 
-from dordis.federation.app import AppClient
-from dordis.federation.round import Call, silent
-from dordis.federation.selection import NO_PROOFS
-from dordis.federation.strategy import Design
-from dordis.privacy.encoding import SEED_BYTES
-from dordis.privacy.skellam import Floats
+from dordis.federation.design import Design
 from dordis.protocol import ClientId
-from dordis.protocols.parameters import Parameters
-from dordis.simulation.cast import Cast, Identities
-from dordis.simulation.config import Config
-from dordis.simulation.job import Job
+from dordis.rounds.app import FixedClient, RoundInfo
+from dordis.rounds.model import ModelBytes
+from dordis.simulation.availability import Never
+from dordis.simulation.config import Simulation
+from dordis.simulation.home import Identities, SimulatedHome
+from dordis.simulation.run import SimulatedJob
+from dordis.simulation.single import IdleServer, single_round
 
 LONGEST = 1 << 18
 """Coordinates of a rehearsed update at most; beyond, time and bytes are taken to grow with the length."""
@@ -31,6 +28,8 @@ class Rehearsed:
     protocol: float
     up: float | None
     down: float | None
+    """With the model, which a client gets that does not have it."""
+    model_bytes: int
 
     @property
     def seconds(self) -> float:
@@ -38,48 +37,37 @@ class Rehearsed:
         return self.work + self.protocol
 
 
-class Zeros(AppClient):
-    """A client that has nothing to say."""
-
-    def __init__(self, dim: int) -> None:
-        self._update = np.zeros(dim)
-
-    def prepare_data(self, round: int, model: Floats) -> Floats:
-        """Return zeros."""
-        return self._update
+def home_of_zeros(simulated: SimulatedJob, design: Design, identities: Identities, fidelity: str) -> SimulatedHome:
+    """Return a home like that of a run, whose clients all have updates of zeros and stay."""
+    dim = design.setting.dim
+    job, client = replace(simulated.job, app=IdleServer(dim), design=design), FixedClient(np.zeros(dim))
+    settings = Simulation(fidelity="ideal" if fidelity == "ideal" else "full", dropout=Never())
+    return SimulatedHome(job, settings, lambda u: client, identities)
 
 
-def rehearse(job: Job) -> Rehearsed:
+def rehearse(simulated: SimulatedJob) -> Rehearsed:
     """Run one round that nobody takes part in, and one client's work, whose result is forgotten."""
-    dim = min(job.app.dim, LONGEST)
+    job = simulated.job
+    n, dim = job.design.setting.clients, min(job.app.dim, LONGEST)
     design = replace(job.design, setting=replace(job.design.setting, dim=dim))
-    n = design.setting.clients
-    cast, parameters = convene(job.config, design, Identities.of(secrets.token_bytes(32), job.ids[:n]))
-    fleet = cast.fleet(cast.population(lambda _: Zeros(dim)))
+    identities = Identities(secrets.token_bytes(32), simulated.ids[:n])
+    home = home_of_zeros(simulated, design, identities, simulated.config.simulation.fidelity)
     started = time.perf_counter()
-    sums = fleet.sum(Call(parameters, design.mechanism, np.zeros(0), NO_PROOFS, lambda: None, silent))
-    factor = job.app.dim / dim
+    result = single_round(home).result
+    seconds, factor = time.perf_counter() - started, job.app.dim / dim
+    model = len(ModelBytes.of(job.app.model(), job.app.dtype).data)
     return Rehearsed(
-        work=n * _work(job),
-        protocol=factor * (time.perf_counter() - started),
-        up=None if sums.up is None else factor * sums.up / n,
-        down=None if sums.down is None else factor * sums.down / n,
+        work=n * _work(simulated),
+        protocol=factor * seconds,
+        up=None if result.up is None else factor * result.up / n,
+        down=None if result.down is None else factor * result.down / n + model,
+        model_bytes=model,
     )
 
 
-def convene(config: Config, design: Design, identities: Identities, chunks: int = 1) -> tuple[Cast, Parameters]:
-    """Agree on a round in which everybody takes part, of a run that has no other; return who plays it, too."""
-    ids, run = tuple(identities.keys), secrets.token_bytes(32)
-    federation = msgspec.structs.replace(config.federation, clients=len(ids), selection="balanced")
-    cast = Cast(msgspec.structs.replace(config, federation=federation), design, ids, run, identities)
-    clients, beacon = cast.selection.select(0, ids).clients, cast.beacon.value(0)
-    rotation = bytes(SEED_BYTES)
-    return cast, design.agree_on(run=run, index=0, clients=clients, rotation=rotation, beacon=beacon, chunks=chunks)
-
-
-def _work(job: Job) -> float:
+def _work(simulated: SimulatedJob) -> float:
     """Return the seconds that the application takes for a client's update."""
-    client = job.client(ClientId(1))
+    client, app = simulated.client(ClientId(1)), simulated.job.app
     started = time.perf_counter()
-    client.prepare_data(1, job.app.model())
+    client.prepare_data(RoundInfo(1, 0), ModelBytes.of(app.model(), app.dtype).array)
     return time.perf_counter() - started

@@ -91,8 +91,8 @@ class SlotTrace:
     def changes(self) -> Sequence[int]:
         """Return how often each device came or went from one slot to the next."""
         there = self.entries == 1
-        found: list[int] = (there[:, 1:] != there[:, :-1]).sum(axis=1).tolist()
-        return found
+        counts: list[int] = (there[:, 1:] != there[:, :-1]).sum(axis=1).tolist()
+        return counts
 
     def available(self, device: int, index: int) -> bool:
         """Tell whether a device is there in a round's slot."""

@@ -10,13 +10,18 @@ from dordis.apps.learning import Client, Server, Settings
 from dordis.apps.learning.optim import FedAdam, FedAvg
 from dordis.apps.learning.partition import Iid, Lda
 from dordis.errors import InputError, MissingExtra
-from dordis.federation.app import Task
-from dordis.privacy.accounting import Participation
+from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting, plan
 from dordis.protocols.distributed_dp import Aggregate
+from dordis.rounds.app import RoundInfo, Task
+from dordis.rounds.model import ModelBytes
 from tests.apps.aggregates import summed
 
 OWN = "tests.apps.learning.own_model"
+
+
+def info_of(index):
+    return RoundInfo(index + 1, index)
 
 
 def learn(task, *, rounds, per_round, sigma=0.0, server=None, first=0):
@@ -26,17 +31,17 @@ def learn(task, *, rounds, per_round, sigma=0.0, server=None, first=0):
         rng = np.random.default_rng((task.seed, number))
         updates = []
         for place in rng.permutation(task.population)[:per_round]:
-            update = Client.of(task, place).prepare_data(number, server.model())
+            update = Client.of(task, place).prepare_data(info_of(number), server.model())
             updates.append(update / max(1.0, np.linalg.norm(update)))
         total = np.sum(updates, axis=0) + rng.normal(0, sigma, server.dim)
-        server.use_output(number, Aggregate(total, (per_round,), np.array([per_round])))
+        server.use_output(info_of(number), Aggregate(total, (per_round,), np.array([per_round])))
     return server
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_default_job_learns_digits_under_its_noise(seed):
     """100 clients, 50 a round of whom 10 drop out, epsilon 6.  In 30 trials it was never below 89 %."""
-    run = Participation(population=100, per_round=50, rounds=20)
+    run = ParticipationSchedule(population=100, per_round=50, rounds=20)
     sigma = plan(Setting(run, dim=650, clip=1.0, delta=1e-5), epsilon=6).sigma
     server = learn(Task({}, 100, seed), rounds=20, per_round=40, sigma=sigma)
     assert server.evaluate()["accuracy"] > 0.88
@@ -77,18 +82,35 @@ def test_options_are_settings():
 def test_a_client_is_determined_by_seed_round_and_place():
     def update(seed=1, place=3, number=0):
         task = Task({"batch": 4}, 10, seed)
-        return Client.of(task, place).prepare_data(number, np.zeros(650))
+        return Client.of(task, place).prepare_data(info_of(number), np.zeros(650))
 
     np.testing.assert_array_equal(update(), update())
     for other in (update(seed=2), update(place=4), update(number=1)):
         assert not np.array_equal(update(), other)
 
 
+@pytest.mark.parametrize(
+    ("optimiser", "follows"),
+    [({"kind": "fedavg"}, True), ({"kind": "fedavg", "momentum": 0.5}, False), ({"kind": "fedadam"}, False)],
+)
+def test_a_client_makes_the_next_model_itself_where_the_step_of_the_server_needs_no_memory(optimiser, follows):
+    task = Task({"optimiser": optimiser}, 10, 5)
+    server = Server.of(task)
+    travelled = ModelBytes.of(server.model(), server.dtype)
+    aggregate = summed([np.linspace(-1, 1, 650) / 3])
+    following = Client.of(task, 0).next_model(info_of(0), travelled.array, aggregate)
+    server.use_output(info_of(0), aggregate)
+    if follows:
+        assert ModelBytes.of(following, server.dtype).digest == ModelBytes.of(server.model(), server.dtype).digest
+    else:
+        assert following is None
+
+
 def test_clients_have_all_samples_between_them():
     task = Task({"epochs": 1, "lr": 1.0, "balance": 0.0, "partition": {"kind": "iid"}}, 3)
     together = Task({"epochs": 1, "lr": 1.0, "balance": 0.0, "partition": {"kind": "iid"}}, 1)
-    apart = np.mean([Client.of(task, place).prepare_data(0, np.zeros(650)) for place in range(3)], axis=0)
-    np.testing.assert_allclose(apart, Client.of(together, 0).prepare_data(0, np.zeros(650)))
+    apart = np.mean([Client.of(task, place).prepare_data(info_of(0), np.zeros(650)) for place in range(3)], axis=0)
+    np.testing.assert_allclose(apart, Client.of(together, 0).prepare_data(info_of(0), np.zeros(650)))
 
 
 @pytest.mark.parametrize("optimiser", [{"kind": "fedavg", "momentum": 0.5, "lr": 1.0}, {"kind": "fedadam"}])
@@ -119,7 +141,7 @@ def test_before_the_first_round_the_model_is_the_initial_one():
 def test_what_is_evaluated_is_the_average_of_the_models():
     server = Server.of(Task({"average": 0.5, "optimiser": {"kind": "fedavg", "lr": 1.0}}, 10))
     for number in range(2):
-        server.use_output(number, summed([np.ones(650)]))
+        server.use_output(info_of(number), summed([np.ones(650)]))
     np.testing.assert_allclose(server.learnt(), (0.5 * 1 + 1 * 2) / 1.5)
     np.testing.assert_allclose(server.model(), 2)
 
@@ -175,4 +197,4 @@ def test_places_and_models_that_do_not_fit_are_refused():
         with pytest.raises(InputError, match="0 to 9"):
             Client.of(task, place)
     with pytest.raises(InputError, match="650"):
-        Client.of(task, 0).prepare_data(0, np.zeros(3))
+        Client.of(task, 0).prepare_data(info_of(0), np.zeros(3))

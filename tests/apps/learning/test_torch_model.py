@@ -8,11 +8,17 @@ from dordis.apps.learning.models import Softmax
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import Training, train
 from dordis.errors import InputError
-from dordis.federation.app import Task
+from dordis.rounds.app import RoundInfo, Task
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+pytestmark = pytest.mark.torch
 RNG = np.random.default_rng(6)
 X, Y = RNG.normal(size=(12, 4)), RNG.integers(0, 3, 12)
+
+
+@pytest.fixture(autouse=True)
+def _same_modules_every_time():
+    torch.manual_seed(1)
 
 
 def linear():
@@ -71,6 +77,6 @@ def test_a_configuration_names_a_module_and_the_seed_decides_how_it_begins():
     np.testing.assert_array_equal(first, Server.of(Task(options, 10, 1)).model())
     assert not np.array_equal(first, other)
     assert torch.equal(before, torch.random.get_rng_state())
-    update = Client.of(Task(options, 10, 1), 0).prepare_data(0, first)
+    update = Client.of(Task(options, 10, 1), 0).prepare_data(RoundInfo(1, 0), first)
     assert update.shape == first.shape
     assert update.any()

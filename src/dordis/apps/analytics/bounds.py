@@ -18,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.analytics.release import Budget, Conditions, design, expected_sigma, one_hot, private_sum
+from dordis.apps.analytics.release import Conditions, QueryBudget, design, expected_sigma, one_hot, private_sum
 from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
 
@@ -67,20 +67,16 @@ class Bounds:
 def given(bounds: tuple[npt.ArrayLike, npt.ArrayLike], columns: int) -> Bounds:
     """Read bounds, (low, high), each a number or one for each column."""
     try:
-        low, high = bounds
-        pair = (
-            np.broadcast_to(np.asarray(low, np.float64), columns),
-            np.broadcast_to(np.asarray(high, np.float64), columns),
-        )
+        low, high = (np.broadcast_to(np.asarray(end, np.float64), columns) for end in bounds)
     except (TypeError, ValueError):
         raise InputError(f"bounds are (low, high), each a number or an array of {columns}, one a column") from None
-    found = Bounds(*pair)
-    if not (np.isfinite(found.low).all() and np.isfinite(found.high).all() and (found.half > 0).all()):
+    public = Bounds(low, high)
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (public.half > 0).all()):
         raise InputError("bounds are finite, and each low one is below the high one")
-    return found
+    return public
 
 
-def find(values: Floats, budget: Budget, how: Conditions) -> tuple[Bounds, Budget]:
+def find(values: Floats, budget: QueryBudget, how: Conditions) -> tuple[Bounds, QueryBudget]:
     """Find bounds privately, and return what that has cost; `values` are finite, (clients, columns)."""
     clients, columns = values.shape
     planned = design(clients, WIDTH * columns, math.sqrt(columns), budget, how)

@@ -79,16 +79,10 @@ def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> l
 def _cell(path: Path, line: int, name: str, text: str) -> float:
     number = _number(text)
     if number is None or not math.isfinite(number):
-        raise InputError(
-            f"line {line}, column '{name}' of {path} is not a finite number: "
-            + ("put commas between the columns" if _separated(name) else "mend it, or choose other columns by name")
-        )
+        several = any(mark in name for mark in ";\t|")  # the name looks like those of several columns
+        advice = "put commas between the columns" if several else "mend it, or choose other columns by name"
+        raise InputError(f"line {line}, column '{name}' of {path} is not a finite number: {advice}")
     return number
-
-
-def _separated(name: str) -> bool:
-    """Tell whether a name looks like several, with something else than commas between them."""
-    return any(mark in name for mark in ";\t|")
 
 
 def _number(text: str) -> float | None:

@@ -2,7 +2,6 @@
 
 import math
 import secrets
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from dordis.apps import histogram as histograms
 from dordis.apps.analytics import bounds as bounding
 from dordis.apps.analytics.bounds import Bounds
-from dordis.apps.analytics.release import IDEAL, Budget, Conditions, PrivateSum, design, one_hot, private_sum
+from dordis.apps.analytics.release import IDEAL, Conditions, PrivateSum, QueryBudget, design, one_hot, private_sum
 from dordis.apps.analytics.results import PrivateHistogram, PrivateMean, figures
 from dordis.apps.analytics.values import table
 from dordis.errors import InputError
@@ -20,7 +19,9 @@ from dordis.privacy.skellam import Floats
 from dordis.protocols.parameters import MALICIOUS
 
 GivenBounds = tuple[npt.ArrayLike, npt.ArrayLike]
-NOTHING = Budget(0.0, 0.0)
+NOTHING = QueryBudget(0.0, 0.0)
+_Bounded = tuple[Bounds, QueryBudget, QueryBudget]
+"""Bounds, what they have cost, and what is left of the budget."""
 
 
 def mean(
@@ -59,16 +60,15 @@ def mean(
     """
     rows, single = table(values)
     how = Conditions(colluders, mode, dropped, fidelity, entropy)
-    found = _bounded(rows, bounds, Budget.of(epsilon, delta, len(rows)), how)
-    scaled, columns = found.bounds.scaled(rows), rows.shape[1]
-    planned = design(len(rows), columns, math.sqrt(columns), found.left, how)
+    limits, spent, left = _bounded(rows, bounds, QueryBudget.of(epsilon, delta, len(rows)), how)
+    scaled, columns = limits.scaled(rows), rows.shape[1]
+    planned = design(len(rows), columns, math.sqrt(columns), left, how)
     summed = private_sum(planned, lambda client: scaled[client], how)
-    centre, half = found.bounds.centre, found.bounds.half
     return PrivateMean(
-        mean=figures(centre + half * (summed.total / summed.count), single),
-        sigma=figures(half * (summed.sigma / summed.count), single),
-        bounds=(figures(found.bounds.low, single), figures(found.bounds.high, single)),
-        **_common(summed, found.spent, len(rows), how),
+        mean=figures(limits.centre + limits.half * (summed.total / summed.count), single),
+        sigma=figures(limits.half * (summed.sigma / summed.count), single),
+        bounds=(figures(limits.low, single), figures(limits.high, single)),
+        **_common(summed, spent, len(rows), how),
     )
 
 
@@ -104,52 +104,28 @@ def histogram(
     """
     rows, single = table(values)
     how = Conditions(colluders, mode, dropped, fidelity, entropy)
-    budget, columns = Budget.of(epsilon, delta, len(rows)), rows.shape[1]
-    binning = _binned(rows, bins, edges, bounds, budget, how)
-    width = binning.edges.shape[1] + 1
-    planned = design(len(rows), width * columns, math.sqrt(columns), binning.left, how)
-    summed = private_sum(planned, one_hot(binning.places(rows), width), how)
-    counts, found = summed.total.reshape(columns, width), binning.bounds
+    budget, columns = QueryBudget.of(epsilon, delta, len(rows)), rows.shape[1]
+    between, limits, spent, left = _binned(rows, bins, edges, bounds, budget, how)
+    width = between.shape[1] + 1
+    planned = design(len(rows), width * columns, math.sqrt(columns), left, how)
+    places = [np.searchsorted(own, column, side="right") for own, column in zip(between, rows.T, strict=True)]
+    summed = private_sum(planned, one_hot(np.stack(places, axis=1).astype(np.int64), width), how)
+    counts = summed.total.reshape(columns, width)
     return PrivateHistogram(
         counts=counts[0] if single else counts,
         sigma=summed.sigma,
-        edges=binning.edges[0] if single else binning.edges,
-        bounds=None if found is None else (figures(found.low, single), figures(found.high, single)),
-        **_common(summed, binning.spent, len(rows), how),
+        edges=between[0] if single else between,
+        bounds=None if limits is None else (figures(limits.low, single), figures(limits.high, single)),
+        **_common(summed, spent, len(rows), how),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Bounded:
-    """Bounds, what they have cost, and what is left of the budget."""
-
-    bounds: Bounds
-    spent: Budget
-    left: Budget
-
-
-@dataclass(frozen=True, eq=False)
-class _Binned:
-    """Edges between bins, (columns, bins - 1), the bounds that they come from, if any, and budgets as above."""
-
-    edges: Floats
-    bounds: Bounds | None
-    spent: Budget
-    left: Budget
-
-    def places(self, rows: Floats) -> npt.NDArray[np.int64]:
-        """Return the bin of each value."""
-        found = [np.searchsorted(edges, column, side="right") for edges, column in zip(self.edges, rows.T, strict=True)]
-        return np.stack(found, axis=1).astype(np.int64)
-
-
-def _bounded(rows: Floats, bounds: GivenBounds | None, budget: Budget, how: Conditions) -> _Bounded:
+def _bounded(rows: Floats, bounds: GivenBounds | None, budget: QueryBudget, how: Conditions) -> _Bounded:
     """Take the bounds that are given, or spend a part of the budget on finding them."""
     if bounds is not None:
-        return _Bounded(bounding.given(bounds, rows.shape[1]), NOTHING, budget)
+        return bounding.given(bounds, rows.shape[1]), NOTHING, budget
     part, rest = budget.split(bounding.SHARE)
-    found, spent = bounding.find(rows, part, how)
-    return _Bounded(found, spent, rest)
+    return *bounding.find(rows, part, how), rest
 
 
 def _binned(
@@ -157,20 +133,19 @@ def _binned(
     bins: int | None,
     edges: npt.ArrayLike | None,
     bounds: GivenBounds | None,
-    budget: Budget,
+    budget: QueryBudget,
     how: Conditions,
-) -> _Binned:
-    """Take the edges that are given, or divide the bounds evenly."""
+) -> tuple[Floats, Bounds | None, QueryBudget, QueryBudget]:
+    """Return edges, (columns, bins - 1), given or dividing the bounds evenly, with those bounds, as `_bounded` does."""
     if (bins is None) == (edges is None) or (edges is not None and bounds is not None):
         raise InputError("a histogram takes either edges, or a number of bins with or without bounds")
     if edges is not None:
         between = histograms.Settings(edges=tuple(_numbers(edges))).edges
-        return _Binned(np.tile(between, (rows.shape[1], 1)), None, NOTHING, budget)
+        return np.tile(between, (rows.shape[1], 1)), None, NOTHING, budget
     if not isinstance(bins, int | np.integer) or bins < 2:
         raise InputError("bins is a whole number from 2 on; boundaries of bins are given as edges")
-    found = _bounded(rows, bounds, budget, how)
-    inner = np.linspace(found.bounds.low, found.bounds.high, bins + 1, axis=1)[:, 1:-1]
-    return _Binned(inner, found.bounds, found.spent, found.left)
+    limits, spent, left = _bounded(rows, bounds, budget, how)
+    return np.linspace(limits.low, limits.high, bins + 1, axis=1)[:, 1:-1], limits, spent, left
 
 
 def _numbers(edges: npt.ArrayLike) -> list[float]:
@@ -181,7 +156,7 @@ def _numbers(edges: npt.ArrayLike) -> list[float]:
     return numbers
 
 
-def _common(summed: PrivateSum, for_bounds: Budget, clients: int, how: Conditions) -> dict[str, Any]:
+def _common(summed: PrivateSum, for_bounds: QueryBudget, clients: int, how: Conditions) -> dict[str, Any]:
     """Return what every result says: basic composition adds up what the bounds and the figures have cost."""
     return {
         "epsilon": for_bounds.epsilon + summed.spent.epsilon,

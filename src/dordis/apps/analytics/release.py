@@ -12,28 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.federation.app import AppClient
-from dordis.federation.round import Call, Fleet, silent
-from dordis.federation.selection import NO_PROOFS
-from dordis.federation.strategy import Agreement, Design, XNoise
-from dordis.privacy.accounting import ALL_ROUNDS, Participation, check_delta, check_epsilon, default_delta
+from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.strategies.xnoise import XNoise
+from dordis.privacy.accounting import ALL_ROUNDS, ParticipationSchedule, check_delta, check_epsilon, default_delta
 from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.planning import Plan, Setting
 from dordis.privacy.skellam import MOST_BITS, Floats
-from dordis.protocol import ClientId
-from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
-from dordis.simulation.availability import STAGES, ByRate
-from dordis.simulation.cast import Cast, Identities
-from dordis.simulation.config import Config, Federation
-from dordis.simulation.fleet import Population
-from dordis.simulation.ideal import UPLOAD, IdealFleet
+from dordis.protocols.secagg import SECAGG
+from dordis.simulation.availability import ByRate
+from dordis.simulation.home import SimulatedHome
+from dordis.simulation.single import home_of_updates, single_round
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0
 """Standard deviations that the ring holds: bits cost nothing here, and a sum that wraps around would be far off."""
-RUN_BYTES = 32
 _FINE = 100.0
 _MARGIN = 0.9  # sigma is a little larger with fewer bits
 
@@ -62,21 +56,21 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Budget:
+class QueryBudget:
     """What may be spent on a release."""
 
     epsilon: float
     delta: float
 
     @classmethod
-    def of(cls, epsilon: float, delta: float | None, clients: int) -> "Budget":
+    def of(cls, epsilon: float, delta: float | None, clients: int) -> "QueryBudget":
         """Return a budget; delta is min{n^-1.1, 10^-5} if it is not given."""
         return cls(check_epsilon(epsilon), default_delta(clients) if delta is None else check_delta(delta))
 
-    def split(self, share: float) -> "tuple[Budget, Budget]":
+    def split(self, share: float) -> "tuple[QueryBudget, QueryBudget]":
         """Return a share of epsilon with half of delta, and the rest: basic composition adds both up."""
-        first = Budget(share * self.epsilon, self.delta / 2)
-        return first, Budget(self.epsilon - first.epsilon, self.delta - first.delta)
+        first = QueryBudget(share * self.epsilon, self.delta / 2)
+        return first, QueryBudget(self.epsilon - first.epsilon, self.delta - first.delta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,16 +80,16 @@ class PrivateSum:
     total: Floats = field(repr=False)
     count: int
     sigma: float
-    spent: Budget
+    spent: QueryBudget
 
 
-def design(clients: int, dim: int, clip: float, budget: Budget, how: Conditions) -> Design:
+def design(clients: int, dim: int, clip: float, budget: QueryBudget, how: Conditions) -> Design:
     """Plan a round of all clients, whose updates have `dim` coordinates and a norm of `clip` at most."""
-    once = Participation(clients, clients, rounds=1, accounting=ALL_ROUNDS)
+    once = ParticipationSchedule(clients, clients, rounds=1, accounting=ALL_ROUNDS)
     setting = Setting(once, dim, clip, budget.delta, bits=MOST_BITS, headroom=HEADROOM, colluders=how.colluders)
     if not 0 <= how.dropped <= setting.T:
         raise InputError(f"of {clients} clients 0 to {setting.T} may drop out, not {how.dropped}")
-    planned = Design(XNoise(), setting, budget.epsilon, Agreement(how.mode))
+    planned = Design(XNoise(), setting, budget.epsilon, ProtocolKind(how.mode))
     bits = _bits(planned)
     return planned if bits == MOST_BITS else replace(planned, setting=replace(setting, bits=bits))
 
@@ -136,41 +130,18 @@ def deviation(planned: Design, left: float, count: int) -> float:
 
 def private_sum(planned: Design, updates: Updates, how: Conditions) -> PrivateSum:
     """Run one round; of all clients, `how.dropped` vanish before they upload."""
-    ids = tuple(ClientId(u) for u in range(1, planned.setting.clients + 1))
-    run, rotation = how.entropy(RUN_BYTES), how.entropy(SEED_BYTES)
-    parameters = planned.agree_on(run=run, index=0, clients=ids, rotation=rotation, model=b"", beacon=b"")
-    fleet = _fleet(planned, ids, run, updates, how)
-    (output,) = fleet.sum(
-        Call(parameters, planned.mechanism, np.zeros(0), NO_PROOFS, unmasking=_free, watch=silent)
-    ).outputs
-    decoded = DistributedDP(parameters, planned.mechanism).decode([output])
+    result = single_round(_home(planned, updates, how)).result
+    (output,) = result.outputs
     count = len(output.survivors)
-    spent = Budget(_plan(planned).epsilon, planned.delta)
-    return PrivateSum(decoded.total, count, deviation(planned, float(output.left), count), spent)
+    spent = QueryBudget(_plan(planned).epsilon, planned.delta)
+    return PrivateSum(result.aggregate.total, count, deviation(planned, float(output.left), count), spent)
 
 
-def _fleet(planned: Design, ids: tuple[ClientId, ...], run: bytes, updates: Updates, how: Conditions) -> Fleet:
-    n = len(ids)
-    leaving = ByRate(how.entropy(SEED_BYTES), (how.dropped + 0.5) / n, STAGES[: UPLOAD + 1])
-    population = Population(ids, lambda u: _Client(updates(u - 1)), leaving, entropy=how.entropy)
-    if how.fidelity == IDEAL:
-        return IdealFleet(population, how.entropy)
-    config = Config(federation=Federation(clients=n, per_round=n, rounds=1))
-    return Cast(config, planned, ids, run, Identities.of(secrets.token_bytes(32), ids)).fleet(population)
-
-
-def _free() -> None:
-    """Charge nothing: there is no ledger, the caller is told what was spent."""
-
-
-class _Client(AppClient):
-    """A client that gives its update."""
-
-    def __init__(self, update: Floats) -> None:
-        self._update = update
-
-    def prepare_data(self, round: int, model: Floats) -> Floats:
-        return self._update
+def _home(planned: Design, updates: Updates, how: Conditions) -> SimulatedHome:
+    """Put the clients into a home from which some vanish before they upload."""
+    part = (how.dropped + 0.5) / planned.setting.clients
+    vanishing = ByRate(how.entropy(SEED_BYTES), part, SECAGG.stages[: SECAGG.upload + 1])
+    return home_of_updates(planned, SECAGG, lambda u: updates(u - 1), how.entropy, vanishing, how.fidelity)
 
 
 def one_hot(places: npt.NDArray[np.int64], width: int) -> Updates:

@@ -15,7 +15,7 @@ Figures = float | Floats
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Release:
+class PrivateAnswer:
     """What every private statistic says of itself.
 
     `epsilon` and `delta` are proved for all of it; `epsilon_for_bounds`, with half of delta, is the part that was spent
@@ -35,7 +35,7 @@ class Release:
     def terms(self) -> tuple[str, ...]:
         """Return what must be said with epsilon: the unit and adjacency, the adversary, and what was simulated."""
         server = "a server that may deviate" if self.mode == MALICIOUS else "a server that keeps to the protocol"
-        told = {
+        simulated = {
             "ideal": "simulated: the noise law and rounding of the protocol, no masks and no messages",
             "full": "simulated: every message of the protocol",
         }
@@ -44,7 +44,7 @@ class Release:
             "the number of clients is public",
             f"against {server}, with {self.colluders} of the clients",
             "dropout that depends on a client's data is outside the guarantee",
-            told[self.fidelity],
+            simulated[self.fidelity],
         )
 
     @property
@@ -58,7 +58,7 @@ class Release:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class PrivateMean(Release):
+class PrivateMean(PrivateAnswer):
     """The mean of each column; `sigma` is the standard deviation of its noise, and values are clipped to `bounds`."""
 
     mean: Figures
@@ -71,7 +71,7 @@ class PrivateMean(Release):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class PrivateHistogram(Release):
+class PrivateHistogram(PrivateAnswer):
     """The clients in each bin: `sigma` is the standard deviation of the noise on a count, which may be negative.
 
     Counts are (bins,) for a single column, else (columns, bins), and `edges`, which lie between the bins, likewise.
@@ -94,9 +94,9 @@ class PrivateHistogram(Release):
         return np.apply_along_axis(on_simplex, -1, self.counts / present)
 
 
-def _figures_first(release: Release) -> Iterator[str]:
-    common = [item.name for item in fields(Release)]
-    yield from (item.name for item in fields(release) if item.name not in common)
+def _figures_first(answer: PrivateAnswer) -> Iterator[str]:
+    common = [item.name for item in fields(PrivateAnswer)]
+    yield from (item.name for item in fields(answer) if item.name not in common)
     yield from common
 
 

@@ -1,7 +1,7 @@
 """What clients hold, as a table with one row for each: checked, and refused without telling any of it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -54,13 +54,10 @@ def _array(values: npt.ArrayLike) -> Floats:
 
 
 def _ragged(values: npt.ArrayLike) -> str:
-    lengths = [len(row) if isinstance(row, Sequence | np.ndarray) else 1 for row in _rows(values)]
+    rows = values if isinstance(values, Sequence | np.ndarray) else ()
+    lengths = [len(row) if isinstance(row, Sequence | np.ndarray) else 1 for row in rows]
     row = next((i + 1 for i, (one, other) in enumerate(pairwise(lengths)) if one != other), 0)
     return f"all rows have the same number of values, and row {row} (counted from 0) differs"
-
-
-def _rows(values: object) -> Iterator[object]:
-    return iter(values) if isinstance(values, Sequence | np.ndarray) else iter(())
 
 
 def _number(item: object) -> float:

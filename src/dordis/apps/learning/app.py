@@ -3,30 +3,31 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 import numpy as np
 
 from dordis.apps.learning import optim
-from dordis.apps.learning.data import Dataset, Labels, load
+from dordis.apps.learning.data import Samples, load
 from dordis.apps.learning.models import Mlp, Model, Softmax
 from dordis.apps.learning.optim import FedAvg, Memory, Optimiser
-from dordis.apps.learning.partition import Indices, Lda, Partition
+from dordis.apps.learning.partition import Lda, Partition
 from dordis.apps.learning.torch_model import TorchModel, seeded
 from dordis.apps.learning.trainer import Training, train
-from dordis.apps.options import shared
-from dordis.apps.tables import check_place
+from dordis.apps.options import check_place, shared
 from dordis.errors import InputError
-from dordis.federation.app import AppClient, AppServer, State, Task
+from dordis.names import named
 from dordis.privacy.skellam import Floats
 from dordis.protocols.distributed_dp import Aggregate
-from dordis.simulation.named import named
+from dordis.rounds.app import AppClient, AppServer, RoundInfo, State, Task
+from dordis.rounds.model import Numbers
 
 _MODELS: dict[str, Callable[..., Model]] = {"softmax": Softmax, "mlp": Mlp}
 
 
-class _Use(IntEnum):
+class Use(IntEnum):
     """What a seed is used for: no two uses share a stream."""
 
     INITIAL, PARTITION, TRAINING = range(3)
@@ -64,7 +65,7 @@ class Server(AppServer):
         self,
         model: Model,
         initial: Floats,
-        test: tuple[Floats, Labels],
+        test: Samples | None,
         optimiser: Optimiser | None = None,
         average: float = 0.0,
     ) -> None:
@@ -79,9 +80,13 @@ class Server(AppServer):
         >>> Server.of(Task({"model": "softmax"}, population=100)).dim
         650
         """
-        made = _learning(task)
-        test = made.data.x_test, made.data.y_test
-        return cls(made.model, made.initial, test, made.settings.optimiser, made.settings.average)
+        return cls.learning(_learning(task))
+
+    @classmethod
+    def learning(cls, common: "Learning") -> Self:
+        """Make it of what all have in common."""
+        settings, rng = common.settings, np.random.default_rng((Use.INITIAL, common.seed))
+        return cls(common.model, common.model.initial(rng), common.test, settings.optimiser, settings.average)
 
     @property
     def dim(self) -> int:
@@ -94,16 +99,25 @@ class Server(AppServer):
 
     def learnt(self) -> Floats:
         """Return the average of the parameters: what to use after the last round."""
-        return optim.corrected(self._average, "average") if self._average else self.model()
+        return learnt(self.state())
 
-    def use_output(self, round: int, aggregate: Aggregate) -> None:
+    def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
         """Take a step."""
-        self._parameters, self._memory = self._optimiser.step(self._parameters, aggregate.mean, self._memory)
+        stepped, self._memory = self._optimiser.step(self._parameters, aggregate.mean, self._memory)
+        self._parameters = stepped.astype(self.dtype).astype(np.float64)  # what travels: clients can follow
         self._average = optim.decayed(self._average, "average", self._parameters, self._weight)
 
     def evaluate(self) -> dict[str, float]:
-        """Return accuracy and loss on the test data."""
-        return self._model.evaluate(self.learnt(), *self._test)
+        """Return accuracy and loss on the test data, if there is any."""
+        return {} if self._test is None else self._model.evaluate(self.learnt(), *self._test)
+
+    def result(self) -> Any:
+        """Return the trained model."""
+        return self._model.trained(self.learnt())
+
+    def export(self, directory: Path) -> None:
+        """Write the trained model to a directory."""
+        self._model.save(self.learnt(), directory)
 
     def state(self) -> State:
         """Return the parameters, their average, and what the optimiser remembers."""
@@ -121,64 +135,80 @@ class Server(AppServer):
         }
 
 
+def learnt(state: State) -> Floats:
+    """Return the average of the parameters from the state of a server, or the newest before the first round."""
+    parameters: Floats = optim.corrected(state, "average") if "average" in state else state["parameters"]
+    return parameters
+
+
 class Client(AppClient):
     """Train on one's own samples, from the model of the round; `seed` decides their order, anew in each round."""
 
-    def __init__(
-        self, model: Model, samples: tuple[Floats, Labels], classes: int, training: Training, seed: tuple[int, ...]
-    ) -> None:
+    def __init__(self, model: Model, samples: Samples, classes: int, settings: Settings, seed: tuple[int, ...]) -> None:
         self._model, self._samples, self._classes = model, samples, classes
-        self._training, self._seed = training, seed
+        self._settings, self._seed = settings, seed
 
     @classmethod
     def of(cls, task: Task, place: int) -> Self:
         """Make it from `Settings`; a client is its samples, and no more."""
-        made = _learning(task)
-        return cls(made.model, made.samples(place), made.data.classes, made.settings, (_Use.TRAINING, made.seed, place))
+        return cls.learning(_learning(task), place)
 
-    def prepare_data(self, round: int, model: Floats) -> Floats:
+    @classmethod
+    def learning(cls, common: "Learning", place: int) -> Self:
+        """Make the client at a place of what all have in common."""
+        check_place(place, common.clients)
+        seed = (int(Use.TRAINING), common.seed, place)
+        return cls(common.model, common.samples(place), common.classes, common.settings, seed)
+
+    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
         """Return how far the training went."""
         if model.shape != (self._model.dim,):
             raise InputError(f"the round's model has {model.size} parameters, mine has {self._model.dim}")
         start = np.asarray(model, np.float64)
-        return train(self._model, start, *self._samples, self._classes, self._training, (*self._seed, round))
+        return train(self._model, start, *self._samples, self._classes, self._settings, (*self._seed, round.index))
+
+    def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
+        """Take the server's step, unless that depends on what it remembers of earlier rounds."""
+        following, memory = self._settings.optimiser.step(np.asarray(model, np.float64), aggregate.mean, {})
+        return None if memory else following
 
 
 @dataclass(frozen=True, eq=False)
 class Learning:
     """What the server and all clients of a simulation have in common."""
 
-    settings: Settings
-    data: Dataset
     model: Model
-    parts: list[Indices] = field(repr=False)
-    initial: Floats = field(repr=False)
+    clients: int
+    samples: Callable[[int], Samples] = field(repr=False)
+    """Gives inputs and labels of the client at a place."""
+    test: Samples | None = field(repr=False)
+    """Public, if there are any."""
+    classes: int
+    settings: Settings
     seed: int
-
-    def samples(self, place: int) -> tuple[Floats, Labels]:
-        """Return inputs and labels of the client at a place."""
-        check_place(place, len(self.parts))
-        held = self.parts[place]
-        return self.data.x_train[held], self.data.y_train[held]
 
 
 def begin(settings: Settings, population: int, seed: int) -> Learning:
     """Load the data, deal them to the clients, and make the model."""
     data = load(settings.data)
     data = data.centred() if settings.centred else data
-    model = make_model(settings.model, data, settings.options, seed)
-    parts = settings.partition.split(data, population, np.random.default_rng((_Use.PARTITION, seed)))
-    return Learning(settings, data, model, parts, model.initial(np.random.default_rng((_Use.INITIAL, seed))), seed)
+    model = make_model(settings.model, data.features, data.classes, settings.options, seed)
+    parts = settings.partition.split(data, population, np.random.default_rng((Use.PARTITION, seed)))
+
+    def samples(place: int) -> Samples:
+        return data.x_train[parts[place]], data.y_train[parts[place]]
+
+    return Learning(model, population, samples, (data.x_test, data.y_test), data.classes, settings, seed)
 
 
-def make_model(name: str, data: Dataset, options: dict[str, Any], seed: int) -> Model:
+def make_model(name: str, features: int, classes: int, options: dict[str, Any], seed: int) -> Model:
     """Return the model that a name stands for; a torch.nn.Module is wrapped, and begins as the seed says."""
     if name not in _MODELS and ":" not in name:
         raise InputError(f"there is no model '{name}': pass one of {', '.join(_MODELS)}, or package.module:name")
     maker: Callable[..., Any] = _MODELS.get(name) or named(name, "the model", Callable)  # type: ignore[arg-type]
     try:
         with seeded(seed):
-            model = maker(data.features, data.classes, **options)
+            model = maker(features, classes, **options)
     except TypeError as error:
         raise InputError(
             f"the model '{name}' is not made of features, classes and {sorted(options)}: {error}"

@@ -15,6 +15,7 @@ from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
 
 Labels = npt.NDArray[np.int64]
+Samples = tuple[Floats, Labels]
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 DIGITS = "digits"
@@ -53,8 +54,8 @@ class Dataset:
 def digits() -> Dataset:
     """Return 1,797 handwritten digits of 8 by 8 pixels from 0 to 1; `digits.md` names source, authors and licence.
 
-    >>> found = digits()
-    >>> found.x_train.shape, found.x_test.shape, found.classes
+    >>> data = digits()
+    >>> data.x_train.shape, data.x_test.shape, data.classes
     ((1437, 64), (360, 64), 10)
     """
     with as_file(files(__package__) / "digits.npz") as path:
@@ -96,8 +97,8 @@ def checked(arrays: Arrays) -> Dataset:
     scale = arrays.get("scale", np.ones(()))
     if scale.shape != () or scale.dtype.kind not in "fiu" or not 0 < float(scale) < np.inf:
         raise InputError("scale is one positive number")
-    x, x_test = (_inputs(name, arrays[name]) / float(scale) for name in ("x_train", "x_test"))
-    y, y_test = (_labels(name, arrays[name], len(of)) for name, of in (("y_train", x), ("y_test", x_test)))
+    x, x_test = (flat(check_inputs(name, arrays[name])) / float(scale) for name in ("x_train", "x_test"))
+    y, y_test = (check_labels(name, arrays[name], len(inputs)) for name, inputs in (("y_train", x), ("y_test", x_test)))
     if x.shape[1] != x_test.shape[1]:
         raise InputError(f"inputs to train on have {x.shape[1]} features, those to test with {x_test.shape[1]}")
     if y.max() >= y.size:  # so many classes are a mistake, and would take as many scores for every input
@@ -110,15 +111,22 @@ def checked(arrays: Arrays) -> Dataset:
     return Dataset(x, y, x_test, y_test, keys)
 
 
-def _inputs(name: str, x: npt.NDArray[Any]) -> Floats:
+def check_inputs(name: str, x: npt.NDArray[Any]) -> Floats:
+    """Return inputs as floating-point numbers of the same shape, or say what is wrong with them."""
     if x.ndim < 2 or not x.size or x.dtype.kind not in "fiub":
         raise InputError(f"{name} has to hold numbers, one row or image for each input, not {x.dtype} {x.shape}")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         raise InputError(f"{name} holds values that are not finite")
-    return x.reshape(len(x), -1).astype(np.float64)
+    return x.astype(np.float64)
 
 
-def _labels(name: str, y: npt.NDArray[Any], inputs: int) -> Labels:
+def flat(x: Floats) -> Floats:
+    """Return one row for each input."""
+    return x.reshape(len(x), -1)
+
+
+def check_labels(name: str, y: npt.NDArray[Any], inputs: int) -> Labels:
+    """Return labels as whole numbers, or say what is wrong with them."""
     if y.shape != (inputs,) or y.dtype.kind not in "iu":
         raise InputError(f"{name} has to hold {inputs} whole numbers, one for each input, not {y.dtype} {y.shape}")
     if y.min() < 0:

@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +40,13 @@ class Model(ABC):
     def scores(self, parameters: Floats, x: Floats) -> Floats:
         """Return the score of each class, (n, classes): the highest is what the model says."""
 
+    def trained(self, parameters: Floats) -> Any:
+        """Return the model with these parameters, as its user wants to have it: here, the parameters."""
+        return parameters
+
+    def save(self, parameters: Floats, directory: Path) -> None:  # noqa: B027  parameters are in the checkpoint
+        """Write the trained model to a directory, in a format that others read."""
+
     def evaluate(self, parameters: Floats, x: Floats, y: Labels) -> dict[str, float]:
         """Return the accuracy and the mean loss."""
         scores = self.scores(parameters, x)
@@ -72,8 +81,8 @@ class Softmax(Model):
         def at(parameters: Floats) -> Floats:
             r = softmax(inputs @ parameters.reshape(-1, self.classes) + offset)
             r -= indicator
-            found: Floats = (back @ r).ravel()
-            return found
+            slope: Floats = (back @ r).ravel()
+            return slope
 
         return at
 
@@ -100,11 +109,11 @@ class Mlp(Model):
 
     def initial(self, rng: np.random.Generator) -> Floats:
         """Draw the hidden layer's weights with variance 2 / features (He et al., 2015), the top's with 1 / hidden."""
-        found = np.zeros(self.dim)
+        drawn = np.zeros(self.dim)
         below, above = self.features * self.hidden, self.hidden * self.classes
-        found[:below] = rng.normal(0, np.sqrt(2 / self.features), below)
-        found[-self._top.dim : -self.classes] = rng.normal(0, np.sqrt(1 / self.hidden), above)
-        return found
+        drawn[:below] = rng.normal(0, np.sqrt(2 / self.features), below)
+        drawn[-self._top.dim : -self.classes] = rng.normal(0, np.sqrt(1 / self.hidden), above)
+        return drawn
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
         """Go back through both layers."""
@@ -128,15 +137,15 @@ class Mlp(Model):
 def softmax(scores: Floats) -> Floats:
     """Return the probabilities of the classes, row by row."""
     # ufuncs as they are: on the few samples of a client most of the time goes into calls
-    found: Floats = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
-    np.exp(found, out=found)
-    found /= np.add.reduce(found, axis=1, keepdims=True)
-    return found
+    shares: Floats = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
+    np.exp(shares, out=shares)
+    shares /= np.add.reduce(shares, axis=1, keepdims=True)
+    return shares
 
 
 def residuals(scores: Floats, y: Labels) -> Floats:
     """Return the gradient of the mean cross entropy in the scores: (probability - indicator) / n."""
-    found = softmax(scores)
-    found[np.arange(y.size), y] -= 1.0
-    found /= y.size
-    return found
+    differences = softmax(scores)
+    differences[np.arange(y.size), y] -= 1.0
+    differences /= y.size
+    return differences

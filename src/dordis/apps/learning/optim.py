@@ -4,6 +4,7 @@ Optimisers are values; what they remember from round to round is handed in and o
 """
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -72,7 +73,7 @@ def decayed(memory: Memory, name: str, value: Floats, beta: float) -> Memory:
     return {name: average, f"{name}_weight": np.asarray(weight)}
 
 
-def corrected(memory: Memory, name: str) -> Floats:
+def corrected(memory: Mapping[str, Floats], name: str) -> Floats:
     """Return such an average, over its weight: without the pull of the zeros that it began with."""
     average: Floats = memory[name] / memory[f"{name}_weight"]
     return average

@@ -55,11 +55,11 @@ class ByKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
         """Return the samples of each client."""
         if data.keys is None:
             raise InputError("a partition by key needs a data set with the array keys, one for each input to train on")
-        found, key = np.unique(data.keys, return_inverse=True)
-        if found.size < clients:
-            raise InputError(f"there are {found.size} keys for {clients} clients: each needs one")
-        dealt = np.empty(found.size, np.int64)
-        dealt[rng.permutation(found.size)] = np.arange(found.size) % clients
+        keys, key = np.unique(data.keys, return_inverse=True)
+        if keys.size < clients:
+            raise InputError(f"there are {keys.size} keys for {clients} clients: each needs one")
+        dealt = np.empty(keys.size, np.int64)
+        dealt[rng.permutation(keys.size)] = np.arange(keys.size) % clients
         return _by_owner(dealt[key.reshape(-1)], clients)
 
 

@@ -1,10 +1,12 @@
 """Any torch.nn.Module as a model: its parameters are views of one flat vector.  Needs the extra 'torch'."""
 
+import copy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from dordis.apps.learning.data import Labels
 from dordis.apps.learning.models import Model
 from dordis.errors import InputError, MissingExtra
 from dordis.privacy.skellam import Floats
+
+STATE_DICT = "model.pt"
 
 
 def _torch() -> Any:
@@ -81,6 +85,16 @@ class TorchModel(Model):
         with self._torch.no_grad():
             scores = self._call(self._tensor(parameters), x)
         return np.asarray(scores.cpu().numpy(), np.float64)
+
+    def trained(self, parameters: Floats) -> Any:
+        """Return a copy of the module with these parameters."""
+        module = copy.deepcopy(self._module)
+        self._torch.nn.utils.vector_to_parameters(self._tensor(parameters), module.parameters())
+        return module
+
+    def save(self, parameters: Floats, directory: Path) -> None:
+        """Write a plain state_dict, which `torch.load(path, weights_only=True)` reads."""
+        self._torch.save(self.trained(parameters).state_dict(), directory / STATE_DICT)
 
     def _tensor(self, values: Floats) -> Any:
         like = next(iter(self._named.values()))

@@ -1,7 +1,15 @@
-"""Secure aggregation (SecAgg) with noise that stays exact whoever drops out."""
+"""Secure aggregation (SecAgg) with noise that stays exact whoever drops out, on the complete or on a sparse graph."""
 
-from dordis.protocols.secagg.chunk import ChunkOutput
+from dataclasses import replace
+
+from dordis.protocol import requests_in
+from dordis.protocols.secagg import messages
 from dordis.protocols.secagg.client import SecAggClient
+from dordis.protocols.secagg.prediction import SecAggPrediction
 from dordis.protocols.secagg.server import SecAggServer
+from dordis.protocols.summing import ChunkOutput, SummingProtocol
 
-__all__ = ["ChunkOutput", "SecAggClient", "SecAggServer"]
+__all__ = ["SECAGG", "SECAGG_PLUS", "ChunkOutput", "SecAggClient", "SecAggServer"]
+
+SECAGG = SummingProtocol("secagg", SecAggServer, SecAggClient, requests_in(vars(messages)), SecAggPrediction)
+SECAGG_PLUS = replace(SECAGG, name="secagg+", sparse=True)

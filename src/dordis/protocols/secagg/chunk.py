@@ -5,8 +5,6 @@ client.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -14,10 +12,10 @@ import numpy as np
 from dordis.errors import ProtocolError, TooFewClients
 from dordis.kernels.packing import unpack
 from dordis.kernels.ring import Vector
-from dordis.privacy.xnoise import Due, context
+from dordis.privacy.xnoise import Due
 from dordis.protocol import ClientId, Flow, ProtocolServer, Replies, Resource, Step
+from dordis.protocols.collecting import collect, ensure_enough
 from dordis.protocols.secagg import masking, recovery, statements
-from dordis.protocols.secagg.collecting import collect, ensure_enough
 from dordis.protocols.secagg.escrow import Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, split
 from dordis.protocols.secagg.messages import (
@@ -32,22 +30,7 @@ from dordis.protocols.secagg.messages import (
     Unmasking,
 )
 from dordis.protocols.secagg.setup import SetupServer
-
-
-@dataclass(frozen=True)
-class ChunkOutput:
-    """The sum over U3 with exactly the noise that must stay, and what happened on the way."""
-
-    total: Vector = field(repr=False)
-    survivors: tuple[ClientId, ...]
-    left: Fraction
-    """Variance of the noise in the sum."""
-    charged: Fraction
-    """Variance that the privacy of the survivors may count on."""
-    stayed: Due
-    """Due components that could not be removed: they are still in the sum."""
-    blame: recovery.Pairs
-    """Pairs (dealer, holder) with a share that was wrong and was corrected: one of each pair is at fault."""
+from dordis.protocols.summing import ChunkOutput
 
 
 class ChunkServer(ProtocolServer[ChunkOutput]):
@@ -82,15 +65,8 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
 
     def output(self) -> ChunkOutput:
         """Return the sum and its noise."""
-        plan, named = self._escrow.plan, context(self.parameters.round, self.chunk, self.parameters.digest)
-        return ChunkOutput(
-            total=self._total,
-            survivors=self.u3,
-            left=plan.left(self.u3, named, self._stayed),
-            charged=plan.charged(self.u3, named),
-            stayed=self._stayed,
-            blame=frozenset(self._blame),
-        )
+        blame = frozenset(self._blame)
+        return ChunkOutput.of(self.parameters, self.chunk, self._total, self.u3, self._stayed, blame)
 
     def prepare_inputs(self) -> Flow:
         """Stage 2, the clients' work: have the inputs masked; whoever does not answer is asked for its upload too."""
@@ -187,7 +163,7 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
             seeds, ks = self._seeds.get(u, {}), self._due[u]
             wrong = [k for k, seed in seeds.items() if not self._is_committed(u, k, seed)]
             if not wrong and seeds.keys() == set(ks):
-                self._remove({(u, k): seeds[k] for k in ks})
+                self._remove(seeds)
             else:
                 owing[u] = ks
             if wrong:
@@ -205,10 +181,10 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         held = collect(self.u5, NoiseShares, replies, lambda v, reply: self._checked_noise(v, reply, owing))
         for u, ks in owing.items():
             is_right = partial(self._is_committed, u)
-            found, blame = recovery.recover_some(self._suite, self.parameters, held, u, ks, is_right)
-            self._remove({(u, k): seed for k, seed in found.items()})
+            seeds, blame = recovery.recover_seeds(self._suite, self.parameters, held, u, ks, is_right)
+            self._remove(seeds)
             self._blame |= blame
-            stayed = tuple(k for k in ks if k not in found)
+            stayed = tuple(k for k in ks if k not in seeds)
             if stayed:
                 self._stayed[u] = stayed
 
@@ -218,18 +194,18 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         """Return a client's shares of the seeds wanted, by dealer; all dealers owe as many."""
         check_chunk(reply.chunk, self.chunk)
         dealers = tuple(u for u in self._setup.holdings(v) if u in owing)
-        each = len(next(iter(owing.values())))
+        owed = len(next(iter(owing.values())))
         sharing = self._suite.sharing
-        shares = sharing.from_bytes(reply.shares, len(dealers) * each)
-        return recovery.Held(dealers, shares.reshape(len(dealers), each, sharing.LIMBS))
+        shares = sharing.from_bytes(reply.shares, len(dealers) * owed)
+        return recovery.Held(dealers, shares.reshape(len(dealers), owed, sharing.LIMBS))
 
     def _is_committed(self, u: ClientId, k: int, seed: bytes) -> bool:
         """Tell whether a noise seed is the one that its owner committed to."""
         expected = self._setup.commitments(u, self.chunk)[1 + k]
         return expected == masking.commitment(self.parameters, self.chunk, u, "noise", k, seed)
 
-    def _remove(self, seeds: Mapping[tuple[ClientId, int], bytes]) -> None:
-        for (_, k), seed in seeds.items():
+    def _remove(self, seeds: Mapping[int, bytes]) -> None:
+        for k, seed in seeds.items():
             self._escrow.remove_noise(self._total, k, seed)
 
     def _cut(self) -> None:

@@ -13,16 +13,15 @@ import numpy as np
 
 from dordis.crypto.prg import check_ring
 from dordis.crypto.suite import DEFAULT, Suite
-from dordis.errors import DecryptionFailed, InputError, ProtocolError, SharingError
+from dordis.errors import DecryptionFailed, InputError, ParametersRefused, ProtocolError, SharingError
 from dordis.kernels.packing import pack
 from dordis.kernels.ring import Vector
-from dordis.protocol import ClientId, Journal, MemoryJournal, On, ProtocolClient
+from dordis.privacy.encoding import Entropy
+from dordis.protocol import ClientId, Journal, On
 from dordis.protocols import parameters as rules
-from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import checks, masking, statements
-from dordis.protocols.secagg.consent import Owner, ask_consent
 from dordis.protocols.secagg.escrow import Escrow
-from dordis.protocols.secagg.masking import KEY_BYTES, Channel, Entropy, split
+from dordis.protocols.secagg.masking import KEY_BYTES, Channel, split
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     Advertisement,
@@ -43,13 +42,14 @@ from dordis.protocols.secagg.messages import (
 )
 from dordis.protocols.secagg.state import SecAggState, Secrets
 from dordis.protocols.secagg.statements import Registry
+from dordis.protocols.summing import SummingClient
 
 
-class SecAggClient(ProtocolClient[SecAggState]):
+class SecAggClient(SummingClient[SecAggState]):
     """One client in one round; `vector` is its input over Z_{2^b}, encoded and rounded as a whole.
 
-    Against a malicious server it needs an owner who verifies the selection, its private `signing` key, and the
-    `registry` of everyone's public ones.  The `suite` of primitives is the same for all clients and the server.
+    Against a malicious server it needs its private `signing` key, and the `registry` of everyone's public ones.  The
+    `suite` of primitives is the same for all clients and the server.  Whoever makes it has asked the client's owner.
     """
 
     def __init__(
@@ -59,18 +59,13 @@ class SecAggClient(ProtocolClient[SecAggState]):
         journal: Journal | None = None,
         state: SecAggState | None = None,
         entropy: Entropy = secrets.token_bytes,
-        owner: Owner | None = None,
         signing: bytes = b"",
         registry: Registry | None = None,
         suite: Suite = DEFAULT,
     ) -> None:
         if state is not None and journal is None:
             raise InputError("a client is restored together with its journal: without it, it would answer twice")
-        super().__init__(state or SecAggState(), MemoryJournal() if journal is None else journal)
-        self.me = me
-        self._vector = vector
-        self._entropy = entropy
-        self._owner = owner
+        super().__init__(me, vector, state or SecAggState(), journal, entropy)
         self._signing = signing
         self._registry = registry or {}
         self._suite = suite
@@ -82,39 +77,31 @@ class SecAggClient(ProtocolClient[SecAggState]):
     def setup(self) -> Sequence[On[Any]]:
         """Return stages 0 and 1, once a round."""
         return (
-            On(AdvertiseKeys, Advertisement, self.advertise_keys),
-            On(ShareKeys, EncryptedShares, self.share_keys),
-            On(DeliverShares, SharesDelivered, self.open_shares),
+            On(AdvertiseKeys, self.advertise_keys),
+            On(ShareKeys, self.share_keys),
+            On(DeliverShares, self.open_shares),
         )
 
     @property
     def routine(self) -> Sequence[On[Any]]:
         """Return stages 2 to 5, for every chunk."""
         return (
-            On(PrepareInput, InputReady, self.prepare_input, optional=True),
-            On(CollectInput, MaskedInput, self.upload_input),
-            On(Agree, Agreement, self.agree, optional=not self._parameters.is_malicious),
-            On(Unmask, Unmasking, self.unmask),
-            On(RemoveNoise, NoiseShares, self.share_noise, optional=True),
+            On(PrepareInput, self.prepare_input, optional=True),
+            On(CollectInput, self.upload_input),
+            On(Agree, self.agree, optional=not self._parameters.is_malicious),
+            On(Unmask, self.unmask),
+            On(RemoveNoise, self.share_noise, optional=True),
         )
-
-    @property
-    def chunks(self) -> int:
-        """Return m."""
-        return len(self._parameters.chunks)
-
-    @property
-    def _parameters(self) -> Parameters:
-        if self.state.parameters is None:
-            raise ProtocolError("no round has begun")
-        return self.state.parameters
 
     def advertise_keys(self, request: AdvertiseKeys) -> Advertisement:
         """Stage 0: accept the parameters, make all secrets of the round, show the public keys."""
         parameters = request.parameters
         rules.check_rules(parameters)
         checks.check_member(parameters, self.me)
-        ask_consent(self._owner, parameters, request.proofs, bool(self._signing), self._registry)
+        if parameters.is_malicious:
+            if not self._signing:
+                raise ParametersRefused("a malicious server is faced only with a signing key")
+            checks.check_registered(parameters, self._registry)
         rules.check_tables(parameters)
         check_ring(self._vector, parameters.bits)
         if self._vector.size != parameters.dim:
@@ -192,7 +179,7 @@ class SecAggClient(ProtocolClient[SecAggState]):
         return Channel(self._suite, self._parameters, sender, receiver, [*keys.values()], self._agreed[peer])
 
     def close(self) -> None:
-        """Leave the round and erase its secrets."""
+        """Leave the round; erase its secrets and the input."""
         self._agreed.clear()
         self._prepared.clear()
         super().close()
@@ -231,9 +218,7 @@ class SecAggClient(ProtocolClient[SecAggState]):
     def upload_input(self, request: CollectInput) -> MaskedInput:
         """Stage 2: upload the masked input, made now if it was not asked for ahead."""
         checks.check_nobody_accused(self.state.accused)
-        parameters, chunk = self._parameters, request.chunk
-        if self._owner is not None:
-            self._owner.attend(parameters, self._suite.agreement.public(self.state.channel))
+        chunk = request.chunk
         vector = self._prepared.pop(chunk, None)
         return MaskedInput(
             chunk=chunk,

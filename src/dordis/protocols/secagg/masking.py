@@ -1,6 +1,6 @@
 """Every derivation of SecAgg in one place: channels, masks, commitments, tokens."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,6 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg.state import Secrets
 
 KEY_BYTES = 32
-Entropy = Callable[[int], bytes]
 
 
 def split(data: bytes, size: int, count: int) -> tuple[bytes, ...]:

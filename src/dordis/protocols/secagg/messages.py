@@ -1,4 +1,4 @@
-"""What SecAgg puts on the wire: a request of the server's and a reply of the client's for each stage.
+"""What SecAgg puts on the wire: for each stage, in order, the reply of the client and the request of the server.
 
 Sets of clients are bitmaps over sorted U; shares, keys and hashes are concatenated in the order of sorted ids.
 """
@@ -8,17 +8,7 @@ from typing import ClassVar
 import msgspec
 
 from dordis.protocol import Message
-from dordis.protocols.parameters import Parameters
-
-
-class AdvertiseKeys(Message, frozen=True):
-    """Stage 0, once a round: these are the parameters; show your keys.
-
-    `proofs` shows, client by client, that the members of U were selected, where selection can be proved.
-    """
-
-    parameters: Parameters
-    proofs: dict[int, bytes] = msgspec.field(default_factory=dict)
+from dordis.protocols.summing import Opening
 
 
 class Advertisement(Message, frozen=True):
@@ -30,10 +20,10 @@ class Advertisement(Message, frozen=True):
     signature: bytes = b""
 
 
-class ShareKeys(Message, frozen=True):
-    """Stage 1, once a round: U1 and their keys; share your secrets among them."""
+class AdvertiseKeys(Opening, frozen=True):
+    """Stage 0, once a round: these are the parameters; show your keys."""
 
-    advertisements: dict[int, Advertisement]
+    reply: ClassVar = Advertisement
 
 
 class EncryptedShares(Message, frozen=True):
@@ -44,11 +34,11 @@ class EncryptedShares(Message, frozen=True):
     signature: bytes = b""
 
 
-class DeliverShares(Message, frozen=True):
-    """End of stage 1: U2, and what its members sent to you."""
+class ShareKeys(Message, frozen=True):
+    """Stage 1, once a round: U1 and their keys; share your secrets among them."""
 
-    members: bytes
-    ciphertexts: dict[int, bytes]
+    reply: ClassVar = EncryptedShares
+    advertisements: dict[int, Advertisement]
 
 
 class SharesDelivered(Message, frozen=True):
@@ -57,11 +47,12 @@ class SharesDelivered(Message, frozen=True):
     accused: bytes
 
 
-class PrepareInput(Message, frozen=True):
-    """Stage 2, per chunk, ahead of the upload: mask your input and keep it."""
+class DeliverShares(Message, frozen=True):
+    """End of stage 1: U2, and what its members sent to you."""
 
-    ahead: ClassVar[bool] = True
-    chunk: int
+    reply: ClassVar = SharesDelivered
+    members: bytes
+    ciphertexts: dict[int, bytes]
 
 
 class InputReady(Message, frozen=True):
@@ -70,9 +61,11 @@ class InputReady(Message, frozen=True):
     chunk: int
 
 
-class CollectInput(Message, frozen=True):
-    """Stage 2, per chunk: upload your masked input."""
+class PrepareInput(Message, frozen=True):
+    """Stage 2, per chunk, ahead of the upload: mask your input and keep it."""
 
+    reply: ClassVar = InputReady
+    ahead: ClassVar = True
     chunk: int
 
 
@@ -84,12 +77,12 @@ class MaskedInput(Message, frozen=True):
     token: bytes
 
 
-class Agree(Message, frozen=True):
-    """Stage 3, per chunk, against a malicious server: this is U3, and a token for each upload; sign it."""
+class CollectInput(Message, frozen=True):
+    """Stage 2, per chunk: upload your masked input."""
 
+    reply: ClassVar = MaskedInput
+    uploads: ClassVar = True
     chunk: int
-    survivors: bytes
-    tokens: bytes
 
 
 class Agreement(Message, frozen=True):
@@ -99,12 +92,13 @@ class Agreement(Message, frozen=True):
     signature: bytes
 
 
-class Unmask(Message, frozen=True):
-    """Stage 4, per chunk: this is U3, and a quorum's signatures on it; disclose what belongs to it."""
+class Agree(Message, frozen=True):
+    """Stage 3, per chunk, against a malicious server: this is U3, and a token for each upload; sign it."""
 
+    reply: ClassVar = Agreement
     chunk: int
     survivors: bytes
-    signatures: dict[int, bytes] = msgspec.field(default_factory=dict)
+    tokens: bytes
 
 
 class Unmasking(Message, frozen=True):
@@ -116,11 +110,14 @@ class Unmasking(Message, frozen=True):
     seeds: dict[int, bytes]
 
 
-class RemoveNoise(Message, frozen=True):
-    """Stage 5, per chunk: the due seeds of these survivors are missing; give your shares of them."""
+class Unmask(Message, frozen=True):
+    """Stage 4, per chunk: this is U3, and a quorum's signatures on it; disclose what belongs to it."""
 
+    reply: ClassVar = Unmasking
+    discloses: ClassVar = True
     chunk: int
-    owing: bytes
+    survivors: bytes
+    signatures: dict[int, bytes] = msgspec.field(default_factory=dict)
 
 
 class NoiseShares(Message, frozen=True):
@@ -130,14 +127,9 @@ class NoiseShares(Message, frozen=True):
     shares: bytes
 
 
-REPLIES: dict[type[Message], type[Message]] = {
-    AdvertiseKeys: Advertisement,
-    ShareKeys: EncryptedShares,
-    DeliverShares: SharesDelivered,
-    PrepareInput: InputReady,
-    CollectInput: MaskedInput,
-    Agree: Agreement,
-    Unmask: Unmasking,
-    RemoveNoise: NoiseShares,
-}
-"""Which reply answers which request."""
+class RemoveNoise(Message, frozen=True):
+    """Stage 5, per chunk: the due seeds of these survivors are missing; give your shares of them."""
+
+    reply: ClassVar = NoiseShares
+    chunk: int
+    owing: bytes

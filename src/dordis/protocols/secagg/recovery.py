@@ -13,9 +13,7 @@ from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import masking
-
-Pairs = frozenset[tuple[int, int]]
-"""Pairs (dealer, holder) with a wrong share between them: one of the two is at fault."""
+from dordis.protocols.summing import Pairs
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Held:
     dealers: tuple[ClientId, ...]
     shares: Shares = field(repr=False)
 
-    def of(self, dealers: Sequence[ClientId]) -> Shares:
+    def shares_of(self, dealers: Sequence[ClientId]) -> Shares:
         """Return the shares of some dealers, in their order."""
         if tuple(dealers) == self.dealers:
             return self.shares
@@ -34,7 +32,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Recovered:
+class RecoveredSecrets:
     """One secret of each dealer, and the pairs whose share was wrong and was corrected."""
 
     secrets: dict[ClientId, bytes] = field(repr=False)
@@ -47,7 +45,7 @@ def recover(
     held: Mapping[ClientId, Held],
     dealers: Sequence[ClientId],
     is_right: Callable[[ClientId, bytes], bool],
-) -> Recovered:
+) -> RecoveredSecrets:
     """Rebuild one secret of each dealer from what its neighbourhood disclosed.
 
     Up to floor((answers - t) / 2) wrong shares of a secret are corrected; beyond that the chunk fails.
@@ -55,14 +53,14 @@ def recover(
     secrets: dict[ClientId, bytes] = {}
     blame: set[tuple[int, int]] = set()
     for holders, group in _by_holders(parameters, held, dealers).items():
-        shares = np.concatenate([held[v].of(group)[None] for v in holders])[:, :, 0]
-        found, wrong = _combine(suite, parameters, holders, group, shares)
-        for dealer, secret in zip(group, found, strict=True):
+        shares = np.concatenate([held[v].shares_of(group)[None] for v in holders])[:, :, 0]
+        combined, wrong = _combine(suite, parameters, holders, group, shares)
+        for dealer, secret in zip(group, combined, strict=True):
             if not is_right(dealer, secret):
                 raise Unrecoverable(f"client {dealer} shared other secrets than it promised", _pairs(dealer, holders))
             secrets[dealer] = secret
         blame |= wrong
-    return Recovered(secrets, frozenset(blame))
+    return RecoveredSecrets(secrets, frozenset(blame))
 
 
 def _by_holders(
@@ -99,7 +97,7 @@ def _combine(
     return recovered.secrets, blame
 
 
-def recover_some(
+def recover_seeds(
     suite: Suite,
     parameters: Parameters,
     held: Mapping[ClientId, Held],
@@ -111,13 +109,13 @@ def recover_some(
     holders = tuple(sorted(parameters.neighbourhoods[dealer] & held.keys()))
     if len(holders) < parameters.threshold:
         return {}, frozenset()
-    shares = np.concatenate([held[v].of([dealer]) for v in holders])
+    shares = np.concatenate([held[v].shares_of([dealer]) for v in holders])
     try:
         seeds, blame = _combine(suite, parameters, holders, [dealer] * len(components), shares)
     except Unrecoverable as failure:
         return {}, failure.blame
-    found = {k: seed for k, seed in zip(components, seeds, strict=True) if is_right(k, seed)}
-    return found, blame if len(found) == len(components) else _pairs(dealer, holders)
+    committed = {k: seed for k, seed in zip(components, seeds, strict=True) if is_right(k, seed)}
+    return committed, blame if len(committed) == len(components) else _pairs(dealer, holders)
 
 
 def remove_masks(

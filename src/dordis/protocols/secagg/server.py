@@ -1,17 +1,18 @@
 """The SecAgg server: the set-up once a round, then the same stages for every chunk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dordis.crypto.suite import DEFAULT, Suite
-from dordis.protocol import ClientId, ProtocolServer, Step
+from dordis.protocol import ClientId
 from dordis.protocols import parameters as rules
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg.chunk import ChunkOutput, ChunkServer
+from dordis.protocols.secagg.chunk import ChunkServer
 from dordis.protocols.secagg.setup import SetupServer
 from dordis.protocols.secagg.statements import Registry
+from dordis.protocols.summing import SummingServer
 
 
-class SecAggServer(ProtocolServer[tuple[ChunkOutput, ...]]):
+class SecAggServer(SummingServer):
     """A whole round: set-up, then the chunks one after the other.
 
     `proofs` shows that the clients were selected; the `registry` lets the server leave out forged signatures, which
@@ -26,14 +27,5 @@ class SecAggServer(ProtocolServer[tuple[ChunkOutput, ...]]):
         suite: Suite = DEFAULT,
     ) -> None:
         rules.check(parameters)
-        self.setup = SetupServer(parameters, registry or {}, proofs or {}, suite)
-        self.chunks = [ChunkServer(self.setup, chunk) for chunk in range(len(parameters.chunks))]
-
-    @property
-    def workflow(self) -> Sequence[Step]:
-        """Return the steps of the set-up and of every chunk."""
-        return [*self.setup.workflow, *(step for chunk in self.chunks for step in chunk.workflow)]
-
-    def output(self) -> tuple[ChunkOutput, ...]:
-        """Return the output of every chunk."""
-        return tuple(chunk.output() for chunk in self.chunks)
+        self.setup: SetupServer = SetupServer(parameters, registry or {}, proofs or {}, suite)
+        self.chunks: list[ChunkServer] = [ChunkServer(self.setup, chunk) for chunk in range(len(parameters.chunks))]

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, Unrecoverable
-from dordis.protocol import ClientId, Flow, ProtocolServer, Resource, Step
+from dordis.protocol import ClientId, Flow, Resource, Step
+from dordis.protocols.collecting import collect, ensure_enough
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import checks, statements
-from dordis.protocols.secagg.collecting import collect, ensure_enough
 from dordis.protocols.secagg.escrow import Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, split
 from dordis.protocols.secagg.messages import (
@@ -19,9 +19,10 @@ from dordis.protocols.secagg.messages import (
     SharesDelivered,
 )
 from dordis.protocols.secagg.statements import Registry
+from dordis.protocols.summing import SummingSetup
 
 
-class SetupServer(ProtocolServer[None]):
+class SetupServer(SummingSetup):
     """Stages 0 and 1, once a round: keys are advertised, secrets shared, U2 is closed."""
 
     def __init__(
@@ -34,7 +35,6 @@ class SetupServer(ProtocolServer[None]):
         self.keys: dict[ClientId, Advertisement] = {}
         self._seen: set[bytes] = set()
         self.shares: dict[ClientId, EncryptedShares] = {}
-        self.ready: tuple[ClientId, ...] = ()
 
     @property
     def workflow(self) -> Sequence[Step]:
@@ -44,9 +44,6 @@ class SetupServer(ProtocolServer[None]):
             Step(self.share_keys, Resource.CLIENT),
             Step(self.deliver_shares, Resource.CLIENT),
         )
-
-    def output(self) -> None:
-        """Return nothing: chunks read what the set-up holds."""
 
     def advertise_keys(self) -> Flow:
         """Stage 0: collect U1."""
@@ -80,7 +77,8 @@ class SetupServer(ProtocolServer[None]):
             statements.verify(self.suite, self.registry, u, statement, reply.signature)
         shared, chunks = Escrow(self.parameters, 0).shared, len(self.parameters.chunks)
         split(reply.commitments, KEY_BYTES, (shared - 1) * chunks)
-        if any(len(sent) != sealed_size(self.suite, shared * chunks) for sent in reply.ciphertexts.values()):
+        length = shared * chunks * self.suite.sharing.SHARE_BYTES + self.suite.cipher.TAG_BYTES
+        if any(len(sent) != length for sent in reply.ciphertexts.values()):
             raise ProtocolError("a ciphertext has the wrong length")
         return reply
 
@@ -117,8 +115,3 @@ class SetupServer(ProtocolServer[None]):
         size = KEY_BYTES * (Escrow(self.parameters, chunk).shared - 1)
         own = self.shares[u].commitments[chunk * size : (chunk + 1) * size]
         return split(own, KEY_BYTES, size // KEY_BYTES)
-
-
-def sealed_size(suite: Suite, shares: int) -> int:
-    """Return the length of a ciphertext that holds so many shares."""
-    return shares * suite.sharing.SHARE_BYTES + suite.cipher.TAG_BYTES

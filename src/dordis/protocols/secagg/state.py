@@ -3,8 +3,8 @@
 import msgspec
 
 from dordis.protocol import ClientState
-from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg.messages import Advertisement
+from dordis.protocols.summing import SummingState
 
 
 class Secrets(msgspec.Struct, frozen=True):
@@ -30,10 +30,9 @@ class Secrets(msgspec.Struct, frozen=True):
         return (self.masking, self.self_mask, *self.removable)
 
 
-class SecAggState(ClientState):
+class SecAggState(SummingState):
     """What a SecAgg client remembers: parameters, its secrets, peers' keys, the shares it holds, and each U3."""
 
-    parameters: Parameters | None = None
     channel: bytes = b""
     secrets: dict[int, Secrets] = msgspec.field(default_factory=dict)
     advertisements: dict[int, Advertisement] = msgspec.field(default_factory=dict)

@@ -1,0 +1,101 @@
+"""What comes before a round: an invitation, a model and parameters that do not belong together."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from dordis.adversary import names
+from dordis.adversary.attack import Attack
+from dordis.adversary.forms import enter
+from dordis.adversary.participants import COMPLETE, EARLIER, careful_owner, forged, invitation
+from dordis.adversary.selection import DUE, NOT_DUE, TURNS
+from dordis.adversary.session import Session, foiled_unless
+from dordis.protocols.secagg.messages import AdvertiseKeys
+from dordis.rounds.invitation import Invite, Train
+from dordis.rounds.model import ModelBytes
+
+MODEL, OTHER = ModelBytes.of([1.0, 2.0]), ModelBytes.of([1.0, 3.0])
+
+
+def train_from(session: Session, sent: bytes) -> str:
+    """Name one model and send another."""
+    session.invite(session.victim, session.parameters, MODEL, sent)
+    given = session.apps[session.victim].model
+    foiled_unless(given is not None and given != MODEL.array.tolist(), "the digest", "it is the model that was named")
+    return "the victim trained from a model that nobody else has"
+
+
+def begin_with(session: Session, **changes: Any) -> str:
+    """Invite the victim to the round as it is agreed on, and begin another one."""
+    session.invite(session.victim, session.parameters)
+    session.ask(session.victim, AdvertiseKeys(forged(session.parameters, **changes)))
+    return "the victim entered a round that it was not invited to"
+
+
+def accept(session: Session, alter: Callable[[Invite], Invite]) -> str:
+    """Show the victim, whose owner is a careful one, an altered invitation."""
+    session.give_owner(careful_owner(session.victim))
+    session.ask(session.victim, alter(invitation(session.parameters)))
+    session.ask(session.victim, Train())
+    return "the victim trained for a round that its owner must refuse"
+
+
+on_complete = partial(Attack, graphs=(COMPLETE,))
+
+ATTACKS = (
+    on_complete(
+        "a model other than the one named",
+        "The victim is given a model of its own, made so that its update tells more: the digest names the others'.",
+        lambda session: train_from(session, OTHER.data),
+        checks=(names.INVITATION + "check_model",),
+    ),
+    on_complete(
+        "a model that is cut short",
+        "The victim is told to train before the whole model has come.",
+        lambda session: train_from(session, MODEL.data[:4]),
+        checks=(names.INVITATION + "check_model",),
+    ),
+    on_complete(
+        "parameters for another model",
+        "The round is agreed on another model than the one that the victim has trained from.",
+        partial(begin_with, model=OTHER.digest),
+        checks=(names.INVITATION + "check_same_model", names.FITS),
+    ),
+    on_complete(
+        "parameters for another round",
+        "The victim is invited to one round, and the update that it made is asked for in another one.",
+        partial(begin_with, round=EARLIER),
+        checks=(names.INVITATION + "check_same_round", names.FITS),
+    ),
+    on_complete(
+        "parameters below the promised terms",
+        "The invitation promised noise that the round does not have.",
+        partial(begin_with, variances={0: "32"}),
+        checks=(names.TERMS_KEPT, names.FITS),
+    ),
+    on_complete(
+        "an invitation under another registry",
+        "The server invites under a registry of its own, in which every other client is a colluder.",
+        lambda session: accept(session, lambda invite: replace(invite, registry=bytes(32))),
+        checks=(names.PINNED,),
+    ),
+    on_complete(
+        "an invitation to a client that is not due",
+        "The server has a client train that the public order does not have in this round.",
+        lambda session: enter(session, careful_owner(NOT_DUE, selection=TURNS)),
+        overlapping=(
+            names.SELECTION + "check_due",
+            names.SELECTION + "check_member",
+            names.MEMBER,
+        ),
+        agreed={"clients": DUE},
+    ),
+    on_complete(
+        "an invitation that is none",
+        "A round without an index, or a model without an end, is to pass for an invitation.",
+        lambda session: accept(session, lambda invite: replace(invite, round=invite.round[:-1])),
+        checks=(names.INVITATION + "check_invite",),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Federated learning with distributed differential privacy that survives client dropout."""

@@ -1,0 +1,106 @@
+"""A private histogram of a column of a CSV file, each row one client's; nothing is printed that is not private."""
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dordis.cli.commands.mean import WITHIN, common, read_bounds, read_numbers, rounded, said
+from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json
+from dordis.cli.tables import right, show, table
+from dordis.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dordis.apps.analytics import PrivateHistogram
+
+LONGEST = 24
+"""Blocks of the longest bar."""
+
+
+def histogram(
+    file: CsvFile,
+    epsilon: Epsilon,
+    edges: Annotated[
+        str | None,
+        typer.Option(
+            metavar="E1,E2,...", help="Public values between the bins; the first and the last bin have no end."
+        ),
+    ] = None,
+    bins: Annotated[int | None, typer.Option(help="Instead of edges: so many bins between the bounds.")] = None,
+    bounds: Annotated[
+        str | None, typer.Option(metavar="LOW,HIGH", help="Public bounds; found privately if not given.")
+    ] = None,
+    column: Annotated[str | None, typer.Option(metavar="NAME", help="Which column, if there are several.")] = None,
+    delta: Delta = None,
+    dropped: Dropped = 0,
+    fidelity: Fidelity = "ideal",
+    as_json: Json = False,
+) -> None:
+    """Count privately how many clients have a value in each bin."""
+    from dordis.apps import analytics
+    from dordis.apps.analytics.csv_file import read_columns
+
+    read = read_columns(file, None if column is None else [column])
+    if len(read.names) > 1:
+        raise InputError(f"{file} has several columns: choose one with --column, of {', '.join(read.names)}")
+    result = analytics.histogram(
+        read.values[:, 0],
+        bins,
+        epsilon=epsilon,
+        edges=None if edges is None else read_numbers(edges, "--edges"),
+        bounds=read_bounds([] if bounds is None else [bounds], 1),
+        delta=delta,
+        dropped=dropped,
+        fidelity=fidelity,
+    )
+    show(as_json, fields(read.names[0], result), shown(read.names[0], result), *said(result))
+
+
+def shown(name: str, result: "PrivateHistogram") -> "Table":
+    """Show each count, how far noise may have moved it, and a bar for its share."""
+    from rich.table import Column
+
+    shares = result.frequencies.tolist()
+    rows = (
+        (label, *rounded(count, WITHIN * result.sigma), f"{share:.1%}", bar(share / max(shares)))
+        for label, count, share in zip(labels(result), result.counts.tolist(), shares, strict=True)
+    )
+    title = f"Private histogram of {name} over {result.clients - result.dropped} clients"
+    return table(*right("bin", "clients", "± (95 %)", "share"), Column(no_wrap=True), rows=rows, title=title)
+
+
+def labels(result: "PrivateHistogram") -> list[str]:
+    """Name the bins by their ends."""
+    texts = [f"{edge:g}" for edge in result.edges.tolist()]
+    if result.bounds is not None:
+        low, high = result.bounds
+        ends = [f"{low:g}", *texts, f"{high:g}"]
+        return [f"{one} .. {other}" for one, other in pairwise(ends)]
+    between = [f"{one} .. {other}" for one, other in pairwise(texts)]
+    return [f"below {texts[0]}", *between, f"{texts[-1]} and above"]
+
+
+def bar(part: float) -> str:
+    """Draw a bar to an eighth of a block.
+
+    >>> bar(1 / 48)
+    '▌'
+    """
+    eighths = math.floor(part * LONGEST * 8 + 0.5)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def fields(name: str, result: "PrivateHistogram") -> dict[str, object]:
+    """Return what is printed as JSON."""
+    return {
+        "column": name,
+        "counts": result.counts.tolist(),
+        "frequencies": result.frequencies.tolist(),
+        "sigma": result.sigma,
+        "edges": result.edges.tolist(),
+        "bounds": result.bounds,
+        **common(result),
+    }

@@ -1,0 +1,28 @@
+"""Begin a configuration: an embedded one, with its comments, as a file of one's own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dordis.errors import InputError
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("dordis.toml"),
+    preset: Annotated[
+        str, typer.Option(help="What to begin with: digits, which explains every setting, ideal, quick or sparse.")
+    ] = "digits",
+) -> None:
+    """Write a configuration with explanations, to be edited."""
+    from dordis.simulation.embedded import preset_text
+
+    text = preset_text(preset)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError(f"{path} is there already and is left alone: choose another name") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    print(f"wrote {path}; run it with: dordis run {path}")

@@ -1,0 +1,93 @@
+"""Plan before a run: its noise, the graph of SecAgg+, or the number of chunks of a round."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dordis.cli.options import Json
+from dordis.errors import InputError
+
+AUTO = "auto"
+
+
+def plan(
+    clients: Annotated[int | None, typer.Option(help="How many clients there are; with --graph, in a round.")] = None,
+    per_round: Annotated[int | None, typer.Option(help="How many clients take part in a round.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds there are.")] = None,
+    dim: Annotated[int | None, typer.Option(help="How many coordinates an update has.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The budget: find the least noise for it.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Noise on the sum, in units of updates: find epsilon.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="For N clients min(N^-1.1, 1e-5) if not given; the paper's is 1/N.")
+    ] = None,
+    clip: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
+    clip_share: Annotated[
+        float, typer.Option(help="Part of the budget for a clip bound that follows a quantile; 0: it is fixed.")
+    ] = 0.0,
+    bits: Annotated[str, typer.Option(help="Bits of a coordinate, or auto for as few as do no harm.")] = AUTO,
+    accounting: Annotated[
+        str, typer.Option(help="cap: over the rounds one client takes part in; all-rounds: as in the paper.")
+    ] = "cap",
+    graph: Annotated[bool, typer.Option("--graph", help="Plan the graph of SecAgg+ instead.")] = False,
+    dropout: Annotated[
+        float | None, typer.Option(help="Which part of a round may drop out; with --graph 0.1 if not given.")
+    ] = None,
+    tolerance: Annotated[
+        int | None, typer.Option(help="How many clients of a round may drop out, instead of --dropout.")
+    ] = None,
+    colluders: Annotated[int, typer.Option(help="How many clients of a round may collude with the server.")] = 1,
+    mode: Annotated[
+        str, typer.Option(help="With --graph: semi-honest or malicious, the server that is guarded against.")
+    ] = "malicious",
+    pipeline: Annotated[bool, typer.Option("--pipeline", help="Plan the number of chunks instead.")] = False,
+    profile: Annotated[Path | None, typer.Option(help="With --pipeline: a file of `dordis profile`.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Choose the noise for a budget, or find epsilon for given noise.
+
+    With --graph choose the graph of SecAgg+ instead, with --pipeline the number of chunks.
+    """
+    if pipeline:
+        from dordis.cli import plan_pipeline
+
+        plan_pipeline.plan(profile, dim, as_json)
+        return
+    if clients is None:
+        raise typer.BadParameter("give the number of clients", param_hint="--clients")
+    if dropout is not None and tolerance is not None:
+        raise InputError("give --dropout or --tolerance, not both")
+    from dordis.cli import graph as graphs
+
+    if graph:
+        graphs.plan(clients, dropout, tolerance, colluders, mode, as_json)
+        return
+    if per_round is None or rounds is None or dim is None:
+        raise InputError("plan needs --clients, --per-round, --rounds and --dim; for a graph of SecAgg+, --graph")
+    if (epsilon is None) == (sigma is None):
+        raise InputError("plan needs either --epsilon, a budget, or --sigma, the noise on the sum")
+    from dordis.cli import plan as noise
+    from dordis.privacy import planning
+    from dordis.privacy.accounting import ParticipationSchedule
+
+    setting = planning.Setting(
+        ParticipationSchedule(clients, per_round, rounds, accounting),
+        dim=dim,
+        clip=clip,
+        delta=delta,
+        bits=read_bits(bits),
+        tolerance=tolerance if dropout is None else graphs.dropped(per_round, dropout),
+        colluders=colluders,
+        share=clip_share,
+    )
+    planned = planning.plan(setting, epsilon) if epsilon is not None else planning.account(setting, sigma or 0.0)
+    noise.show(planned, as_json)
+
+
+def read_bits(text: str) -> int | None:
+    """Read a number of bits, or `auto`."""
+    if text == AUTO:
+        return None
+    if not text.isdecimal():
+        raise InputError(f"--bits takes a number or '{AUTO}', not '{text}'")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Reproduce figures of the paper."""

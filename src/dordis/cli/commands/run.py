@@ -1,0 +1,136 @@
+"""Train a model, or compute anything else that is a mean, over simulated clients, as a configuration says."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dordis.cli import tables
+from dordis.cli.options import ConfigFile, Json, Overrides, Preset
+from dordis.errors import InputError, RoundFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dordis.federation.records import Result
+    from dordis.federation.run import Run
+    from dordis.simulation.run import SimulatedJob
+
+
+def run(
+    config: ConfigFile = None,
+    preset: Preset = None,
+    setting: Overrides = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan, and the bytes and seconds to expect; run nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model privately over simulated clients.
+
+    Any other private mean can be computed, too: app.server and app.client name what is.
+    """
+    from dordis.federation.records import CONFIG
+    from dordis.simulation import reading
+    from dordis.simulation.run import prepare
+
+    if resume is not None:
+        if config is not None or preset is not None or setting or dry_run:
+            raise InputError("a run goes on as it was configured: give --resume alone")
+        config = resume / CONFIG
+        if not config.is_file():
+            raise InputError(f"there is no run at {resume}: it has no {CONFIG}")
+    reading.find_modules(config)
+    settings = reading.read(config, preset, setting or ())
+    console = tables.console(stderr=as_json)
+    with console.status("planning the noise") if console.is_terminal else nullcontext():
+        job = prepare(settings)
+    if dry_run:
+        _tell(job, as_json)
+        return
+    text = reading.written(settings)
+    under_way = job.resume(resume) if resume else job.start(Path(settings.output), text)
+    result = _drive(under_way, console, as_json)
+    _show(under_way, result, as_json)
+
+
+def _drive(under_way: "Run", console: "Console", as_json: bool) -> "Result":
+    """Run all rounds that are left, showing them; whatever ends the run is written down."""
+    from dordis.cli.run_display import Display
+
+    with Display(under_way.job, under_way.home.fidelity, under_way.done, console, quiet=as_json) as display:
+        try:
+            result = under_way.complete(display.stage, display.finished)
+        except RoundFailed as error:
+            raise InputError(_failed(under_way, error)) from None
+        except KeyboardInterrupt:
+            console.print(f"interrupted; go on with: dordis run --resume {under_way.records.path}")
+            sys.exit(130)
+        if under_way.over_budget is not None:
+            display.note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
+    return result
+
+
+def _failed(under_way: "Run", error: RoundFailed) -> str:
+    """Say which round failed, how often, why, and what can be done."""
+    federation = under_way.job.config.federation
+    times = "once" if federation.tries == 1 else f"{federation.tries} times"
+    return (
+        f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time because "
+        f"{error}: begin a run that allows for more dropout with protocol.threshold and protocol.tolerance, or has "
+        f"more clients a round; what was done is in {under_way.records.path}"
+    )
+
+
+def _show(under_way: "Run", result: "Result", as_json: bool) -> None:
+    """Tell how a run ended, and where its report is."""
+    from dordis.cli.run_display import summary
+    from dordis.report.files import write
+
+    report = write([under_way.records.path])
+    outcome = {
+        "accuracy": result.metrics.get("accuracy"),
+        **result.metrics,
+        "epsilon": result.epsilon,
+        "delta": result.delta,
+        "rounds": result.rounds,
+        "seconds": round(result.seconds, 3),
+        "fidelity": result.fidelity,
+        "stopped": result.stopped,
+        "path": str(under_way.records.path),
+    }
+    tables.show(as_json, outcome, summary(under_way, result), f"report: {report}")
+
+
+def _tell(simulated: "SimulatedJob", as_json: bool) -> None:
+    """Tell what a run would be: its plan, and the bytes and seconds of a rehearsed round."""
+    from dordis.cli.run_display import upcoming
+    from dordis.kernels.packing import packed_size
+    from dordis.simulation.rehearsal import rehearse
+
+    job = simulated.job
+    rehearsed, design = rehearse(simulated), job.design
+    grid, setting = design.mechanism.grid, design.setting
+    rounds = job.config.federation.rounds
+    expected: dict[str, float | int | str | None] = {
+        "epsilon": None if not design.proves else design.plan.epsilon if design.plan else design.epsilon,
+        "delta": design.delta,
+        "rounds_of_a_client": design.cap,
+        "coordinates": setting.dim,
+        "bits": grid.bits,
+        "sigma": design.sigma,
+        "threshold": setting.t,
+        "tolerance": setting.T,
+        "colluders": setting.colluders,
+        "bytes_of_an_update": packed_size(grid.padded, grid.bits),
+        "bytes_up": rehearsed.up,
+        "bytes_down": rehearsed.down,
+        "bytes_of_the_model": rehearsed.model_bytes,
+        "seconds_of_a_round": rehearsed.seconds,
+        "seconds": rehearsed.seconds * rounds,
+        "fidelity": simulated.config.simulation.fidelity,
+    }
+    tables.show(as_json, expected, upcoming(job, simulated.config.simulation.fidelity, expected))

@@ -1,0 +1,34 @@
+"""Options that several commands have, each with its one help text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonArray = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
+
+# Of a configured run.
+ConfigFile = Annotated[
+    Path | None, typer.Argument(metavar="CONFIG.toml", help="A configuration; that of the preset digits if not given.")
+]
+Preset = Annotated[
+    str | None, typer.Option(help="One that comes with dordis, below the file's: digits, ideal, quick, sparse.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="Override a setting: -c privacy.epsilon=3.")
+]
+
+# Of private statistics.
+CsvFile = Annotated[
+    Path, typer.Argument(metavar="FILE.csv", help="One row for each client; the first may name the columns.")
+]
+Epsilon = Annotated[float, typer.Option(help="The privacy budget of all that is printed.")]
+Delta = Annotated[float | None, typer.Option(help="Its delta; min(n^-1.1, 1e-5) for n clients if not given.")]
+Dropped = Annotated[int, typer.Option(help="How many clients vanish on the way, for trying it out.")]
+Fidelity = Annotated[str, typer.Option(help="ideal, or full: every message of the protocol, which takes long.")]
+
+# Of the paper's round times.
+Costs = Annotated[Path | None, typer.Option(help="Measured costs: read from here, or measured and written here.")]
+PaperOnly = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
+Charts = Annotated[Path | None, typer.Option(help="Write every chart as SVG into this directory.")]

@@ -1,0 +1,235 @@
+"""A noise strategy in a setting: what the clients of a round agree on, what the round costs, how much noise it kept."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dordis.errors import InputError
+from dordis.federation.charges import Budget, Charge
+from dordis.federation.records import Trust, Words
+from dordis.federation.strategies.strategy import Rule, Strategy
+from dordis.privacy import planning
+from dordis.privacy.accounting import ALL_ROUNDS, ParticipationSchedule
+from dordis.privacy.encoding import chunk_ends
+from dordis.privacy.mechanisms import known
+from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, name_of
+from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.planning import Plan, Setting
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols import parameters as rules
+from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.neighbourhood import solve
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg import ChunkOutput
+
+
+@dataclass(frozen=True)
+class ProtocolKind:
+    """What all rounds of a run have in common: the server that is guarded against, and the graph."""
+
+    mode: str = rules.MALICIOUS
+    sparse: bool = False
+    """Whether clients share masks and secrets with some others only: SecAgg+."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A strategy in a setting, for rounds of `setting.clients` clients.
+
+    `kind` is the mechanism of planned noise; a strategy that brings its own mechanism takes no other.
+    """
+
+    strategy: Strategy
+    setting: Setting
+    epsilon: float
+    agreement: ProtocolKind = ProtocolKind()
+    kind: type[Mechanism] = DSkellam
+
+    def __post_init__(self) -> None:
+        if self.strategy.mechanism:
+            object.__setattr__(self, "kind", known(self.strategy.mechanism))
+        reserve = self.strategy.reserve(self.setting.clients)
+        setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve)
+        object.__setattr__(self, "setting", setting)
+        if setting.share and setting.scheme not in self.kind.schemes:
+            raise InputError(
+                f"adaptive clipping needs noise that the protocol adds, and '{name_of(self.kind)}' goes without: "
+                "give the clip bound as a number"
+            )
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Return the noise that the clients add together, or None if it is not theirs to add."""
+        return None if self.strategy.mechanism else planning.plan(self.setting, self.epsilon)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """Return how updates are encoded."""
+        return self.kind.for_budget(self.setting, self.epsilon) if self.plan is None else self.kind.of(self.plan)
+
+    def clipped(self, bound: float) -> "Design":
+        """Return the same with another clip bound; the noise is in proportion to it, so nothing is planned anew."""
+        if bound == self.setting.clip:
+            return self
+        other = replace(self, setting=replace(self.setting, clip=bound))
+        vars(other)["plan"] = self.plan and self.plan.clipped(bound)
+        return other
+
+    @property
+    def delta(self) -> float:
+        """Return delta."""
+        return self.setting.given_delta
+
+    @property
+    def sigma(self) -> float | None:
+        """Return the standard deviation of the noise on a sum, in real units, as planned; None if there is none."""
+        if self.plan is not None:
+            return self.plan.sigma
+        n = self.setting.clients
+        wanted = self.mechanism.kept(n, n, self.setting.colluders).wanted
+        return math.sqrt(wanted) / self.mechanism.grid.scale if wanted else None
+
+    @property
+    def cap(self) -> int:
+        """Return how many rounds of one client are covered."""
+        return self.setting.participation.releases
+
+    @property
+    def proves(self) -> bool:
+        """Tell whether there is an epsilon; there is none for what is only simulated for its cost."""
+        return self.strategy.rule is not Rule.NOTHING
+
+    @property
+    def budget(self) -> Budget:
+        """Return the budget that the ledger keeps to, without an epsilon where what is spent is only counted."""
+        return Budget(None if self.strategy.rule is Rule.COUNT else self.epsilon, self.delta)
+
+    def sized(self, clients: int) -> "Design":
+        """Return the same for rounds of so many clients, with as many releases for each; each size is planned once."""
+        if clients not in self._sizes:
+            self._sizes[clients] = self._resized(clients)
+        return self._sizes[clients]
+
+    @cached_property
+    def _sizes(self) -> "dict[int, Design]":
+        return {self.setting.clients: self}
+
+    def _resized(self, clients: int) -> "Design":
+        given = self.setting
+        t = self._threshold(clients)
+        run = ParticipationSchedule(given.participation.population, clients, self.cap, accounting=ALL_ROUNDS)
+        tolerance = min(given.T * clients // given.clients, clients - t)
+        return replace(self, setting=replace(given, participation=run, threshold=t, tolerance=tolerance))
+
+    def _threshold(self, clients: int) -> int:
+        """Return the threshold for so many clients: in proportion, and above what the colluders need, who stay T_C."""
+        given = self.setting
+        default = planning.default_threshold(clients, given.colluders)
+        usual = planning.default_threshold(given.clients, given.colluders)
+        if given.t == usual:
+            return default
+        scaled = -(-given.t * clients // given.clients)
+        return max(scaled, default if given.t > usual else given.colluders + 1)
+
+    def agree_on(
+        self,
+        *,
+        run: bytes,
+        index: int,
+        clients: Collection[int],
+        rotation: bytes,
+        model: bytes = b"",
+        beacon: bytes = b"",
+        chunks: int = 1,
+    ) -> Parameters:
+        """Write down the parameters of a round; every chunk gets the whole central variance of the plan.
+
+        `rotation` is the public seed of the round's rotation, 32 bytes, fresh every round.  Where the plan has a
+        clipping bit, the round also counts whose norm is below the clip bound, in a chunk of its own.
+        """
+        if len(clients) != self.setting.clients:
+            raise InputError(f"this design is for {self.setting.clients} clients a round, not for {len(clients)}")
+        setting, grid, plan = self.setting, self.mechanism.grid, self._protocol_noise
+        bit = plan.bit if plan else None
+        ends = chunk_ends(grid.dim, grid.block, chunks)
+        variances = [plan.variance] * len(ends) if plan else None
+        if bit and variances:
+            ends, variances = [*ends, ends[-1] + 1], [*variances, bit.variance]
+        threshold, degree = self._graph()
+        return rules.agree_on(
+            run=run,
+            index=index,
+            clients=clients,
+            threshold=threshold,
+            quorum=setting.t,
+            degree=degree,
+            tolerance=setting.T,
+            colluders=setting.colluders,
+            bits=grid.bits,
+            ends=ends,
+            scheme=setting.scheme if plan else Scheme.NONE,
+            variances=variances,
+            fraction=plan.noise.fraction if plan else None,
+            reserve=plan.noise.reserve if plan else 0,
+            mode=self.agreement.mode,
+            encoding=encoding_of(self.mechanism, rotation, bit.scale if bit else 0),
+            model=model,
+            beacon=beacon,
+        )
+
+    @property
+    def _protocol_noise(self) -> Plan | None:
+        """Return the plan if the protocol adds its noise, and not the mechanism."""
+        return self.plan if self.setting.scheme in self.mechanism.schemes else None
+
+    def example(self, chunks: int = 1) -> Parameters:
+        """Return the parameters of a round that nobody runs: what breaks a rule breaks it here."""
+        clients = range(1, self.setting.clients + 1)
+        return self.agree_on(
+            run=bytes(32), index=0, clients=clients, rotation=bytes(32), beacon=bytes(32), chunks=chunks
+        )
+
+    def _graph(self) -> tuple[int, int]:
+        """Return the shares that rebuild a secret, and the degree of the graph."""
+        setting = self.setting
+        if not self.agreement.sparse:
+            return setting.t, 0
+        graph = solve(setting.clients, setting.T, setting.colluders, self.agreement.mode)
+        return graph.threshold, graph.degree
+
+    def charge(self, parameters: Parameters) -> Charge | None:
+        """Return what a round may cost, or None if nothing is proved."""
+        return Charge.of(parameters, mechanism=self.mechanism) if self.proves else None
+
+    def noise(self, outputs: Sequence[ChunkOutput]) -> KeptNoise | None:
+        """Return the noise that a round kept, in the chunk of the update with the least that counts."""
+        if self.mechanism.noise_from is NoiseFrom.NOBODY:
+            return None
+        update = outputs[:-1] if self.plan and self.plan.bit else outputs
+        return min((self._kept(output) for output in update), key=lambda kept: kept.charged)
+
+    def _kept(self, output: ChunkOutput) -> KeptNoise:
+        """Return the protocol's noise and the mechanism's."""
+        wanted = self._protocol_noise.variance if self._protocol_noise else 0
+        own = self.mechanism.kept(len(output.survivors), self.setting.clients, self.setting.colluders)
+        return KeptNoise(float(wanted) + own.wanted, float(output.left) + own.left, float(output.charged) + own.charged)
+
+    def costs(self, outputs: Sequence[ChunkOutput]) -> dict[str, float]:
+        """Return what the strategy would cost on top, where that is only simulated."""
+        return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
+
+    def trust(self, hides_updates: bool, simulated: bool) -> Trust:
+        """Return who is trusted with what, over a protocol that hides updates from the server, or does not."""
+        stops = self.strategy.rule is Rule.STOP
+        return Trust(self.proves, stops, self.mechanism.noise_from, hides_updates, simulated)
+
+    @property
+    def words(self) -> Words:
+        """Return what the strategy and the mechanism say of themselves."""
+        return Words(self.strategy.said(self.setting), self.mechanism.words, self.strategy.unproved)
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Return what must be said with every epsilon."""
+        return self.setting.participation.terms(self.mechanism.noise_from.against)

@@ -1,0 +1,314 @@
+"""A run from its configuration: prepare it, start it or go on with it, round by round.
+
+Whatever can be wrong with a configuration shows in `prepare`, before anything is written.  Where the clients of a run
+are is the business of its `Home`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from dordis import __version__
+from dordis.crypto.suite import DEFAULT, Suite
+from dordis.errors import BudgetExceeded, InputError, RoundFailed
+from dordis.federation import records as recording
+from dordis.federation.beacon import Beacon
+from dordis.federation.config import RunConfig
+from dordis.federation.coordinator import Coordinator, Finished, next_index
+from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.ledger import Ledger
+from dordis.federation.records import LEDGER, RECEIPTS, Manifest, Records, Result
+from dordis.federation.registry import Registry
+from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable, colluder_quantile
+from dordis.kernels.packing import packed_size
+from dordis.names import named
+from dordis.pipeline.profile import AutoChunks
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.clipping import Clipping
+from dordis.privacy.mechanisms import kind_of
+from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.planning import Setting
+from dordis.protocols.parameters import MALICIOUS
+from dordis.protocols.summing import SummingProtocol
+from dordis.protocols.table import summing_protocol
+from dordis.rounds.app import AppServer
+from dordis.rounds.server import Rounds, Watch, silent
+
+FREE = ("output", "performance")
+"""Settings that a run may go on without: they change nothing that is told of it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A configuration that holds together: the application, the protocol, and the privacy of its rounds."""
+
+    config: RunConfig
+    app: AppServer
+    design: Design
+    protocol: SummingProtocol
+    suite: Suite
+
+
+class Home(Protocol):
+    """Where the clients of a run are."""
+
+    @property
+    def fidelity(self) -> str:
+        """Say whether every message of the protocol is sent, `full`, or only its result computed, `ideal`."""
+        ...
+
+    @property
+    def registry(self) -> Registry:
+        """Return the public keys of all clients."""
+        ...
+
+    @property
+    def root(self) -> bytes:
+        """Return the root of the registry that the owners of the clients have pinned."""
+        ...
+
+    @property
+    def beacon(self) -> Beacon:
+        """Return the source of public randomness."""
+        ...
+
+    @property
+    def selection_seed(self) -> bytes:
+        """Return 32 bytes from which clients are drawn, where the server is trusted to draw."""
+        ...
+
+    def store(self, path: Path) -> None:
+        """Write to a new run's directory what the run cannot go on without."""
+        ...
+
+    def open(self, run: bytes, selection: Selection, attended: Mapping[int, tuple[int, ...]]) -> Rounds:
+        """Begin, or go on: `attended` are the rounds so far, by index, and who was in them."""
+        ...
+
+
+def prepare(config: RunConfig, app: AppServer) -> Job:
+    """Check a configuration as a whole, and plan the noise."""
+    protocol, suite = summing_protocol(config.protocol.use), suite_named(config.protocol.suite)
+    check_together(config, protocol)
+    agreement, privacy = ProtocolKind(config.protocol.mode, protocol.sparse), config.privacy
+    kind = kind_of(privacy.mechanism) if privacy.mechanism else DSkellam
+    design = Design(privacy.noise, setting_of(config, app, protocol), privacy.epsilon, agreement, kind)
+    design.example(config.performance.fixed_chunks)
+    return Job(config, app, design, protocol, suite)
+
+
+def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> Setting:
+    """Return what is given for the plan of the noise."""
+    privacy, given, federation = config.privacy, config.protocol, config.federation
+    tolerance, colluders, clipping = given.tolerance, given.colluders, Clipping.of(privacy.clip)
+    if tolerance is None and protocol.sparse:
+        tolerance = federation.per_round // 10
+    if federation.selection == "vrf":
+        colluders = colluder_quantile(federation.clients, federation.per_round, colluders)
+    return Setting(
+        ParticipationSchedule(federation.clients, federation.per_round, federation.rounds, privacy.accounting),
+        dim=app.dim,
+        clip=clipping.bound,
+        delta=privacy.delta,
+        bits=privacy.bits,
+        threshold=given.threshold,
+        tolerance=tolerance,
+        colluders=colluders,
+        share=clipping.share,
+    )
+
+
+def suite_named(name: str) -> Suite:
+    """Return the cryptographic primitives that a configuration names."""
+    return DEFAULT if name == "default" else named(name, "protocol.suite", Suite)
+
+
+def check_together(config: RunConfig, protocol: SummingProtocol) -> None:
+    """Refuse settings that contradict each other."""
+    mode = config.protocol.mode
+    if mode not in protocol.modes:
+        raise InputError(
+            f"the protocol '{config.protocol.use}' does not stand up to a {mode} server: set protocol.mode to "
+            f"'{', '.join(sorted(protocol.modes))}', or use another protocol"
+        )
+    if mode == MALICIOUS and config.federation.selection == "uniform":
+        raise InputError(
+            "against a malicious server federation.selection is 'balanced' or 'vrf', which can be verified"
+        )
+    noise = config.privacy.noise
+    if noise.mechanism and config.privacy.mechanism not in (None, noise.mechanism):
+        raise InputError(f"the noise '{noise.name}' brings its own mechanism: leave privacy.mechanism out")
+
+
+def manifest_of(job: Job, home: Home, created: str) -> Manifest:
+    """Write down what is fixed before the first round."""
+    config, design = job.config, job.design
+    mechanism, setting = design.mechanism, design.setting
+    plan, clipping = design.plan, Clipping.of(config.privacy.clip)
+    return Manifest(
+        name=config.name,
+        created=created,
+        version=__version__,
+        config=msgspec.to_builtins(config),
+        clients=config.federation.clients,
+        per_round=config.federation.per_round,
+        rounds=config.federation.rounds,
+        noise=config.privacy.noise.name,
+        mechanism=mechanism.name,
+        protocol=config.protocol.use,
+        mode=config.protocol.mode,
+        selection=config.federation.selection,
+        fidelity=home.fidelity,
+        registry=home.registry.root().hex(),
+        beacon=home.beacon.source,
+        plan=recording.PlanRecord(
+            dim=setting.dim,
+            bits=mechanism.grid.bits,
+            scale=mechanism.grid.scale,
+            clip=setting.clip,
+            sigma=design.sigma,
+            epsilon=plan.epsilon if plan else design.epsilon if design.proves else None,
+            delta=design.delta,
+            cap=design.cap,
+            threshold=setting.t,
+            tolerance=setting.T,
+            colluders=setting.colluders,
+            upload_bytes=packed_size(mechanism.grid.padded, mechanism.grid.bits),
+            quantile=clipping.rule.target if clipping.rule else None,
+        ),
+        trust=design.trust(job.protocol.hides_updates, home.fidelity == "ideal"),
+        words=design.words,
+        terms=design.terms,
+        stages=job.protocol.stages,
+    )
+
+
+class Run:
+    """A run that is under way: its records, and the rounds that are left."""
+
+    def __init__(self, job: Job, records: Records, home: Home, ledger: Ledger | None) -> None:
+        self.job, self.records, self.home = job, records, home
+        self._ledger = ledger
+        self.over_budget: BudgetExceeded | None = None
+
+    @classmethod
+    def start(cls, job: Job, home: Home, root: Path, config: str) -> "Run":
+        """Begin a run in a directory of its own."""
+        records = Records.create(root, manifest_of(job, home, recording.timestamp()), config)
+        home.store(records.path)
+        ledger = Ledger.create(records.path / LEDGER, records.id, job.design.budget) if job.design.proves else None
+        return cls(job, records, home, ledger)
+
+    @classmethod
+    def resume(cls, job: Job, home: Home, path: Path) -> "Run":
+        """Go on with a run after its last finished round."""
+        records = Records.open(path)
+        check_same(job.config, records)
+        check_registry(home.registry, records)
+        ledger = Ledger.open(path / LEDGER, records.id) if job.design.proves else None
+        _, state = records.checkpoint()
+        if state:
+            job.app.restore(state)
+        records.reopen()
+        return cls(job, records, home, ledger)
+
+    @property
+    def done(self) -> int:
+        """Return how many rounds are finished."""
+        last = self.records.last()
+        return 0 if last is None else last.number
+
+    def rounds(self, watch: Watch = silent) -> Iterator[Finished]:
+        """Run the rounds that are left; each is on the disk when it is given."""
+        config, last = self.job.config, self.records.last()
+        coordinator = self._coordinator(watch)
+        index = next_index(self._ledger, last)
+        for finished in coordinator.rounds(config.federation.rounds, self.done, index):
+            finished.receipt.save(self.records.path / RECEIPTS)
+            self.records.finish(finished.record, finished.metrics, self.job.app.state())
+            yield finished
+
+    def complete(self, watch: Watch = silent, told: Callable[[Finished], None] = lambda finished: None) -> Result:
+        """Run the rounds that are left, telling each; whatever ends the run is written down."""
+        try:
+            for finished in self.rounds(watch):
+                told(finished)
+        except BudgetExceeded as error:
+            self.over_budget = error
+        except RoundFailed:
+            self.close("failed")
+            raise
+        except KeyboardInterrupt:
+            self.close("interrupted")
+            raise
+        return self.close("rounds" if self.over_budget is None else "budget")
+
+    def close(self, stopped: str) -> Result:
+        """Write down how the run ended."""
+        self.job.app.export(self.records.path)
+        run = recording.load(self.records.path)
+        result = Result(
+            stopped=stopped,
+            rounds=len(run.rounds),
+            seconds=sum(done.seconds for done in run.rounds),
+            epsilon=None if self._ledger is None else self._ledger.summary().epsilon,
+            delta=self.job.design.delta,
+            fidelity=self.home.fidelity,
+            metrics=dict(run.metrics[-1].values) if run.metrics else {},
+        )
+        self.records.close(result)
+        return result
+
+    def _clipping(self) -> Clipping:
+        """Return the clipping of the next round: that of the last one goes on."""
+        clipping, last = Clipping.of(self.job.config.privacy.clip), self.records.last()
+        return clipping if last is None or last.clip is None else replace(clipping, bound=last.clip).next(last.below)
+
+    def _coordinator(self, watch: Watch) -> Coordinator:
+        job, home, config = self.job, self.home, self.job.config
+        selection = selection_of(job, home, self.records.id)
+        return Coordinator(
+            self.records.id,
+            job.app,
+            job.design,
+            selection,
+            home.open(self.records.id, selection, {} if self._ledger is None else self._ledger.attended()),
+            self._ledger,
+            registry=home.root,
+            beacon=home.beacon if job.protocol.sparse or config.federation.selection == "vrf" else None,
+            watch=watch,
+            tries=config.federation.tries,
+            chunks=AutoChunks() if config.performance.chunks == "auto" else config.performance.chunks,
+            protocol=job.protocol.name,
+            clipping=self._clipping(),
+        )
+
+
+def selection_of(job: Job, home: Home, run: bytes) -> Selection:
+    """Return how clients are selected."""
+    count, least = job.config.federation.per_round, job.design.setting.t
+    match job.config.federation.selection:
+        case "uniform":
+            return Uniform(count, home.selection_seed, least)
+        case "vrf":
+            return Verifiable(home.registry, run, Fraction(count), least, home.beacon)
+    return Balanced(home.registry, run, count, least)
+
+
+def check_same(config: RunConfig, records: Records) -> None:
+    """A run goes on as it was configured: its ledger, its plan and all that is told of it are for that."""
+    now = msgspec.json.decode(msgspec.json.encode(config), type=type(config))  # as the manifest has it
+    began = msgspec.convert(records.manifest.config, type(config))
+    for name in type(config).__struct_fields__:
+        if name not in FREE and getattr(now, name) != getattr(began, name):
+            raise InputError(f"the run at {records.path} began with another '{name}': put it back, or start a new run")
+
+
+def check_registry(registry: Registry, records: Records) -> None:
+    """The clients have the keys that they had when the run began."""
+    if registry.root().hex() != records.manifest.registry:
+        raise InputError(f"the run at {records.path} cannot go on: its clients have not the keys that they began with")

@@ -1,0 +1,39 @@
+"""Things that a configuration names as `package.module:NAME`, so that people can bring their own."""
+
+from importlib import import_module
+from typing import TypeVar
+
+from dordis.errors import InputError, MissingExtra
+
+Kind = TypeVar("Kind")
+
+
+def named(text: str, what: str, kind: type[Kind]) -> Kind:
+    """Return the object of this kind with this name, or say what is wrong with it.
+
+    >>> named("dordis.errors:InputError", "the error", type).__name__
+    'InputError'
+    """
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise InputError(f"{what} is named as package.module:NAME, not as '{text}'")
+    try:
+        home = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise MissingExtra("torch") from None
+        raise InputError(f"{what}: there is no module '{error.name}'; run from the folder it is in") from None
+    if not hasattr(home, name):
+        raise InputError(f"{what}: the module '{module}' has no '{name}'")
+    thing = getattr(home, name)
+    if not isinstance(thing, kind):
+        raise InputError(f"{what}: '{text}' is no {kind.__name__}")
+    return thing
+
+
+def named_class(text: str, kind: type[Kind], what: str) -> type[Kind]:
+    """Return the class of this kind with this name."""
+    given = named(text, what, type)
+    if not issubclass(given, kind):
+        raise InputError(f"{what} names a subclass of {kind.__name__}, and '{text}' is none")
+    return given

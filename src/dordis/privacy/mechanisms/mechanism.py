@@ -1,0 +1,168 @@
+"""What a mechanism of differential privacy is: how an update becomes what is summed, and the sum an aggregate.
+
+A mechanism is one tagged struct in one file of this package, and one line in its table of names.  The tag is the name
+that clients agree on, and that policies of owners know.
+"""
+
+import math
+import secrets
+from dataclasses import replace
+from enum import Enum
+from fractions import Fraction
+from typing import ClassVar, NamedTuple, Self
+
+import msgspec
+
+from dordis.errors import InputError, ParametersRefused
+from dordis.kernels.ring import Vector
+from dordis.privacy import encoding, planning, skellam
+from dordis.privacy.accounting import Event, SkellamSum
+from dordis.privacy.encoding import Entropy, Grid, Reals
+from dordis.privacy.planning import Plan, Setting
+from dordis.privacy.skellam import MOST_BITS, Floats, Sensitivity
+from dordis.privacy.xnoise import Scheme
+
+WIDE = 64.0
+"""Standard deviations that the ring holds where nothing has to be proved of it."""
+_AGREE = 1 - 1e-9  # floating point may differ by a little between the machines that compute a bound
+
+
+class NoiseFrom(Enum):
+    """Who adds the noise that privacy counts on, and so who is trusted with what."""
+
+    CLIENTS = "clients"
+    """All clients together: a share of each."""
+    CLIENT = "client"
+    """Every client for itself: it counts on nobody else."""
+    SERVER = "server"
+    """The server, which sees the sum without noise."""
+    NOBODY = "nobody"
+
+    @property
+    def against(self) -> str:
+        """Say whom an epsilon under this noise holds against."""
+        if self is NoiseFrom.SERVER:
+            return "against everybody but the server, who is trusted with the sum and with the noise"
+        return "against the server, who knows who takes part"
+
+
+class KeptNoise(NamedTuple):
+    """Variances in squared integer units: planned, in the sum, and counted on by privacy."""
+
+    wanted: float
+    left: float
+    charged: float
+
+
+class Mechanism(msgspec.Struct, frozen=True):
+    """Turn updates into vectors over the ring, sums of them into updates, and say what that proves.
+
+    `clip` is c, the largest norm of an update in real units, and `sensitivity` is Delta2^2, the largest squared norm in
+    the integers; either is 0 if it is not bounded.
+    """
+
+    grid: Grid
+    clip: float = 0.0
+    sensitivity: int = 0
+
+    noise_from: ClassVar[NoiseFrom] = NoiseFrom.CLIENTS
+    schemes: ClassVar[frozenset[Scheme]] = frozenset({Scheme.NONE})
+    """The ways in which the protocol may add noise; a mechanism that brings its own noise, or none, gets none."""
+    priced: ClassVar[bool] = True
+    """Whether the ledger keeps what `release` says as a list of prices; not where the noise is the protocol's alone."""
+    words: ClassVar[str] = ""
+    """What the noise is, for the privacy statement."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """Return the mechanism of a plan."""
+        return cls(grid_of(plan), plan.setting.clip, plan.sensitivity.squared)
+
+    @classmethod
+    def for_budget(cls, setting: Setting, epsilon: float) -> Self:
+        """Return the mechanism that keeps a budget."""
+        return cls.of(planning.plan(setting, epsilon))
+
+    @classmethod
+    def read(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
+        """Return the mechanism that was written down in the parameters of a round; see `noise`."""
+        return cls(grid, clip, sensitivity)
+
+    @property
+    def name(self) -> str:
+        """Return the name that clients agree on."""
+        return name_of(type(self))
+
+    @property
+    def noise(self) -> str:
+        """Return how much noise the mechanism brings, as clients agree on it; empty if it brings none."""
+        return ""
+
+    @property
+    def share(self) -> Fraction:
+        """Return the variance of the noise that each client brings and that adds up like the protocol's."""
+        return Fraction(0)
+
+    @property
+    def by_chunk(self) -> bool:
+        """Tell whether chunks can be decoded one by one: not where `decode` does more than undo the encoding."""
+        return type(self).decode is Mechanism.decode
+
+    def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
+        """Return a client's input to the sum: clip, rotate, scale, round; what is secret comes from its own entropy."""
+        bounds = (self.clip or math.inf, self.sensitivity or None)
+        return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
+
+    def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
+        """Return the mean over `count` clients from the sum of their inputs, in real units; the sum for 1."""
+        if count < 1:
+            raise InputError(f"a mean is over at least one client, not {count}")
+        decoded = encoding.decode(total, self.grid, public_seed)
+        decoded /= count
+        return decoded
+
+    def release(self, variance: Fraction) -> Event:
+        """Return the event that is charged for a sum whose noise counts for this variance, in integer units."""
+        bound = Sensitivity(self.sensitivity, self.grid.padded)
+        return SkellamSum(bound.squared, bound.l1, float(variance))
+
+    def kept(self, survivors: int, clients: int, colluders: int) -> KeptNoise:
+        """Return the noise that the mechanism itself brings to the sum of so many survivors of a round."""
+        counts = (clients - colluders, survivors, max(0, survivors - colluders))
+        return KeptNoise(*(float(count * self.share) for count in counts))
+
+
+def name_of(kind: type[Mechanism]) -> str:
+    """Return the tag of a mechanism, or its place if it has none."""
+    return str(kind.__struct_config__.tag or f"{kind.__module__}:{kind.__qualname__}")
+
+
+def grid_of(plan: Plan) -> Grid:
+    """Return the integer grid of a plan."""
+    return Grid(plan.setting.dim, plan.setting.block, plan.scale, plan.bits)
+
+
+def wide_grid(setting: Setting, sigma: float) -> Grid:
+    """Return a grid of 32 bits that holds noise of this deviation in the sum, with much room."""
+    ring = replace(setting.ring(MOST_BITS), headroom=WIDE, largest=math.inf)
+    return Grid(setting.dim, setting.block, skellam.scale_of(ring, sigma), MOST_BITS)
+
+
+def check_bound(mechanism: Mechanism) -> None:
+    """Refuse a clip or a bound on the norm that rounding could not keep to."""
+    grid, clip = mechanism.grid, mechanism.clip
+    if not 0 < clip < math.inf:
+        raise ParametersRefused(f"the clip bound is a number above 0, not {clip}")
+    least = math.floor(_AGREE * skellam.rounded_norm(grid.scale * clip, grid.padded))
+    if mechanism.sensitivity < max(1, least):
+        raise ParametersRefused(
+            f"rounding at this scale and clip needs Delta2^2 = {least} at least, not {mechanism.sensitivity}"
+        )
+
+
+def read_sigma(text: str) -> float:
+    """Return a standard deviation that was written down."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ParametersRefused(f"the noise of this mechanism is a standard deviation, not '{text}'") from None

@@ -1,0 +1,47 @@
+"""What the plaintext protocol puts on the wire: for each stage the reply, then the request."""
+
+from typing import ClassVar
+
+from dordis.protocol import Message
+from dordis.protocols.summing import Opening
+
+
+class Joined(Message, frozen=True):
+    """I take part."""
+
+
+class Begin(Opening, frozen=True):
+    """Set-up: these are the parameters."""
+
+    reply: ClassVar = Joined
+
+
+class Contribution(Message, frozen=True):
+    """The input with all its noise, four bytes a coordinate."""
+
+    chunk: int
+    vector: bytes
+
+
+class Contribute(Message, frozen=True):
+    """Per chunk: send your noisy input."""
+
+    reply: ClassVar = Contribution
+    uploads: ClassVar = True
+    chunk: int
+
+
+class Disclosure(Message, frozen=True):
+    """The seeds that are due, by component."""
+
+    chunk: int
+    seeds: dict[int, bytes]
+
+
+class Disclose(Message, frozen=True):
+    """Per chunk: this is U3; disclose the seeds that are due."""
+
+    reply: ClassVar = Disclosure
+    discloses: ClassVar = True
+    chunk: int
+    survivors: bytes

@@ -1,0 +1,67 @@
+"""What SecAgg comes to if clients leave as foretold, without masks or messages: the same U3, noise and failures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dordis.errors import TooFewClients
+from dordis.privacy.xnoise import Due
+from dordis.protocol import ClientId, Message, requests_in
+from dordis.protocols.collecting import ensure_enough
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.secagg import messages
+from dordis.protocols.secagg.messages import Agree, CollectInput, RemoveNoise, ShareKeys, Unmask
+from dordis.protocols.summing import Leaving
+
+Stage = type[Message]
+
+STAGES = [request for request in requests_in(vars(messages)) if not request.ahead]
+_UPLOAD, _UNMASK = STAGES.index(CollectInput), STAGES.index(Unmask)
+
+
+@dataclass(frozen=True)
+class SecAggPrediction:
+    """The course of one round."""
+
+    parameters: Parameters
+    leaving: Leaving
+
+    def survivors(self) -> tuple[ClientId, ...]:
+        """Return U3."""
+        self._check_quorums(STAGES[:_UPLOAD])
+        return tuple(self._answering(CollectInput))
+
+    def check_before_disclosure(self) -> None:
+        """Raise if too few clients uploaded, or agree on U3."""
+        self._check_quorums(STAGES[_UPLOAD:_UNMASK])
+
+    def check_after_disclosure(self) -> None:
+        """Raise if too few clients, or too few neighbours of one, are left to rebuild its secrets."""
+        self._check_quorums(STAGES[_UNMASK:])
+        if not self.parameters.degree:
+            return
+        there = set(self._answering(Unmask))
+        for u in self._answering(ShareKeys):
+            if (holders := len(there & self.parameters.neighbourhoods[u])) < self.parameters.threshold:
+                raise TooFewClients(Unmask.__name__, holders, self.parameters.threshold)
+
+    def stayed(self, due: Due) -> Due:
+        """Return the due noise whose owner does not tell the seed, and of which too few others give shares."""
+        telling, helping = (set(self._answering(stage)) for stage in (Unmask, RemoveNoise))
+        owing = {u: ks for u, ks in due.items() if ks and u not in telling}
+        holders = self.parameters.neighbourhoods
+        return {u: ks for u, ks in owing.items() if len(helping & holders[ClientId(u)]) < self.parameters.threshold}
+
+    def _answering(self, stage: Stage) -> list[ClientId]:
+        """Return who is still there at a stage."""
+        before = {earlier.__name__ for earlier in STAGES[: STAGES.index(stage) + 1]}
+        return [u for u in self.parameters.clients if self.leaving.get(u) not in before]
+
+    def _check_quorums(self, stages: Sequence[Stage]) -> None:
+        """Raise what the server raises if too few clients answer a stage, or too many have dropped out."""
+        needed = (Agree, Unmask) if self.parameters.is_malicious else (Unmask,)
+        for stage in stages:
+            there = self._answering(stage)
+            if STAGES.index(stage) <= _UPLOAD:
+                ensure_enough(self.parameters, stage.__name__, there)
+            elif stage in needed and len(there) < self.parameters.quorum:
+                raise TooFewClients(stage.__name__, len(there), self.parameters.quorum)

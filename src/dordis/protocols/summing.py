@@ -1,0 +1,194 @@
+"""What a protocol that sums is: the two machines, what they exchange, and what a chunk of the sum comes to.
+
+A protocol is a folder with a `SummingProtocol` in it, which one line of `dordis.protocols.table` names.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from dordis.crypto.suite import Suite
+from dordis.errors import ProtocolError
+from dordis.kernels.ring import Vector
+from dordis.privacy.encoding import Entropy
+from dordis.privacy.xnoise import Due, context
+from dordis.protocol import ClientId, ClientState, Journal, Message, ProtocolClient, ProtocolServer, Step
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
+
+Pairs = frozenset[tuple[int, int]]
+"""Pairs (dealer, holder) with a wrong share between them."""
+
+
+class Opening(Message, frozen=True):
+    """The first request of a protocol: the parameters, and for every client what proves its selection, if anything."""
+
+    parameters: Parameters
+    proofs: dict[int, bytes] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChunkOutput:
+    """The sum over U3 with exactly the noise that must stay, and what happened on the way."""
+
+    total: Vector = field(repr=False)
+    survivors: tuple[ClientId, ...]
+    left: Fraction
+    """Variance of the noise in the sum."""
+    charged: Fraction
+    """Variance that the privacy of the survivors may count on."""
+    stayed: Due = field(default_factory=dict)
+    """Due components that could not be removed: they are still in the sum."""
+    blame: Pairs = frozenset()
+    """Pairs (dealer, holder) with a share that was wrong and was corrected: one of each pair is at fault."""
+
+    @classmethod
+    def of(
+        cls,
+        parameters: Parameters,
+        chunk: int,
+        total: Vector,
+        survivors: tuple[ClientId, ...],
+        stayed: Due,
+        blame: Pairs = frozenset(),
+    ) -> "ChunkOutput":
+        """Return the output of a chunk with the noise that its plan leaves."""
+        plan, named = parameters.plans[chunk], context(parameters.round, chunk, parameters.digest)
+        left, charged = plan.left(survivors, named, stayed), plan.charged(survivors, named)
+        return cls(total, survivors, left, charged, stayed, blame)
+
+
+class SummingSetup(ProtocolServer[None]):
+    """What runs once a round, before the chunks."""
+
+    ready: tuple[ClientId, ...] = ()
+    """The clients that completed it."""
+
+    def output(self) -> None:
+        """Return nothing: chunks read what the set-up holds."""
+
+
+class SummingServer(ProtocolServer[tuple[ChunkOutput, ...]]):
+    """The server's machine: a set-up once a round, then the chunks, one after the other or in a pipeline."""
+
+    setup: SummingSetup
+    chunks: Sequence[ProtocolServer[ChunkOutput]]
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps of the set-up and of every chunk."""
+        return [*self.setup.workflow, *(step for chunk in self.chunks for step in chunk.workflow)]
+
+    def output(self) -> tuple[ChunkOutput, ...]:
+        """Return the output of every chunk."""
+        return tuple(chunk.output() for chunk in self.chunks)
+
+
+class SummingState(ClientState):
+    """What a client remembers in any protocol that sums."""
+
+    parameters: Parameters | None = None
+
+    __repr__ = ClientState.__repr__
+
+
+Remembered = TypeVar("Remembered", bound=SummingState)
+
+
+class SummingClient(ProtocolClient[Remembered]):
+    """A client's machine for one round; `vector` is its input over Z_{2^b}, encoded and rounded as a whole."""
+
+    def __init__(
+        self, me: ClientId, vector: Vector, state: Remembered, journal: Journal | None, entropy: Entropy
+    ) -> None:
+        super().__init__(state, journal)
+        self.me, self._vector, self._entropy = me, vector, entropy
+
+    @property
+    def chunks(self) -> int:
+        """Return m."""
+        return len(self._parameters.chunks)
+
+    @property
+    def _parameters(self) -> Parameters:
+        if self.state.parameters is None:
+            raise ProtocolError("no round has begun")
+        return self.state.parameters
+
+    def close(self) -> None:
+        """Leave the round; erase its secrets and the input."""
+        self._vector = np.zeros(0, np.uint32)
+        super().close()
+
+
+MakeServer = Callable[[Parameters, Mapping[ClientId, bytes], Mapping[ClientId, bytes], Suite], SummingServer]
+"""Make the server's machine from the parameters, the registry of signing keys, proofs of selection and the suite."""
+
+
+class MakeClient(Protocol):
+    """Make a client's machine of a round from its input, which was encoded for the parameters of that round."""
+
+    def __call__(
+        self,
+        me: ClientId,
+        vector: Vector,
+        *,
+        signing: bytes,
+        registry: Mapping[ClientId, bytes],
+        suite: Suite,
+        journal: Journal | None,
+        entropy: Entropy,
+    ) -> SummingClient[Any]:
+        """Make it."""
+
+
+Leaving = Mapping[ClientId, str]
+"""The request at which a client leaves a round, by its name."""
+
+
+class Prediction(Protocol):
+    """What the protocol comes to if clients leave as foretold; each method raises what the protocol would raise."""
+
+    def survivors(self) -> tuple[ClientId, ...]:
+        """Return U3, up to which nothing was uploaded."""
+
+    def check_before_disclosure(self) -> None:
+        """Go on from U3 to the request that opens the sum."""
+
+    def check_after_disclosure(self) -> None:
+        """Go on to the end."""
+
+    def stayed(self, due: Due) -> Due:
+        """Return the due noise that cannot be removed."""
+
+
+@dataclass(frozen=True)
+class SummingProtocol:
+    """A protocol: what makes its machines, its requests in the order of its stages, and what it guards against."""
+
+    name: str
+    server: MakeServer
+    client: MakeClient
+    requests: tuple[type[Message], ...]
+    predict: Callable[[Parameters, Leaving], Prediction]
+    sparse: bool = False
+    """Whether clients share masks and secrets with some others only."""
+    modes: frozenset[str] = frozenset({SEMI_HONEST, MALICIOUS})
+    """The servers that it can be run against."""
+    hides_updates: bool = True
+    """Whether the server learns nothing but the sum; a protocol that does not hide inputs protects nobody."""
+
+    @cached_property
+    def stages(self) -> tuple[str, ...]:
+        """Return the names of the requests at which a client can be missed, in order."""
+        return tuple(request.__name__ for request in self.requests if not request.ahead)
+
+    @cached_property
+    def upload(self) -> int:
+        """Return the place of the first stage whose answer holds data."""
+        stages = (request for request in self.requests if not request.ahead)
+        return next(i for i, stage in enumerate(stages) if stage.uploads)

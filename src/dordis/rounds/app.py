@@ -1,0 +1,129 @@
+"""What an application is to a run: clients turn their data into updates, the server uses the private mean of them."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import InputError
+from dordis.privacy.skellam import Floats
+from dordis.protocols.distributed_dp import Aggregate
+from dordis.rounds.model import Numbers
+
+State = Mapping[str, npt.NDArray[Any]]
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class RoundInfo:
+    """What both sides of an application are told of a round.
+
+    `number` counts finished rounds from 1 on; `index` counts tries from 0 on, so that a round that failed has used one.
+    """
+
+    number: int
+    index: int
+    run: bytes = b""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What an application is made for: the options of its configuration, how many clients there are, and a seed.
+
+    The seed is for data and training in simulations; nothing that protects anybody comes from it.
+    """
+
+    options: Mapping[str, Any]
+    population: int
+    seed: int = 0
+
+
+class AppServer(ABC):
+    """The server's side of an application: what clients start from, and what becomes of their private mean."""
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Make it as a configuration says; by default its options are arguments of the constructor."""
+        return made(cls, **task.options)
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Return the length of an update."""
+
+    dtype: ClassVar[str] = "<f4"
+    """How the numbers of the model travel: rounded to 32 bits, unless an application says otherwise."""
+
+    def model(self) -> Floats:
+        """Return the public state that the clients of the next round start from; it may be empty."""
+        return np.zeros(0)
+
+    @abstractmethod
+    def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
+        """Use the sum of a round; it is private already, so whatever is made of it costs nothing more."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Return metrics after a round.  They are published: make them from the output and public data only."""
+        return {}
+
+    def result(self) -> Any:
+        """Return what the run was for, as its caller wants to have it: a trained model, a mean."""
+        return None
+
+    def export(self, directory: Path) -> None:  # noqa: B027  most applications have their checkpoint only
+        """Write the result to the directory of the run, in a format that others read."""
+
+    def state(self) -> State:
+        """Return everything that a restarted server needs to go on."""
+        return {}
+
+    def restore(self, state: State) -> None:  # noqa: B027  nothing to restore is the default
+        """Go on from what `state` returned."""
+
+
+class AppClient(ABC):
+    """One client's side of an application: it holds the client's data."""
+
+    @classmethod
+    def of(cls, task: Task, place: int) -> Self:
+        """Make the client at a place from 0 on; by default place and options are arguments of the constructor."""
+        return made(cls, place, **task.options)
+
+    @abstractmethod
+    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+        """Return the update of this round; it is clipped, and refused if it holds a NaN."""
+
+    def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing
+        """Use the result of a round that this client took part in."""
+
+    def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
+        """Return the model that the server makes of this round, if this client can tell: it need not be sent then."""
+        return None
+
+
+class FixedClient(AppClient):
+    """A client that gives the same update in every round."""
+
+    def __init__(self, update: Floats) -> None:
+        self.update = update
+
+    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+        """Return the update."""
+        return self.update
+
+
+def made(kind: type[Made], *arguments: Any, **options: Any) -> Made:
+    """Make an object with options from a configuration, or say that they do not fit."""
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
+        raise InputError(f"the class {kind.__name__} is not complete: it lacks {missing}")
+    try:
+        inspect.signature(kind).bind(*arguments, **options)
+    except TypeError as error:
+        raise InputError(f"the options of {kind.__name__} do not fit: {error}") from None
+    return kind(*arguments, **options)

@@ -1,0 +1,270 @@
+"""A client: one object that handles every message of every round, and the only one that sees a client's data.
+
+A round goes: invitation (the owner is asked) - model - training - parameters (the owner is asked again) - encoding -
+the summing protocol - delivery.  No data is touched before consent, the input is made inside, and it is dropped at the
+end.  Any message that has no place aborts the round for good.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from dordis.crypto.suite import DEFAULT, Suite
+from dordis.errors import Aborted, InputError, ProtocolError, UnexpectedRequest, UnusableUpdate
+from dordis.kernels.ring import Vector
+from dordis.privacy.encoding import Entropy
+from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.skellam import Floats
+from dordis.protocol import ClientId, Journal, MemoryJournal, Message
+from dordis.protocols import parameters as rules
+from dordis.protocols.delivery import DeliveryClient, Dispatch, Store
+from dordis.protocols.distributed_dp import Aggregate, DistributedDP
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
+from dordis.rounds import invitation as checks
+from dordis.rounds.app import AppClient
+from dordis.rounds.invitation import Accepted, Invite, PieceReceived, Ready, SendModel, Train
+from dordis.rounds.model import LastModel, ModelBytes, ModelCache
+
+MACHINE_BYTES = 32
+
+
+class ClientOwner(Protocol):
+    """Whoever a client answers to; every method may raise, and then nothing leaves."""
+
+    def accept(self, invite: Invite) -> bytes | None:
+        """Consent to an invitation; return what proves that I am selected, or None if I am not."""
+        ...
+
+    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
+        """Accept the round: its parameters, and that its clients were selected as they should be."""
+        ...
+
+    def attend(self, parameters: Parameters, machine: bytes) -> None:
+        """Count a participation, durably, before the first upload of the round; again for the same machine: once.
+
+        `machine` is 32 bytes that only this machine has: a second one in the same round must be refused.
+        """
+        ...
+
+
+class Client:
+    """One client of a federation, made once: application, owner, keys, and a journal for every round.
+
+    A `mechanism` that does not come with dordis is installed by the owner and given here: a server's word loads none.
+    """
+
+    def __init__(
+        self,
+        me: ClientId,
+        app: AppClient,
+        owner: ClientOwner,
+        protocol: SummingProtocol,
+        *,
+        signing: bytes = b"",
+        registry: Mapping[ClientId, bytes] | None = None,
+        suite: Suite = DEFAULT,
+        mechanism: type[Mechanism] | None = None,
+        journals: Callable[[bytes], Journal] = lambda round: MemoryJournal(),
+        models: ModelCache | None = None,
+        entropy: Entropy = secrets.token_bytes,
+    ) -> None:
+        self.me, self.app, self.owner, self.protocol = me, app, owner, protocol
+        self.signing, self.registry, self.suite = signing, registry or {}, suite
+        self.mechanism, self.journals, self.entropy = mechanism, journals, entropy
+        self.models: ModelCache = LastModel() if models is None else models
+        self.round: ClientRound | None = None
+
+    def __repr__(self) -> str:
+        return f"<Client {self.me}>"
+
+    def handle(self, request: Message) -> Message:
+        """Answer a request, or raise."""
+        if isinstance(request, Invite):
+            return self._invited(request)
+        if self.round is None:
+            raise UnexpectedRequest(f"{type(request).__name__} came before an invitation")
+        return self.round.handle(request)
+
+    def close(self) -> None:
+        """Leave the round that is under way, if any."""
+        if self.round is not None:
+            self.round.close()
+
+    def _invited(self, invite: Invite) -> Accepted:
+        """Ask the owner; a new round ends the one before."""
+        if self.round is not None and self.round.invite.round == invite.round:
+            return self.round.accepted_again(invite)
+        checks.check_invite(invite)
+        proof = self.owner.accept(invite)
+        self.close()
+        if proof is None:
+            self.round = None
+            return Accepted(selected=False, has_model=False)
+        self.round = ClientRound(self, invite, proof)
+        return self.round.accepted
+
+
+class ClientRound:
+    """One round of a client, from its invitation on."""
+
+    def __init__(self, client: Client, invite: Invite, proof: bytes) -> None:
+        self._client, self.invite = client, invite
+        self._model = client.models.get(invite.model)
+        has_model = self._model is not None or not invite.model_bytes
+        self.accepted = Accepted(selected=True, has_model=has_model, proof=proof)
+        self._pieces = bytearray()
+        self._update: Floats | None = None
+        self._parameters: Parameters | None = None
+        self._machine = client.entropy(MACHINE_BYTES)
+        self.summing: SummingClient[Any] | None = None
+        self._delivering: DeliveryClient | None = None
+        self._closed = self._used = False
+
+    def handle(self, request: Message) -> Message:
+        """Answer a request, or leave the round."""
+        answered = False
+        try:
+            if self._closed:
+                raise Aborted("this client has left the round")
+            reply = self._answer(request)
+            answered = True
+            return reply
+        finally:
+            if not answered:
+                self.close()
+
+    def close(self) -> None:
+        """Leave the round, whether it ended well or not: erase secrets and data."""
+        self._closed = True
+        self._update, self._model, self._pieces = None, None, bytearray()
+        for machine in (self.summing, self._delivering):
+            if machine is not None:
+                machine.close()
+
+    def accepted_again(self, invite: Invite) -> Accepted:
+        """Answer a repeated invitation alike; another one for the same round ends it."""
+        if self._closed or invite != self.invite:
+            self.close()
+            raise UnexpectedRequest("there was another invitation to this round")
+        return self.accepted
+
+    def _answer(self, request: Message) -> Message:
+        match request:
+            case SendModel():
+                return self.take_piece(request)
+            case Train():
+                return self.train()
+            case Opening() if self.summing is None:
+                return self.begin(request)
+            case Dispatch() | Store():
+                return self.receive(request)
+        return self.sum(request)
+
+    def take_piece(self, request: SendModel) -> PieceReceived:
+        """Take the next piece of the model, or one that came before."""
+        start, end, size = request.offset, request.offset + len(request.data), len(self._pieces)
+        if self._model is None and start == size and 0 < len(request.data) <= self.invite.model_bytes - size:
+            self._pieces += request.data
+        elif self._model is not None or not 0 <= start < end <= size or self._pieces[start:end] != request.data:
+            raise UnexpectedRequest("this piece of the model is out of turn")
+        return PieceReceived(start)
+
+    def train(self) -> Ready:
+        """Have the application make the update, from the model that the invitation named."""
+        if self._update is None:
+            if self._model is None:
+                data = bytes(self._pieces)
+                checks.check_model(self.invite, data)
+                self._model, self._pieces = ModelBytes(self.invite.dtype, data, self.invite.model), bytearray()
+            self._client.models.keep(self._model)
+            self._model = self._client.models.get(self.invite.model) or self._model
+            self._update = self._prepared(self._model)
+        return Ready()
+
+    def _prepared(self, model: ModelBytes) -> Floats:
+        info = self.invite.info
+        try:
+            prepared = np.asarray(self._client.app.prepare_data(info, model.array))
+            update = prepared if prepared.dtype == np.float32 else prepared.astype(np.float64)
+            check_update(update, self.invite.dim)
+        except InputError as error:
+            what = f"the update of client {self._client.me} in round {info.number} is not usable: {error}"
+            raise UnusableUpdate(what) from None
+        return update
+
+    def begin(self, request: Opening) -> Message:
+        """Ask the owner about the parameters, encode the update by them, and enter the summing protocol."""
+        client, parameters = self._client, request.parameters
+        rules.check_rules(parameters)
+        checks.check_fits(self.invite, parameters)
+        client.owner.consent(parameters, request.proofs)
+        private = DistributedDP.of(parameters, self.invite.dim, client.mechanism)
+        self._delivering = DeliveryClient(private)
+        self.summing = client.protocol.client(
+            client.me,
+            self.encode(private),
+            signing=client.signing,
+            registry=client.registry,
+            suite=client.suite,
+            journal=client.journals(self.invite.round),
+            entropy=client.entropy,
+        )
+        return self.summing.handle(request)
+
+    def encode(self, private: DistributedDP) -> Vector:
+        """Return the update, clipped and encoded by the parameters of the round, and forget it."""
+        if self._update is None:
+            raise UnexpectedRequest("the round begins before the update is made")
+        vector, self._update = private.encode(self._update, self._client.entropy), None
+        self._parameters = private.parameters
+        return vector
+
+    def sum(self, request: Message) -> Message:
+        """Take part in the summing protocol; the participation is counted before data leaves."""
+        if self.summing is None:
+            raise UnexpectedRequest(f"{type(request).__name__} came before the round began")
+        reply = self.summing.handle(request)
+        if request.uploads:
+            self.attend()
+        return reply
+
+    def attend(self) -> None:
+        """Have the owner count the participation."""
+        if self._parameters is None:
+            raise ProtocolError("no round has begun")
+        self._client.owner.attend(self._parameters, self._machine)
+
+    def receive(self, request: Message) -> Message:
+        """Take the sum of a chunk; after the last one, tell the application."""
+        if self._delivering is None:
+            raise UnexpectedRequest(f"{type(request).__name__} came before the round began")
+        reply = self._delivering.handle(request)
+        aggregate = self._delivering.aggregate
+        if aggregate is not None and not self._used:
+            self.use(aggregate)
+        return reply
+
+    def use(self, aggregate: Aggregate) -> None:
+        """Let the application use the sum; with it the round is over for the summing protocol."""
+        self._used = True
+        app, info = self._client.app, self.invite.info
+        app.use_output(info, aggregate)
+        if self._model is not None:
+            following = app.next_model(info, self._model.array, aggregate)
+            if following is not None:
+                self._client.models.keep(ModelBytes.of(following, self.invite.dtype))
+        if self.summing is not None:
+            self.summing.close()
+        if self._delivering is not None:
+            self._delivering.forget()
+
+
+def check_update(update: Floats, dim: int) -> None:
+    """An update is a vector of finite numbers, of the length that the round sums."""
+    if update.shape != (dim,):
+        raise InputError(f"it has the shape {update.shape}, the round sums vectors of {dim} coordinates")
+    if not np.isfinite(update).all():
+        raise InputError("it holds numbers that are not finite")

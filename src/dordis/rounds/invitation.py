@@ -1,0 +1,167 @@
+"""Before U is fixed: clients are invited, get the model if they lack it, and train; whoever is ready may be in U.
+
+Clients that are lost here never were in the round: they do not count against its dropout tolerance T.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
+from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Resource, Step
+from dordis.protocols.collecting import collect
+from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
+from dordis.rounds import model as models
+from dordis.rounds.app import RoundInfo
+from dordis.rounds.model import ModelBytes
+from dordis.rounds.terms import Terms, check_terms_kept
+
+LARGEST_MODEL = 1 << 34
+"""Bytes of a model at most."""
+
+
+class Accepted(Message, frozen=True):
+    """My owner consents; `selected` says whether I am due, with the proof if there is one to show."""
+
+    selected: bool
+    has_model: bool
+    proof: bytes = b""
+
+
+class Invite(Message, frozen=True):
+    """A round is about to begin: its place in the run, the registry, the terms, and the model it starts from.
+
+    `round` is the run id followed by the round's index; `number` counts the finished rounds, for people.
+    """
+
+    reply: ClassVar = Accepted
+    round: bytes
+    number: int
+    protocol: str
+    registry: bytes
+    dim: int
+    """Coordinates of an update."""
+    terms: Terms
+    model: bytes
+    """Digest of the model."""
+    model_bytes: int
+    dtype: str
+
+    @property
+    def info(self) -> RoundInfo:
+        """Return what the application is told of the round."""
+        run, index = self.round[:RUN_BYTES], int.from_bytes(self.round[RUN_BYTES:], "big")
+        return RoundInfo(self.number, index, run)
+
+
+class PieceReceived(Message, frozen=True):
+    """The piece has come."""
+
+    offset: int
+
+
+class SendModel(Message, frozen=True):
+    """A piece of the model."""
+
+    reply: ClassVar = PieceReceived
+    offset: int
+    data: bytes
+
+
+class Ready(Message, frozen=True):
+    """The update is made."""
+
+
+class Train(Message, frozen=True):
+    """The model is complete: make your update, and keep it."""
+
+    reply: ClassVar = Ready
+
+
+def check_invite(invite: Invite) -> None:
+    """An invitation has the form of one; nothing here costs time or memory."""
+    if len(invite.round) != RUN_BYTES + INDEX_BYTES:
+        raise MalformedMessage(f"a round id has {RUN_BYTES} bytes of run and {INDEX_BYTES} of index")
+    if not 0 <= invite.model_bytes <= LARGEST_MODEL or invite.dim < 1:
+        raise ParametersRefused(f"a model has 0 to {LARGEST_MODEL} bytes, and an update a coordinate or more")
+    models.check_dtype(invite.dtype)
+
+
+def check_model(invite: Invite, data: bytes) -> None:
+    """The model that came is the one that the invitation named: nobody trains from another one than the others."""
+    if len(data) != invite.model_bytes or models.digest(invite.dtype, data) != invite.model:
+        raise ProtocolError("the model is not the one that the invitation named")
+
+
+def check_same_model(invite: Invite, parameters: Parameters) -> None:
+    """The round is agreed on the model that I trained from."""
+    if parameters.model != invite.model:
+        raise ParametersRefused("the round is for another model than the one of its invitation")
+
+
+def check_same_round(invite: Invite, parameters: Parameters) -> None:
+    """The parameters are for the round that I was invited to."""
+    if parameters.round != invite.round:
+        raise ParametersRefused("the parameters are for another round than the invitation")
+
+
+def check_fits(invite: Invite, parameters: Parameters) -> None:
+    """The parameters fit the invitation."""
+    check_same_round(invite, parameters)
+    check_same_model(invite, parameters)
+    check_terms_kept(invite.terms, Terms.of(parameters))
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What goes out before a round, and to whom."""
+
+    invite: Invite
+    model: ModelBytes
+    clients: tuple[ClientId, ...]
+
+
+@dataclass
+class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
+    """Invite, send the model to those who lack it, have them train; the output is the proofs of those who are ready."""
+
+    invitation: Invitation
+    accepted: dict[ClientId, Accepted] = field(default_factory=dict)
+    ready: tuple[ClientId, ...] = ()
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps in order."""
+        return (
+            Step(self.invite, Resource.NETWORK),
+            Step(self.send_model, Resource.NETWORK),
+            Step(self.train, Resource.CLIENT),
+        )
+
+    def output(self) -> dict[ClientId, bytes]:
+        """Return the proofs of the clients that are ready."""
+        return {u: self.accepted[u].proof for u in self.ready}
+
+    def invite(self) -> Flow:
+        """Ask who takes part."""
+        replies = yield dict.fromkeys(self.invitation.clients, self.invitation.invite)
+        answers = collect(self.invitation.clients, Accepted, replies, lambda u, reply: reply)
+        self.accepted = {u: answer for u, answer in answers.items() if answer.selected}
+
+    def send_model(self) -> Flow:
+        """Send the model, piece by piece, to whoever does not have it."""
+        receiving = [u for u, answer in self.accepted.items() if not answer.has_model]
+        for offset, data in self.invitation.model.pieces():
+            if not receiving:
+                break
+            replies = yield dict.fromkeys(receiving, SendModel(offset, data))
+            receiving = list(collect(receiving, PieceReceived, replies, lambda u, reply: reply))
+        whole = {u for u, answer in self.accepted.items() if answer.has_model}.union(receiving)
+        self.accepted = {u: answer for u, answer in self.accepted.items() if u in whole}
+
+    def train(self) -> Flow:
+        """Have the updates made."""
+        if not self.accepted:
+            return
+        replies = yield dict.fromkeys(self.accepted, Train())
+        self.ready = tuple(collect(self.accepted, Ready, replies, lambda u, reply: reply))

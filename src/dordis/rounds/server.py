@@ -1,0 +1,272 @@
+"""The one engine of a round, over any protocol that sums: gather, then set-up, chunks, decoding and delivery.
+
+Where the clients are is the business of the exchange; the pipeline executor decides when each step runs.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dordis.crypto.suite import DEFAULT, Suite
+from dordis.drive import AsyncExchange
+from dordis.errors import DordisError, InputError
+from dordis.pipeline.executor import Compute, Timeline, execute_async
+from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
+from dordis.protocols.delivery import DeliveryServer
+from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.summing import ChunkOutput, SummingProtocol, SummingServer
+from dordis.rounds.invitation import Invitation, InvitationServer
+
+REFUSED = "refused"
+"""Where clients are counted that raised an error of their own, such as a cap on their participations."""
+
+Watch = Callable[[str], None]
+"""Told what begins: a stage of the round."""
+Traffic = tuple[int | None, int | None, int | None]
+
+
+def silent(stage: str) -> None:
+    """Watch nothing."""
+
+
+def uncharged() -> None:
+    """Charge nothing: there is no ledger."""
+
+
+@dataclass(frozen=True)
+class AgreedRound:
+    """A round whose cohort and parameters are fixed."""
+
+    parameters: Parameters
+    mechanism: Mechanism
+    proofs: Mapping[ClientId, bytes] = field(default_factory=dict)
+    before_disclosure: Callable[[], None] = uncharged
+    """Called once before the first request leaves whose answer costs privacy; it may raise."""
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round came to: the sum of every chunk, the aggregate, and what happened on the way."""
+
+    outputs: tuple[ChunkOutput, ...]
+    aggregate: Aggregate = field(repr=False)
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of every step, by name."""
+    dropped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Clients that stopped answering, by the first request that was not answered."""
+    up: int | None = None
+    down: int | None = None
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Who is ready to be in the round, with the proofs of their selection, and what it took to gather them."""
+
+    ready: Mapping[ClientId, bytes]
+    stages: Mapping[str, float] = field(default_factory=dict)
+    up: int | None = None
+    down: int | None = None
+    model_bytes: int | None = None
+    """Of `down`, what the model takes, over all clients."""
+
+
+class Rounds(Protocol):
+    """Whatever runs rounds with clients: the engine below, or what computes the same without messages."""
+
+    def available(self, index: int) -> Collection[ClientId]:
+        """Return the clients that can be invited."""
+        ...
+
+    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
+        """Invite clients, and have them train."""
+        ...
+
+    def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
+        """Sum their updates, decode and deliver the sum."""
+        ...
+
+
+class RoundChunk(ProtocolServer[ChunkOutput]):
+    """One chunk: the paper's five stages."""
+
+    def __init__(
+        self,
+        summing: ProtocolServer[ChunkOutput],
+        chunk: int,
+        private: DistributedDP,
+        receivers: Callable[[], Collection[ClientId]],
+    ) -> None:
+        self.chunk, self.summing, self._private = chunk, summing, private
+        self.delivery = DeliveryServer(private.parameters, chunk, summing.output, receivers)
+        self._decoded: DecodedChunk | None = None
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps that make the sum, then those that use it."""
+        return *self.summing.workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
+
+    def output(self) -> ChunkOutput:
+        """Return the sum and its noise."""
+        return self.summing.output()
+
+    def decode(self) -> Flow | None:
+        """Turn the sum into real units."""
+        summed = self.output()
+        if self._private.mechanism.by_chunk:
+            self._decoded = self._private.decode_chunk(self.chunk, summed.total, len(summed.survivors))
+        return None
+
+    @property
+    def decoded(self) -> DecodedChunk:
+        """Return the sum in real units."""
+        if self._decoded is None:
+            raise InputError(f"chunk {self.chunk} is not decoded yet")
+        return self._decoded
+
+
+class RoundServer(SummingServer):
+    """The set-up of a protocol that sums, then every chunk from its inputs to its delivery.
+
+    The sums go to everyone who completed the set-up, or to the `receivers` that are named; where the server adds noise
+    of its own to the whole sum, to nobody.
+    """
+
+    def __init__(
+        self, summing: SummingServer, private: DistributedDP, receivers: Collection[ClientId] | None = None
+    ) -> None:
+        self._private = private
+        self.setup = summing.setup
+        self._by_chunk = private.mechanism.by_chunk
+        named = receivers if self._by_chunk else ()
+
+        def receiving() -> Collection[ClientId]:
+            return self.setup.ready if named is None else named
+
+        sums = enumerate(summing.chunks)
+        self.chunks: list[RoundChunk] = [RoundChunk(machine, chunk, private, receiving) for chunk, machine in sums]
+
+    def aggregate(self) -> Aggregate:
+        """Return the decoded sum and its mean, once every chunk is decoded; stripes are undone here."""
+        if not self._by_chunk:
+            return self._private.decode(self.output())
+        return self._private.assemble([chunk.decoded for chunk in self.chunks])
+
+
+class Meter(Protocol):
+    """What an exchange counts: bytes of each client's replies and requests, those of models, and who refused."""
+
+    sent: Counter[ClientId]
+    received: Counter[ClientId]
+    models: Counter[ClientId]
+    errors: list[tuple[ClientId, DordisError]]
+
+
+class RoundEngine:
+    """Run rounds over an exchange; `run` and `compute` say in which time, and where the server computes."""
+
+    def __init__(
+        self,
+        exchange: AsyncExchange,
+        protocol: SummingProtocol,
+        registry: Mapping[ClientId, bytes],
+        available: Callable[[int], Collection[ClientId]],
+        *,
+        suite: Suite = DEFAULT,
+        meter: Meter | None = None,
+        run: Callable[[Coroutine[Any, Any, Timeline]], Timeline] = asyncio.run,
+        compute: Compute = asyncio.to_thread,
+    ) -> None:
+        self._exchange, self._protocol, self._registry = exchange, protocol, registry
+        self.available = available
+        self._suite, self._meter, self._run, self._compute = suite, meter, run, compute
+
+    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
+        """Invite clients, send the model to those who lack it, and have them train."""
+        server, before = InvitationServer(invitation), _count(self._meter)
+        timeline = self._execute(server.workflow, (), _Noted(self._exchange, watch, uncharged))
+        up, down, model = _count(self._meter, before)
+        return Gathered(server.output(), step_seconds(timeline), up, down, model)
+
+    def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
+        """Run the summing protocol, decode, and deliver."""
+        parameters, before = agreed.parameters, _count(self._meter)
+        refused = 0 if self._meter is None else len(self._meter.errors)
+        server = self.server(agreed)
+        noted = _Noted(self._exchange, watch, agreed.before_disclosure)
+        timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], noted)
+        up, down, _ = _count(self._meter, before)
+        errors = [] if self._meter is None else self._meter.errors[refused:]
+        return RoundResult(
+            outputs=server.output(),
+            aggregate=server.aggregate(),
+            stages=step_seconds(timeline),
+            dropped=noted.dropped(parameters.clients, [u for u, _ in errors]),
+            up=up,
+            down=down,
+            timeline=timeline,
+        )
+
+    def server(self, agreed: AgreedRound) -> RoundServer:
+        """Return the server's machine of a round."""
+        parameters = agreed.parameters
+        summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
+        return RoundServer(summing, DistributedDP(parameters, agreed.mechanism))
+
+    def _execute(self, setup: Sequence[Step], chunks: Sequence[Sequence[Step]], exchange: AsyncExchange) -> Timeline:
+        return self._run(execute_async(setup, chunks, exchange, self._compute))
+
+
+class _Noted:
+    """An exchange that tells what is sent, announces what costs privacy, and notes who does not answer."""
+
+    def __init__(self, exchange: AsyncExchange, watch: Watch, before_disclosure: Callable[[], None]) -> None:
+        self._exchange, self._watch, self._before_disclosure = exchange, watch, before_disclosure
+        self._announced = False
+        self._missed: dict[ClientId, str] = {}
+
+    async def __call__(self, requests: Requests) -> Replies:
+        kinds = {type(request) for request in requests.values()}
+        if not self._announced and any(kind.discloses for kind in kinds):
+            self._before_disclosure()
+            self._announced = True
+        self._watch(", ".join(kind.__name__ for kind in kinds))
+        return self._noting(requests, await self._exchange(requests))
+
+    def _noting(self, requests: Requests, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
+        answered = set()
+        for u, reply in replies:
+            answered.add(u)
+            yield u, reply
+        for u, request in requests.items():
+            if u not in answered and not request.ahead:
+                self._missed.setdefault(u, type(request).__name__)
+
+    def dropped(self, clients: Collection[ClientId], refused: Collection[ClientId]) -> dict[str, tuple[int, ...]]:
+        """Return who stopped answering, by the first request that was not answered, and who refused to."""
+        stages: dict[str, list[int]] = {}
+        for u, stage in self._missed.items():
+            if u in clients:
+                stages.setdefault(REFUSED if u in refused else stage, []).append(int(u))
+        return {stage: tuple(sorted(gone)) for stage, gone in stages.items()}
+
+
+def step_seconds(timeline: Timeline) -> dict[str, float]:
+    """Return the seconds of every step, over all chunks, by its name."""
+    seconds: Counter[str] = Counter()
+    for span in timeline.spans:
+        seconds[span.step.replace("_", " ")] += span.end - span.start  # type: ignore[assignment]
+    return dict(seconds)
+
+
+def _count(meter: Meter | None, before: Traffic = (0, 0, 0)) -> Traffic:
+    """Return the bytes that were sent, received, and received of models, since they were counted before."""
+    if meter is None:
+        return None, None, None
+    totals = (meter.sent.total(), meter.received.total(), meter.models.total())
+    sent, received, models = (total - (counted or 0) for total, counted in zip(totals, before, strict=True))
+    return sent, received, models

@@ -1,0 +1,260 @@
+"""The clients of a simulated run, in this process: their keys, owners and departures, and what runs their rounds.
+
+What is public or random in the model world, like who is selected or drops, follows from the seed of the simulation;
+keys come from a secret of the run.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from dordis.crypto import kdf
+from dordis.drive import Exchange
+from dordis.errors import InputError
+from dordis.federation.beacon import SeedBeacon
+from dordis.federation.durable import create
+from dordis.federation.owner import Owner
+from dordis.federation.participation import MemoryParticipation
+from dordis.federation.policy import Policy
+from dordis.federation.registry import Keys, Registry
+from dordis.federation.run import Job
+from dordis.federation.selection import Selection, Uniform, Verifiable
+from dordis.pipeline.executor import in_turn
+from dordis.privacy.encoding import Entropy
+from dordis.protocol import ClientId
+from dordis.rounds.app import AppClient
+from dordis.rounds.client import Client
+from dordis.rounds.invitation import Invitation
+from dordis.rounds.model import LastModel, ModelBytes
+from dordis.rounds.server import Gathered, RoundEngine, Rounds, Watch, silent
+from dordis.simulation.availability import Dropout
+from dordis.simulation.config import Simulation
+from dordis.simulation.departures import Departures
+from dordis.simulation.exchange import LocalExchange
+from dordis.simulation.ideal import IdealRounds
+
+SECRET = "simulation.key"  # noqa: S105  the name of a file
+"""File of 32 bytes from which the long-term keys of all simulated clients are derived."""
+
+AppClients = Callable[[ClientId], AppClient]
+"""Gives a client of the application by its id."""
+
+
+@dataclass(frozen=True)
+class Identities:
+    """The long-term keys of all simulated clients, derived from one secret when they are needed."""
+
+    secret: bytes = field(repr=False)
+    ids: tuple[ClientId, ...]
+
+    @classmethod
+    def read(cls, path: Path, ids: tuple[ClientId, ...]) -> "Identities":
+        """Read the secret that a run began with."""
+        try:
+            return cls((path / SECRET).read_bytes(), ids)
+        except OSError:
+            raise InputError(f"the run at {path} cannot go on: its {SECRET} is missing") from None
+
+    @cached_property
+    def keys(self) -> Mapping[ClientId, Keys]:
+        """Return the private keys."""
+        return {u: _keys(self.secret, u) for u in self.ids}
+
+    @cached_property
+    def registry(self) -> Registry:
+        """Return the public keys."""
+        return Registry({u: own.identity() for u, own in self.keys.items()})
+
+
+class SimulatedClients:
+    """All clients of a run by id, each made when it is first asked for."""
+
+    def __init__(
+        self, home: "SimulatedHome", selection: Selection, participation: Mapping[ClientId, MemoryParticipation]
+    ) -> None:
+        self._home, self._selection, self._participation = home, selection, participation
+        self._signing = home.registry.signing_keys() if home.has_keys else {}
+        self._models: WeakValueDictionary[bytes, ModelBytes] = WeakValueDictionary()
+        self._clients: dict[ClientId, Client] = {}
+
+    def __contains__(self, u: object) -> bool:
+        return u in self._participation
+
+    def __getitem__(self, u: ClientId) -> Client:
+        if u not in self._clients:
+            self._clients[u] = self._made(u)
+        return self._clients[u]
+
+    def _made(self, u: ClientId) -> Client:
+        home, counted = self._home, self._participation[u]
+        signing, vrf = home.private_keys(u, self._selection)
+        owner = Owner(u, home.policy, self._selection, counted, home.root, vrf, home.beacon)
+        return Client(
+            u,
+            home.clients(u),
+            owner,
+            home.job.protocol,
+            signing=signing,
+            registry=self._signing,
+            suite=home.job.suite,
+            mechanism=home.job.design.kind,
+            models=LastModel(self._models),
+            entropy=home.entropy,
+        )
+
+
+@dataclass(frozen=True)
+class SimulatedHome:
+    """Where the clients of a simulated run are: here."""
+
+    job: Job
+    settings: Simulation
+    clients: AppClients
+    identities: Identities
+    entropy: Entropy = secrets.token_bytes
+    """What clients draw their secrets and their rounding from."""
+    dropout: Dropout | None = None
+    """In place of the model of the settings, if given."""
+
+    @property
+    def fidelity(self) -> str:
+        """Return `full` or `ideal`."""
+        return self.settings.fidelity
+
+    @property
+    def registry(self) -> Registry:
+        """Return the public keys of all clients."""
+        return self.identities.registry
+
+    @property
+    def has_keys(self) -> bool:
+        """Tell whether clients sign: where no message is sent there is nothing to sign."""
+        return self.fidelity != "ideal"
+
+    @cached_property
+    def root(self) -> bytes:
+        """Return the root of the registry."""
+        return self.registry.root() if self.has_keys else b""
+
+    def private_keys(self, u: ClientId, selection: Selection) -> tuple[bytes, bytes]:
+        """Return the signing key of a client, and the key that it draws lots with, where they are needed."""
+        draws = isinstance(selection, Verifiable)
+        keys = self.identities.keys[u] if self.has_keys or draws else None
+        return (b"", b"") if keys is None else (keys.signing, keys.vrf)
+
+    @cached_property
+    def beacon(self) -> SeedBeacon:
+        """Return the public randomness."""
+        return SeedBeacon(self._seed("beacon"))
+
+    @property
+    def selection_seed(self) -> bytes:
+        """Return what clients are drawn from, where the server draws."""
+        return self._seed("selection")
+
+    def store(self, path: Path) -> None:
+        """Write the secret that all keys are derived from."""
+        create(path / SECRET, self.identities.secret)
+
+    def open(
+        self,
+        run: bytes,
+        selection: Selection,
+        attended: Mapping[int, tuple[int, ...]],
+        tap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
+    ) -> Rounds:
+        """Make the clients; owners remember rounds of before a restart: simulated ones keep no file of their own.
+
+        `tap` may put something before the exchange of messages.
+        """
+        participation = {u: MemoryParticipation() for u in self.identities.ids}
+        for index, present in attended.items():
+            for u in present:
+                participation[ClientId(u)].reserve(run, index)
+        departures = Departures(self._dropout, self.job.protocol)
+        members = Members(participation, self.cap, departures if isinstance(selection, Uniform) else None)
+        clients = SimulatedClients(self, selection, participation)
+        if self.fidelity == "ideal":
+            return IdealRounds(clients, self.job.protocol, departures, members.available, self.entropy)
+        return LocalRounds(self, clients, departures, members.available, tap)
+
+    def made(self, run: bytes, selection: Selection) -> SimulatedClients:
+        """Return the clients of a run that just begins, for another exchange than the home's own."""
+        return SimulatedClients(self, selection, {u: MemoryParticipation() for u in self.identities.ids})
+
+    @property
+    def _dropout(self) -> Dropout:
+        if self.dropout is not None:
+            return self.dropout
+        return self.settings.dropout.model(self.settings.seed, self.job.protocol.stages)
+
+    @property
+    def cap(self) -> int | None:
+        """Return how often an owner lets a client take part; where nothing is proved, there is nothing to keep to."""
+        return self.job.design.cap if self.job.design.proves else None
+
+    @cached_property
+    def policy(self) -> Policy:
+        """Return what all owners agree to: the run as it is configured, and nothing less."""
+        parameters = self.job.design.example()
+        return Policy(
+            colluders=self.job.design.setting.colluders,
+            modes=frozenset({parameters.mode}),
+            schemes=frozenset({parameters.scheme}),
+            mechanisms=frozenset({parameters.encoding.mechanism}),
+            participations=self.cap,
+        )
+
+    def _seed(self, purpose: str) -> bytes:
+        """Return 32 bytes for one purpose, from the seed of the simulation."""
+        return hashlib.sha256(b"dordis/v1/simulation/%b/%d" % (purpose.encode(), self.settings.seed)).digest()
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who can be invited: those whose owners let them take part once more."""
+
+    participation: Mapping[ClientId, MemoryParticipation]
+    cap: int | None
+    departures: Departures | None
+    """Where the server may choose among those who are there; elsewhere the others are invited, too."""
+
+    def available(self, index: int) -> Collection[ClientId]:
+        """Return the clients that can be invited to a round."""
+        willing = [u for u, own in self.participation.items() if self.cap is None or own.count() < self.cap]
+        return willing if self.departures is None else self.departures.present(index, willing)
+
+
+class LocalRounds:
+    """Rounds with every message of the protocol; clients leave when the dropout model says so."""
+
+    def __init__(
+        self,
+        home: SimulatedHome,
+        clients: SimulatedClients,
+        departures: Departures,
+        available: Callable[[int], Collection[ClientId]],
+        tap: Callable[[Exchange], Exchange],
+    ) -> None:
+        self._departures = departures
+        exchange = LocalExchange(clients, departures.lost)
+        registry, job = home.registry.signing_keys(), home.job
+        self._engine = RoundEngine(
+            in_turn(tap(exchange)), job.protocol, registry, available, suite=job.suite, meter=exchange
+        )  # fmt: skip
+        self.available = available
+        self.sum = self._engine.sum
+
+    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
+        """Decide who leaves, and gather the others."""
+        self._departures.begin(invitation.invite.info.index, invitation.clients)
+        return self._engine.gather(invitation, watch)
+
+
+def _keys(secret: bytes, u: ClientId) -> Keys:
+    parts = iter((b"signing", b"vrf"))
+    return Keys.generate(lambda n: kdf.expand(secret, b"dordis/v1/simulated/%d/%b" % (u, next(parts)), n))

@@ -1,0 +1,83 @@
+"""Claims: the paper's cost mix gives its figure, overlap alone its gains, ours keeps its promises."""
+
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dordis.privacy.xnoise import Scheme
+from dordis.reproduce.claims import added, own_claims, padding_claim, paper_claims, share_claims
+from dordis.reproduce.costs import Costs
+from dordis.reproduce.paper_mix import OVERLAP, PAPER, UNPADDED
+from dordis.reproduce.round_times import (
+    CNN,
+    RESNET,
+    VGG,
+    Configuration,
+    configurations,
+    figure,
+    grouped,
+    round_time,
+    shares,
+)
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "rounds"
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return figure(PAPER, [shown for shown in configurations() if not shown.plus])
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return msgspec.json.decode((RESULTS / "costs.json").read_bytes(), type=Costs)
+
+
+def test_the_paper_s_cost_mix_gives_the_paper_s_figure(paper):
+    claims = paper_claims(paper)
+    assert [claim.statement for claim in claims if claim.holds is False] == []
+    assert sum(claim.holds is True for claim in claims) == 5
+
+
+def test_overlap_alone_gives_the_gains_that_are_claimed():
+    claims = paper_claims(figure(OVERLAP))
+    assert [claim.statement for claim in claims if claim.holds is False] == []
+    assert sum(claim.holds is True for claim in claims) == 5
+
+
+def test_under_the_paper_s_mix_the_planner_chooses_the_numbers_of_chunks_that_the_paper_used(paper):
+    groups = grouped(paper, "model", "clients").values()
+    assert [Counter(time.chunks for time in group).most_common(1)[0][0] for group in groups] == [2, 11, 3, 5]
+
+
+def test_padding_chunks_to_powers_of_two_is_much_of_what_larger_models_gained(paper):
+    padded, unpadded = (round_time(Configuration(VGG, Scheme.ORIG), costs) for costs in (PAPER, UNPADDED))
+    assert unpadded.speedup < padded.speedup - 0.3
+    assert f"{unpadded.speedup:.2f}" in padding_claim([unpadded, *(t for t in paper if t.model != VGG.model)]).observed
+
+
+def test_what_a_scheme_adds_is_a_share_of_the_seconds_of_orig(paper):
+    at_none = grouped(paper, "model", "dropout")[RESNET.model, 0.0]
+    orig, _, exact = (time.plain for time in at_none[:3])
+    assert added(at_none[:3], Scheme.EXACT, lambda time: time.plain) == [pytest.approx((exact - orig) / orig)]
+
+
+def test_aggregation_takes_more_of_a_round_the_more_clients_and_with_noise():
+    assert all(claim.holds is not False for claim in share_claims(shares(PAPER)))
+
+
+def test_with_the_costs_measured_for_the_results_the_promises_hold(committed):
+    shown = [Configuration(RESNET, scheme, Fraction(1, 10)) for scheme in (Scheme.ORIG, Scheme.SINGLE)]
+    assert [claim.statement for claim in own_claims(figure(committed, shown)) if not claim.holds] == []
+
+
+@pytest.mark.parametrize("costs", [PAPER, OVERLAP, UNPADDED])
+def test_no_round_beats_the_bound(costs):
+    for workload in (CNN, VGG):
+        time = round_time(Configuration(workload), costs)
+        assert time.over_bound >= 1
+        assert time.pipelined <= time.plain * 1.01
+        assert all(0 <= share <= 1 for share in (*time.plain_busy.values(), *time.pipelined_busy.values()))

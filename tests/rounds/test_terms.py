@@ -1,0 +1,89 @@
+"""What an invitation promises: every cohort that may come of it keeps it, and nothing less does."""
+
+from fractions import Fraction
+
+import msgspec
+import pytest
+
+from dordis.errors import ParametersRefused
+from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.strategies import Central, Conservative, Local, NoNoise, Orig, XNoise
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.mechanisms.ddgauss import DDGauss
+from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.planning import Setting
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
+from dordis.rounds.terms import Terms, check_terms_kept, noise_ratio
+from tests.rounds.parties import IDS, VARIANCE, agreed
+
+P = agreed()
+KEPT = Terms.of(P)
+TIGHTER = {
+    "mode": MALICIOUS,
+    "clients": len(IDS) + 1,
+    "colluders": 2,
+    "bits": 19,
+    "mechanism": "ddgauss",
+    "scheme": "exact",
+    "clip": 1.001,
+    "noise": str(KEPT.ratio + Fraction(1, 10**12)),
+}
+"""Promises that the parameters do not keep."""
+LOOSER = {"clients": 2, "colluders": 0, "bits": 32, "noise": "1/1000000"}
+
+
+def changed(terms, **fields):
+    return msgspec.structs.replace(terms, **fields)
+
+
+def test_the_terms_of_parameters_are_read_from_them():
+    assert (KEPT.mode, KEPT.clients, KEPT.colluders, KEPT.bits) == (SEMI_HONEST, 7, 1, 20)
+    assert (KEPT.mechanism, KEPT.scheme, KEPT.clip) == ("skellam", "single", 1.0)
+    assert KEPT.ratio >= Fraction(VARIANCE, P.encoding.sensitivity)
+    assert KEPT.ratio == noise_ratio(P) == min(plan.reserved() for plan in P.plans) / P.encoding.sensitivity
+
+
+def test_parameters_keep_their_own_terms_and_looser_ones():
+    check_terms_kept(KEPT, KEPT)
+    for name, value in LOOSER.items():
+        check_terms_kept(changed(KEPT, **{name: value}), KEPT)
+
+
+@pytest.mark.parametrize("name", TIGHTER)
+def test_a_promise_that_is_not_kept_is_refused(name):
+    with pytest.raises(ParametersRefused, match="not what its invitation promised"):
+        check_terms_kept(changed(KEPT, **{name: TIGHTER[name]}), KEPT)
+
+
+def test_every_term_is_tested():
+    assert set(TIGHTER) == set(Terms.__struct_fields__)
+
+
+@pytest.mark.parametrize("text", ["", "much", "1/0", "nan", "inf", "1/2/3"])
+def test_noise_that_is_no_fraction_is_refused(text):
+    with pytest.raises(ParametersRefused, match="fraction"):
+        check_terms_kept(changed(KEPT, noise=text), KEPT)
+
+
+@pytest.mark.parametrize("sensitivity", [0, -1])
+def test_noise_counts_for_nothing_where_the_sensitivity_is_not_declared(sensitivity):
+    silent = msgspec.structs.replace(P, encoding=msgspec.structs.replace(P.encoding, sensitivity=sensitivity))
+    assert noise_ratio(silent) == 0
+
+
+STRATEGIES = [
+    (XNoise(), DSkellam), (XNoise("exact"), DSkellam), (Orig(), DSkellam), (Conservative(0.3), DSkellam),
+    (Orig(), DDGauss), (Central(), DSkellam), (Local(), DSkellam), (NoNoise(), DSkellam),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("colluders", [0, 2])
+@pytest.mark.parametrize(("strategy", "kind"), STRATEGIES, ids=lambda given: getattr(given, "__name__", str(given)))
+def test_every_cohort_from_the_least_on_keeps_what_was_promised(strategy, kind, colluders):
+    setting = Setting(ParticipationSchedule(40, 16, 20), dim=100, colluders=colluders)
+    design = Design(strategy, setting, 6.0, ProtocolKind(MALICIOUS), kind)
+    least = design.setting.t
+    promised = Terms.of(design.example()).promised(least)
+    for clients in (least, least + 1, 12, 13, 15, 16):
+        check_terms_kept(promised, Terms.of(design.sized(clients).example()))
+    assert promised.clients == least

@@ -1,0 +1,123 @@
+"""The configuration: presets, files and keys, and one clear line for every mistake."""
+
+import msgspec
+import pytest
+
+from dordis.apps.learning import Settings as Learning
+from dordis.errors import InputError
+from dordis.federation.strategies import Conservative, Orig, XNoise
+from dordis.simulation.config import Config
+from dordis.simulation.embedded import presets
+from dordis.simulation.reading import assignment, merged, read, written
+
+
+def file_with(tmp_path, text):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return path
+
+
+def test_nothing_given_is_the_default():
+    assert read() == Config()
+
+
+def test_keys_override_the_file_and_the_file_the_preset(tmp_path):
+    path = file_with(tmp_path, "[federation]\nrounds = 7\nclients = 30\n")
+    config = read(path, "quick", ["federation.clients=60"])
+    assert (config.federation.rounds, config.federation.clients) == (7, 60)
+    assert config.federation.per_round == read(None, "quick").federation.per_round
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a.b=3", 3),
+        ("a.b=0.5", 0.5),
+        ("a.b=true", True),
+        ("a.b=orig", "orig"),
+        ("a.b='3'", "3"),
+        ("a.b=[1, 2]", [1, 2]),
+    ],
+)
+def test_a_value_is_toml_or_text(text, value):
+    assert assignment(text) == {"a": {"b": value}}
+
+
+def test_strategies_are_named_by_their_kind():
+    assert read(keys=["privacy.noise.kind=orig"]).privacy.noise == Orig()
+    assert read(keys=["privacy.noise.kind=xnoise", "privacy.noise.scheme=exact"]).privacy.noise == XNoise("exact")
+    assert read(keys=["privacy.noise.kind=conservative", "privacy.noise.rate=0.5"]).privacy.noise == Conservative(0.5)
+
+
+def test_another_kind_of_strategy_takes_no_settings_over():
+    below = {"noise": {"kind": "conservative", "rate": 0.5}}
+    assert merged(below, {"noise": {"kind": "orig"}}) == {"noise": {"kind": "orig"}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["privacy.epsilom=3"], "did you mean 'epsilon'"),
+        (["nothing=3"], "there is no setting 'nothing'"),
+        (["privacy.epsilon=-1"], "privacy.epsilon"),
+        (["privacy.noise.kind=loud"], "privacy.noise"),
+        (["federation.rounds=many"], "federation.rounds"),
+        (["simulation.dropout.kind=rate", "simulation.dropout.size=3"], "simulation.dropout"),
+        (["no equals sign"], "section.key=value"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(keys, said):
+    with pytest.raises(InputError, match=said) as caught:
+        read(keys=keys)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_bad_toml_and_an_unknown_preset_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"absent\.toml"):
+        read(tmp_path / "absent.toml")
+    with pytest.raises(InputError, match="is not TOML"):
+        read(file_with(tmp_path, "a = = 3"))
+    with pytest.raises(InputError, match=r"there are .*quick"):
+        read(preset="fast")
+
+
+def test_every_preset_is_a_configuration():
+    assert "quick" in presets()
+    for name in presets():
+        assert read(preset=name).name
+
+
+def test_a_configuration_is_written_as_toml_that_reads_back(tmp_path):
+    config = read(keys=["privacy.noise.kind=conservative", "privacy.bits=20", "app.options.epochs=3"])
+    again = read(file_with(tmp_path, written(config)))
+    assert again == config
+    assert msgspec.to_builtins(again) == msgspec.to_builtins(config)
+
+
+def test_the_commented_preset_is_the_default():
+    config = read(preset="digits")
+    assert msgspec.convert(config.app.options, Learning) == Learning()
+    app = msgspec.structs.replace(config.app, options={})
+    assert msgspec.structs.replace(config, app=app) == Config()
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("protocol.mode=evil", "malicious, semi-honest"),
+        ("privacy.noise.kind=loud", "xnoise, orig, early"),
+        ("privacy.noise.scheme=loud", "exact, single"),
+        ("simulation.dropout.kind=loud", "none, rate, stages, fedscale, matrix"),
+    ],
+)
+def test_a_word_that_is_not_known_is_refused_with_those_that_are(key, words):
+    with pytest.raises(InputError, match=f"it is one of {words}"):
+        read(keys=[key])
+
+
+def test_an_option_of_the_application_can_be_set_without_its_kind():
+    options = read(keys=["app.options.partition.alpha=0.1"]).app.options
+    assert options == {"partition": {"kind": "lda", "alpha": 0.1, "least": 2}}
+    assert read(keys=["app.options.partition.kind=iid"]).app.options == {"partition": {"kind": "iid"}}
+    own = read(keys=["app.server=mine:Server", "app.options.partition.alpha=0.1"]).app.options
+    assert own == {"partition": {"alpha": 0.1}}

@@ -1,0 +1,164 @@
+"""The library as people use it: train on objects, run a configuration, load what a run came to."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import dordis
+from dordis.apps.learning import Model
+
+CLIENTS, FEATURES = 60, 4
+WEIGHTS = np.array([1.0, -2.0, 0.5, 1.5])
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Write a CSV of 60 clients: four features, a label that a line divides, and whose row it is."""
+    path = tmp_path_factory.mktemp("data") / "clients.csv"
+    rng = np.random.default_rng(7)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["a", "b", "c", "d", "label", "person"])
+        for person in range(CLIENTS):
+            x = rng.normal(size=(25, FEATURES))
+            rows.writerows([*values.tolist(), int(values @ WEIGHTS > 0), f"p{person:02}"] for values in x)
+    return path
+
+
+def pairs(table):
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    held = {}
+    for row in rows:
+        held.setdefault(row["person"], []).append(([float(row[name]) for name in "abcd"], int(row["label"])))
+    return {person: tuple(map(np.array, zip(*samples, strict=True))) for person, samples in held.items()}
+
+
+def test_a_data_frame_is_enough(table, tmp_path):
+    pd = pytest.importorskip("pandas", reason="needs pandas")
+    # what a user writes:
+    data = pd.read_csv(table)
+    test = data[data.person >= "p50"]
+    result = dordis.train(
+        "softmax", data[data.person < "p50"], client="person", label="label", test=test,
+        epsilon=6, rounds=3, fidelity="ideal", output=tmp_path,
+    )  # fmt: skip
+    # ends here
+    assert result.metrics["accuracy"] > 0.9
+    assert result.model.shape == ((FEATURES + 1) * 2,)
+    assert 0 < result.epsilon <= 6
+    assert json.loads((result.path / "manifest.json").read_text())["clients"] == 50
+
+
+def test_a_torch_module_comes_back_trained_and_is_saved_as_a_state_dict(table, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    before = [parameter.clone() for parameter in module.parameters()]
+    held = pairs(table)
+    test = tuple(np.concatenate(part) for part in zip(*list(held.values())[50:], strict=True))
+    result = dordis.train(
+        module, list(held.values())[:50], test=test, epsilon=6, rounds=3, lr=1.0, dropout=0.1, output=tmp_path
+    )
+    assert result.metrics["accuracy"] > 0.85
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+    with torch.no_grad():
+        scores = result.model(torch.tensor(test[0], dtype=torch.float32))
+    assert (scores.argmax(1).numpy() == test[1]).mean() == pytest.approx(result.metrics["accuracy"])
+    saved = torch.load(result.path / "model.pt", weights_only=True)
+    again = dordis.load(result.path, model=module)
+    for name, value in result.model.state_dict().items():
+        assert torch.equal(saved[name], value)
+        assert torch.equal(again.model.state_dict()[name], value)
+    assert (again.epsilon, again.history, again.stopped) == (result.epsilon, result.history, "rounds")
+    assert result.report(tmp_path).read_text().startswith("<!DOCTYPE html>")
+
+
+class Line(Model):
+    """The difference of two scores is linear."""
+
+    @property
+    def dim(self):
+        return FEATURES
+
+    def gradient(self, parameters, x, y, offset):
+        return x.T @ (1 / (1 + np.exp(-x @ parameters)) - y) / len(y)
+
+    def scores(self, parameters, x):
+        return np.stack([np.zeros(len(x)), x @ parameters], axis=1)
+
+
+def test_a_model_of_ones_own_learns_from_a_mapping(table, tmp_path):
+    held = pairs(table)
+    result = dordis.train(
+        Line(), held, test=held["p00"], epsilon=8, rounds=3, fidelity="ideal", output=tmp_path, average=0.0
+    )
+    cosine = result.model @ WEIGHTS / np.linalg.norm(result.model) / np.linalg.norm(WEIGHTS)
+    assert cosine > 0.9
+    np.testing.assert_array_equal(dordis.load(result.path).model, result.model)
+    assert [line["round"] for line in result.history] == [1, 2, 3]
+    assert [line["epsilon"] for line in result.history] == sorted(line["epsilon"] for line in result.history)
+
+
+def test_without_test_data_there_are_no_metrics(table, tmp_path):
+    result = dordis.train("softmax", pairs(table), epsilon=8, rounds=1, fidelity="ideal", output=tmp_path)
+    assert result.metrics == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"clients": [(np.zeros((2, 3)), [0])]}, "y of client 0 has to hold 2 whole numbers"),
+        ({"clients": [(np.zeros((2, 3)), [0, 1]), (np.zeros((2, 4)), [0, 1])]}, "one shape"),
+        ({"clients": [np.zeros(3)]}, "is a pair"),
+        ({"clients": [(np.full((2, 3), np.nan), [0, 1])]}, "not finite"),
+        ({"model": "forest"}, "no model 'forest'"),
+        ({"epochs": 0}, "epoch or more"),
+        ({"epoch": 3}, "unknown field `epoch`"),
+        ({"test": 3}, "test is a pair"),
+        ({"epsilon": -1.0}, "privacy.epsilon"),
+        ({"name": "a/b"}, "name"),
+    ],
+)
+def test_a_mistake_is_one_clear_error_and_leaves_nothing(change, words, tmp_path):
+    rng = np.random.default_rng(0)
+    usual = {
+        "model": "softmax",
+        "clients": [(rng.normal(size=(4, 3)), [0, 1, 0, 1]) for _ in range(12)],
+        "epsilon": 6.0,
+        "rounds": 1,
+        "output": tmp_path,
+        "fidelity": "ideal",
+    }
+    with pytest.raises(dordis.InputError, match=words):
+        dordis.train(**(usual | change))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_configuration_is_a_struct_a_dictionary_or_a_file(tmp_path):
+    settings = {
+        "output": str(tmp_path / "runs"),
+        "app": {"server": "tests.simulation.toys:Server", "client": "tests.simulation.toys:Client"},
+        "federation": {"clients": 12, "per_round": 6, "rounds": 2},
+        "simulation": {"fidelity": "ideal", "dropout": {"kind": "none"}},
+    }
+    first = dordis.run(settings)
+    written = tmp_path / "run.toml"
+    written.write_text((first.path / "config.toml").read_text())
+    seen = []
+    second = dordis.run(written, on_round=seen.append)
+    assert [line["round"] for line in second.history] == [1, 2] == [finished.record.number for finished in seen]
+    assert first.path != second.path
+    assert second.stopped == "rounds"
+
+
+def test_an_unknown_setting_is_named(tmp_path):
+    with pytest.raises(dordis.InputError, match=r"federation\.round"):
+        dordis.run({"federation": {"round": 3}})
+
+
+def test_a_directory_without_a_run_is_said_to_be_none(tmp_path):
+    with pytest.raises(dordis.InputError, match="cannot read"):
+        dordis.load(tmp_path)
