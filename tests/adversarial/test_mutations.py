@@ -87,6 +87,7 @@ def named(value: Any) -> str:
     return value.name if isinstance(value, Attack) else value.removeprefix("dordis.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attack", "graph", "name"), ALONE, ids=named)
 def test_without_the_check_the_attack_succeeds(
     attack: Attack, graph: str, name: str, monkeypatch: pytest.MonkeyPatch

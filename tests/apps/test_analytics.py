@@ -127,6 +127,7 @@ def test_bounds_reach_to_the_last_bin_that_stands_out_and_on_while_bins_are_not_
     assert select(counts, sigma=20.0).low.tolist() == [-(2.0**MOST)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [b"1", b"2", b"3", b"4", b"5"])
 def test_one_client_moves_no_bounds_unless_noise_is_at_a_threshold(seed):
     """The same noise on neighbouring tables: one client's counts are all that differs."""

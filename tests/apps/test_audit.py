@@ -57,6 +57,7 @@ def design():
     return toy_design(CLIENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropped", [0, 60, MOST_DROPPED])
 def test_the_real_mechanism_keeps_its_claim_whoever_drops(design, dropped):
     found = audit(design, dropped, entropy=entropy_of(dropped))
@@ -66,6 +67,7 @@ def test_the_real_mechanism_keeps_its_claim_whoever_drops(design, dropped):
     found.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [16, 100, 8000])
 @pytest.mark.parametrize("dropped", [0, MOST_DROPPED])
 def test_noise_that_is_too_small_is_found_out(design, faulty, factor, dropped):
@@ -97,6 +99,7 @@ def test_more_noise_than_planned_is_no_reason_for_alarm(design, faulty):
     assert not audit(design, entropy=entropy_of(3)).refuted
 
 
+@pytest.mark.slow
 def test_many_rounds_are_attacked_together(faulty):
     design = toy_design(200, rounds=4, epsilon=1.0)
     assert design.cap == 4

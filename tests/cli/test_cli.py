@@ -83,6 +83,7 @@ def test_demo_shows_the_mean_and_its_privacy() -> None:
         assert expected in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropped", [0, 1, 3])
 def test_the_error_of_the_demo_is_the_noise_that_must_stay(dropped: int) -> None:
     outcomes = [simulate(clients=10, dropped=dropped, epsilon=1) for _ in range(6)]

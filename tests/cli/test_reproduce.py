@@ -50,6 +50,7 @@ def test_network_prints_tables_or_json_and_draws_the_chart(capsys: pytest.Captur
     assert "1192.1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_rounds_and_overhead_print_tables_or_json_and_draw_charts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

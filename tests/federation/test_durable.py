@@ -79,6 +79,7 @@ def stopped_before(call, writer, path):
     return done.returncode != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("writer", "before", "after"),
     [

@@ -561,6 +561,7 @@ def start(code, *arguments):
     return subprocess.Popen(command(code, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
+@pytest.mark.slow
 def test_kill_9_between_reserve_and_complete_leaves_the_charge(path):
     Ledger.create(path, RUN, UNLIMITED)
     code = "ledger.reserve(rounds.charge_of()); say('reserved'); os.kill(os.getpid(), 9)"
@@ -570,6 +571,7 @@ def test_kill_9_between_reserve_and_complete_leaves_the_charge(path):
     assert verify(path).clients == approx(dict.fromkeys(range(6), ONE_ROUND))
 
 
+@pytest.mark.slow
 def test_kill_9_never_loses_what_was_charged(path):
     """Kill a process before it writes a line, and before the line is on the disk."""
     Ledger.create(path, RUN, UNLIMITED)
@@ -590,6 +592,7 @@ def test_kill_9_never_loses_what_was_charged(path):
         assert verify(path).reserved == charged
 
 
+@pytest.mark.slow
 def test_two_processes_together_stay_within_the_budget(path):
     Ledger.create(path, RUN, Budget(spent([(SQUARED, DIM, LEAST)] * 9) * 1.0001, DELTA))
     code = (

@@ -52,6 +52,7 @@ def test_as_many_rounds_as_the_cap_without_dropout_keep_the_budget_and_nearly_us
     assert least < spent <= 6.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [XNoise(), XNoise("exact")], ids=["single", "exact"])
 @pytest.mark.parametrize("dropped", range(8))
 def test_xnoise_keeps_what_was_wanted_whoever_drops(strategy, dropped):

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def losses(draw):
     return m, lost
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from([SEMI_HONEST, MALICIOUS]), losses(), st.integers(0, 2**32))
 def test_chunks_that_lose_different_clients_stay_correct(mode, lost, seed):

@@ -46,6 +46,7 @@ def test_counting_a_clients_own_rounds_saves_noise(setting: Setting, all_rounds:
         assert planned.sigma / setting.clip == pytest.approx(expected, abs=0.006)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     budget=st.floats(0.2, 12),
@@ -88,6 +89,7 @@ def test_no_smaller_variance_on_the_grid_would_do() -> None:
     assert SMALL.epsilon(planned.sensitivity, float(planned.variance - Fraction(1, 2**20))) > 2.0
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.floats(0.5, 8), st.floats(1.05, 2), st.integers(1, 30))
 def test_a_larger_budget_or_fewer_rounds_need_less_noise(budget: float, factor: float, rounds: int) -> None:

@@ -40,6 +40,7 @@ def _run(p, updates, lost=()):
     return private.decode(outputs), outputs
 
 
+@pytest.mark.slow
 def test_the_bound_follows_the_norms_through_whole_rounds():
     """Norms are 1, 2, .. 12; the bit has little noise here, so that where it ends is where it should."""
     direction = np.ones(DIM) / np.sqrt(DIM)

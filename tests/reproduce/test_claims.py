@@ -36,12 +36,14 @@ def committed():
     return msgspec.json.decode((RESULTS / "costs.json").read_bytes(), type=Costs)
 
 
+@pytest.mark.slow
 def test_the_paper_s_cost_mix_gives_the_paper_s_figure(paper):
     claims = paper_claims(paper)
     assert [claim.statement for claim in claims if claim.holds is False] == []
     assert sum(claim.holds is True for claim in claims) == 5
 
 
+@pytest.mark.slow
 def test_overlap_alone_gives_the_gains_that_are_claimed():
     claims = paper_claims(figure(OVERLAP))
     assert [claim.statement for claim in claims if claim.holds is False] == []

@@ -69,6 +69,7 @@ def planned(devices):
     return chosen, {m: played(D, m, devices).completion for m in range(1, 21)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_plan_from_a_profile_of_small_rounds_is_met_within_five_percent(seed):
     chosen, actual = planned(heterogeneous(range(100), seed, latency=0.02, workers=2))
@@ -78,6 +79,7 @@ def test_a_plan_from_a_profile_of_small_rounds_is_met_within_five_percent(seed):
     assert actual[chosen.chunks] < 0.75 * actual[1]
 
 
+@pytest.mark.slow
 def test_clients_that_handle_one_request_at_a_time_break_the_prediction_but_hardly_the_choice():
     one, two = (planned(heterogeneous(range(100), 0, workers=workers)) for workers in (1, 2))
     for chosen, actual in (one, two):

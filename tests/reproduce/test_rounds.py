@@ -25,6 +25,7 @@ def titles(experiment):
     return [str(table.title) for table in experiment.tables]
 
 
+@pytest.mark.slow
 def test_every_mix_has_its_rounds_its_tables_and_its_claims():
     experiment = rounds.rounds([PAPER, OVERLAP, MEASURED])
     data = msgspec.to_builtins(experiment.data, str_keys=True)

@@ -77,6 +77,7 @@ STRATEGIES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colluders", [0, 2])
 @pytest.mark.parametrize(("strategy", "kind"), STRATEGIES, ids=lambda given: getattr(given, "__name__", str(given)))
 def test_every_cohort_from_the_least_on_keeps_what_was_promised(strategy, kind, colluders):

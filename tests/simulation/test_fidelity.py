@@ -143,6 +143,7 @@ def test_both_fail_where_a_neighbourhood_is_lost():
     assert set(failed) == {True, False}
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     leaving=st.dictionaries(st.integers(1, 8), st.sampled_from(STAGES[5:]), max_size=6),
@@ -185,6 +186,7 @@ def test_both_leave_the_same_noise_in_plaintext_too(leaving):
     assert full.dropped == ideal.dropped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["xnoise", "orig", "conservative"])
 @pytest.mark.parametrize("dropped", [0, 1, 2])
 def test_with_noise_both_have_the_same_law(noise, dropped):
