@@ -1,0 +1,165 @@
+"""Gaussian differential privacy: what Skellam and Gaussian releases cost as theta^2, and what a sum of these proves.
+
+A release is theta-GDP if its outputs with and without a client are no easier to tell apart than N(theta, 1) and N(0, 1)
+(Dong, Roth and Su, "Gaussian Differential Privacy", 2019).  Composition adds theta^2.  An integer sum of l2-sensitivity
+S under Skellam noise of variance mu in every coordinate has theta^2 = S^2 / (mu - 1/2); docs/accounting.md proves it.
+
+Figures err on the safe side.  `theta_squared` is exact and rounded up; `delta` is computed within a relative error of
+1e-11 and raised by `MARGIN`; `epsilon` and `theta_budget` return what `delta` confirms.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+
+from dordis.errors import InputError
+
+MARGIN = 1e-10
+"""How much `delta` is raised, relative to itself."""
+LEAST_DELTA, LEAST_EPSILON, LARGEST_EPSILON, LARGEST_THETA_SQUARED = 1e-300, 1e-30, 700.0, 1e9
+_AIM = 1e-10  # `epsilon` aims so much lower, `theta_budget` twice as much: then each keeps what the other returns
+_QUARTILE = 0.6745  # for delta up to 1/2 epsilon is at least theta^2 / 2 less so many theta
+_STEP = 0.125
+_NODES = tuple(math.exp(k * _STEP) for k in range(-208, 33))
+
+
+def theta_squared(l2_squared: Fraction | float, variance: Fraction | float) -> float:
+    """Return theta^2 = S^2 / (mu - 1/2) of one integer sum under Skellam noise of variance mu, rounded up.
+
+    >>> theta_squared(100, Fraction(401, 2))
+    0.5
+    """
+    squared, excess = _exact(l2_squared), _exact(variance) - Fraction(1, 2)
+    _check(squared >= 0, f"a squared sensitivity is a number from 0 on, not {l2_squared}")
+    _check(excess > 0, f"Skellam noise is accounted for from a variance above 1/2, not {variance}")
+    return _round_up(squared / excess)
+
+
+def gaussian_theta_squared(multiplier: Fraction | float) -> float:
+    """Return theta^2 = 1 / z^2 of one release under Gaussian noise of z times its sensitivity, rounded up."""
+    exact = _exact(multiplier)
+    _check(exact > 0, f"the noise multiplier is a number above 0, not {multiplier}")
+    return _round_up(1 / exact**2)
+
+
+def composed(costs: Iterable[float]) -> float:
+    """Return theta^2 of all releases that use the same client's data: the sum, rounded up."""
+    return _round_up(sum(map(_exact, costs), Fraction(0)))
+
+
+def delta(epsilon: float, theta_squared: float) -> float:
+    """Return the delta that theta-GDP proves at `epsilon`, raised by `MARGIN`.
+
+    Phi(-epsilon / theta + theta / 2) - e^epsilon Phi(-epsilon / theta - theta / 2) (Balle and Wang, 2018).
+    """
+    _check(0 <= epsilon < math.inf, f"epsilon is a number from 0 on, not {epsilon}")
+    _check(0 <= theta_squared < math.inf, f"theta^2 is a number from 0 on, not {theta_squared}")
+    if theta_squared == 0:
+        return 0.0
+    exact = math.exp(_log_delta(epsilon, theta_squared)[0])
+    return min(1.0, (1 + MARGIN) * max(exact, sys.float_info.min))
+
+
+def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
+    """Return the epsilon that theta-GDP proves at `delta`; infinity where it proves nothing.
+
+    `distance` is the total variation between the noise that was drawn and the noise that was analysed; it costs
+    (1 + e^epsilon) of itself in delta, and where that is more than half of delta nothing is proved.
+
+    >>> round(epsilon(composed([gaussian_theta_squared(5.0)] * 10), 1e-5), 2)
+    2.59
+    """
+    _check(theta_squared >= 0, f"theta^2 is a number from 0 on, not {theta_squared}")
+    _check(LEAST_DELTA <= delta < 1, f"delta lies between {LEAST_DELTA} and 1, not at {delta}")
+    if not distance:
+        return _epsilon(theta_squared, delta)
+    proved, charge = math.inf, delta / 2
+    for _ in range(10):  # what is charged for a larger epsilon is enough for a smaller one
+        lower = _epsilon(theta_squared, delta - charge)
+        if lower >= proved or _charge(lower, distance) > charge:
+            break
+        proved, charge = lower, _charge(lower, distance)
+    return proved
+
+
+def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
+    """Return the largest theta^2 that keeps (epsilon, delta), less 2^-40 of itself: adding up may round."""
+    _check(LEAST_EPSILON <= epsilon < math.inf, f"epsilon is a number from {LEAST_EPSILON} on, not {epsilon}")
+    _check(LEAST_DELTA <= delta < 1, f"delta lies between {LEAST_DELTA} and 1, not at {delta}")
+    epsilon = min(epsilon, LARGEST_EPSILON)
+    charge = _charge(epsilon, distance)
+    _check(charge <= delta / 2, f"noise at a distance of {distance} from its law keeps no delta of {delta}")
+    allowed = min(delta - charge, 0.5)
+    z = math.sqrt(-2 * math.log(allowed))
+    start = 2 * math.log(2 * epsilon / (z + math.sqrt(z * z + 2 * epsilon)))  # epsilon / theta - theta / 2 = z: safe
+    goal = math.log(allowed) - MARGIN - 2 * _AIM
+    return (1 - 2.0**-40) * math.exp(_newton(lambda x: _log_delta(epsilon, math.exp(x))[::2], start, goal))
+
+
+def _log_delta(epsilon: float, theta_squared: float) -> tuple[float, float, float]:
+    """Return ln delta, and below ln 0.68 its derivatives by epsilon and by ln theta^2.
+
+    With a = epsilon / theta - theta / 2, delta is phi(a) times the integral over s > 0 of e^(-a s - s^2 / 2)
+    (1 - e^(-theta s)).  No term is negative, so nothing cancels, however small theta is.  The integrand is analytic in
+    ln s and falls off on both sides, so that the trapezoidal rule in ln s is exact but for 1e-13.
+    """
+    theta = math.sqrt(theta_squared)
+    a = (epsilon - theta_squared / 2) / theta
+    if a > 1e8:
+        return -math.inf, math.nan, math.nan
+    log_density = -a * a / 2 - math.log(2 * math.pi) / 2
+    points = [node / max(1.0, abs(a)) for node in _NODES]
+    if a < -1:  # 1 - delta is phi(a) times the sum of the Mills ratios at -a and at b = a + theta
+        b = (epsilon + theta_squared / 2) / theta
+        ratios = _STEP * math.fsum(s * math.exp(-s * s / 2) * (math.exp(a * s) + math.exp(-b * s)) for s in points)
+        return math.log1p(-math.exp(log_density) * ratios), math.nan, math.nan
+    weights = [s * math.exp(-s * (a + s / 2)) * -math.expm1(-theta * s) for s in points]
+    integral = _STEP * math.fsum(weights)
+    mean = _STEP * math.fsum(s * weight for s, weight in zip(points, weights, strict=True)) / integral
+    return log_density + math.log(integral), -(a + mean) / theta, theta / (2 * integral)
+
+
+def _epsilon(theta_squared: float, delta: float) -> float:
+    if theta_squared == 0 or theta_squared > LARGEST_THETA_SQUARED:
+        return math.inf if theta_squared else 0.0
+    goal = math.log(min(delta, 0.5)) - MARGIN - _AIM
+    start = max(0.0, theta_squared / 2 - _QUARTILE * math.sqrt(theta_squared))
+    if start == 0 and _log_delta(0.0, theta_squared)[0] <= goal:
+        return 0.0
+    return _newton(lambda x: _log_delta(x, theta_squared)[:2], start, goal)
+
+
+def _newton(at: Callable[[float], tuple[float, float]], start: float, goal: float) -> float:
+    """Return where ln delta, given with its derivative, reaches `goal`.
+
+    ln delta is concave in epsilon and in ln theta^2, for delta is an integral of log-concave functions: every step ends
+    on the safe side, and every step but the first comes closer.
+    """
+    x = start
+    for _ in range(100):
+        value, slope = at(x)
+        if abs(value - goal) <= _AIM / 2:
+            return x
+        x += (goal - value) / slope
+    raise InputError("epsilon, delta or theta is outside of what can be computed")
+
+
+def _charge(epsilon: float, distance: float) -> float:
+    _check(0 <= distance < 1, f"a total variation distance lies in 0..1, not at {distance}")
+    return (1 + MARGIN) * (1 + math.exp(epsilon)) * distance if epsilon <= LARGEST_EPSILON else math.inf
+
+
+def _exact(value: Fraction | float) -> Fraction:
+    _check(isinstance(value, Fraction) or math.isfinite(value), f"a finite number is needed, not {value}")
+    return Fraction(value)
+
+
+def _round_up(value: Fraction) -> float:
+    nearest = float(value)
+    return nearest if nearest >= value else math.nextafter(nearest, math.inf)
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise InputError(otherwise)
