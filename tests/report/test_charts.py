@@ -145,3 +145,10 @@ def test_ticks_enclose_the_values_are_even_and_not_too_many(low: float, high: fl
 
 def test_ticks_of_rounds_are_whole() -> None:
     assert all(math.isclose(value, round(value)) for high in (2, 3, 7, 20, 999) for value in ticks(1, high, whole=True))
+
+
+def test_no_tick_lies_outside_the_plot():
+    points = tuple((float(x), y) for x, y in zip(range(10, 15), (2.6, 2.2, 1.96, 1.71, 1.47), strict=True))
+    drawn = svg.document(LineChart("loss", "round", "", (Series("run", points),), zero=False))
+    assert ">1.5<" in drawn
+    assert ">1<" not in drawn

@@ -228,7 +228,8 @@ def _frame(top: float, xs: tuple[float, float], ys: Sequence[float]) -> _Frame:
 
 def _y_axis(name: str, frame: _Frame) -> list[str]:
     parts, middle = [], (frame.top + frame.bottom) / 2
-    for value in ticks(*frame.ys):
+    low, high = frame.ys
+    for value in (value for value in ticks(low, high) if low - 1e-9 <= value <= high + 1e-9):
         y = frame.y(value)
         parts += [_rule("grid", frame.left, frame.right, y, y), _text(frame.left - 7, y + 4.5, short(value), "end")]
     turned = f'<g transform="rotate(-90 14 {middle:.1f})">{_text(14, middle + 4, name, "middle")}</g>'
