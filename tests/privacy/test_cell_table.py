@@ -95,6 +95,42 @@ def test_a_table_that_would_leave_out_a_node_is_refused(monkeypatch):
         build(131_072)
 
 
+@pytest.mark.parametrize("variance", [THREE_TENTHS, Fraction(1000), Fraction(131_072)], ids=str)
+def test_nothing_is_read_beyond_the_counts(variance):
+    table = build(variance)
+    beyond = np.full(table.largest + 2, 0xFFFFFFFF, np.uint32)
+    beyond[: table.counts.size] = table.counts
+    masses = cell_tables.residual_masses(table.pmf, beyond[: table.counts.size], table.log_width)
+    assert np.array_equal(cell_tables.accumulate(masses), table.residual)
+
+
+def with_one_more(rows, place):
+    rows[place, 1] += np.uint64(1)
+    return rows
+
+
+def with_one_moved_below_zero(rows):
+    rows[3] = rows[2]
+    rows[3, 1] -= np.uint64(1)
+    return rows
+
+
+WRONG_RESIDUALS = {
+    "a mass too large": ("residual_masses", lambda rows: with_one_more(rows, 5), "does not sum"),
+    "the middle too large": ("residual_masses", lambda rows: with_one_more(rows, 0), "does not sum"),
+    "a sum that falls": ("accumulate", with_one_moved_below_zero, "negative mass"),
+    "a last sum too large": ("accumulate", lambda rows: with_one_more(rows, -1), "end at another number"),
+}
+
+
+@pytest.mark.parametrize(("made", "wrong", "why"), WRONG_RESIDUALS.values(), ids=WRONG_RESIDUALS)
+def test_a_residual_made_wrongly_is_refused(made, wrong, why, monkeypatch):
+    right = getattr(cell_tables, made)
+    monkeypatch.setattr(cell_tables, made, lambda *arguments: wrong(right(*arguments)))
+    with pytest.raises(DordisError, match=why):
+        build(1000)
+
+
 # The law, by enumeration of everything a cell and its hats can be
 
 

@@ -80,6 +80,12 @@ def node_cells(pmf: Words, width: int) -> npt.NDArray[np.uint32]:
     return counts
 
 
+@inlined
+def _count(counts: npt.NDArray[np.uint32], node: Any) -> Any:
+    """Return n_H, zero beyond the last."""
+    return np.uint64(counts[node]) if node < counts.size else np.uint64(0)
+
+
 @kernel
 def residual_masses(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) -> Words:
     """Return P[x] - D[x] for x = 0 .. X; an empty array if some D[x] exceeds P[x]."""
@@ -87,9 +93,7 @@ def residual_masses(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) 
     masses = np.empty_like(pmf)
     for x in range(len(pmf)):
         node, j = x >> log_width, x & (width - 1)
-        hats = np.uint64(counts[node]) * np.uint64(width - j)
-        if node + 1 < counts.size:
-            hats += np.uint64(counts[node + 1]) * np.uint64(j)
+        hats = _count(counts, node) * np.uint64(width - j) + _count(counts, node + 1) * np.uint64(j)
         # hats < 2^(17 + k), so that D = hats * 2^(112 - 2k) takes bits 96.. and up: the low word is zero
         covered = (hats << np.uint64(48 - 2 * log_width), np.uint64(0))
         if _above(covered, (pmf[x, 0], pmf[x, 1])):

@@ -103,10 +103,33 @@ def build(variance: Fraction | int) -> CellTable:
     if not counts.all():
         raise DordisError(f"the cell table of variance {exact} leaves out a node between others")
     residual = cell_tables.accumulate(left)
+    check_residual(left, residual, CELLS - first_escape)
     rows = max(1, len(residual) // PLACES_A_ROW // (CELLS - first_escape))  # for each cell that escapes
     shift = 48 - min(16, rows.bit_length())
     index = cell_tables.search_index(residual, (CELLS - first_escape) << (48 - shift), shift)
     return CellTable(exact, log_width, pmf, counts, _stairs(counts), first_escape, residual, index, shift)
+
+
+def check_residual(masses: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64], escapes: int) -> None:
+    """A residual has as much mass as the cells that escape to it, none of it negative, and its sums end there.
+
+    `masses` are P[x] - D[x] for x = 0 .. X, `sums` their C[x] for x = -X .. X.  A search that ran on other sums would
+    read beyond them.
+    """
+    if 2 * _total(masses) - _total(masses[:1]) != escapes << 112:
+        raise DordisError("the residual of a cell table does not sum to the cells that escape to it")
+    high, low = sums[:, 0], sums[:, 1]
+    if not ((high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] >= low[:-1]))).all():
+        raise DordisError("the residual of a cell table has a negative mass")
+    if _total(sums[-1:]) != escapes << 112:
+        raise DordisError("the sums of a cell table's residual end at another number than that of the escaping cells")
+
+
+def _total(rows: npt.NDArray[np.uint64]) -> int:
+    """Add 128-bit numbers, fewer than 2^32 of them, exactly."""
+    halves = (rows >> np.uint64(32), rows & np.uint64(0xFFFFFFFF))
+    (top, third), (second, first) = (half.sum(axis=0, dtype=np.uint64).tolist() for half in halves)
+    return int(top << 96) + int(second << 64) + int(third << 32) + int(first)
 
 
 def skellam_masses(variance: Fraction) -> list[int]:
