@@ -1,6 +1,6 @@
 """Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds,
-or `privacy`: encoding, decoding and planning, `simulation`: simulated rounds beside Flower's, or `pipeline`: plans
-beside what rounds take.
+or `privacy`: encoding, decoding and planning, `simulation`: simulated rounds beside Flower's, `pipeline`: plans beside
+what rounds take, or `refusals`: what it costs to refuse and to blame.
 
 What is compared with other packages is left out where they are not installed.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, kernels, pipeline, privacy, simulation
+from benchmarks import aggregation, kernels, pipeline, privacy, refusals, simulation
 from benchmarks.figure import Figure, Suite
 
 SUITES: dict[str, Suite] = {
@@ -22,6 +22,7 @@ SUITES: dict[str, Suite] = {
     "privacy": privacy,
     "simulation": simulation,
     "pipeline": pipeline,
+    "refusals": refusals,
 }
 WIDTH_OF_A_FILE = 140
 
