@@ -37,9 +37,10 @@ class PipeExchange:
             data = u.to_bytes(ID_BYTES, "big") + wire.encode(request)
             with self._turn:
                 self._pipe.send_bytes(data)
-                reply = self._pipe.recv_bytes()
+                self._pipe.send_bytes(wire.bulk_of(request))
+                reply, bulk = self._pipe.recv_bytes(), self._pipe.recv_bytes()
             if reply:
-                yield u, wire.decode(reply, reply_to(request))
+                yield u, wire.decode(reply, reply_to(request), bulk=bulk)
 
 
 def peak_mb(serve: Serve, answer: Answer, kinds: Sequence[type[Message]]) -> float:
@@ -54,9 +55,10 @@ def peak_mb(serve: Serve, answer: Answer, kinds: Sequence[type[Message]]) -> flo
     server.start()
     theirs.close()
     while len(data := ours.recv_bytes()) > ID_BYTES:
-        u, request = ClientId(int.from_bytes(data[:ID_BYTES], "big")), wire.decode(data[ID_BYTES:], known)
-        reply = answer(u, request)
+        u = ClientId(int.from_bytes(data[:ID_BYTES], "big"))
+        reply = answer(u, wire.decode(data[ID_BYTES:], known, bulk=ours.recv_bytes()))
         ours.send_bytes(b"" if reply is None else wire.encode(reply))
+        ours.send_bytes(b"" if reply is None else wire.bulk_of(reply))
     server.join()
     return int.from_bytes(data, "big") / 1e6
 

@@ -7,14 +7,39 @@ from hypothesis import strategies as st
 
 from dordis import wire
 from dordis.errors import MalformedMessage
+from dordis.protocol import ENCODER
 from dordis.protocols.secagg import SECAGG
-from dordis.protocols.secagg.messages import CollectInput, MaskedInput, ShareKeys, Unmasking
+from dordis.protocols.secagg.messages import AdvertiseKeys, CollectInput, MaskedInput, ShareKeys, Unmasking
+from tests.rounds.parties import agreed
 
+VERSION = bytes([wire.VERSION])
 UPLOAD = MaskedInput(chunk=3, vector=b"abc", token=bytes(32))
+REQUEST = AdvertiseKeys(agreed())
 
 
 def test_a_message_survives_the_wire():
-    assert wire.decode(wire.encode(UPLOAD), MaskedInput) == UPLOAD
+    assert wire.decode(wire.encode(REQUEST), AdvertiseKeys) == REQUEST
+
+
+def test_what_is_bulk_travels_beside_the_frame_and_is_not_copied():
+    frame, bulk = wire.encode(UPLOAD), wire.bulk_of(UPLOAD)
+    assert bulk is UPLOAD.vector
+    assert frame == wire.encode(msgspec.structs.replace(UPLOAD, vector=b"other"))
+    assert wire.size(UPLOAD) == len(frame) + len(bulk)
+    received = memoryview(bytearray(bulk))
+    message = wire.decode(frame, MaskedInput, bulk=received)
+    assert message == UPLOAD == wire.carry(UPLOAD, MaskedInput)
+    assert message.vector is received
+
+
+def test_bulk_inside_a_frame_is_refused():
+    with pytest.raises(MalformedMessage, match="one encoding"):
+        wire.decode(VERSION + ENCODER.encode(UPLOAD), MaskedInput)
+
+
+def test_bulk_beside_a_message_that_has_no_place_for_it_is_refused():
+    with pytest.raises(MalformedMessage, match="beside its frame"):
+        wire.decode(wire.encode(CollectInput(0)), CollectInput, bulk=b"abc")
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
@@ -30,7 +55,7 @@ def test_leftover_bytes_are_refused():
 
 def test_another_version_is_refused():
     with pytest.raises(MalformedMessage, match="version"):
-        wire.decode(b"\x02" + wire.encode(UPLOAD)[1:], MaskedInput)
+        wire.decode(b"\x01" + wire.encode(UPLOAD)[1:], MaskedInput)
 
 
 def test_another_kind_is_refused():
@@ -40,11 +65,11 @@ def test_another_kind_is_refused():
 
 def test_a_long_message_is_refused_before_it_is_read():
     with pytest.raises(MalformedMessage, match="limit"):
-        wire.decode(b"\x01" + b"\xff" * 100, MaskedInput, limit=50)
+        wire.decode(VERSION + b"\xff" * 100, MaskedInput, limit=50)
 
 
 def test_unknown_fields_are_refused():
-    raw = b"\x01" + msgspec.msgpack.encode({"type": "CollectInput", "chunk": 0, "more": 1})
+    raw = VERSION + msgspec.msgpack.encode({"type": "CollectInput", "chunk": 0, "more": 1})
     with pytest.raises(MalformedMessage):
         wire.decode(raw, CollectInput)
 
@@ -76,7 +101,7 @@ def test_an_announced_length_allocates_nothing(claim):
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_refused(data):
     for kind in (*SECAGG.requests, *(request.reply for request in SECAGG.requests)):
-        for raw in (data, b"\x01" + data):
+        for raw in (data, VERSION + data):
             try:
                 message = wire.decode(raw, kind)
             except MalformedMessage:

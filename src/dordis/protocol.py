@@ -34,6 +34,8 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     """Whether the answer to a request holds data of the client: a participation is counted before it leaves."""
     discloses: ClassVar[bool] = False
     """Whether the answers to a request open a sum: the ledger is charged before the request leaves."""
+    bulk: ClassVar[str] = ""
+    """The field of bytes that travels beside the frame of the message, if it has one: a vector, a model."""
 
     def __post_init__(self) -> None:
         """Refuse a map out of order, made here or decoded."""

@@ -1,4 +1,8 @@
-"""Bytes to messages and back: a version, a size limit, one encoding for each message, nothing left over."""
+"""Bytes to messages and back: a version, a size limit, one encoding for each message, nothing left over.
+
+A message is a frame, in MessagePack.  The one field of it that may be large, if it has one, travels as it is beside the
+frame and stands in the frame as nothing: it is neither copied nor encoded.
+"""
 
 from functools import cache
 from typing import Any, TypeVar
@@ -8,10 +12,13 @@ import msgspec
 from dordis.errors import MalformedMessage
 from dordis.protocol import ENCODER, Message
 
-VERSION = 1
+VERSION = 2
 """Protocol version: the first byte of everything on the wire."""
-LIMIT = 256 << 20
-"""Bytes of the longest message taken from a peer, unless the receiver says less."""
+LIMIT = 64 << 20
+"""Bytes of the longest frame taken from a peer, unless the receiver says less."""
+
+Bulk = bytes | bytearray | memoryview
+"""What travels beside a frame.  Whoever receives it may see it in memory that is used again for the next message."""
 
 Kind = TypeVar("Kind", bound=Message)
 
@@ -19,12 +26,24 @@ _PREFIX = bytes([VERSION])
 
 
 def encode(message: Message) -> bytes:
-    """Return the one encoding of a message."""
-    return _PREFIX + ENCODER.encode(message)
+    """Return the one encoding of a message, its frame, without its bulk."""
+    bare = msgspec.structs.replace(message, **{message.bulk: b""}) if bulk_of(message) else message
+    return _PREFIX + ENCODER.encode(bare)
 
 
-def decode(data: bytes, kind: type[Kind], limit: int = LIMIT) -> Kind:
-    """Return the message that the bytes encode, of the kind expected here (a message class or a union of them)."""
+def bulk_of(message: Message) -> Bulk:
+    """Return what travels beside the frame of a message; most have nothing."""
+    name = getattr(message, "bulk", "")
+    return getattr(message, name) if name else b""
+
+
+def size(message: Message) -> int:
+    """Return the bytes that a message takes on the wire, frame and bulk."""
+    return len(encode(message)) + len(bulk_of(message))
+
+
+def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") -> Kind:
+    """Return the message that a frame and its bulk encode, of the kind expected: a class of messages or a union."""
     check_size(data, limit)
     check_version(data)
     try:
@@ -32,7 +51,16 @@ def decode(data: bytes, kind: type[Kind], limit: int = LIMIT) -> Kind:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedMessage("these bytes are not a message that is expected here") from None
     check_canonical(message, data)
-    return message
+    if not len(bulk):
+        return message
+    if not message.bulk:
+        raise MalformedMessage(f"{type(message).__name__} comes with nothing beside its frame")
+    return msgspec.structs.replace(message, **{message.bulk: bulk})
+
+
+def carry(message: Message, kind: type[Kind]) -> Kind:
+    """Return a message as whoever receives it reads it."""
+    return decode(encode(message), kind, bulk=bulk_of(message))
 
 
 def check_size(data: bytes, limit: int) -> None:
@@ -48,7 +76,7 @@ def check_version(data: bytes) -> None:
 
 
 def check_canonical(message: Message, data: bytes) -> None:
-    """A message is in its one encoding: no key of a map twice, no number in more bytes than it needs."""
+    """A frame is in its one encoding: no key of a map twice, no number in more bytes than it needs, no bulk inside."""
     if encode(message) != data:
         raise MalformedMessage("this message is not in its one encoding")
 

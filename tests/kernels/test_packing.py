@@ -147,3 +147,20 @@ READ_ONLY.flags.writeable = False
 def test_arrays_of_the_wrong_kind_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+@EVERY_WIDTH
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 64, 257])
+def test_adding_packed_elements_is_adding_them_modulo_two_to_the_32(bits, count):
+    total, values = uniform(32, count), uniform(bits, count)
+    expected = [(a + b) % 2**32 for a, b in zip(total.tolist(), values.tolist(), strict=True)]
+    packing.add_packed(total, transforms.pack(values.tolist(), bits), bits)
+    assert total.tolist() == expected
+
+
+@pytest.mark.parametrize("data", [b"", bytes(2), bytes(4), b"\0\0\x80"], ids=["none", "short", "long", "padding"])
+def test_bytes_that_are_refused_add_nothing(data):
+    total = np.ones(3, np.uint32)
+    with pytest.raises(InputError):
+        packing.add_packed(total, data, 7)
+    assert total.tolist() == [1, 1, 1]

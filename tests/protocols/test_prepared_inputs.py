@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis import drive, wire
+from dordis import drive
 from dordis.errors import Aborted, ProtocolError, UnexpectedRequest
 from dordis.privacy.xnoise import Scheme
-from dordis.protocol import MemoryJournal
+from dordis.protocol import ENCODER, MemoryJournal
 from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer, masking
 from dordis.protocols.secagg.messages import CollectInput, InputReady, PrepareInput
@@ -71,7 +71,7 @@ def test_a_server_that_does_not_ask_ahead_gets_the_same_upload(ready):
     client, _ = ready
     other = restored(client, MemoryJournal())
     client.handle(PrepareInput(0))
-    assert wire.encode(client.handle(CollectInput(0))) == wire.encode(other.handle(CollectInput(0)))
+    assert ENCODER.encode(client.handle(CollectInput(0))) == ENCODER.encode(other.handle(CollectInput(0)))
 
 
 def test_a_restored_client_makes_its_upload_again(ready, masked_chunks):

@@ -5,10 +5,10 @@ from copy import deepcopy
 import msgspec
 import pytest
 
-from dordis import drive, wire
+from dordis import drive
 from dordis.errors import Aborted, DordisError, InputError, UnexpectedRequest
 from dordis.privacy.xnoise import Scheme
-from dordis.protocol import MemoryJournal
+from dordis.protocol import ENCODER, MemoryJournal
 from dordis.protocols.parameters import MALICIOUS, agree_on
 from dordis.protocols.secagg import SECAGG, SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import Agree, CollectInput, PrepareInput, RemoveNoise, ShareKeys, Unmask
@@ -36,7 +36,7 @@ class Recorder:
     def handle(self, request):
         before = msgspec.msgpack.encode(self.client.state)
         reply = self.client.handle(request)
-        self.log.append((request, wire.encode(reply), before))
+        self.log.append((request, ENCODER.encode(reply), before))
         return reply
 
 
@@ -64,7 +64,7 @@ def _restore(state, journal, vector):
 def test_the_same_request_gets_the_same_bytes(recorded):
     recorder, _, _ = recorded
     for request, reply, _ in recorder.log + recorder.log[::-1]:
-        assert wire.encode(recorder.client.handle(request)) == reply
+        assert ENCODER.encode(recorder.client.handle(request)) == reply
 
 
 def test_a_client_restored_at_any_message_behaves_the_same(recorded):
@@ -73,9 +73,9 @@ def test_a_client_restored_at_any_message_behaves_the_same(recorded):
         for keep in range(place, len(recorder.log) + 1):
             client = _restore(state, _cut(journal, keep), vector)
             for request, reply, _ in recorder.log[:keep]:
-                assert wire.encode(client.handle(request)) == reply
+                assert ENCODER.encode(client.handle(request)) == reply
             if keep < len(recorder.log) and not _is_random(recorder.log[keep][0]):
-                assert wire.encode(client.handle(recorder.log[keep][0])) == recorder.log[keep][1]
+                assert ENCODER.encode(client.handle(recorder.log[keep][0])) == recorder.log[keep][1]
 
 
 def _is_random(request):

@@ -64,9 +64,9 @@ class Watched(Federation):
             def deliver(requests):
                 written.extend(type(request).__name__ for request in requests.values())
                 for u, reply in exchange(requests):
-                    bytes_["up"] += len(wire.encode(reply))
-                    bytes_["down"] += len(wire.encode(requests[u]))
-                    bytes_["model"] += len(wire.encode(requests[u])) * isinstance(requests[u], SendModel)
+                    bytes_["up"] += wire.size(reply)
+                    bytes_["down"] += wire.size(requests[u])
+                    bytes_["model"] += wire.size(requests[u]) * isinstance(requests[u], SendModel)
                     yield u, reply
 
             return deliver

@@ -29,11 +29,11 @@ from dordis.protocols.secagg.messages import (
     Unmask,
 )
 
-NOTE = "Answers of protocol version 1: they do not change within it."
+NOTE = "Answers of protocol version 2: they do not change within it."
 ENCODING = (
     "Bytes are hexadecimal after 0x. A message on the wire is the version byte and MessagePack of its fields in"
     " order, the tag 'type' first, maps in the order of their keys; messages of more than 600 bytes are given by"
-    " their length and SHA-256."
+    " their length and SHA-256. The vector of a MaskedInput travels beside these bytes, as it is: there it is empty."
 )
 ENTROPY = (
     "Client u draws from SHA-256(seed || u || 0) || SHA-256(seed || u || 1) || .., u and the counter in eight bytes,"

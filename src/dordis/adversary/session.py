@@ -141,8 +141,8 @@ class Session:
     def deliver(self, party: Party, request: Message) -> Any:
         """Send one request to one party through the codec, and return its reply."""
         self.trail.stage = type(request).__name__
-        received = wire.decode(wire.encode(request), type(request))
-        return wire.decode(wire.encode(party.handle(received)), reply_to(request))
+        received = wire.carry(request, type(request))
+        return wire.carry(party.handle(received), reply_to(request))
 
     def ask(self, u: ClientId, request: Message) -> Any:
         """Send a request to one client and return its reply."""

@@ -16,6 +16,8 @@ from dordis.errors import InputError
 from dordis.kernels.arrays import check_array, check_bits
 from dordis.kernels.compiler import kernel
 
+Packed = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+
 _WIDEST_PAIR = 28  # two elements and up to 7 bits carried over must fit 64 bits
 
 
@@ -48,7 +50,7 @@ def pack(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8] |
 
 
 def unpack(
-    data: bytes | bytearray | memoryview | npt.NDArray[np.uint8],
+    data: Packed,
     bits: int,
     count: int,
     out: npt.NDArray[np.uint32] | None = None,
@@ -58,13 +60,7 @@ def unpack(
     >>> unpack(bytes.fromhex("2103"), 4, 3).tolist()
     [1, 2, 3]
     """
-    size = packed_size(count, bits)
-    packed = check_array("data", _as_array(data), np.uint8)
-    if packed.size != size:
-        raise InputError(f"{count} elements of {bits} bits take {size} bytes: got {packed.size}")
-    padding = 8 * size - count * bits
-    if padding and int(packed[-1]) >> (8 - padding):
-        raise InputError(f"the last {padding} bits are padding and must be zero")
+    packed = _packed(data, bits, count)
     out = _output(out, count, np.uint32)
     groups = _whole_groups(count, bits)
     _unpack_groups(packed, bits, out, groups)
@@ -72,7 +68,37 @@ def unpack(
     return out
 
 
-def _as_array(data: bytes | bytearray | memoryview | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def add_packed(total: npt.NDArray[np.uint32], data: Packed, bits: int) -> None:
+    """Add packed elements to a vector modulo 2^32, in one pass; bytes that `pack` would not have written add nothing.
+
+    >>> total = np.array([10, 10, 10], dtype=np.uint32)
+    >>> add_packed(total, bytes.fromhex("2103"), 4)
+    >>> total.tolist()
+    [11, 12, 13]
+    """
+    check_array("total", total, np.uint32, written=True)
+    packed = _packed(data, bits, total.size)
+    groups = _whole_groups(total.size, bits)
+    _add_groups(packed, bits, total, groups)
+    rest = total[8 * groups :]
+    elements = np.empty_like(rest)
+    _unpack_bytes(packed[bits * groups :], bits, elements)
+    rest += elements
+
+
+def _packed(data: Packed, bits: int, count: int) -> npt.NDArray[np.uint8]:
+    """Return the bytes of exactly `count` elements, as `pack` writes them."""
+    size = packed_size(count, bits)
+    packed: npt.NDArray[np.uint8] = check_array("data", _as_array(data), np.uint8)
+    if packed.size != size:
+        raise InputError(f"{count} elements of {bits} bits take {size} bytes: got {packed.size}")
+    padding = 8 * size - count * bits
+    if padding and int(packed[-1]) >> (8 - padding):
+        raise InputError(f"the last {padding} bits are padding and must be zero")
+    return packed
+
+
+def _as_array(data: Packed) -> npt.NDArray[np.uint8]:
     if isinstance(data, np.ndarray):
         return data
     if isinstance(data, memoryview) and not data.c_contiguous:
@@ -187,6 +213,17 @@ def _unpack_groups(data: npt.NDArray[np.uint8], bits: int, out: npt.NDArray[np.u
             start = place * bits
             word = _load64(data, group * bits + (start >> 3))
             out[first + np.uint64(place)] = np.uint32((word >> np.uint64(start & 7)) & mask)
+
+
+@kernel
+def _add_groups(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
+    mask = np.uint64((1 << bits) - 1)
+    for group in range(groups):
+        first = np.uint64(8 * group)
+        for place in range(8):
+            start = place * bits
+            word = _load64(data, group * bits + (start >> 3))
+            total[first + np.uint64(place)] += np.uint32((word >> np.uint64(start & 7)) & mask)
 
 
 @kernel

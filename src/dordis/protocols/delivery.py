@@ -26,6 +26,7 @@ class Dispatch(Message, frozen=True):
     """Per chunk: this is the sum, b bits a coordinate, over so many survivors."""
 
     reply: ClassVar = Received
+    bulk: ClassVar = "vector"
     chunk: int
     survivors: int
     vector: bytes

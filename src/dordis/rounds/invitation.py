@@ -64,6 +64,7 @@ class SendModel(Message, frozen=True):
     """A piece of the model."""
 
     reply: ClassVar = PieceReceived
+    bulk: ClassVar = "data"
     offset: int
     data: bytes
 

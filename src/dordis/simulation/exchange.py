@@ -62,7 +62,7 @@ class LocalExchange:
         self.seconds: defaultdict[ClientId, float] = defaultdict(float)
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        """Deliver the requests; yield the replies one by one."""
+        """Deliver the requests; yield the replies one by one.  What is bulk in them is handed on, not copied."""
         encoded: dict[int, bytes] = {}  # a broadcast is encoded once
         for u, request in requests.items():
             if u not in self._clients or self._lost_request(u, request) or (request.ahead and not self._ahead):
@@ -74,12 +74,14 @@ class LocalExchange:
                 yield u, reply
 
     def _deliver(self, u: ClientId, request: Message, data: bytes) -> Message | None:
-        self.received[u] += len(data)
+        bulk = wire.bulk_of(request)
+        self.received[u] += len(data) + len(bulk)
         if isinstance(request, SendModel):
-            self.models[u] += len(data)
+            self.models[u] += len(data) + len(bulk)
         start = thread_time()
         try:
-            answer = wire.encode(self._clients[u].handle(wire.decode(data, type(request))))
+            reply = self._clients[u].handle(wire.decode(data, type(request), bulk=bulk))
+            answer, vector = wire.encode(reply), wire.bulk_of(reply)
         except UnusableUpdate:
             raise
         except DordisError as error:
@@ -87,11 +89,11 @@ class LocalExchange:
             return None
         finally:
             self.seconds[u] += thread_time() - start
-        self.sent[u] += len(answer)
+        self.sent[u] += len(answer) + len(vector)
         if self._lost_reply(u, request):
             return None
         try:
-            return wire.decode(answer, reply_to(request))
+            return wire.decode(answer, reply_to(request), bulk=vector)
         except DordisError as error:
             self.errors.append((u, error))
             return None

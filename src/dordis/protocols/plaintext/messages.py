@@ -19,6 +19,7 @@ class Begin(Opening, frozen=True):
 class Contribution(Message, frozen=True):
     """The input with all its noise, four bytes a coordinate."""
 
+    bulk: ClassVar = "vector"
     chunk: int
     vector: bytes
 

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from dordis.errors import ProtocolError, TooFewClients
-from dordis.kernels.packing import unpack
+from dordis.kernels.packing import add_packed
 from dordis.kernels.ring import Vector
 from dordis.privacy.xnoise import Due
 from dordis.protocol import ClientId, Flow, ProtocolServer, Replies, Resource, Step
@@ -77,20 +77,18 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         replies = yield dict.fromkeys(self._setup.ready, CollectInput(self.chunk))
         span = self.parameters.chunks[self.chunk]
         self._total = np.zeros(span.stop - span.start, np.uint32)
-        upload = np.empty_like(self._total)
-        self._tokens = collect(self._setup.ready, MaskedInput, replies, lambda u, reply: self._add(u, reply, upload))
+        self._tokens = collect(self._setup.ready, MaskedInput, replies, self._add)
         self.u3 = tuple(sorted(self._tokens))
         ensure_enough(self.parameters, "CollectInput", self.u3)
         self._due = self._escrow.due(self.u3)
 
-    def _add(self, u: ClientId, reply: MaskedInput, upload: Vector) -> bytes:
+    def _add(self, u: ClientId, reply: MaskedInput) -> bytes:
         """Check an upload whole, then add it whole; return its token."""
         check_chunk(reply.chunk, self.chunk)
         expected = split(self._setup.keys[u].tokens, KEY_BYTES, len(self.parameters.chunks))[self.chunk]
         if masking.token_hash(self.parameters, self.chunk, u, reply.token) != expected:
             raise ProtocolError("the upload token is not the advertised one")
-        unpack(reply.vector, self.parameters.bits, upload.size, upload)
-        self._total += upload
+        add_packed(self._total, reply.vector, self.parameters.bits)
         return reply.token
 
     def agree(self) -> Flow:

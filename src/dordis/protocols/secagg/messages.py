@@ -72,6 +72,7 @@ class PrepareInput(Message, frozen=True):
 class MaskedInput(Message, frozen=True):
     """The masked vector, b bits a coordinate, and the token that proves it was uploaded."""
 
+    bulk: ClassVar = "vector"
     chunk: int
     vector: bytes
     token: bytes
