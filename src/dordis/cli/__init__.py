@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,12 +42,15 @@ def group_of(package: ModuleType) -> typer.Typer:
 
 app = group_of(commands)
 
+# The root of what typer raises about wrong usage: a class of click in its older versions, of its own in newer ones.
+USAGE: Any = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
+
 
 def main() -> None:
     """Run the command line and exit."""
     try:
         sys.exit(app(prog_name="dordis", standalone_mode=False))
-    except typer.TyperException as error:
+    except USAGE as error:
         reason = error.format_message()
         _refuse("Missing command: --help lists them." if reason == MISSING else reason)
     except typer.Abort:
