@@ -9,10 +9,11 @@ import msgspec
 
 from dordis.apps.learning import objects
 from dordis.apps.learning.app import Client, Server, Settings, learnt
-from dordis.errors import InputError
+from dordis.errors import InputError, LedgerDamaged
 from dordis.federation import records as recording
 from dordis.federation.config import App, Federation, Privacy, Protocol
 from dordis.federation.coordinator import Finished
+from dordis.federation.evidence import check_evidence
 from dordis.federation.records import CONFIG, Records
 from dordis.federation.run import Run
 from dordis.simulation import reading
@@ -42,13 +43,15 @@ class RunResult:
     model: Any = field(repr=False)
     """What the application made: a trained module or parameters, a mean; None if nothing."""
     epsilon: float | None
-    """What the client that has spent most has spent; None where nothing is proved."""
+    """What the client that has spent most has spent; None where nothing is proved, or there is a `problem`."""
     delta: float
     history: tuple[dict[str, float], ...] = field(repr=False)
     """Round by round: its number, the application's metrics, epsilon so far."""
     stopped: str
     """Why it ended: `rounds` (all done), `budget`, `failed`, `interrupted`, or `running`."""
     fidelity: str
+    problem: str = ""
+    """Why no epsilon can be stated although there should be one: the ledger was altered or lost."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -191,21 +194,25 @@ def _completed(job: SimulatedJob, config: Config, on_round: OnRound) -> RunResul
 
 
 def _result(path: Path, model: Any) -> RunResult:
-    stored = recording.load(path)
-    epsilons = {record.number: record.epsilon for record in stored.rounds}
+    stored, problem = recording.load(path), ""
+    try:
+        summary = check_evidence(stored)
+    except LedgerDamaged as error:
+        summary, problem = None, str(error)
+    epsilons = {} if summary is None else {record.number: record.epsilon for record in stored.rounds}
     history = tuple(
         {"round": float(line.number), **line.values}
         | ({} if (epsilon := epsilons.get(line.number)) is None else {"epsilon": epsilon})
         for line in stored.metrics
     )
-    last = stored.rounds[-1].epsilon if stored.rounds else None
     ended = stored.result
     return RunResult(
         path=path,
         model=model,
-        epsilon=last if ended is None else ended.epsilon,
+        epsilon=None if summary is None else summary.epsilon,
         delta=stored.manifest.plan.delta,
         history=history,
         stopped="running" if ended is None else ended.stopped,
         fidelity=stored.manifest.fidelity,
+        problem=problem,
     )

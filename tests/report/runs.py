@@ -11,13 +11,24 @@ import msgspec
 import numpy as np
 
 from dordis.federation.design import Design
-from dordis.federation.ledger import Budget, Charge, Ledger
-from dordis.federation.records import LEDGER, Failed, Manifest, Metrics, PlanRecord, Records, Result, RoundRecord
+from dordis.federation.ledger import Ledger
+from dordis.federation.receipt import Receipt
+from dordis.federation.records import (
+    LEDGER,
+    RECEIPTS,
+    Failed,
+    Manifest,
+    Metrics,
+    PlanRecord,
+    Records,
+    Result,
+    RoundRecord,
+)
 from dordis.federation.strategies import TABLE
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting
 from dordis.privacy.xnoise import NoisePlan, Scheme
-from tests.federation.charged_rounds import ended, parameters_of
+from tests.federation.charged_rounds import ended
 
 PER_ROUND, POPULATION = 50, 500
 WANTED = Fraction(250_000)
@@ -34,6 +45,7 @@ STAGES = {
     "decode": 0.4,
     "use output": 0.8,
 }
+BEFORE_UPLOAD = ("AdvertiseKeys", "ShareKeys", "CollectInput")
 LOSSES = {"AdvertiseKeys": 1, "ShareKeys": 1, "CollectInput": 5, "Unmask": 1, "RemoveNoise": 1}
 SCHEMES = {"xnoise": Scheme.SINGLE, "rebasing": Scheme.SINGLE, "conservative": Scheme.CONSERVATIVE}
 BY_NAME = {kind().name: kind() for kind in TABLE}
@@ -62,22 +74,48 @@ class Kind:
 def make(root: Path, **changes: Any) -> Path:
     """Write a run, like the default kind but for some changes, and return its directory."""
     kind = replace(Kind(), **changes)
-    rng = random.Random(kind.name + kind.noise)
-    records = Records.create(root, manifest_of(kind), config="# synthetic\n")
-    epsilon, turns = 0.0, POPULATION // PER_ROUND
+    rng, design = random.Random(kind.name + kind.noise), design_of(kind)
+    records = Records.create(root, manifest_of(kind, design), config="# synthetic\n")
+    ledger = Ledger.create(records.path / LEDGER, records.id, design.budget) if design.proves else None
+    turns = POPULATION // PER_ROUND
     for number in range(1, kind.rounds + 1):
         clients = tuple(range(number % turns, POPULATION, turns))
-        record = round_of(kind, number, clients, epsilon, rng)
-        epsilon = record.epsilon or 0.0
+        record = round_of(kind, number, clients, rng)
+        record = charged(records, design, ledger, record)
         records.finish(record, metrics_of(kind, number, rng), {"model": np.zeros(3)})
     if kind.stopped is not None:
         last = metrics_of(kind, kind.rounds, random.Random(0)).values if kind.rounds else {}
-        spent = epsilon if kind.rounds and kind.noise != "none" else None
+        spent = ledger.summary().epsilon if kind.rounds and ledger else None
         records.close(Result(kind.stopped, kind.rounds, 150.5, spent, 1e-5, kind.fidelity, last))
     return records.path
 
 
-def manifest_of(kind: Kind) -> Manifest:
+def design_of(kind: Kind) -> Design:
+    # Planned for more rounds than there are, so that no strategy that stops at its budget has to.
+    rounds = 20 if kind.noise == "orig" else 2 * max(20, kind.rounds)
+    schedule = ParticipationSchedule(POPULATION, PER_ROUND, rounds, retries=Fraction(0))
+    setting = Setting(schedule, dim=64, delta=1e-5, tolerance=19, colluders=kind.colluders)
+    return Design(BY_NAME[kind.noise], setting, kind.budget)
+
+
+def charged(records: Records, design: Design, ledger: Ledger | None, record: RoundRecord) -> RoundRecord:
+    """Charge a round to the ledger as a run would, save its receipt, and note what was spent."""
+    parameters = design.agree_on(
+        run=records.id, index=record.index, clients=record.clients, rotation=bytes(32), chunks=len(record.survivors)
+    )
+    lost = {u for stage in BEFORE_UPLOAD for u in record.dropped.get(stage, ())}
+    outcomes = ended(parameters, *[lost] * len(parameters.chunks))
+    charge = design.charge(parameters)
+    if ledger is None or charge is None:
+        return record
+    ledger.reserve(charge)
+    ledger.complete(record.index, outcomes)
+    spent = ledger.summary()
+    Receipt.of(parameters, outcomes, spent.head).save(records.path / RECEIPTS)
+    return msgspec.structs.replace(record, epsilon=spent.epsilon)
+
+
+def manifest_of(kind: Kind, design: Design) -> Manifest:
     plan = PlanRecord(
         dim=1_018_174,
         bits=20,
@@ -86,17 +124,12 @@ def manifest_of(kind: Kind) -> Manifest:
         sigma=None if kind.noise == "none" else 1.46,
         epsilon=None if kind.noise == "none" else kind.budget,
         delta=1e-5,
-        cap=math.ceil(1.05 * kind.planned * PER_ROUND / POPULATION),
+        cap=math.ceil(kind.planned * PER_ROUND / POPULATION),
         threshold=26,
         tolerance=19,
         colluders=kind.colluders,
         upload_bytes=2_650_112,
     )
-    strategy = BY_NAME[kind.noise]
-    setting = Setting(
-        ParticipationSchedule(POPULATION, PER_ROUND, 20), dim=64, delta=1e-5, tolerance=19, colluders=kind.colluders
-    )
-    design = Design(strategy, setting, kind.budget)
     return Manifest(
         name=kind.name,
         created="2025-11-15T21:04:09.123456Z",
@@ -116,20 +149,19 @@ def manifest_of(kind: Kind) -> Manifest:
         plan=plan,
         trust=design.trust(kind.protocol != "plaintext", kind.fidelity == "ideal"),
         words=design.words,
-        terms=design.terms,
+        terms=ParticipationSchedule(POPULATION, PER_ROUND, kind.planned).terms(design.mechanism.noise_from.against),
     )
 
 
-def round_of(kind: Kind, number: int, clients: tuple[int, ...], before: float, rng: random.Random) -> RoundRecord:
+def round_of(kind: Kind, number: int, clients: tuple[int, ...], rng: random.Random) -> RoundRecord:
     dropped, left_over = {}, list(clients)
     for stage, mean in LOSSES.items():
         gone = min(len(left_over), rng.randint(0, math.ceil(2 * mean * kind.dropout)) if kind.dropout else 0)
         if gone:
             dropped[stage] = tuple(sorted(rng.sample(left_over, gone)))
             left_over = [u for u in left_over if u not in dropped[stage]]
-    lost = sum(len(dropped.get(stage, ())) for stage in ("AdvertiseKeys", "ShareKeys", "CollectInput"))
+    lost = sum(len(dropped.get(stage, ())) for stage in BEFORE_UPLOAD)
     wanted, left, charged = noise_of(kind, len(clients) - lost)
-    step = kind.budget / kind.planned / (charged / wanted if charged and wanted and kind.noise != "local" else 1.0)
     failures = (Failed(number, "19 clients answered Unmask, 26 are needed"),) if kind.failing and number == 7 else ()
     return RoundRecord(
         number=number,
@@ -138,14 +170,14 @@ def round_of(kind: Kind, number: int, clients: tuple[int, ...], before: float, r
         seconds=sum(STAGES.values()),
         stages={stage: seconds * rng.uniform(0.85, 1.3) for stage, seconds in STAGES.items()},
         clients=clients,
-        survivors=(len(clients) - lost, len(clients) - lost),
+        survivors=(len(clients) - lost,),
         dropped=dropped,
         up=None if kind.fidelity == "ideal" else 2_700_000 * (len(clients) - lost),
         down=None if kind.fidelity == "ideal" else 4_300_000 * (len(clients) - lost // 2),
         wanted=wanted,
         left=left,
         charged=charged,
-        epsilon=None if kind.noise == "none" else before + step,
+        epsilon=None,
         failures=failures,
         invited=len(clients) + 3,
         model_bytes=None if kind.fidelity == "ideal" else 3_980_000 * len(clients),
@@ -170,18 +202,6 @@ def metrics_of(kind: Kind, number: int, rng: random.Random) -> Metrics:
     best = {"none": 0.86, "central": 0.84, "local": 0.31, "orig": 0.82}.get(kind.noise, 0.81)
     accuracy = best * (1 - math.exp(-number / 5)) + rng.uniform(-0.01, 0.01)
     return Metrics(number, {"loss": 2.3 * math.exp(-number / 8) + 0.4, "accuracy": accuracy})
-
-
-def add_ledger(path: Path, budget: float | None = 6.0) -> Path:
-    """Give a run a real ledger, of one completed round and one that was charged without an output."""
-    run = Records.open(path).id
-    where = path / LEDGER
-    ledger = Ledger.create(where, run, Budget(budget, 1e-5))
-    first = parameters_of(0, run=run)
-    ledger.reserve(Charge.of(first))
-    ledger.complete(0, ended(first, {1}, {1}))
-    ledger.reserve(Charge.of(parameters_of(1, run=run)))
-    return where
 
 
 def rewrite(path: Path, **changes: Any) -> None:

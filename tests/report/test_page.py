@@ -12,7 +12,7 @@ from dordis.report.facts import gather
 from dordis.report.files import write
 from dordis.report.numbers import number
 from dordis.report.page import page
-from tests.report.runs import STRATEGIES, add_ledger, make, rewrite
+from tests.report.runs import STRATEGIES, make, rewrite
 
 CHARTS = ["metric_1", "metric_2", "epsilon", "dropouts", "noise_ratio", "noise", "seconds", "traffic"]
 COMPARED = ["metric_1", "metric_2", "epsilon", "dropout", "noise_ratio", "seconds", "traffic"]
@@ -161,7 +161,7 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
     spent = dict(zip(STRATEGIES, rows["epsilon spent"], strict=True))
     assert spent["none"] == spent["rebasing"] == "nothing is proved"
     assert spent["orig"].endswith("OVERSPENT")
-    assert spent["xnoise"] == "6"
+    assert 0 < float(spent["xnoise"]) < 6
 
 
 def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
@@ -231,8 +231,7 @@ def test_figures_are_files_of_their_own_with_the_numbers(tmp_path: Path) -> None
 
 
 def test_a_ledger_is_recomputed_for_the_report(tmp_path: Path) -> None:
-    path = make(tmp_path, rounds=0, stopped=None)
-    add_ledger(path)
+    path = make(tmp_path, rounds=2, stopped=None)
     (facts,) = gather([path])
     assert facts.ledger.summary is not None
     found = report(path)

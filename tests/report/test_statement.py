@@ -8,7 +8,7 @@ from dordis.privacy.accounting import ParticipationSchedule
 from dordis.report.alerts import Level, alerts
 from dordis.report.facts import Facts, gather
 from dordis.report.statement import Statement, statement
-from tests.report.runs import STRATEGIES, add_ledger, make
+from tests.report.runs import STRATEGIES, make
 
 PROVING = [noise for noise in STRATEGIES if noise not in ("none", "rebasing")]
 
@@ -38,7 +38,7 @@ def test_every_proof_comes_with_unit_adjacency_accountant_cap_and_limits(tmp_pat
         "delta = 1e-05",
         "Renyi differential privacy at integer orders",
         "dp-accounting",
-        "covers 3 participations",
+        "covers 2 participations",
         "refuses to take part more often than its owner allows",
         "Dropout that depends on a client's data",
         "The metrics in this report",
@@ -151,8 +151,8 @@ def test_ideal_fidelity_protected_nobody(tmp_path: Path) -> None:
 
 def test_a_damaged_ledger_leaves_no_claim(tmp_path: Path) -> None:
     path = make(tmp_path)
-    where = add_ledger(path)
-    where.write_bytes(where.read_bytes().replace(b'"l2_squared":400', b'"l2_squared":300', 1))
+    where = path / "ledger.jsonl"
+    where.write_bytes(where.read_bytes().replace(b'"dim":64', b'"dim":63', 1))
     stated = statement(facts_of(path))
     assert not stated.proves
     assert "does not verify" in stated.headline
@@ -161,25 +161,18 @@ def test_a_damaged_ledger_leaves_no_claim(tmp_path: Path) -> None:
 
 def test_the_ledger_of_another_run_is_none(tmp_path: Path) -> None:
     path, other = make(tmp_path, name="a"), make(tmp_path, name="b")
-    add_ledger(other).rename(path / "ledger.jsonl")
+    (other / "ledger.jsonl").replace(path / "ledger.jsonl")
     assert "of another run" in warned(path, Level.BAD)
 
 
-def test_a_ledger_that_lacks_rounds_is_noticed(tmp_path: Path) -> None:
-    path = make(tmp_path, budget=60.0)
-    add_ledger(path)
-    assert "something is missing from the ledger" in warned(path, Level.BAD)
-
-
-def test_rounds_without_an_epsilon_are_noticed(tmp_path: Path) -> None:
-    path = make(tmp_path, stopped=None)
-    rounds = path / "rounds.jsonl"
-    lines = [line.rpartition('"epsilon":')[0] + '"epsilon":null}' for line in rounds.read_text().splitlines()]
-    rounds.write_text("\n".join(lines) + "\n")
-    assert "No finite epsilon" in warned(path, Level.BAD)
+def test_a_run_without_its_ledger_claims_nothing(tmp_path: Path) -> None:
+    path = make(tmp_path)
+    (path / "ledger.jsonl").unlink()
+    assert "no epsilon can be stated" in statement(facts_of(path)).headline
+    assert "there is no ledger" in warned(path, Level.BAD)
     assert not statement(facts_of(path)).proves
 
 
 def test_more_participations_than_planned_are_noticed(tmp_path: Path) -> None:
     path = make(tmp_path, rounds=40, planned=20)
-    assert "took part 4 times, and the plan covers 3" in warned(path, Level.WARNING)
+    assert "took part 4 times, and the plan covers 2" in warned(path, Level.WARNING)

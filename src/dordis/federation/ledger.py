@@ -95,7 +95,7 @@ class Ledger:
     def summary(self) -> "Summary":
         """Return what the run has cost so far."""
         with self._locked() as (account, _):
-            return _summary(account, self._book.heads)
+            return summary_of(account, self._book.heads)
 
     @contextmanager
     def _locked(self) -> Iterator[tuple[Account, LockedLines]]:
@@ -193,16 +193,22 @@ def verify(path: Path, *, run: bytes | None = None, head: str | None = None) -> 
 
     Given the `run`, the ledger must be its own; given a `head` of an earlier day, the line must still be there.
     """
+    account, heads = read(path, run)
+    if head is not None and head not in heads:
+        raise LedgerDamaged(f"the line with the hash {head} is missing from the privacy ledger")
+    return summary_of(account, heads)
+
+
+def read(path: Path, run: bytes | None = None) -> tuple[Account, Sequence[str]]:
+    """Read a ledger, check every line against those before it; return what it says, and the hashes of its lines."""
     try:
         data = FileLines(path).read()
     except FileNotFoundError:
-        raise LedgerDamaged(f"there is no ledger at {path}") from None
+        raise LedgerDamaged(f"there is no ledger at {path}: restore it") from None
     book = _Book()
     account = book.read(data)
     check_run(account, run)
-    if head is not None and head not in book.heads:
-        raise LedgerDamaged(f"the line with the hash {head} is missing from the privacy ledger")
-    return _summary(account, book.heads)
+    return account, book.heads
 
 
 def check_whole(line: bytes, number: int, before: int) -> None:
@@ -243,7 +249,8 @@ def _opened(entry: Opened, number: int) -> Account:
         raise LedgerDamaged(f"says what cannot be: {error}", number) from None
 
 
-def _summary(account: Account, heads: Sequence[str]) -> Summary:
+def summary_of(account: Account, heads: Sequence[str]) -> Summary:
+    """Add up what the rounds of an account cost."""
     spent = {u: account.epsilon(u) for u in account.clients()}
     worst = max(spent, key=lambda u: spent[u], default=None)
     states = Counter(entry.state for entry in account.rounds.values())

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from dordis.federation.charges import Round
 from dordis.federation.durable import replace
+from dordis.federation.records import RoundRecord
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput
 
@@ -43,7 +45,24 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ledger=ledger,
         )
 
+    @property
+    def file_name(self) -> str:
+        """Return the name of its file: the round's index."""
+        return f"{self.index:06d}.json"
+
     def save(self, directory: Path) -> None:
         """Write the receipt as a file of its own, named by the round's index."""
         directory.mkdir(exist_ok=True)
-        replace(directory / f"{self.index:06d}.json", msgspec.json.encode(self) + b"\n")
+        replace(directory / self.file_name, msgspec.json.encode(self) + b"\n")
+
+    def agrees_with(self, charged: Round | None) -> bool:
+        """Tell whether the ledger has the same round: its parameters, its clients, and who was lost."""
+        if charged is None or (charged.charge.parameters, charged.charge.clients) != (self.parameters, self.clients):
+            return False
+        everyone = set(self.clients)
+        lost = [tuple(sorted(everyone.difference(present))) for present in self.survivors]
+        return lost == [fact.dropped for fact in charged.facts]
+
+    def is_of(self, record: RoundRecord) -> bool:
+        """Tell whether the records have the same round."""
+        return (self.clients, tuple(map(len, self.survivors))) == (record.clients, record.survivors)

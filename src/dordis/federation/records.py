@@ -26,6 +26,10 @@ Kind = TypeVar("Kind")
 
 CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
 LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"
+_HOW = {
+    "ideal": "ideal: a simulation in one process that had everybody's data and computed what the protocol would give",
+    "full": "simulated in one process, which ran every message of the protocol and had everybody's data",
+}
 _LINES = "lines"
 """Where a checkpoint keeps the lines of its round."""
 
@@ -104,6 +108,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stages: tuple[str, ...] = ()
     """The requests of the protocol at which a client can be missed, in order."""
 
+    @property
+    def how(self) -> str:
+        """Say what was run, in the words that go with every figure: what is simulated protects nobody."""
+        return _HOW.get(self.fidelity, "")
+
 
 class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An attempt that failed; the round was tried again under the next index."""
@@ -174,10 +183,17 @@ class StoredRun:
     """Everything that was recorded of a run, read back."""
 
     path: Path
+    id: bytes
+    """The run id: the hash of the manifest."""
     manifest: Manifest
     rounds: tuple[RoundRecord, ...]
     metrics: tuple[Metrics, ...]
     result: Result | None
+
+    @property
+    def epsilons(self) -> tuple[float | None, ...]:
+        """Return what the rounds, and the result if there is one, say was spent so far."""
+        return *(record.epsilon for record in self.rounds), self.result.epsilon if self.result else None
 
 
 class Records:
@@ -252,10 +268,11 @@ class Records:
 
 def load(path: Path) -> StoredRun:
     """Read everything that was recorded of a run."""
-    result = path / RESULT
+    result, manifest = path / RESULT, _read(path / MANIFEST)
     return StoredRun(
         path=path,
-        manifest=_decode(_read(path / MANIFEST), Manifest, path / MANIFEST),
+        id=hashlib.sha256(manifest).digest(),
+        manifest=_decode(manifest, Manifest, path / MANIFEST),
         rounds=_lines(path / ROUNDS, RoundRecord),
         metrics=_lines(path / METRICS, Metrics),
         result=_decode(_read(result), Result, result) if result.exists() else None,

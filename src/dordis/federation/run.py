@@ -15,6 +15,7 @@ import msgspec
 from dordis import __version__
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import BudgetExceeded, InputError, RoundFailed
+from dordis.federation import evidence
 from dordis.federation import records as recording
 from dordis.federation.beacon import Beacon
 from dordis.federation.config import RunConfig
@@ -206,6 +207,9 @@ class Run:
     @classmethod
     def resume(cls, job: Job, home: Home, path: Path) -> "Run":
         """Go on with a run after its last finished round."""
+        stored = recording.load(path)
+        evidence.check_model(stored)
+        evidence.check_evidence(stored)
         records = Records.open(path)
         check_same(job.config, records)
         check_registry(home.registry, records)

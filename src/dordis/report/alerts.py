@@ -37,15 +37,10 @@ def alerts(facts: Facts) -> tuple[Alert, ...]:
 
 def _bad(facts: Facts) -> Iterator[str]:
     if facts.ledger.problem:
-        yield f"The privacy ledger does not verify, and no epsilon can be relied on: {facts.ledger.problem}"
-    if facts.ledger_falls_short and facts.ledger.summary is not None:
-        yield (
-            f"The ledger accounts for epsilon = {number(facts.ledger.summary.epsilon)}, the records say "
-            f"{number(facts.recorded)}: something is missing from the ledger."
-        )
+        yield f"The privacy ledger does not verify, and no epsilon can be stated: {facts.ledger.problem}"
     if facts.overspent:
         yield f"The budget is overspent: epsilon = {number(facts.epsilon)}, and the budget is {number(facts.budget)}."
-    if facts.trust.proves and facts.run.rounds and (facts.epsilon is None or not math.isfinite(facts.epsilon)):
+    if facts.epsilon is not None and not math.isfinite(facts.epsilon):
         yield "No finite epsilon was recorded although noise was to be added: nothing is proved."
     if facts.exposure:
         nothing = " Against the server nothing is proved." if facts.trust.noise is NoiseFrom.CLIENTS else ""

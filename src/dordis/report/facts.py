@@ -1,14 +1,16 @@
 """What follows from the records of a run: how it ended, what it spent, and whether its ledger bears that out."""
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from dordis.errors import LedgerDamaged
-from dordis.federation import ledger, records
+from dordis.federation import records
+from dordis.federation.evidence import check_evidence
 from dordis.federation.ledger import Summary
 from dordis.federation.records import RoundRecord, StoredRun, Trust
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
@@ -30,8 +32,12 @@ class Facts:
 
     run: StoredRun
     label: str
-    run_id: str
     ledger: Checked
+
+    @property
+    def run_id(self) -> str:
+        """Return the run id in hex."""
+        return self.run.id.hex()
 
     @property
     def trust(self) -> Trust:
@@ -53,34 +59,23 @@ class Facts:
 
     @property
     def epsilon(self) -> float | None:
-        """Return what the client that has spent most has spent: the ledger's word, or else that of the records.
+        """Return what the client that has spent most has spent, as the ledger says.
 
-        None where nothing is proved, whatever was written down.
+        None where nothing is proved, or where the ledger cannot be relied on, whatever was written down elsewhere.
         """
-        if not self.trust.proves:
-            return None
-        if self.ledger.summary is not None:
-            return self.ledger.summary.epsilon
-        return self.recorded
+        return self.ledger.summary.epsilon if self.ledger.summary is not None else None
 
     @property
-    def recorded(self) -> float | None:
-        """Return the last epsilon that the records have."""
-        result, rounds = self.run.result, self.run.rounds
-        if result is not None and result.epsilon is not None:
-            return result.epsilon
-        return next((record.epsilon for record in reversed(rounds) if record.epsilon is not None), None)
+    def stated_rounds(self) -> tuple[RoundRecord, ...]:
+        """Return the records of the rounds, without what they say of epsilon where none can be stated."""
+        if self.epsilon is not None:
+            return self.run.rounds
+        return tuple(msgspec.structs.replace(record, epsilon=None) for record in self.run.rounds)
 
     @property
     def overspent(self) -> bool:
         """Tell whether more than the budget was spent."""
         return self.epsilon is not None and self.budget is not None and self.epsilon > self.budget * (1 + _CLOSE)
-
-    @property
-    def ledger_falls_short(self) -> bool:
-        """Tell whether the ledger accounts for less than the records say was spent."""
-        summary, said = self.ledger.summary, self.recorded
-        return summary is not None and said is not None and summary.epsilon < said * (1 - _CLOSE)
 
     @property
     def stopped(self) -> str:
@@ -150,19 +145,13 @@ class Facts:
 def gather(paths: Sequence[Path]) -> tuple[Facts, ...]:
     """Read runs, check their ledgers, and give each run a name of its own."""
     runs = [records.load(path) for path in paths]
-    ids = [hashlib.sha256((run.path / records.MANIFEST).read_bytes()).digest() for run in runs]
-    return tuple(
-        Facts(run, label, run_id.hex(), check_ledger(run.path / records.LEDGER, run_id))
-        for run, label, run_id in zip(runs, _labels(runs), ids, strict=True)
-    )
+    return tuple(Facts(run, label, checked(run)) for run, label in zip(runs, _labels(runs), strict=True))
 
 
-def check_ledger(path: Path, run_id: bytes) -> Checked:
-    """Recompute a ledger, if there is one, and make sure that it is this run's."""
-    if not path.exists():
-        return Checked()
+def checked(run: StoredRun) -> Checked:
+    """Recompute the ledger of a run, and compare it with the rest of the run's directory."""
     try:
-        return Checked(ledger.verify(path, run=run_id))
+        return Checked(check_evidence(run))
     except LedgerDamaged as error:
         return Checked(problem=str(error))
 

@@ -43,15 +43,12 @@ def metrics(all_facts: Sequence[Facts]) -> dict[str, LineChart]:
 
 def epsilon(all_facts: Sequence[Facts]) -> LineChart:
     """Chart what was spent against the budget."""
-    proved = [facts for facts in all_facts if facts.trust.proves]
+    proved = [facts for facts in all_facts if facts.epsilon is not None]
     budgets = dict.fromkeys(facts.budget for facts in proved if facts.budget is not None)
     names = ["budget"] if len(budgets) == 1 else [f"budget {number(budget)}" for budget in budgets]
     marks = tuple(Mark(name, budget) for name, budget in zip(names, budgets, strict=True))
-    note = "of the client that has spent most" if proved else "nothing is proved, so that there is no epsilon"
-    lines = tuple(
-        Series(facts.label, tuple((r.number, r.epsilon if facts in proved else None) for r in facts.run.rounds))
-        for facts in all_facts
-    )
+    note = "of the client that has spent most" if proved else "no epsilon can be stated"
+    lines = tuple(Series(facts.label, tuple((r.number, r.epsilon) for r in facts.stated_rounds)) for facts in all_facts)
     return LineChart("Epsilon spent", ROUND, "epsilon", lines, marks=marks, note=note)
 
 

@@ -231,13 +231,13 @@ def _evidence(facts: Facts) -> Item:
         said = ("THE PRIVACY LEDGER DOES NOT VERIFY.", facts.ledger.problem)
         return Item("Evidence", said, (f"run {facts.run_id}",))
     if summary is None:
-        missing = "There is no privacy ledger: epsilon, if any, is as the records have it, and cannot be recomputed."
-        return Item("Evidence", (missing,), (f"run {facts.run_id}",))
+        return Item("Evidence", ("There is no privacy ledger: nothing is proved.",), (f"run {facts.run_id}",))
     said = (
         f"The privacy ledger is whole: {count(summary.lines, 'line')}, each chained to the one before. Its "
         f"{count(summary.completed, 'completed round')} and {summary.reserved} charged without an output were "
         "recomputed for this report.",
-        "Who keeps the head can tell later that no line is missing: "
+        "The receipts and the records of the rounds bear it out. Somebody who rewrites all of them together is noticed "
+        "only by those who kept a head elsewhere, such as clients in their receipts: "
         "dordis ledger verify ledger.jsonl --run RUN --head HEAD",
     )
     return Item("Evidence", said, (f"run {summary.run}", f"head {summary.head}"))

@@ -52,14 +52,13 @@ def rounds(facts: Facts) -> TextTable:
     """Return a row for every finished round."""
     measured = {line.number: line.values for line in facts.run.metrics}
     names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
-    proved = facts.trust.proves
     head = ("round", *names, "epsilon", "index", "invited", "clients", "dropped", "uploaded")
     costs = ("wanted", "left", "counted on", "time", "up, a client", "down, a client", "of it the model")
     rows = tuple(
         (
             str(record.number),
             *(number(measured.get(record.number, {}).get(name)) for name in names),
-            number(record.epsilon if proved else None),
+            number(record.epsilon),
             str(record.index),
             number(record.invited),
             str(len(record.clients)),
@@ -69,7 +68,7 @@ def rounds(facts: Facts) -> TextTable:
             duration(record.seconds),
             *(size(per_client(total, record)) for total in (record.up, record.down, record.model_bytes)),
         )
-        for record in facts.run.rounds
+        for record in facts.stated_rounds
     )
     return TextTable((*head, *costs), rows)
 
@@ -127,7 +126,7 @@ def rounds_csv(all_facts: Sequence[Facts]) -> str:
     head += [f"dropped: {spaced(stage)}" for stage in lost] + [f"seconds: {spaced(stage)}" for stage in stages]
     rows: list[list[object]] = []
     for facts in all_facts:
-        for record in facts.run.rounds:
+        for record in facts.stated_rounds:
             row: list[object] = [facts.label, *(getattr(record, field) for field in fields), len(record.clients)]
             row += [min(record.survivors, default=0), len(record.failures)]
             row += [len(record.dropped.get(stage, ())) for stage in lost]

@@ -28,17 +28,22 @@ def verify(
 ) -> None:
     """Check every line of a ledger.
 
-    What the run has cost each client is computed again from it.
+    What the run has cost each client is computed again from it. The ledger of a run is also compared with the receipts
+    and the records beside it.
     """
-    from dordis.federation import ledger
-    from dordis.federation.records import LEDGER
+    from dordis.federation import evidence, ledger, records
+    from dordis.federation.records import LEDGER, MANIFEST
 
     file = path / LEDGER if path.is_dir() else path
     try:
+        stored = records.load(file.parent) if (file.parent / MANIFEST).is_file() and file.name == LEDGER else None
         summary = ledger.verify(file, run=read_run(run), head=head)
+        if stored is not None:
+            evidence.check_evidence(stored)
     except OSError as error:
         raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
-    show(as_json, fields(summary), *shown(summary))
+    how = stored.manifest.how if stored else ""
+    show(as_json, fields(summary) | {"run_as": how or None}, *shown(summary, how))
     summary.check_budget()
 
 
@@ -62,7 +67,7 @@ def against(summary: "Summary") -> str:
     return (NoiseFrom.SERVER if NoiseFrom.SERVER in noise else NoiseFrom.CLIENTS).against
 
 
-def shown(summary: "Summary") -> "Iterator[Table | str]":
+def shown(summary: "Summary", how: str) -> "Iterator[Table | str]":
     """Say what is in the ledger, and for whom and against whom its epsilon is a statement."""
     rows = {
         "lines": str(summary.lines),
@@ -80,6 +85,8 @@ def shown(summary: "Summary") -> "Iterator[Table | str]":
     yield "epsilon: for one client, its update replaced by zero, over the rounds it took part in"
     yield f"epsilon: {against(summary)}"
     yield "epsilon: dropout that depends on a client's data is outside the guarantee"
+    if how:
+        yield f"the run: {how}"
 
 
 def fields(summary: "Summary") -> dict[str, object]:

@@ -1,0 +1,89 @@
+"""Whether the files of a run bear each other out: its privacy ledger, its receipts and the records of its rounds.
+
+A ledger that was shortened, or altered and hashed again, is sound by itself.  The receipts name its head after every
+finished round, and the records name the rounds: together they show what is missing.  Whoever rewrites all files
+consistently is seen only by those who kept a head elsewhere: the clients, in their receipts.
+"""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from dordis.errors import LedgerDamaged
+from dordis.federation import ledger
+from dordis.federation.charges import Account
+from dordis.federation.ledger import Summary
+from dordis.federation.receipt import Receipt
+from dordis.federation.records import LEDGER, MODEL, RECEIPTS, RoundRecord, StoredRun
+
+_CLOSE = 1e-9
+
+
+def check_evidence(run: StoredRun) -> Summary | None:
+    """Return what the ledger of a run says, if nothing in its directory speaks against it.
+
+    None where nothing is proved.  Otherwise no epsilon can be stated, and `LedgerDamaged` says why.
+    """
+    if not run.manifest.trust.proves:
+        return None
+    account, heads = ledger.read(run.path / LEDGER, run.id)
+    receipts = read_receipts(run)
+    check_receipts(receipts, account, heads)
+    check_rounds(run.rounds, receipts, account)
+    summary = ledger.summary_of(account, heads)
+    check_recorded(run, summary)
+    return summary
+
+
+def read_receipts(run: StoredRun) -> dict[int, Receipt]:
+    """Return the receipts of a run by the index of their round; one of another run, or altered, is damage."""
+    receipts = {}
+    for path in sorted((run.path / RECEIPTS).glob("*.json")):
+        try:
+            receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
+        except msgspec.DecodeError:
+            raise LedgerDamaged(f"the receipt {path.name} is not what dordis wrote: restore it") from None
+        if receipt.run != run.id.hex() or path.name != receipt.file_name:
+            raise LedgerDamaged(f"the receipt {path.name} is of another run or round: restore the right one")
+        receipts[receipt.index] = receipt
+    return receipts
+
+
+def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Collection[str]) -> None:
+    """Every receipt is borne out by the ledger: its head is there, and its round was charged as it says."""
+    for index, receipt in receipts.items():
+        if receipt.ledger not in heads:
+            raise LedgerDamaged(
+                f"the privacy ledger lacks the line that the receipt of round index {index} names: it was cut, or "
+                "altered and hashed again; restore it"
+            )
+        if not receipt.agrees_with(account.rounds.get(index)):
+            raise LedgerDamaged(f"the privacy ledger and the receipt of round index {index} contradict each other")
+
+
+def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt], account: Account) -> None:
+    """Every finished round has its receipt and its completed charge, and they are about the same clients."""
+    for record in rounds:
+        known = account.rounds.get(record.index)
+        if known is None or known.state != "completed":
+            raise LedgerDamaged(f"round {record.number} is recorded and not in the privacy ledger: restore the ledger")
+        if record.index not in receipts:
+            raise LedgerDamaged(f"the receipt of round {record.number} is missing: restore the directory {RECEIPTS}")
+        if not receipts[record.index].is_of(record):
+            raise LedgerDamaged(f"round {record.number} is recorded otherwise than its receipt says")
+
+
+def check_recorded(run: StoredRun, summary: Summary) -> None:
+    """The ledger accounts for what the records say was spent, all of it."""
+    said = max((epsilon for epsilon in run.epsilons if epsilon is not None), default=0.0)
+    if summary.epsilon < said * (1 - _CLOSE):
+        raise LedgerDamaged(
+            f"the privacy ledger accounts for epsilon = {summary.epsilon:.4g}, the records say {said:.4g}: something "
+            "is missing from the ledger"
+        )
+
+
+def check_model(run: StoredRun) -> None:
+    """A run that has finished rounds has the model after the last of them: without it nothing goes on."""
+    if (run.rounds or run.result is not None) and not (run.path / MODEL).exists():
+        raise LedgerDamaged(f"the run at {run.path} has finished rounds and no {MODEL}: restore it, or start a new run")

@@ -1,0 +1,156 @@
+"""A run whose files do not bear each other out states no epsilon: not in a report, not when it is loaded or resumed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import dordis
+from dordis.errors import LedgerDamaged
+from dordis.federation import records
+from dordis.federation.evidence import check_evidence, check_model
+from dordis.report.facts import gather
+from dordis.report.statement import statement
+from dordis.simulation.run import prepare
+from tests.cli.commands import dordis as command
+from tests.federation.charged_rounds import forge
+from tests.simulation.whole_runs import settings_of
+
+IDEAL = "simulation.fidelity=ideal"
+CONFIG = """\
+[app]
+server = "tests.simulation.toys:Server"
+client = "tests.simulation.toys:Client"
+[federation]
+clients = 12
+per_round = 6
+rounds = 3
+[simulation]
+fidelity = "ideal"
+dropout = { kind = "none" }
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of three rounds, which no test may change."""
+    return whole_run(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """Return a copy of that run, to be tampered with."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def whole_run(root: Path) -> Path:
+    under_way = prepare(settings_of(IDEAL)).start(root, CONFIG)
+    under_way.complete()
+    return under_way.records.path
+
+
+def cut(path: Path) -> None:
+    ledger = path / records.LEDGER
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-2]))
+
+
+def rehash(path: Path) -> None:
+    """Leave out the last round, and hash everything anew, as a careful forger would."""
+    forge(path / records.LEDGER, lambda entries: entries.__delitem__(slice(-2, None)))
+
+
+def rehash_altered(path: Path) -> None:
+    """Name other parameters, with all hashes right."""
+    forge(path / records.LEDGER, lambda entries: entries[1]["charge"].update(parameters="ab" * 32))
+
+
+def delete(path: Path) -> None:
+    (path / records.LEDGER).unlink()
+
+
+def lose_receipts(path: Path) -> None:
+    shutil.rmtree(path / records.RECEIPTS)
+
+
+def swap_ledger(path: Path) -> None:
+    shutil.copy(whole_run(path.parent / "other") / records.LEDGER, path / records.LEDGER)
+
+
+def swap_receipts(path: Path) -> None:
+    other = whole_run(path.parent / "other")
+    shutil.rmtree(path / records.RECEIPTS)
+    shutil.copytree(other / records.RECEIPTS, path / records.RECEIPTS)
+
+
+def swap_rounds(path: Path) -> None:
+    lines = (path / records.ROUNDS).read_bytes().splitlines(keepends=True)
+    record = json.loads(lines[1])
+    record["clients"] = [u + 1 for u in record["clients"]]
+    lines[1] = json.dumps(record).encode() + b"\n"
+    (path / records.ROUNDS).write_bytes(b"".join(lines))
+
+
+TAMPERINGS = {
+    cut: "it was cut",
+    rehash: "hashed again",
+    rehash_altered: "hashed again",
+    delete: "there is no ledger",
+    lose_receipts: "receipt of round 1 is missing",
+    swap_ledger: "of another run",
+    swap_receipts: "of another run or round",
+    swap_rounds: "otherwise than its receipt says",
+}
+
+
+def test_a_whole_run_is_borne_out(run: Path) -> None:
+    summary = check_evidence(records.load(run))
+    assert summary is not None
+    assert 0 < summary.epsilon == dordis.load(run).epsilon
+    assert dordis.load(run).problem == ""
+    shown = command("ledger", "verify", run)
+    assert shown.returncode == 0, shown.stderr
+    assert "ideal: a simulation" in shown.stdout
+    assert "ideal" in json.loads(command("ledger", "verify", run / records.LEDGER, "--json").stdout)["run_as"]
+
+
+@pytest.mark.parametrize("tamper", TAMPERINGS, ids=lambda tamper: tamper.__name__)
+def test_tampering_leaves_no_epsilon_and_one_line_says_why(run: Path, tamper: Callable[[Path], None]) -> None:
+    tamper(run)
+    reason = TAMPERINGS[tamper]
+    with pytest.raises(LedgerDamaged, match=reason):
+        check_evidence(records.load(run))
+    loaded = dordis.load(run)
+    assert loaded.epsilon is None
+    assert reason in loaded.problem
+    assert not any("epsilon" in line for line in loaded.history)
+    (facts,) = gather([run])
+    assert facts.epsilon is None
+    assert "no epsilon can be stated" in statement(facts).headline
+    with pytest.raises(LedgerDamaged, match=reason):
+        prepare(settings_of(IDEAL)).resume(run)
+
+
+@pytest.mark.parametrize("tamper", [rehash, delete], ids=lambda tamper: tamper.__name__)
+def test_the_command_refuses_in_one_line(run: Path, tamper: Callable[[Path], None]) -> None:
+    tamper(run)
+    for refused in (partial(command, "ledger", "verify", run), partial(command, "run", "--resume", run)):
+        shown = refused()
+        assert (shown.returncode, shown.stderr.count("\n")) == (2, 1), shown.stderr
+        assert TAMPERINGS[tamper] in shown.stderr
+
+
+def test_a_finished_run_without_its_model_does_not_start_again(run: Path) -> None:
+    (run / records.MODEL).unlink()
+    with pytest.raises(LedgerDamaged, match=r"no model\.npz"):
+        check_model(records.load(run))
+    with pytest.raises(LedgerDamaged, match=r"no model\.npz"):
+        prepare(settings_of(IDEAL)).resume(run)
+
+
+def test_a_run_stopped_before_its_line_was_written_goes_on(run: Path) -> None:
+    lines = (run / records.ROUNDS).read_bytes().splitlines(keepends=True)
+    (run / records.ROUNDS).write_bytes(b"".join(lines[:-1]))
+    assert check_evidence(records.load(run)) is not None
