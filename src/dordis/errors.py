@@ -14,6 +14,7 @@
     │   ├── InvalidSignature   the signature does not verify
     │   ├── InvalidProof       the VRF proof does not verify
     │   └── SharingError       the shares do not determine a secret
+    ├── LoginRefused           an identity is unknown, revoked, expired, doubled, or of another federation
     ├── ProtocolError          a peer deviated from the protocol
     │   ├── MalformedMessage   bytes that are no message, or no message that belongs here
     │   ├── UnexpectedRequest  out of order, repeated with other content, or after the end
@@ -88,6 +89,10 @@ class SharingError(CryptoError):
     def __init__(self, message: str, secret: int | None = None) -> None:
         super().__init__(message)
         self.secret = secret
+
+
+class LoginRefused(DordisError):
+    """A party cannot show who it is, or is not admitted; the message says why and what to do."""
 
 
 class ProtocolError(DordisError):

@@ -1,0 +1,1 @@
+"""Identities of a federation: who may take part, and with which keys."""

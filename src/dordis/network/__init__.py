@@ -1,0 +1,1 @@
+"""Clients and server on machines of their own: log-in, connections, deadlines."""

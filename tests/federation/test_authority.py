@@ -1,0 +1,235 @@
+"""The authority: who becomes a member, whose keys are replaced or revoked, and what the registry says of it."""
+
+import os
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from dordis.errors import InputError
+from dordis.federation import authority as module
+from dordis.federation.authority import Authority
+from dordis.federation.certificates import BACKDATED, bound_in, new_tls_key, tls_hash, tls_key_of
+from dordis.federation.identity import PrivateKeys, load_identity
+from dordis.federation.membership import Admission, SignedRegistry, check_not_older
+from dordis.federation.registry import Keys
+from dordis.federation.requests import new_request, read_request
+from tests.federation.parties import LATER, NOW, approved, authority_at, drawn, joined
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return authority_at(tmp_path / "federation")
+
+
+def asked(name, keys, **options):
+    return read_request(new_request(name, keys, **options))
+
+
+def test_members_get_ids_from_1_on_and_the_registry_has_their_keys(authority, tmp_path):
+    keys = [drawn() for _ in range(3)]
+    for name, own in zip("abc", keys, strict=True):
+        joined(authority, tmp_path / f"{name}.key", own)
+    registry = authority.registry
+    assert {u: registry.registry[u] for u in registry.registry} == {
+        u: own.keys.identity() for u, own in enumerate(keys, 1)
+    }
+    assert registry.version == 4
+    assert [registry.name_of(u) for u in (1, 2, 3, 4)] == ["a", "b", "c", "client 4"]
+
+
+def test_a_certificate_is_for_one_purpose_and_backdated(authority):
+    made = authority.approve(asked("alice", drawn())).certificate
+    served = authority.approve(asked("server", PrivateKeys(new_tls_key(), None), hosts=("localhost",))).certificate
+    usages = [list(one.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) for one in (made, served)]
+    assert usages == [[ExtendedKeyUsageOID.CLIENT_AUTH], [ExtendedKeyUsageOID.SERVER_AUTH]]
+    assert made.not_valid_before_utc == NOW - BACKDATED
+    for one in (made, served):
+        one.verify_directly_issued_by(authority.certificate)
+        assert not one.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def test_the_same_request_again_changes_nothing_but_the_certificate(authority):
+    request = asked("alice", drawn())
+    first, version = authority.approve(request), authority.registry.version
+    again = authority.approve(request)
+    assert (again.client, authority.registry.version) == (first.client, version)
+    assert again.certificate != first.certificate
+
+
+def test_doubled_identities_are_refused(authority):
+    own = drawn()
+    authority.approve(asked("alice", own))
+    for name, doubled in {
+        "same keys, another name": ("bob", own),
+        "same signing key": ("bob", PrivateKeys(new_tls_key(), Keys(own.keys.signing, Keys.generate().vrf))),
+        "same VRF key": ("bob", PrivateKeys(new_tls_key(), Keys(Keys.generate().signing, own.keys.vrf))),
+        "keys the other way round": ("bob", PrivateKeys(new_tls_key(), Keys(own.keys.vrf, own.keys.signing))),
+        "same keys, another TLS key": ("alice", PrivateKeys(new_tls_key(), own.keys)),
+    }.values():
+        with pytest.raises(InputError, match=r"are those of client 1 \('alice'\)"):
+            authority.approve(asked(name, doubled))
+    with pytest.raises(InputError, match="there is a client 'alice' already"):
+        authority.approve(asked("alice", drawn()))
+    assert list(authority.registry.registry) == [1]
+
+
+def test_clients_and_servers_do_not_share_names(authority):
+    server = PrivateKeys(new_tls_key(), None)
+    authority.approve(asked("server", server, hosts=("localhost",)))
+    authority.approve(asked("server", PrivateKeys(new_tls_key(), None), hosts=("localhost",)))
+    with pytest.raises(InputError, match="there is a server 'server' already"):
+        authority.approve(asked("server", drawn()))
+    authority.approve(asked("alice", drawn()))
+    with pytest.raises(InputError, match="there is a client 'alice' already"):
+        authority.approve(asked("alice", server, hosts=("localhost",)))
+
+
+def test_a_revoked_member_leaves_and_its_id_and_keys_are_never_used_again(authority):
+    own = drawn()
+    authority.approve(asked("alice", own))
+    authority.approve(asked("bob", drawn()))
+    root = authority.registry.root()
+    assert authority.revoke("alice", "left") == 1
+    registry = authority.registry
+    assert list(registry.registry) == [2]
+    assert registry.root() != root
+    gone = registry.revoked[own.keys.identity().signing.hex()]
+    assert (gone.client, gone.why, gone.when) == (1, "left", "2030-05-01T12:00:00Z")
+    with pytest.raises(InputError, match="client 1, revoked"):
+        authority.approve(asked("alice", own))
+    with pytest.raises(InputError, match="for revoked keys nothing"):
+        authority.issue("alice")
+    assert authority.approve(asked("carol", drawn())).client == 3
+    with pytest.raises(InputError, match="no member 'alice'"):
+        authority.revoke("alice", "")
+    assert authority.revoke("3", "by its id") == 3
+
+
+def test_a_new_tls_key_leaves_the_root_and_retires_the_old_one(authority):
+    own, new = drawn(), new_tls_key()
+    old = authority.approve(asked("alice", own)).certificate
+    root = authority.registry.root()
+    request = asked("alice", PrivateKeys(new, own.keys), replaces=own.keys)
+    made = authority.approve(request)
+    assert (made.client, authority.registry.root()) == (1, root)
+    assert authority.registry.retired == {tls_hash(tls_key_of(old))}
+    authority.approve(request)
+    assert authority.registry.retired == {tls_hash(tls_key_of(old))}
+
+
+def test_new_keys_of_the_protocol_keep_the_id_and_revoke_the_old_ones(authority):
+    own, new = drawn(), drawn()
+    authority.approve(asked("alice", own))
+    root = authority.registry.root()
+    request = asked("alice", new, replaces=own.keys)
+    assert authority.approve(request).client == 1
+    registry = authority.registry
+    assert registry.root() != root
+    assert registry.registry[1] == new.keys.identity()
+    assert set(registry.revoked) == {own.keys.identity().signing.hex()}
+    assert authority.approve(request).client == 1
+    assert authority.registry.version == registry.version
+
+
+def test_nobody_replaces_the_keys_of_others(authority):
+    own, other = drawn(), drawn()
+    authority.approve(asked("alice", own))
+    authority.approve(asked("bob", other))
+    with pytest.raises(InputError, match="keys of nobody"):
+        authority.approve(asked("alice", drawn(), replaces=drawn().keys))
+    with pytest.raises(InputError, match="keeps that name"):
+        authority.approve(asked("alice", drawn(), replaces=other.keys))
+    authority.revoke("alice", "")
+    with pytest.raises(InputError, match="keys of nobody"):
+        authority.approve(asked("alice", drawn(), replaces=own.keys))
+
+
+def test_a_certificate_is_issued_again_for_the_same_keys(authority, tmp_path):
+    path = joined(authority, tmp_path / "alice.key")
+    before = load_identity(path, NOW).certificate
+    later = Authority(authority.path, LATER)
+    path.with_suffix(".cert").write_bytes(later.issue("alice", days=30).pem)
+    after = load_identity(path, LATER).certificate
+    assert bound_in(after) == bound_in(before)
+    assert (after.not_valid_after_utc - LATER).days == 30
+    with pytest.raises(InputError, match="no certificate of 'bob'"):
+        later.issue("bob")
+    with pytest.raises(InputError, match="one day"):
+        later.issue("alice", days=0)
+
+
+def test_a_stop_between_the_registry_and_the_certificate_is_made_good_by_approving_again(authority, monkeypatch):
+    own, new = drawn(), drawn()
+    replaced = asked("alice", new, replaces=own.keys)
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    for request in (asked("alice", own), asked("alice", PrivateKeys(new_tls_key(), own.keys), replaces=own.keys)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Authority, "_issue", stop)
+            with pytest.raises(KeyboardInterrupt):
+                authority.approve(request)
+        made = authority.approve(request).certificate
+        assert Admission(authority.registry.registry, authority.registry).admit(bound_in(made)) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Authority, "_issue", stop)
+        with pytest.raises(KeyboardInterrupt):
+            authority.approve(replaced)
+    made = authority.approve(replaced).certificate
+    assert Admission(authority.registry.registry, authority.registry).admit(bound_in(made)) == 1
+
+
+def test_a_failed_signature_leaves_the_registry_as_it_was(authority, monkeypatch):
+    authority.approve(asked("alice", drawn()))
+    before = (authority.path / module.REGISTRY_FILE).read_bytes()
+
+    def fail(descriptor):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="gone"):
+        authority.approve(asked("bob", drawn()))
+    assert (authority.path / module.REGISTRY_FILE).read_bytes() == before
+
+
+def test_an_authority_is_made_once_and_its_key_is_for_its_owner(authority, tmp_path):
+    key = authority.path / module.KEY_FILE
+    assert key.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(InputError, match="already"):
+        Authority.create(authority.path, "again", NOW)
+    key.chmod(0o644)
+    with pytest.raises(InputError, match="chmod 600"):
+        authority.approve(asked("alice", drawn()))
+    with pytest.raises(InputError, match="cannot read the authority"):
+        Authority(tmp_path / "nowhere", NOW).registry.root()
+
+
+def test_a_registry_of_another_authority_or_altered_or_older_is_refused(authority, tmp_path):
+    own = approved(authority, tmp_path / "alice.key", new_request("alice", drawn()))
+    data = authority.registry.data
+    assert SignedRegistry.from_bytes(data, authority.certificate).root() == authority.registry.root()
+    other = authority_at(tmp_path / "other")
+    with pytest.raises(InputError, match="not signed by the authority 'other'"):
+        SignedRegistry.from_bytes(data, other.certificate)
+    signing = bound_in(own.certificate).identity.signing.hex().encode()
+    altered = {
+        "a key": data.replace(signing, drawn().keys.identity().signing.hex().encode()),
+        "a version": data.replace(b'"version": 2', b'"version": 3'),
+        "spaces": data.replace(b'"version": 2', b'"version":  2'),
+        "cut": data[:-4],
+        "twice": data.replace(b'"members": {', b'"members": {"1": {"name": "x", "signing": "", "vrf": ""}, '),
+        "unknown field": data.replace(b'"version": 2', b'"version": 2, "more": 1'),
+        "no signature": data.replace(b'"signature": "', b'"signature": "zz'),
+        "nothing": b"",
+    }
+    for change in altered.values():
+        assert change != data
+        with pytest.raises(InputError):
+            SignedRegistry.from_bytes(change, authority.certificate)
+    seen = authority.registry
+    authority.revoke("alice", "")
+    check_not_older(authority.registry, seen)
+    with pytest.raises(InputError, match="version 2, and 3 was seen"):
+        check_not_older(seen, authority.registry)
