@@ -52,6 +52,8 @@ class RunResult:
     fidelity: str
     problem: str = ""
     """Why no epsilon can be stated although there should be one: the ledger was altered or lost."""
+    unit: str = ""
+    """What one client is, whom privacy protects as a whole: "clients = 60 hospitals, from the column hospital"."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -215,4 +217,5 @@ def _result(path: Path, model: Any) -> RunResult:
         stopped="running" if ended is None else ended.stopped,
         fidelity=stored.manifest.fidelity,
         problem=problem,
+        unit=stored.manifest.unit,
     )

@@ -115,9 +115,20 @@ def test_a_word_that_is_not_known_is_refused_with_those_that_are(key, words):
         read(keys=[key])
 
 
+def test_paths_in_a_file_are_relative_to_it(tmp_path):
+    text = '[app.options]\ndata = "mine.csv"\n[simulation.dropout]\nkind = "fedscale"\npath = "trace.json"\n'
+    config = read(file_with(tmp_path, text))
+    assert config.app.folder == str(tmp_path)
+    assert config.simulation.dropout.path == str(tmp_path / "trace.json")
+    again = tmp_path / "elsewhere"
+    again.mkdir()
+    assert read(file_with(again, written(config))) == config
+    assert read().app.folder == ""
+
+
 def test_an_option_of_the_application_can_be_set_without_its_kind():
     options = read(keys=["app.options.partition.alpha=0.1"]).app.options
-    assert options == {"partition": {"kind": "lda", "alpha": 0.1, "least": 2}}
+    assert options == {"partition": {"kind": "lda", "alpha": 0.1}}
     assert read(keys=["app.options.partition.kind=iid"]).app.options == {"partition": {"kind": "iid"}}
     own = read(keys=["app.server=mine:Server", "app.options.partition.alpha=0.1"]).app.options
     assert own == {"partition": {"alpha": 0.1}}

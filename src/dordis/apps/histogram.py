@@ -87,11 +87,11 @@ def on_simplex(shares: Floats) -> Floats:
     return cut
 
 
-def fill(settings: Settings, population: int, seed: int) -> ClientTable[Settings]:
+def fill(settings: Settings, task: Task) -> ClientTable[Settings]:
     """Read the values of all clients, or make them up: normal deviates."""
     if not settings.data:
-        return ClientTable(settings, np.random.default_rng(seed).normal(size=(population, 1)))
-    values = rows(settings.data, population)
+        return ClientTable(settings, np.random.default_rng(task.seed).normal(size=(task.population, 1)))
+    values = rows(task.folder / settings.data, task.population)
     if values.shape[1] != 1:
         raise InputError(f"{settings.data} has {values.shape[1]} columns: a histogram takes one value a client")
     return ClientTable(settings, values)

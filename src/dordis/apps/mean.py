@@ -77,12 +77,12 @@ def clipped(vector: Floats, bound: float) -> Floats:
     return vector if norm <= bound else vector * (bound / norm)
 
 
-def fill(settings: Settings, population: int, seed: int) -> ClientTable[Settings]:
+def fill(settings: Settings, task: Task) -> ClientTable[Settings]:
     """Read the vectors of all clients, or make them up: uniform, and within the bound."""
     if settings.data:
-        return ClientTable(settings, rows(settings.data, population))
+        return ClientTable(settings, rows(task.folder / settings.data, task.population))
     reach = settings.bound / math.sqrt(settings.dim)
-    values = settings.centre + np.random.default_rng(seed).uniform(-reach, reach, (population, settings.dim))
+    values = settings.centre + np.random.default_rng(task.seed).uniform(-reach, reach, (task.population, settings.dim))
     return ClientTable(settings, values)
 
 

@@ -17,24 +17,26 @@ Settings = TypeVar("Settings")
 Shared = TypeVar("Shared")
 
 
-def shared(settings: type[Settings], make: Callable[[Settings, int, int], Shared]) -> Callable[[Task], Shared]:
-    """Return what makes something of a task's settings, population and seed, and only once for tasks that are equal.
+def shared(settings: type[Settings], make: Callable[[Settings, Task], Shared]) -> Callable[[Task], Shared]:
+    """Return what makes something of a task and its settings, and only once for tasks that are equal.
 
     >>> class Settings(msgspec.Struct, frozen=True):
     ...     height: int = 2
-    >>> table = shared(Settings, lambda settings, population, seed: [[seed] * population] * settings.height)
+    >>> table = shared(Settings, lambda settings, task: [[task.seed] * task.population] * settings.height)
     >>> table(Task({"height": 1}, population=3, seed=7))
     [[7, 7, 7]]
     """
 
     @lru_cache(maxsize=1)
-    def build(options: bytes, population: int, seed: int) -> Shared:
+    def build(options: bytes, population: int, seed: int, folder: Path) -> Shared:
         try:
-            return make(msgspec.json.decode(options, type=settings), population, seed)
+            return make(msgspec.json.decode(options, type=settings), Task({}, population, seed, folder))
         except msgspec.ValidationError as error:
             raise InputError(f"in the options of the application: {error}") from error
 
-    return lambda task: build(msgspec.json.encode(task.options, order="sorted"), task.population, task.seed)
+    return lambda task: build(
+        msgspec.json.encode(task.options, order="sorted"), task.population, task.seed, task.folder
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +53,10 @@ class ClientTable(Generic[Settings]):
         return row
 
 
-def rows(path: str, population: int) -> Floats:
+def rows(path: Path, population: int) -> Floats:
     """Read a .npy file of numbers: the first `population` rows, one client each, as (population, columns)."""
     try:
-        table = np.load(Path(path), allow_pickle=False)
+        table = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"cannot read {path}: pass a .npy file of numbers, one row for each client") from error
     if not isinstance(table, np.ndarray) or table.dtype.kind not in "fiub" or table.ndim not in (1, 2):

@@ -1,5 +1,6 @@
 """Options that several commands have, each with its one help text."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,9 @@ ConfigFile = Annotated[
 ]
 Preset = Annotated[
     str | None, typer.Option(help="One that comes with dordis, below the file's: digits, ideal, quick, sparse.")
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where the files of the data set are; they are downloaded if this is not given.")
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="Override a setting: -c privacy.epsilon=3.")
@@ -32,3 +36,8 @@ Fidelity = Annotated[str, typer.Option(help="ideal, or full: every message of th
 Costs = Annotated[Path | None, typer.Option(help="Measured costs: read from here, or measured and written here.")]
 PaperOnly = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
 Charts = Annotated[Path | None, typer.Option(help="Write every chart as SVG into this directory.")]
+
+
+def given_data(data_dir: Path | None) -> list[str]:
+    """Return the setting that --data-dir stands for: a path given to a command is relative to where it is run."""
+    return [] if data_dir is None else [f"app.options.data_dir={json.dumps(str(data_dir.resolve()))}"]

@@ -46,6 +46,8 @@ class Display:
     def __enter__(self) -> "Display":
         if not self._quiet:
             self._console.print(headline(self._job, self._fidelity))
+            if self._job.app.unit:
+                self._console.print(self._job.app.unit)
         if self._is_live:
             self._live.start()
         return self

@@ -26,6 +26,8 @@ class App(Section, frozen=True):
     server: str = "dordis.apps.learning:Server"
     client: str = "dordis.apps.learning:Client"
     options: dict[str, Any] = {}
+    folder: str = ""
+    """What paths in the options are relative to: the folder of the configuration, unless this says otherwise."""
 
 
 class Federation(Section, frozen=True):

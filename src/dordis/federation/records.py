@@ -107,6 +107,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What must be said with every epsilon."""
     stages: tuple[str, ...] = ()
     """The requests of the protocol at which a client can be missed, in order."""
+    unit: str = ""
+    """What one client is, as the application says: whom privacy protects as a whole."""
 
     @property
     def how(self) -> str:

@@ -185,6 +185,7 @@ def manifest_of(job: Job, home: Home, created: str) -> Manifest:
         words=design.words,
         terms=design.terms,
         stages=job.protocol.stages,
+        unit=job.app.unit,
     )
 
 

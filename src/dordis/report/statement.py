@@ -44,7 +44,7 @@ def statement(facts: Facts) -> Statement:
         )
     else:
         items = (
-            Item("What is protected", (_UNIT,)),
+            Item("What is protected", tuple(_unit(facts))),
             Item("From whom", tuple(_adversary(facts))),
             Item("How well", tuple(_amount(facts)), facts.run.manifest.terms),
             Item("How often a client may take part", tuple(_participation(facts))),
@@ -62,6 +62,12 @@ _UNIT = (
     "this only: all updates of that client are replaced by zero (zero-out adjacency). That the client takes part "
     "counts as known."
 )
+
+
+def _unit(facts: Facts) -> Iterator[str]:
+    yield _UNIT
+    if said := facts.run.manifest.unit:
+        yield f"{said[:1].upper()}{said[1:]}."
 
 
 def _headline(facts: Facts, proves: bool) -> str:

@@ -35,12 +35,14 @@ class RoundInfo:
 class Task:
     """What an application is made for: the options of its configuration, how many clients there are, and a seed.
 
-    The seed is for data and training in simulations; nothing that protects anybody comes from it.
+    The seed is for data and training in simulations; nothing that protects anybody comes from it.  Relative paths in
+    the options begin at `folder`: that of the configuration.
     """
 
     options: Mapping[str, Any]
     population: int
     seed: int = 0
+    folder: Path = Path()
 
 
 class AppServer(ABC):
@@ -55,6 +57,11 @@ class AppServer(ABC):
     @abstractmethod
     def dim(self) -> int:
         """Return the length of an update."""
+
+    @property
+    def unit(self) -> str:
+        """Say what one client is, whom privacy protects as a whole: "clients = 60 hospitals"; nothing if not known."""
+        return ""
 
     dtype: ClassVar[str] = "<f4"
     """How the numbers of the model travel: rounded to 32 bits, unless an application says otherwise."""

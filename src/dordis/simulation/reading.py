@@ -31,10 +31,19 @@ def read(path: Path | None = None, preset: str | None = None, keys: Sequence[str
     if preset is not None:
         settings = merged(settings, tomllib.loads(preset_text(preset)))
     if path is not None:
-        settings = merged(settings, load(path))
+        settings = merged(settings, at_home(load(path), path.resolve().parent))
     for key in keys:
         settings = merged(settings, assignment(key))
     return config_of(with_kinds(settings))
+
+
+def at_home(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Let relative paths in a file begin at its folder, wherever the command is run: in the options, and of traces."""
+    found = merged({"app": {"folder": str(folder)}}, settings)
+    trace = found.get("simulation", {}).get("dropout", {})
+    if isinstance(trace, dict) and isinstance(trace.get("path"), str):
+        found = merged(found, {"simulation": {"dropout": trace | {"path": str(folder / trace["path"])}}})
+    return found
 
 
 def find_modules(path: Path | None) -> None:
@@ -57,17 +66,17 @@ def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_kinds(settings: dict[str, Any]) -> dict[str, Any]:
-    """Let an option of our application be set without its kind, as `app.options.partition.alpha` may be.
+_KINDS = {"partition": "lda", "optimiser": "fedavg"}
+"""What these options of our application are of, unless they say so themselves."""
 
-    What the options say of themselves is in the preset `digits`, which is the default.
-    """
+
+def with_kinds(settings: dict[str, Any]) -> dict[str, Any]:
+    """Let an option of our application be set without its kind, as `app.options.partition.alpha` may be."""
     app = settings.get("app")
     if not isinstance(app, dict) or app.get("server") != Config().app.server or not isinstance(app["options"], dict):
         return settings
-    known = tomllib.loads(preset_text("digits"))["app"]["options"]
     options = {
-        name: merged(known[name], value) if isinstance(value, dict) and "kind" in known.get(name, ()) else value
+        name: {"kind": _KINDS[name]} | value if isinstance(value, dict) and name in _KINDS else value
         for name, value in app["options"].items()
     }
     return settings | {"app": app | {"options": options}}

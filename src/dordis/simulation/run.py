@@ -44,7 +44,7 @@ class SimulatedJob:
 
 def prepare(config: Config) -> SimulatedJob:
     """Check a configuration as a whole, load the application and plan the noise."""
-    task = Task(config.app.options, config.federation.clients, config.simulation.seed)
+    task = Task(config.app.options, config.federation.clients, config.simulation.seed, Path(config.app.folder))
     app = named_class(config.app.server, AppServer, "app.server").of(task)  # type: ignore[type-abstract]
     kind = named_class(config.app.client, AppClient, "app.client")  # type: ignore[type-abstract]
     return simulated(config, app, lru_cache(maxsize=None)(lambda u: kind.of(task, u - 1)))

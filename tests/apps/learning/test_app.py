@@ -8,7 +8,7 @@ import pytest
 
 from dordis.apps.learning import Client, Server, Settings
 from dordis.apps.learning.optim import FedAdam, FedAvg
-from dordis.apps.learning.partition import Iid, Lda
+from dordis.apps.learning.partition import Iid
 from dordis.errors import InputError, MissingExtra
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting, plan
@@ -76,7 +76,7 @@ def test_other_settings_learn_too(options):
 def test_options_are_settings():
     text = {"epochs": 2, "partition": {"kind": "iid"}, "optimiser": {"kind": "fedadam", "lr": 0.2}}
     assert msgspec.convert(text, Settings) == Settings(epochs=2, partition=Iid(), optimiser=FedAdam(lr=0.2))
-    assert (Settings().partition, Settings().optimiser) == (Lda(1.0), FedAvg())
+    assert (Settings().partition, Settings().optimiser) == (None, FedAvg())
 
 
 def test_a_client_is_determined_by_seed_round_and_place():
@@ -163,7 +163,8 @@ def test_a_model_of_ones_own_is_named():
         ({"epochs": 0}, "epoch"),
         ({"average": 1.0}, "average"),
         ({"data": "no-such-file.npz"}, "no-such-file"),
-        ({"partition": {"kind": "key"}}, "keys"),
+        ({"partition": {"kind": "natural"}}, "keys"),
+        ({"data": "own.npz", "centred": True}, "digits only"),
         ({"sead": 1}, "sead"),
     ],
 )

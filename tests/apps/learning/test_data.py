@@ -5,7 +5,8 @@ import importlib.resources
 import numpy as np
 import pytest
 
-from dordis.apps.learning.data import digits, load
+from dordis.apps.learning.sources import Source, digits
+from dordis.apps.learning.sources import load as load_source
 from dordis.errors import InputError
 
 GOOD = {
@@ -14,6 +15,10 @@ GOOD = {
     "x_test": np.ones((2, 6)),
     "y_test": np.array([1, 2]),
 }
+
+
+def load(name):
+    return load_source(Source(name))
 
 
 @pytest.fixture
@@ -54,14 +59,15 @@ def test_centring_takes_from_each_input_its_own_mean():
 
 def test_a_file_is_read_with_inputs_as_rows(stored):
     data = load(stored(scale=np.array(2), keys=np.array(["a", "b", "a", "c"])))
-    np.testing.assert_array_equal(data.x_train, np.arange(24.0).reshape(4, 6) / 2)
+    np.testing.assert_array_equal(data.train()[0], np.arange(24.0).reshape(4, 6) / 2)
+    assert (data.features, data.input_shape) == (6, (2, 3))
     assert (data.y_train.tolist(), data.classes, data.keys.tolist()) == ([0, 1, 2, 0], 3, ["a", "b", "a", "c"])
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"x_test": None, "y_test": None}, "x_test, y_test are missing"),
+        ({"x_train": None, "y_test": None}, "x_train, y_test are missing"),
         ({"x_test": np.ones((2, 5))}, "5"),
         ({"x_test": np.ones((3, 6))}, "y_test"),
         ({"x_train": np.ones(4)}, "x_train"),
@@ -93,3 +99,24 @@ def test_files_that_are_no_data_sets_are_refused(tmp_path):
     for name, reason in (("text.npz", "cannot be read"), ("objects.npz", "cannot be read"), ("single.npy", "single")):
         with pytest.raises(InputError, match=reason):
             load(str(tmp_path / name))
+
+
+def test_without_data_to_test_with_there_are_none(stored):
+    assert load(stored(x_test=None, y_test=None)).test is None
+
+
+def test_images_of_bytes_stay_bytes_until_they_are_used(stored):
+    images = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6)
+    data = load(stored(x_train=images, scale=np.array(255)))
+    assert data.x_train.dtype == np.uint8
+    x, y = data.train(np.array([1]))
+    assert x.dtype == np.float32
+    np.testing.assert_allclose(x, images[1:2] / 255, rtol=1e-6)
+    assert y.tolist() == [1]
+
+
+def test_targets_of_a_regression_are_any_finite_numbers(stored):
+    data = load_source(Source(stored(y_train=np.array([0.5, -1.0, 2.25, 3.0]), y_test=np.ones(2)), target="regression"))
+    assert (data.y_train.tolist(), data.classes) == ([0.5, -1.0, 2.25, 3.0], 1)
+    with pytest.raises(InputError, match="finite numbers"):
+        load_source(Source(stored(y_train=np.array([0.5, np.nan, 1, 2])), target="regression"))

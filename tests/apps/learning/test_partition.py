@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dordis.apps.learning.data import Dataset, digits
-from dordis.apps.learning.partition import ByKey, Iid, Lda
+from dordis.apps.learning.data import Dataset, Unit
+from dordis.apps.learning.partition import Iid, Lda, Merge, Natural, partition_of
+from dordis.apps.learning.sources import digits
 from dordis.errors import InputError
 
 
@@ -59,23 +60,63 @@ def test_a_partition_follows_its_seed():
         assert first == again != other
 
 
-def test_what_has_the_same_key_stays_together():
-    keys = np.array(["ann", "bob", "cy", "dee", "ann", "cy", "eve"])
-    data = replace(labelled([0, 1, 0, 1, 0, 1, 0]), keys=keys)
-    parts = ByKey().split(data, 5, rng())
-    assert sorted(tuple(keys[part]) for part in parts) == [("ann",) * 2, ("bob",), ("cy",) * 2, ("dee",), ("eve",)]
-    parts = ByKey().split(data, 2, rng())
-    assert covers(parts, 7)
-    assert not {*keys[parts[0]]} & {*keys[parts[1]]}
-    assert {len({*keys[part]}) for part in parts} == {2, 3}
+KEYS = np.array(["ann", "bob", "cy", "dee", "ann", "cy", "eve"])
+
+
+def owned():
+    return replace(labelled([0, 1, 0, 1, 0, 1, 0]), keys=KEYS, unit=Unit("hospital", "the column hospital"))
+
+
+def test_each_key_is_a_client_if_nothing_else_is_said():
+    assert partition_of(owned()) == Natural()
+    parts = Natural().split(owned(), 5, rng())
+    assert [tuple(KEYS[part]) for part in parts] == [("ann",) * 2, ("bob",), ("cy",) * 2, ("dee",), ("eve",)]
+    assert Natural().words(owned(), 5) == "clients = 5 hospitals, from the column hospital"
+    assert partition_of(labelled([0, 1])) == Lda()
+
+
+def test_keys_are_neither_merged_nor_left_out_unless_the_configuration_says_so():
+    for clients in (2, 4):
+        with pytest.raises(InputError, match=r"5 hospitals, from the column hospital.*federation\.clients = 5"):
+            Natural().split(owned(), clients, rng())
+    with pytest.raises(InputError, match="5 clients of 1, and not 6"):
+        Natural().split(owned(), 6, rng())
+    with pytest.raises(InputError, match="2 clients of 2, and not 3"):
+        Merge(keys=2).split(owned(), 3, rng())
+
+
+def test_merged_keys_stay_together():
+    parts = Merge(keys=2).split(owned(), 2, rng())
+    held = [{*KEYS[part]} for part in parts]
+    assert [len(keys) for keys in held] == [2, 2]
+    assert not held[0] & held[1]
+    for part, keys in zip(parts, held, strict=True):
+        assert np.isin(KEYS, list(keys)).sum() == part.size
+    words = "clients = 2 groups of 2 hospitals, from the column hospital; 1 hospital left out"
+    assert Merge(keys=2).words(owned(), 2) == words
+
+
+def test_some_keys_take_no_part_where_that_is_said():
+    parts = Natural(some=True).split(owned(), 3, rng())
+    assert [len({*KEYS[part]}) for part in parts] == [1, 1, 1]
+    assert Natural(some=True).words(owned(), 3).endswith("; 2 hospitals left out")
+
+
+def test_what_is_dealt_at_random_is_said_to_be_nobodys():
+    assert "not the 5 hospitals" in Iid().words(owned(), 3)
+    assert "do not say whose" in Lda().words(labelled([0, 1]), 2)
 
 
 def test_what_cannot_be_dealt_is_refused():
-    for kind, clients in ((Iid(), 5), (Iid(), 0), (Lda(least=2), 3), (ByKey(), 1)):
+    for kind, clients in ((Iid(), 5), (Iid(), 0), (Lda(least=2), 3), (Natural(), 1)):
         with pytest.raises(InputError):
             kind.split(labelled([0, 1, 0, 1]), clients, rng())
-    with pytest.raises(InputError, match="4 keys for 5 clients"):
-        ByKey().split(replace(labelled([0] * 4), keys=np.arange(4)), 5, rng())
+    with pytest.raises(InputError, match="do not say whose"):
+        Merge().split(labelled([0, 1]), 1, rng())
+    with pytest.raises(InputError, match="two keys or more"):
+        Merge(keys=1)
+    with pytest.raises(InputError, match="for classification"):
+        Lda().split(replace(labelled([0, 1, 1, 0]), target="regression"), 2, rng())
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"alpha": float("nan")}, {"alpha": float("inf")}, {"least": -1}])

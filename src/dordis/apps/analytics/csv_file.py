@@ -24,8 +24,30 @@ class Columns:
     values: Floats = field(repr=False)
 
 
-def read_columns(path: Path, wanted: Sequence[str] | None = None) -> Columns:
-    """Read columns by name, or all of them; a first line that is not all numbers has the names.
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells of a file, with the names of their columns."""
+
+    path: Path
+    names: tuple[str, ...]
+    lines: Lines = field(repr=False)
+
+    def numbers(self, names: Sequence[str]) -> Floats:
+        """Return the values of columns, (rows, columns)."""
+        return self.at(_places(self.path, self.names, names))
+
+    def at(self, places: Sequence[int]) -> Floats:
+        """Return the values of the columns at these places."""
+        return np.array([[_cell(self.path, line, self.names[i], row[i]) for i in places] for line, row in self.lines])
+
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of a column as they are."""
+        (place,) = _places(self.path, self.names, [name])
+        return [row[place].strip() for _, row in self.lines]
+
+
+def read_cells(path: Path) -> Cells:
+    """Read a file; a first line that is not all numbers has the names.
 
     Without such a line columns are named by their number, from 1 on.
     """
@@ -37,9 +59,14 @@ def read_columns(path: Path, wanted: Sequence[str] | None = None) -> Columns:
     if not lines:
         raise InputError(f"{path} has a line of names and no rows: each row is one client")
     _check_lengths(path, lines, len(names))
-    places = _places(path, names, wanted)
-    values = np.array([[_cell(path, line, names[i], row[i]) for i in places] for line, row in lines])
-    return Columns(tuple(names[i] for i in places), values)
+    return Cells(path, tuple(names), lines)
+
+
+def read_columns(path: Path, wanted: Sequence[str] | None = None) -> Columns:
+    """Read columns of numbers by name, or all of them."""
+    cells = read_cells(path)
+    places = _places(path, cells.names, wanted)
+    return Columns(tuple(cells.names[i] for i in places), cells.at(places))
 
 
 def _lines(path: Path) -> Lines:

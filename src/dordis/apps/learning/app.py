@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from dordis.apps.learning import optim
-from dordis.apps.learning.data import Samples, load
+from dordis.apps.learning.data import Samples, Target
 from dordis.apps.learning.models import Mlp, Model, Softmax
 from dordis.apps.learning.optim import FedAvg, Memory, Optimiser
-from dordis.apps.learning.partition import Lda, Partition
+from dordis.apps.learning.partition import Partition, partition_of
+from dordis.apps.learning.sources import DIGITS, WORDS, Source, load
 from dordis.apps.learning.torch_model import TorchModel, seeded
 from dordis.apps.learning.trainer import Training, train
 from dordis.apps.options import check_place, shared
@@ -38,15 +39,26 @@ class Settings(Training, frozen=True):
 
     The defaults are made for digits, 100 clients with 50 in a round, 20 rounds, epsilon 6 and a clip of 1.
 
-    `data` is "digits" or an .npz file, see `data.read`.  `centred` takes its own mean from each input.  `model` is
+    `data` is a name, a file or a folder, see `sources`, where `data_dir`, `client`, `label`, `test`, `target`, `shape`,
+    `classes` and `vocabulary` are explained; paths are relative to the configuration.  `partition` says who holds what:
+    if it is not given, each key of the data is a client, or, where the data have none, mixes of labels are dealt.
+    `centred` takes its own mean from each of the digits, and is for them only.  `model` is
     "softmax", "mlp", or "package.module:name" of your own: what is called with the number of features, that of classes
     and `options`, and returns a `Model` or a torch.nn.Module.  `average` is the weight of the past in the moving
     average of the server's parameters, which is what is evaluated and kept; clients start from the newest.
     """
 
-    data: str = "digits"
-    centred: bool = True
-    partition: Partition = Lda()
+    data: str = DIGITS
+    data_dir: str = ""
+    client: str | None = None
+    label: str | None = None
+    test: str | None = None
+    target: Target = "classification"
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+    vocabulary: str | int = WORDS
+    centred: bool | None = None
+    partition: Partition | None = None
     model: str = "softmax"
     options: dict[str, Any] = msgspec.field(default_factory=dict)
     optimiser: Optimiser = FedAvg()
@@ -56,6 +68,13 @@ class Settings(Training, frozen=True):
         super().__post_init__()
         if not 0 <= self.average < 1:
             raise InputError(f"the weight of the past in the average lies in 0..1, below 1, not at {self.average}")
+        if self.centred and self.data != DIGITS:
+            raise InputError(f"centred is for {DIGITS} only: leave it out")
+
+    def source(self, folder: Path) -> Source:
+        """Return what to read, with paths relative to a folder."""
+        known = {name: getattr(self, name) for name in Source.__dataclass_fields__ if name != "folder"}
+        return Source(**known, folder=folder)
 
 
 class Server(AppServer):
@@ -68,8 +87,9 @@ class Server(AppServer):
         test: Samples | None,
         optimiser: Optimiser | None = None,
         average: float = 0.0,
+        unit: str = "",
     ) -> None:
-        self._model, self._test = model, test
+        self._model, self._test, self._unit = model, test, unit
         self._optimiser, self._weight = optimiser or FedAvg(), average
         self._parameters, self._memory, self._average = initial, Memory(), Memory()
 
@@ -86,7 +106,13 @@ class Server(AppServer):
     def learning(cls, common: "Learning") -> Self:
         """Make it of what all have in common."""
         settings, rng = common.settings, np.random.default_rng((Use.INITIAL, common.seed))
-        return cls(common.model, common.model.initial(rng), common.test, settings.optimiser, settings.average)
+        initial = common.model.initial(rng)
+        return cls(common.model, initial, common.test, settings.optimiser, settings.average, common.unit)
+
+    @property
+    def unit(self) -> str:
+        """Say what one client is."""
+        return self._unit
 
     @property
     def dim(self) -> int:
@@ -186,19 +212,23 @@ class Learning:
     classes: int
     settings: Settings
     seed: int
+    unit: str = ""
+    """What one client is."""
 
 
-def begin(settings: Settings, population: int, seed: int) -> Learning:
-    """Load the data, deal them to the clients, and make the model."""
-    data = load(settings.data)
-    data = data.centred() if settings.centred else data
+def begin(settings: Settings, task: Task) -> Learning:
+    """Load the data, give them to the clients, and make the model."""
+    data, seed = load(settings.source(task.folder)), task.seed
+    data = data.centred() if settings.data == DIGITS and settings.centred is not False else data
     model = make_model(settings.model, data.features, data.classes, settings.options, seed)
-    parts = settings.partition.split(data, population, np.random.default_rng((Use.PARTITION, seed)))
+    partition = settings.partition or partition_of(data)
+    parts = partition.split(data, task.population, np.random.default_rng((Use.PARTITION, seed)))
 
     def samples(place: int) -> Samples:
-        return data.x_train[parts[place]], data.y_train[parts[place]]
+        return data.train(parts[place])
 
-    return Learning(model, population, samples, (data.x_test, data.y_test), data.classes, settings, seed)
+    unit = partition.words(data, task.population)
+    return Learning(model, task.population, samples, data.test, data.classes, settings, seed, unit)
 
 
 def make_model(name: str, features: int, classes: int, options: dict[str, Any], seed: int) -> Model:

@@ -1,134 +1,183 @@
-"""Data sets of inputs and labels: the digits that come with dordis, or a file in the same format."""
+"""Data sets: inputs, targets, and whose they are."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.resources import as_file, files
-from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
 
-Labels = npt.NDArray[np.int64]
-Samples = tuple[Floats, Labels]
-Arrays = Mapping[str, npt.NDArray[Any]]
+Values = npt.NDArray[Any]
+"""Inputs: numbers of any kind, or tokens."""
+Labels = npt.NDArray[Any]
+"""Targets: classes, numbers, or the tokens that follow."""
+Samples = tuple[Values, Labels]
+Arrays = Mapping[str, Values]
+Target = Literal["classification", "regression", "next-token"]
 
-DIGITS = "digits"
-_NEEDED = ("x_train", "y_train", "x_test", "y_test")
+_SCORES = {"classification": "classes", "regression": "number", "next-token": "tokens"}
+
+IGNORED = -100
+"""Stands in a target where there is no token to predict: what torch leaves out by itself."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one key is, such as a hospital, and where the keys are from: "the column hospital"."""
+
+    name: str = "key"
+    origin: str = "the array keys"
+
+    def counted(self, count: int) -> str:
+        """Return so many of them, in words.
+
+        >>> Unit("city").counted(3), Unit("hospital").counted(1)
+        ('3 cities', '1 hospital')
+        """
+        vowel = self.name[-2:-1] in "aeiou"
+        many = f"{self.name[:-1]}ies" if self.name.endswith("y") and not vowel else f"{self.name}s"
+        return f"{count:,} {self.name if count == 1 else many}"
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Inputs as rows (n, features), and labels 0, 1, .. to train on and to test with.
+    """Inputs as rows (n, features) as they are stored, and targets, to train on and, if there are any, to test with.
 
-    `keys` says whose each input to train on is, such as its writer, where that is known.
+    `keys` says whose each input to train on is, such as its writer, where that is known: one key is what privacy
+    protects, unless a configuration says otherwise.  `shape` is that of one input before it became a row.  Inputs are
+    divided by `scale` when they are used.
     """
 
-    x_train: Floats = field(repr=False)
+    x_train: Values = field(repr=False)
     y_train: Labels = field(repr=False)
-    x_test: Floats = field(repr=False)
-    y_test: Labels = field(repr=False)
-    keys: npt.NDArray[Any] | None = field(default=None, repr=False)
+    x_test: Values | None = field(default=None, repr=False)
+    y_test: Labels | None = field(default=None, repr=False)
+    keys: Values | None = field(default=None, repr=False)
+    shape: tuple[int, ...] = ()
+    outputs: int = 0
+    """Classes, or tokens; 0: one more than the largest label to train on."""
+    scale: float = 1.0
+    target: Target = "classification"
+    tokens: int = 0
+    """How many tokens an input is made of can be told apart; 0 where inputs are numbers."""
+    unit: Unit = field(default_factory=Unit)
 
     @property
     def features(self) -> int:
         """Return the length of an input."""
         return int(self.x_train.shape[1])
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Return the shape of one input."""
+        return self.shape or (self.features,)
+
     @cached_property
     def classes(self) -> int:
-        """Return how many labels there are: one more than the largest."""
-        return int(self.y_train.max()) + 1
+        """Return how many scores a model gives."""
+        if self.target == "regression":
+            return 1
+        return self.outputs or int(self.y_train.max()) + 1
+
+    @cached_property
+    def key_counts(self) -> tuple[Values, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the keys, the number of each input's key among them, and how many inputs each has."""
+        if self.keys is None:
+            raise InputError("the data do not say whose they are: give the array keys, or name the column client")
+        keys, number, counts = np.unique(self.keys, return_inverse=True, return_counts=True)
+        return keys, number.reshape(-1), counts
+
+    def train(self, rows: Any = slice(None)) -> Samples:
+        """Return inputs and targets to train on, ready for a model."""
+        return self._ready(self.x_train[rows]), self.y_train[rows]
+
+    @property
+    def test(self) -> Samples | None:
+        """Return inputs and targets to test with, ready for a model."""
+        return None if self.x_test is None or self.y_test is None else (self._ready(self.x_test), self.y_test)
+
+    def _ready(self, x: Values) -> Values:
+        if self.tokens:
+            return x
+        if x.dtype.kind == "f":
+            return x if self.scale == 1 else x / x.dtype.type(self.scale)
+        return x.astype(np.float32) / np.float32(self.scale)
 
     def centred(self) -> "Dataset":
         """Take its own mean from every input: that needs no other input, so it costs no privacy."""
-        x, test = (part - part.mean(axis=1, keepdims=True) for part in (self.x_train, self.x_test))
+        x, test = (part - part.mean(axis=1, keepdims=True) for part in (self.x_train, self.x_test))  # type: ignore[union-attr]
         return replace(self, x_train=x, x_test=test)
 
-
-def digits() -> Dataset:
-    """Return 1,797 handwritten digits of 8 by 8 pixels from 0 to 1; `digits.md` names source, authors and licence.
-
-    >>> data = digits()
-    >>> data.x_train.shape, data.x_test.shape, data.classes
-    ((1437, 64), (360, 64), 10)
-    """
-    with as_file(files(__package__) / "digits.npz") as path:
-        return read(path)
-
-
-def load(source: str) -> Dataset:
-    """Return the data set "digits", or the one in an .npz file."""
-    return digits() if source == DIGITS else read(Path(source))
+    def describe(self) -> dict[str, str]:
+        """Return shapes, counts and whose the data are, in words."""
+        rows = {
+            "inputs": f"{len(self.x_train):,} to train on, {0 if self.x_test is None else len(self.x_test):,} to test",
+            "shape of an input": f"{' x '.join(map(str, self.input_shape))}, {self.x_train.dtype}",
+            "target": f"{self.target}, {self.classes:,} {_SCORES[self.target]}",
+        }
+        if self.keys is None:
+            return rows | {"whose": "the data do not say"}
+        _, _, counts = self.key_counts
+        each = f"{int(counts.min()):,} to {int(counts.max()):,} inputs each, {counts.mean():.1f} on average"
+        return rows | {"whose": f"{self.unit.counted(counts.size)}, from {self.unit.origin}; {each}"}
 
 
-def read(path: Path) -> Dataset:
-    """Read x_train, y_train, x_test, y_test from an .npz file, inputs flattened to rows.
-
-    Optional are `scale`, a number that inputs are divided by, and `keys`, one for each input to train on.
-    """
-    try:
-        stored = np.load(path, allow_pickle=False)
-        if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise InputError(f"{path} is a single array: pass an .npz file with {', '.join(_NEEDED)}")
-        with stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except InputError:
-        raise
-    except FileNotFoundError as error:
-        raise InputError(f"there is no data set {path}: pass '{DIGITS}' or the path of an .npz file") from error
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise InputError(f"{path} cannot be read: pass an .npz file of plain arrays") from error
-    try:
-        return checked(arrays)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+def checked(data: Dataset) -> Dataset:
+    """Return a data set whose parts fit each other, or say what is wrong with it."""
+    if data.x_test is not None and data.x_train.shape[1] != data.x_test.shape[1]:
+        here, there = data.x_train.shape[1], data.x_test.shape[1]
+        raise InputError(f"inputs to train on have {here} features, those to test with {there}")
+    if data.shape and math.prod(data.shape) != data.features:
+        raise InputError(f"inputs have {data.features} numbers, which are not {' x '.join(map(str, data.shape))}")
+    if data.keys is not None and data.keys.shape != (len(data.y_train),):
+        raise InputError(f"there are {len(data.y_train)} inputs to train on, and keys of shape {data.keys.shape}")
+    if data.target == "classification":
+        check_classes(data)
+    return data
 
 
-def checked(arrays: Arrays) -> Dataset:
-    """Return a data set of such arrays, or say what is wrong with them."""
-    if missing := [name for name in _NEEDED if name not in arrays]:
-        raise InputError(f"the arrays {', '.join(missing)} are missing")
-    scale = arrays.get("scale", np.ones(()))
-    if scale.shape != () or scale.dtype.kind not in "fiu" or not 0 < float(scale) < np.inf:
-        raise InputError("scale is one positive number")
-    x, x_test = (flat(check_inputs(name, arrays[name])) / float(scale) for name in ("x_train", "x_test"))
-    y, y_test = (check_labels(name, arrays[name], len(inputs)) for name, inputs in (("y_train", x), ("y_test", x_test)))
-    if x.shape[1] != x_test.shape[1]:
-        raise InputError(f"inputs to train on have {x.shape[1]} features, those to test with {x_test.shape[1]}")
-    if y.max() >= y.size:  # so many classes are a mistake, and would take as many scores for every input
-        raise InputError(f"y_train has labels up to {y.max()}, and only {y.size} inputs: they count from 0 on")
-    if y_test.max() > y.max():
-        raise InputError(f"y_test has labels up to {y_test.max()}, y_train up to {y.max()} only")
-    keys = arrays.get("keys")
-    if keys is not None and keys.shape != y.shape:
-        raise InputError(f"there are {y.size} inputs to train on, and keys of shape {keys.shape}")
-    return Dataset(x, y, x_test, y_test, keys)
+def check_classes(data: Dataset) -> None:
+    """Labels are fewer than the classes, and of as many classes as there can be."""
+    largest, size = int(data.y_train.max()), data.y_train.size
+    if not data.outputs and largest >= size:  # so many classes are a mistake, and would take as many scores
+        raise InputError(f"y_train has labels up to {largest}, and only {size} inputs: they count from 0 on")
+    if data.outputs and largest >= data.outputs:
+        raise InputError(f"y_train has labels up to {largest}, and there are {data.outputs} classes")
+    if data.y_test is not None and data.y_test.max() >= data.classes:
+        raise InputError(f"y_test has labels up to {data.y_test.max()}, y_train up to {data.classes - 1} only")
 
 
-def check_inputs(name: str, x: npt.NDArray[Any]) -> Floats:
-    """Return inputs as floating-point numbers of the same shape, or say what is wrong with them."""
+def check_inputs(name: str, x: Values) -> Values:
+    """Return inputs, bytes as they are and all others as floating-point numbers, or say what is wrong with them."""
     if x.ndim < 2 or not x.size or x.dtype.kind not in "fiub":
         raise InputError(f"{name} has to hold numbers, one row or image for each input, not {x.dtype} {x.shape}")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         raise InputError(f"{name} holds values that are not finite")
-    return x.astype(np.float64)
+    return x if x.dtype in (np.uint8, np.float32) else x.astype(np.float64)
 
 
-def flat(x: Floats) -> Floats:
+def flat(x: Values) -> Values:
     """Return one row for each input."""
     return x.reshape(len(x), -1)
 
 
-def check_labels(name: str, y: npt.NDArray[Any], inputs: int) -> Labels:
+def check_labels(name: str, y: Values, inputs: int) -> Labels:
     """Return labels as whole numbers, or say what is wrong with them."""
     if y.shape != (inputs,) or y.dtype.kind not in "iu":
         raise InputError(f"{name} has to hold {inputs} whole numbers, one for each input, not {y.dtype} {y.shape}")
-    if y.min() < 0:
+    if y.size and y.min() < 0:
         raise InputError(f"{name} has labels from {y.min()} on: they count from 0 on")
     return y.astype(np.int64)
+
+
+def check_targets(name: str, y: Values, inputs: int, target: Target) -> Labels:
+    """Return the targets of inputs, or say what is wrong with them."""
+    if target == "classification":
+        return check_labels(name, y, inputs)
+    if y.shape != (inputs,) or y.dtype.kind not in "fiu" or not np.isfinite(y).all():
+        raise InputError(f"{name} has to hold {inputs} finite numbers, one for each input, not {y.dtype} {y.shape}")
+    return y.astype(np.float64)

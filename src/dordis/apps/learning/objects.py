@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dordis.apps.learning.app import Learning, Settings, make_model
-from dordis.apps.learning.data import Samples, check_inputs, check_labels
+from dordis.apps.learning.data import Samples, Unit, check_inputs, check_labels
 from dordis.apps.learning.models import Model
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.errors import InputError
@@ -23,7 +23,10 @@ def gather(
         raise InputError(f"all clients, and the test data, have inputs of one shape, not of {sorted(shapes)}")
     (shape,) = shapes
     classes = 1 + max(int(y.max(initial=0)) for _, y in [*held, *([tested] if tested else [])])
-    return Learning(as_model(model, shape, classes, seed), len(held), held.__getitem__, tested, classes, settings, seed)
+    whole = as_model(model, shape, classes, seed)
+    unit = f"clients = {len(held):,}, as they were given" if client is None else ""
+    unit = unit or f"clients = {Unit(client or '').counted(len(held))}, from the column {client}"
+    return Learning(whole, len(held), held.__getitem__, tested, classes, settings, seed, unit)
 
 
 def as_model(model: Any, shape: tuple[int, ...], classes: int, seed: int) -> Model:

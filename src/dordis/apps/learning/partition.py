@@ -1,4 +1,8 @@
-"""Who holds which sample: each is dealt to exactly one client, at random from a seed."""
+"""Who holds which sample: whoever the data say, or, where a configuration says so, others.
+
+No sample has two clients.  A key of the data, such as a writer, is what privacy protects: it is one client unless the
+configuration asks for something else in so many words, and `words` tells what one client is.
+"""
 
 import msgspec
 import numpy as np
@@ -17,7 +21,11 @@ class Iid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the samples of each client."""
         _enough(data.y_train, clients, 1)
-        return np.array_split(rng.permutation(data.y_train.size), clients)
+        return np.array_split(rng.permutation(len(data.y_train)), clients)
+
+    def words(self, data: Dataset, clients: int) -> str:
+        """Say what one client is."""
+        return dealt(data, clients)
 
 
 class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lda"):
@@ -39,6 +47,8 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the samples of each client."""
         _enough(data.y_train, clients, self.least)
+        if data.target != "classification":
+            raise InputError(f"mixes of labels are for classification, not for {data.target}: pass another partition")
         mixes = rng.dirichlet(np.full(data.classes, self.alpha), size=clients)
         owner = np.empty(data.y_train.size, np.int64)
         for label, weights in enumerate(mixes.T):
@@ -47,30 +57,95 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
         _level(owner, clients, self.least, rng)
         return _by_owner(owner, clients)
 
+    def words(self, data: Dataset, clients: int) -> str:
+        """Say what one client is."""
+        return dealt(data, clients)
 
-class ByKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="key"):
-    """Keep together what has the same key, such as a writer; with more keys than clients, a client has several."""
+
+class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
+    """Let each key be a client, and be it whole; with `some`, keys beyond the number of clients take no part."""
+
+    some: bool = False
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the samples of each client."""
-        if data.keys is None:
-            raise InputError("a partition by key needs a data set with the array keys, one for each input to train on")
-        keys, key = np.unique(data.keys, return_inverse=True)
-        if keys.size < clients:
-            raise InputError(f"there are {keys.size} keys for {clients} clients: each needs one")
-        dealt = np.empty(keys.size, np.int64)
-        dealt[rng.permutation(keys.size)] = np.arange(keys.size) % clients
-        return _by_owner(dealt[key.reshape(-1)], clients)
+        keys, _, _ = data.key_counts
+        check_keys(data, clients, 1, self.some)
+        return _grouped(data, clients, 1, rng if keys.size > clients else None)
+
+    def words(self, data: Dataset, clients: int) -> str:
+        """Say what one client is."""
+        return grouped(data, clients, 1)
 
 
-Partition = Iid | Lda | ByKey
+class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
+    """Let `keys` keys together be a client, as the paper merges three writers; with `some`, the rest take no part."""
+
+    keys: int = 3
+    some: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keys < 2:
+            raise InputError(f"two keys or more are merged, not {self.keys}: for one the partition is 'natural'")
+
+    def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
+        """Return the samples of each client."""
+        check_keys(data, clients, self.keys, self.some)
+        return _grouped(data, clients, self.keys, rng)
+
+    def words(self, data: Dataset, clients: int) -> str:
+        """Say what one client is."""
+        return grouped(data, clients, self.keys)
+
+
+Partition = Iid | Lda | Natural | Merge
+
+
+def partition_of(data: Dataset) -> Partition:
+    """Return the partition where a configuration names none: the data's own, or else mixes of labels, or cards."""
+    if data.keys is not None:
+        return Natural()
+    return Lda() if data.target == "classification" else Iid()
+
+
+def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
+    """There are as many clients as the keys make, or fewer where some may be left out."""
+    keys, _, _ = data.key_counts
+    there = data.unit.counted(keys.size) + f", from {data.unit.origin}"
+    possible = keys.size // each
+    if clients > possible:
+        raise InputError(f"there are {there}: that makes {possible} clients of {each}, and not {clients}")
+    if clients < possible and not some:
+        raise InputError(
+            f"there are {there}: one of them is what privacy protects, and {clients} clients would need some merged or "
+            f"left out. Set federation.clients = {possible}, or say so in app.options.partition: "
+            '{ kind = "merge", keys = .. }, { kind = "natural", some = true }, or { kind = "iid" }'
+        )
+
+
+def grouped(data: Dataset, clients: int, each: int) -> str:
+    """Say that a client is a key, or some keys."""
+    keys, _, _ = data.key_counts
+    one = data.unit.counted(clients) if each == 1 else f"{clients:,} groups of {data.unit.counted(each)}"
+    left = keys.size - clients * each
+    rest = f"; {data.unit.counted(left)} left out" if left else ""
+    return f"clients = {one}, from {data.unit.origin}{rest}"
+
+
+def dealt(data: Dataset, clients: int) -> str:
+    """Say that a client is nobody in particular."""
+    parts = f"clients = {clients:,} parts of the data, dealt at random"
+    if data.keys is None:
+        return f"{parts}: the data do not say whose they are"
+    keys, _, _ = data.key_counts
+    return f"{parts}, and not the {data.unit.counted(keys.size)} from {data.unit.origin}, who are not protected as such"
 
 
 def _enough(labels: Labels, clients: int, least: int) -> None:
     if clients < 1:
         raise InputError(f"samples are dealt to a client or more, not to {clients}")
-    if labels.size < clients * least:
-        raise InputError(f"{labels.size} samples are too few for {clients} clients with {least} or more each")
+    if len(labels) < clients * least:
+        raise InputError(f"{len(labels)} samples are too few for {clients} clients with {least} or more each")
 
 
 def _divided(count: int, weights: npt.NDArray[np.float64]) -> Indices:
@@ -90,6 +165,15 @@ def _level(owner: Indices, clients: int, least: int, rng: Generator) -> None:
             rich = int(sizes.argmax())
             owner[rng.choice(np.flatnonzero(owner == rich))] = poor
             sizes[rich], sizes[poor] = sizes[rich] - 1, sizes[poor] + 1
+
+
+def _grouped(data: Dataset, clients: int, each: int, rng: Generator | None) -> list[Indices]:
+    """Return the samples of clients that are `each` keys, in their order or at random; the rest has no client."""
+    keys, number, _ = data.key_counts
+    order = np.arange(keys.size) if rng is None else rng.permutation(keys.size)
+    owner = np.full(keys.size, clients, np.int64)
+    owner[order[: clients * each]] = np.arange(clients * each) // each
+    return _by_owner(owner[number], clients + 1)[:clients]
 
 
 def _by_owner(owner: Indices, clients: int) -> list[Indices]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dordis.cli import tables
-from dordis.cli.options import ConfigFile, Json, Overrides, Preset
+from dordis.cli.options import ConfigFile, DataDir, Json, Overrides, Preset, given_data
 from dordis.errors import InputError, RoundFailed
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def run(
     config: ConfigFile = None,
     preset: Preset = None,
     setting: Overrides = None,
+    data_dir: DataDir = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan, and the bytes and seconds to expect; run nothing.")
@@ -38,13 +39,13 @@ def run(
     from dordis.simulation.run import prepare
 
     if resume is not None:
-        if config is not None or preset is not None or setting or dry_run:
+        if config is not None or preset is not None or setting or data_dir or dry_run:
             raise InputError("a run goes on as it was configured: give --resume alone")
         config = resume / CONFIG
         if not config.is_file():
             raise InputError(f"there is no run at {resume}: it has no {CONFIG}")
     reading.find_modules(config)
-    settings = reading.read(config, preset, setting or ())
+    settings = reading.read(config, preset, [*(setting or ()), *given_data(data_dir)])
     console = tables.console(stderr=as_json)
     with console.status("planning the noise") if console.is_terminal else nullcontext():
         job = prepare(settings)
@@ -92,6 +93,7 @@ def _show(under_way: "Run", result: "Result", as_json: bool) -> None:
 
     report = write([under_way.records.path])
     outcome = {
+        "clients": under_way.job.app.unit,
         "accuracy": result.metrics.get("accuracy"),
         **result.metrics,
         "epsilon": result.epsilon,
@@ -132,5 +134,6 @@ def _tell(simulated: "SimulatedJob", as_json: bool) -> None:
         "seconds_of_a_round": rehearsed.seconds,
         "seconds": rehearsed.seconds * rounds,
         "fidelity": simulated.config.simulation.fidelity,
+        "clients": job.app.unit or None,
     }
     tables.show(as_json, expected, upcoming(job, simulated.config.simulation.fidelity, expected))
