@@ -21,7 +21,7 @@
     │   └── Aborted            this machine has stopped for good
     ├── BudgetExceeded         the next round would spend more privacy than there is: it is not started
     ├── LedgerDamaged          the privacy ledger is not as it was written: the run does not go on
-    ├── AuditFailed            an attack tells more than the claimed epsilon allows
+    ├── AuditFailed            an audit found that rounds give away more than they claim
     └── RoundFailed            bad luck, or a saboteur: the round ends without an output
         ├── TooFewClients      fewer answers than the threshold
         ├── TooManyDropouts    more clients lost than the noise tolerates
@@ -128,11 +128,11 @@ class LedgerDamaged(DordisError):
 
 
 class AuditFailed(DordisError):
-    """An attack on a mechanism shows, at the audit's confidence, a larger epsilon than is claimed."""
+    """An audit found something, at its level; `findings` says what, in words."""
 
-    def __init__(self, shown: float, claimed: float) -> None:
-        super().__init__(f"an attack shows epsilon of at least {shown:.4g}, the mechanism claims {claimed:.4g}")
-        self.shown, self.claimed = shown, claimed
+    def __init__(self, findings: tuple[str, ...]) -> None:
+        super().__init__("; ".join(findings))
+        self.findings = findings
 
 
 class RoundFailed(DordisError):

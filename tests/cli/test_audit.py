@@ -1,45 +1,51 @@
-"""`dordis audit`: what it shows, and that it refuses a mechanism that it refutes."""
+"""`dordis audit`: what it shows, and that its exit code tells what it found."""
 
 import json
+from fractions import Fraction
 from functools import partial
 
 import pytest
+import typer
 
 from dordis.cli.commands.audit import audit as command
-from dordis.errors import AuditFailed
 from dordis.privacy import noise as seeded
-from dordis.protocols.plaintext import client, server
+from dordis.protocols.secagg import escrow
 from tests.cli.commands import dordis
 
 run = partial(dordis, "audit")
 
 
-def test_the_table_shows_the_claim_and_what_the_attack_shows() -> None:
-    shown = run("--clients", "300")
+def test_the_table_says_what_was_measured_and_that_nothing_was_found() -> None:
+    shown = run("--clients", "40", "--epsilon", "0.5")
     assert shown.returncode == 0, shown.stderr
-    for expected in ("300 clients", "epsilon, delta claimed", "epsilon shown, at least", "99% confidence", "stands"):
-        assert expected in shown.stdout
+    told = " ".join(shown.stdout.split())
+    for expected in ("One round of secagg", "noise in the sum", "hidden from colluders", "99.9% confidence", "nothing"):
+        assert expected in told
+    assert "2 collude" in told
 
 
 def test_json_is_one_object() -> None:
-    shown = run("--clients", "300", "--rounds", "2", "--epsilon", "1", "--dropped", "0", "--json")
-    found = json.loads(shown.stdout)
-    assert (found["clients"], found["canaries"], found["rounds"], found["refuted"]) == (300, 300, 2, False)
-    assert 0 <= found["shown"] <= found["claimed"] <= 1
-    assert found["correct"] <= found["guesses"] <= 300
+    options = ("--clients", "60", "--rounds", "2", "--epsilon", "0.5", "--scheme", "exact", "--protocol", "plaintext")
+    found = json.loads(run(*options, "--dropped", "4", "--late", "3", "--colluders", "2", "--json").stdout)
+    assert (found["clients"], found["rounds"], found["dropped"], found["late"], found["colluders"]) == (60, 2, 4, 3, 2)
+    assert (found["found"], found["canaries"]["canaries"], found["noise"]["samples"]) == (False, 54, 2048)
+    assert 0 <= found["canaries"]["shown"] <= found["canaries"]["claimed"] <= 0.5
+    assert found["counted"] >= 1
 
 
-def test_a_faulty_mechanism_is_refused_after_the_facts(
+def test_a_faulty_mechanism_gives_exit_code_1_after_the_facts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def faint(acc, seed, variance, *, subtract=False):  # type: ignore[no-untyped-def]
-        seeded.add_noise(acc, seed, seeded.rounded_up(variance / 100**2), subtract=subtract)
+        seeded.add_noise(acc, seed, seeded.rounded_up(variance * Fraction(1, 2)), subtract=subtract)
 
-    for party in (client, server):
-        monkeypatch.setattr(party, "add_noise", faint)
-    with pytest.raises(AuditFailed, match="claims 2"):
-        command(clients=300, as_json=True)
-    assert json.loads(capsys.readouterr().out)["refuted"] is True
+    monkeypatch.setattr(escrow, "add_noise", faint)
+    for as_json in (True, False):
+        with pytest.raises(typer.Exit) as ended:
+            command(clients=40, epsilon=0.5, as_json=as_json)
+        assert ended.value.exit_code == 1
+        told = capsys.readouterr().out
+        assert json.loads(told)["found"] is True if as_json else "FOUND" in told
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,11 @@ def test_a_faulty_mechanism_is_refused_after_the_facts(
         (("--rounds", "0"), "rounds"),
         (("--rounds", "1001"), "rounds"),
         (("--clients", "100", "--dropped", "90"), "drop out"),
+        (("--clients", "100", "--late", "90"), "leave after"),
         (("--clients", "100", "--epsilon", "9"), "at best"),
+        (("--clients", "100", "--colluders", "100"), "colluders"),
+        (("--scheme", "orig"), "'single' or 'exact'"),
+        (("--protocol", "none"), "protocol"),
         (("--epsilon", "-1"), "epsilon"),
         (("--rounds", "many"), "integer"),
     ],

@@ -3,8 +3,8 @@
 A command is a file in `commands`: the function of the same name, with its options, its help and its work.  A folder is
 a group of commands.  `--help` imports all of these files, so that what is heavy is imported where a command needs it.
 
-Exit codes: 0 done, 1 `dordis attack` found a way in, 2 refused with one line on stderr, 130 interrupted.  Anything else
-is a bug and keeps its traceback.
+Exit codes: 0 done, 1 `dordis attack` or `dordis audit` found something, 2 refused with one line on stderr, 130
+interrupted.  Anything else is a bug and keeps its traceback.
 """
 
 import sys

@@ -3,6 +3,7 @@
 A protocol is a folder with a `SummingProtocol` in it, which one line of `dordis.protocols.table` names.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -118,6 +119,13 @@ class SummingClient(ProtocolClient[Remembered]):
         if self.state.parameters is None:
             raise ProtocolError("no round has begun")
         return self.state.parameters
+
+    @abstractmethod
+    def noise(self, chunk: int) -> Sequence[Vector]:
+        """Return the noise that this client adds to a chunk, component by component, those that stay first.
+
+        Who asks for it colludes: it is for audits.
+        """
 
     def close(self) -> None:
         """Leave the round; erase its secrets and the input."""

@@ -1,7 +1,7 @@
-"""An audit of the noise that clients add: canaries in a run of the real mechanism, and an attack on its sums."""
+"""An audit: whole rounds with dropout and colluders, canaries among the clients, and a test of the noise."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,39 +9,76 @@ from dordis.cli.options import Json
 from dordis.cli.tables import facts, show
 from dordis.errors import InputError
 
+if TYPE_CHECKING:
+    from dordis.apps.audit import Audit
+
 FEWEST, MOST = 10, 2_000
 MOST_ROUNDS = 1000
 
 
 def audit(
     rounds: Annotated[int, typer.Option(help="How many rounds the run has.")] = 1,
-    clients: Annotated[int, typer.Option(help="How many clients take part, a canary each.")] = 300,
-    epsilon: Annotated[float, typer.Option(help="The epsilon that the run is planned for, and claims.")] = 2.0,
-    dropped: Annotated[int | None, typer.Option(help="How many drop out: half of those tolerated by default.")] = None,
+    clients: Annotated[int, typer.Option(help="How many clients take part in every round.")] = 100,
+    epsilon: Annotated[float, typer.Option(help="The epsilon that the run is planned for, and claims.")] = 1.0,
+    colluders: Annotated[
+        int | None, typer.Option(help="T_C, how many tell the server their noise: one in twenty by default.")
+    ] = None,
+    dropped: Annotated[
+        int | None, typer.Option(help="How many drop out before they upload: half of those tolerated by default.")
+    ] = None,
+    late: Annotated[
+        int | None, typer.Option(help="How many more drop out after it: a quarter of those tolerated by default.")
+    ] = None,
+    scheme: Annotated[str, typer.Option(help="How noise is divided: 'single' or the paper's 'exact'.")] = "single",
+    protocol: Annotated[str, typer.Option(help="The protocol that sums: 'secagg', 'secagg+', 'plaintext'.")] = "secagg",
     as_json: Json = False,
 ) -> None:
-    """Attack the noise of a run with canaries.
+    """Run whole rounds, attack them with canaries and test their noise.
 
-    The epsilon that the attack shows must not exceed what is claimed: else the exit code is 2.
+    The exit code is 1 if something was found: more is given away than is claimed, or the noise is not what is stated.
     """
     from dordis.apps import audit as auditing
+    from dordis.federation.strategies.xnoise import XNoise
+    from dordis.protocols.table import summing_protocol
 
     if not FEWEST <= clients <= MOST:
         raise InputError(f"an audit takes {FEWEST} to {MOST} clients, not {clients}")
     if not 1 <= rounds <= MOST_ROUNDS:
         raise InputError(f"an audit takes 1 to {MOST_ROUNDS} rounds, not {rounds}")
-    design = auditing.toy_design(clients, rounds, epsilon)
-    result = auditing.audit(design, design.setting.T // 2 if dropped is None else dropped)
-    rows = {
-        "epsilon, delta claimed": f"{result.claimed:.4g}, {result.delta:.4g}",
-        "epsilon shown, at least": f"{result.shown:.4g}, with {result.confidence:.0%} confidence",
-        "epsilon shown, at best": f"{result.most:.4g}, had every guess been right",
-        "canaries": str(result.canaries),
-        "guesses": f"{result.guesses}, of which {result.correct} are right",
-        "noise on the sum, sigma / clip": f"{(design.plan.sigma if design.plan else 0.0) / design.setting.clip:.4f}",
-        "the claim": "is REFUTED" if result.refuted else "stands",
+    if scheme not in ("single", "exact"):
+        raise InputError(f"noise is divided by the scheme 'single' or 'exact', not '{scheme}'")
+    summing, colluding = summing_protocol(protocol), clients // 20 if colluders is None else colluders
+    strategy = XNoise("exact" if scheme == "exact" else "single")
+    design = auditing.toy_design(clients, rounds, epsilon, colluders=colluding, strategy=strategy, protocol=summing)
+    tolerated = design.setting.T
+    gone = tolerated // 2 if dropped is None else dropped
+    later = max(0, tolerated - gone) // 2 if late is None else late
+    result = auditing.audit(design, gone, later, summing)
+    setup = {"protocol": protocol, "scheme": scheme, "rounds": rounds, "clients": clients}
+    setup |= {"dropped": gone, "late": later, "colluders": colluding}
+    counted = f"{rounds} rounds" if rounds > 1 else "One round"
+    title = f"{counted} of {protocol}, noise '{scheme}', mode '{design.agreement.mode}'"
+    told = {
+        "clients": f"{clients}: {gone} drop out before the upload, {later} after it, {colluding} collude",
+        **_words(result),
     }
-    title = f"{clients} clients, {clients - result.canaries} of them drop out, {rounds} rounds"
-    fields = {"rounds": rounds, "clients": clients, "refuted": result.refuted} | asdict(result)
-    show(as_json, fields, facts(rows, title))
-    result.check()
+    show(as_json, setup | {"found": bool(result.findings)} | asdict(result), facts(told, title))
+    if result.findings:
+        raise typer.Exit(1)
+
+
+def _words(result: "Audit") -> dict[str, str]:
+    """Say what was measured and what was found."""
+    guessed, noise, hidden = result.canaries, result.noise, result.hidden
+    return {
+        "noise in the sum": f"{noise.ratio:.3f} of the variance that the rounds state ({noise.samples} samples; "
+        f"chance of such a deviation: {min(1.0, 2 * min(noise.too_small, noise.too_large)):.2g} at most)",
+        "noise hidden from colluders": f"{hidden.ratio:.3f} of the variance that privacy counts on (chance of so "
+        f"little: {hidden.too_small:.2g} at most)",
+        "variance counted on": f"{result.counted:.4f} of the target, in the worst round",
+        "epsilon, delta claimed": f"{guessed.claimed:.4g}, {guessed.delta:.4g}",
+        "epsilon shown, at least": f"{guessed.shown:.4g}, with {guessed.confidence:.1%} confidence: of "
+        f"{guessed.canaries} canaries {guessed.guesses} are guessed, {guessed.correct} rightly",
+        "epsilon shown, at best": f"{guessed.most:.4g}, had every guess been right",
+        "FOUND" if result.findings else "found": "; ".join(result.findings) or "nothing",
+    }

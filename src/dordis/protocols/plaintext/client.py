@@ -74,11 +74,19 @@ class PlaintextClient(SummingClient[PlaintextState]):
 
     def contribute(self, request: Contribute) -> Contribution:
         """Add the noise to the input."""
-        plan, seeds = self._parameters.plans[request.chunk], self.state.seeds[request.chunk]
         y = np.array(self._vector[self._parameters.chunks[request.chunk]])
-        for seed, variance in zip((*seeds.base, *seeds.removable), (*plan.base, *plan.removable), strict=True):
-            add_noise(y, seed, variance)
+        for component in self.noise(request.chunk):
+            y += component
         return Contribution(request.chunk, y.astype("<u4").tobytes())
+
+    def noise(self, chunk: int) -> Sequence[Vector]:
+        """Return the noise of this client in a chunk, the base first."""
+        plan, seeds, span = self._parameters.plans[chunk], self.state.seeds[chunk], self._parameters.chunks[chunk]
+        components = []
+        for seed, variance in zip((*seeds.base, *seeds.removable), (*plan.base, *plan.removable), strict=True):
+            components.append(np.zeros(span.stop - span.start, np.uint32))
+            add_noise(components[-1], seed, variance)
+        return components
 
     def disclose(self, request: Disclose) -> Disclosure:
         """Disclose the seeds that are due."""

@@ -238,6 +238,11 @@ class SecAggClient(SummingClient[SecAggState]):
         masking.add_masks(self._suite, y, parameters, chunk, self.me, own, peers)
         return pack(y, parameters.bits).tobytes()
 
+    def noise(self, chunk: int) -> Sequence[Vector]:
+        """Return the noise of this client in a chunk, the base first."""
+        own = self.state.secrets[chunk]
+        return Escrow(self._parameters, chunk).noise(own.base, own.removable)
+
     def agree(self, request: Agree) -> Agreement:
         """Stage 3: sign U3, once, if everyone in it is proved to have uploaded."""
         parameters, chunk = self._parameters, request.chunk

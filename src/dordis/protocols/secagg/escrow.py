@@ -6,6 +6,9 @@ seeds of noise.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
 
 from dordis.kernels.ring import Vector
 from dordis.privacy.noise import add_noise
@@ -37,8 +40,20 @@ class Escrow:
 
     def add_noise(self, vector: Vector, base: Sequence[bytes], removable: Sequence[bytes]) -> None:
         """Add all components of one client to its input."""
-        for seed, variance in zip((*base, *removable), (*self.plan.base, *self.plan.removable), strict=True):
+        for seed, variance in zip((*base, *removable), self._variances, strict=True):
             add_noise(vector, seed, variance)
+
+    def noise(self, base: Sequence[bytes], removable: Sequence[bytes]) -> list[Vector]:
+        """Return the components of one client."""
+        span = self.parameters.chunks[self.chunk]
+        components = [np.zeros(span.stop - span.start, np.uint32) for _ in (*base, *removable)]
+        for component, seed, variance in zip(components, (*base, *removable), self._variances, strict=True):
+            add_noise(component, seed, variance)
+        return components
+
+    @property
+    def _variances(self) -> tuple[Fraction, ...]:
+        return (*self.plan.base, *self.plan.removable)
 
     def remove_noise(self, total: Vector, component: int, seed: bytes) -> None:
         """Subtract a released component from the sum."""

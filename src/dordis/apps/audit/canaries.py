@@ -1,0 +1,129 @@
+"""An attack with canaries: what it finds out proves that epsilon is at least so large.
+
+Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", 2023.  Every honest client is a canary: a
+coin decides whether it adds its largest update, all of it in a coordinate of its own, or zero.  The adversary sees the
+sums of all rounds, takes off the noise of its colluders, and guesses the coins where it is surest.  If the mechanism
+keeps (epsilon, delta), no adversary is right more often than this allows, so one that is refutes the claim.  Privacy
+is never proved in this way.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binom
+
+from dordis.errors import InputError
+from dordis.privacy.encoding import Entropy
+from dordis.privacy.skellam import Floats
+
+Coins = npt.NDArray[np.bool_]
+
+CONFIDENCE = 0.999
+GUESSED = (Fraction(1, 50), Fraction(1, 10), Fraction(1, 3), Fraction(1))
+"""Parts of the coins that are guessed, each a test of its own: the confidence is divided among them."""
+_HALVINGS = 40
+
+
+@dataclass(frozen=True)
+class Guessing:
+    """What the attack showed: of `canaries` coins it guessed `guesses`, `correct` of them right.
+
+    Epsilon is at least `shown`, with probability `confidence`; an attack on so many canaries shows `most` at best.
+    """
+
+    canaries: int
+    guesses: int
+    correct: int
+    shown: float
+    most: float
+    claimed: float
+    delta: float
+    confidence: float
+
+    @property
+    def refuted(self) -> bool:
+        """Tell whether the claim is wrong."""
+        return self.shown > self.claimed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The (epsilon, delta) that is attacked, and how sure the attack has to be."""
+
+    epsilon: float
+    delta: float
+    confidence: float = CONFIDENCE
+
+    def most(self, canaries: int) -> float:
+        """Return the epsilon that so many canaries show at best; refuse a claim that they could never refute."""
+        most = max(self._shown(canaries, guesses, guesses) for guesses in _guesses(canaries))
+        if most <= self.epsilon:
+            raise InputError(f"{canaries} canaries show epsilon {most:.3g} at best: claim less, or take more of them")
+        return most
+
+    def judge(self, coins: Coins, scores: Floats, middle: float) -> Guessing:
+        """Guess as many coins as each of the tests says, the surest, and keep the test that shows most."""
+        surest = np.argsort(-np.abs(scores - middle))
+        right = (scores > middle) == coins
+        best = (-1.0, 0, 0)
+        for guesses in _guesses(coins.size):
+            correct = int(np.count_nonzero(right[surest[:guesses]]))
+            best = max(best, (self._shown(coins.size, guesses, correct), guesses, correct))
+        shown, guesses, correct = best
+        most = self.most(coins.size)
+        return Guessing(coins.size, guesses, correct, shown, most, self.epsilon, self.delta, self.confidence)
+
+    def _shown(self, canaries: int, guesses: int, correct: int) -> float:
+        each = 1 - (1 - self.confidence) / len(GUESSED)
+        return lower_bound(canaries, guesses, correct, self.delta, each)
+
+
+def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """Return the chance, at most, of so many correct guesses against an (epsilon, delta)-private mechanism.
+
+    Theorem 5.2: beta + 2 m delta alpha, with W binomial over r guesses that are right with probability e^eps / (1 +
+    e^eps), beta = P[W >= v] and alpha the maximum over i of P[v - i <= W < v] / i.
+    """
+    if not 0 <= correct <= guesses <= canaries or epsilon < 0 or not 0 <= delta <= 1:
+        raise InputError("need 0 <= correct <= guesses <= canaries, epsilon of 0 or more, and delta in 0..1")
+    right = 1 / (1 + math.exp(-epsilon))
+    beta = float(binom.sf(correct - 1, guesses, right))
+    if not correct or not delta:
+        return beta
+    below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, right))
+    alpha = float((below / np.arange(1, correct + 1)).max())
+    return min(1.0, beta + 2 * canaries * delta * alpha)
+
+
+def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+    """Return an epsilon that the mechanism exceeds, or this many guesses are right with probability 1 - confidence.
+
+    >>> round(lower_bound(canaries=1000, guesses=100, correct=100, delta=0.0, confidence=0.95), 2)
+    3.49
+    """
+    if not 0 < confidence < 1:
+        raise InputError(f"a confidence lies between 0 and 1, not at {confidence}")
+
+    def refuted(epsilon: float) -> bool:
+        return p_value(canaries, guesses, correct, epsilon, delta) < 1 - confidence
+
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def toss(count: int, entropy: Entropy) -> Coins:
+    """Toss so many coins."""
+    octets = np.frombuffer(entropy(-(-count // 8)), np.uint8)
+    return np.unpackbits(octets, count=count).astype(np.bool_)
+
+
+def _guesses(canaries: int) -> list[int]:
+    return [max(1, math.floor(part * canaries)) for part in GUESSED]

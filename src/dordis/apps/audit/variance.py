@@ -1,0 +1,151 @@
+"""A test of noise by its variance, for samples that are known exactly.
+
+The claim is that the samples are independent Skellam variables of a stated variance mu, modulo 2^b.  The statistic is
+S, the sum of their squares, each cut at (6 sigma)^2 so that all moments exist.  For every lambda > 0 Chernoff's bounds
+
+    P(S >= s) <= e^(-lambda s) E[e^(lambda S)]   and   P(S <= s) <= e^(lambda s) E[e^(-lambda S)],
+
+hold with the moments of the very law, computed from its probabilities e^-mu I_k(mu).  Nothing is approximated by a
+normal variable, so the level is kept for any number of samples.  The least bound over lambda falls as s moves away from
+its mean, so that it is a p-value.
+
+The lower tail also tests "the variance is at least mu".  More noise is the same noise plus independent noise, whose law
+is symmetric and falls away from 0 on the circle of 2^b numbers; hence |Z| grows in distribution, and S with it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ive
+
+from dordis.errors import InputError
+from dordis.kernels.ring import Vector
+from dordis.privacy.skellam import Floats
+
+Integers = npt.NDArray[np.int64]
+
+LARGEST_VARIANCE = 10**9
+"""Up to here the Bessel functions are exact to 13 digits."""
+_CUT = 6
+"""Standard deviations at which a square is cut."""
+_REACH, _FURTHER = 12, 40
+"""Beyond 12 sigma + 40 a Skellam variable lies with a chance below 10^-25, by Bernstein's inequality."""
+_HALVINGS = 60
+_STEEPEST = 2.0**40
+
+
+@dataclass(frozen=True, eq=False)
+class SquareLaw:
+    """The law of min(|Z|, cut)^2 / cut^2: the chance of |Z| = 0, 1, .., cut - 1, and of all that is further out."""
+
+    cut: int
+    chances: Floats
+
+    @property
+    def values(self) -> Floats:
+        """Return the values, from 0 to 1."""
+        return (np.arange(self.cut + 1) / self.cut) ** 2
+
+    def tilted(self, slope: float) -> tuple[float, float]:
+        """Return the logarithm of E[e^(slope X)], and its derivative."""
+        exponents = slope * self.values
+        top = float(exponents.max())
+        weights = self.chances * np.exp(exponents - top)
+        mass = float(weights.sum())
+        return top + math.log(mass), float(weights @ self.values) / mass
+
+
+@lru_cache(maxsize=64)
+def square_law(variance: Fraction, bits: int) -> SquareLaw:
+    """Return the law for Skellam noise of a variance, modulo 2^bits."""
+    if not 0 < variance <= LARGEST_VARIANCE:
+        raise InputError(f"the variance of tested noise lies above 0 and up to 10^9, not at {float(variance):.3g}")
+    mu, ring = float(variance), 1 << bits
+    far = math.ceil(_REACH * math.sqrt(mu)) + _FURTHER
+    cut = min(math.ceil(_CUT * math.sqrt(mu)) + 1, ring // 2)
+    places = np.arange(-far, far + 1)
+    folded = np.abs((places + ring // 2) % ring - ring // 2)
+    chances = np.zeros(cut + 1)
+    np.add.at(chances, np.minimum(folded, cut), ive(np.abs(places), mu))
+    return SquareLaw(cut, chances)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Samples that should have one law: how many, the sum of their cut squares, and the variance that they show."""
+
+    law: SquareLaw
+    count: int
+    cut_squares: float
+    squares: float
+    stated: float
+
+    @classmethod
+    def of(cls, samples: Integers, variance: Fraction, bits: int) -> "Measured":
+        """Measure noise whose stated variance this is."""
+        law = square_law(variance, bits)
+        magnitudes = np.abs(samples)
+        cut_squares = float(((np.minimum(magnitudes, law.cut) / law.cut) ** 2).sum())
+        squares = float((magnitudes.astype(np.float64) ** 2).sum())
+        return cls(law, samples.size, cut_squares, squares, float(variance))
+
+
+@dataclass(frozen=True)
+class VarianceTest:
+    """How far noise is from the variance that is stated for it.
+
+    `ratio` is the measured variance over the stated one.  If the statement is true, noise comes out so small with the
+    chance `too_small` at most, and so large with the chance `too_large` at most.
+    """
+
+    samples: int
+    ratio: float
+    too_small: float
+    too_large: float
+
+
+def variance_test(measured: Sequence[Measured]) -> VarianceTest:
+    """Test all samples together; those of different rounds may have different variances."""
+    count = sum(some.count for some in measured)
+    if not count:
+        raise InputError("a test of noise needs samples")
+    ratio = sum(some.squares for some in measured) / sum(some.stated * some.count for some in measured)
+    return VarianceTest(count, ratio, _chernoff(measured, -1), _chernoff(measured, 1))
+
+
+def centred(vector: Vector, bits: int) -> Integers:
+    """Return the representatives of ring elements that are nearest to 0."""
+    half = 1 << (bits - 1)
+    return (vector.astype(np.int64) + half) % (2 * half) - half
+
+
+def _chernoff(measured: Sequence[Measured], side: int) -> float:
+    """Return the least bound on the chance of a sum beyond the one that was seen, to the right or to the left."""
+    seen = sum(some.cut_squares for some in measured)
+
+    def bound(steepness: float) -> tuple[float, float]:
+        tilts = [some.law.tilted(side * steepness) for some in measured]
+        grown = [some.count * log_mean for some, (log_mean, _) in zip(measured, tilts, strict=True)]
+        mean = math.fsum(some.count * tilt for some, (_, tilt) in zip(measured, tilts, strict=True))
+        return math.fsum(grown) - side * steepness * seen, side * (mean - seen)
+
+    return math.exp(min(0.0, bound(_minimum(lambda steepness: bound(steepness)[1]))[0]))
+
+
+def _minimum(derivative: Callable[[float], float]) -> float:
+    """Return where a convex function is least, from 0 on; any place gives a valid bound, this one the best."""
+    if derivative(0.0) >= 0:
+        return 0.0
+    high = 1.0
+    while derivative(high) < 0 and high < _STEEPEST:
+        high *= 2
+    low = 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if derivative(middle) < 0 else (low, middle)
+    return low
