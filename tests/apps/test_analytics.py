@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,12 +86,14 @@ def test_a_given_delta_is_kept():
 
 
 def test_the_parts_of_the_budget_add_up():
-    result = dordis.mean(AGES, epsilon=2, entropy=Entropy())
-    assert result.epsilon_for_bounds == pytest.approx(0.4, rel=1e-5)
-    assert 1.9999 < result.epsilon <= 2 + 1e-12
-    assert result.delta == pytest.approx(default_delta(len(AGES)), rel=1e-12)
-    first, rest = QueryBudget(2.0, 1e-6).split(0.2)
-    assert (first.epsilon + rest.epsilon, first.delta + rest.delta) == (2.0, 1e-6)
+    """The oracle is Gaussian noise by dp-accounting: bounds get a tenth of 1 / sigma^2, so sqrt(10) times the noise."""
+    result, delta = dordis.mean(AGES, epsilon=2, entropy=Entropy()), default_delta(len(AGES))
+    alone = get_epsilon_gaussian(math.sqrt(10) * get_sigma_gaussian(2.0, delta), delta)
+    assert result.epsilon_for_bounds == pytest.approx(alone, rel=1e-4)
+    assert 1.9999 < result.epsilon <= 2
+    assert result.delta == delta
+    given = dordis.mean(AGES, epsilon=2, bounds=result.bounds)
+    assert result.sigma == pytest.approx(given.sigma / math.sqrt(0.9), rel=1e-3)
     assert dordis.mean(AGES, epsilon=2, bounds=(0, 128)).epsilon_for_bounds == 0
 
 
@@ -258,7 +261,10 @@ def test_numbers_of_any_kind_are_taken():
         ({"mode": "trusted"}, "'malicious' or 'semi-honest'"),
         ({"colluders": 12}, "T_C"),
         ({"dropped": -1}, "may drop out"),
-        ({"bounds": None}, "12 clients and a fifth of epsilon, 0.2, are not enough to find the bounds of 1 column"),
+        (
+            {"bounds": None},
+            "12 clients and a tenth of what epsilon 1 allows are not enough to find the bounds",
+        ),
     ],
 )
 def test_unusable_options_are_refused(options, reason):

@@ -22,9 +22,9 @@ def test_the_tables_show_noise_bits_bytes_and_dropout() -> None:
     for expected in ("noise multiplier", "signal-to-noise per round", "bits per coordinate", "bytes per client"):
         assert expected in shown.stdout
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines()]
-    assert ["0%", "0", "6.00", "4.38", "6.00"] in cells
-    assert ["30%", "30", "7.52", "5.54", "6.00"] in cells
-    assert ["40%", "40", "8.37", "6.06", "no output"] in cells
+    assert ["0%", "0", "6.00", "4.36", "6.00"] in cells
+    assert ["30%", "30", "7.59", "5.48", "6.00"] in cells
+    assert ["40%", "40", "8.42", "6.07", "no output"] in cells
     assert "dropout that depends on a client's data is outside the guarantee" in shown.stdout
 
 
@@ -36,7 +36,8 @@ def test_json_is_one_object_with_the_plan() -> None:
     assert (found["scale"], found["variance"]) == (expected.scale, str(expected.variance))
     assert (found["bits"], found["bytes_per_client"], found["participation_cap"]) == (20, 2_621_440, 6)
     assert [row["xnoise"] for row in found["dropout"]] == pytest.approx([6.0] * 5)
-    assert found["central_gaussian_multiplier"] < found["noise_multiplier"]
+    assert found["central_gaussian_multiplier"] == pytest.approx(found["noise_multiplier"], rel=1e-6)
+    assert 1 < found["times_trusted_server"] < 1.03  # for one colluder, and for rounding to the grid
     assert len(found["terms"]) == 3
 
 

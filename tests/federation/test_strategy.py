@@ -103,7 +103,7 @@ def test_orig_is_counted_and_never_stopped_and_the_others_are():
 
 
 def test_gaussian_noise_is_calibrated_as_the_ledger_counts():
-    multiplier = accounting.calibrated(6.0, 11, 1e-5)
+    multiplier = accounting.gaussian_multiplier(6.0, 11, 1e-5)
     assert accounting.epsilon(Repeated(Gaussian(multiplier), 11), 1e-5) <= 6.0
     assert accounting.epsilon(Repeated(Gaussian(multiplier * (1 - 1e-9)), 11), 1e-5) > 6.0
 

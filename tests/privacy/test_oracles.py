@@ -24,7 +24,6 @@ from dordis.privacy.accounting import (
     Repeated,
     SkellamSum,
     curve,
-    epsilon,
     gaussian_multiplier,
     guarantee,
 )
@@ -212,7 +211,9 @@ def test_epsilon_after_rounds_that_lost_different_numbers(given: Given, expect: 
     bound = result.sensitivity
     left = [float(result.variance * (n - dropped) / n) for dropped in given["dropped_per_round"]]
     rounds = [SkellamSum(bound.squared, bound.l1, variance) for variance in left]
-    spent = [epsilon(Composed(tuple(rounds[:i])), given["delta"], PAPER_ORDERS) for i in range(1, len(rounds) + 1)]
+    spent = [
+        guarantee(Composed(tuple(rounds[:i])), given["delta"], PAPER_ORDERS).epsilon for i in range(1, len(rounds) + 1)
+    ]
     assert spent == pytest.approx(expect["eps_after_each_round"], abs=1e-5)
     over = next(i for i, value in enumerate(spent) if value > given["eps_budget"])
     assert (over, over) == (expect["first_round_index_over_budget"], expect["last_allowed_rounds"])

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.errors import InputError
-from dordis.privacy import skellam
-from dordis.privacy.accounting import ALL_ROUNDS, Composed, ParticipationSchedule, Repeated, SkellamSum, epsilon
+from dordis.privacy import gdp, skellam
+from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, Composed, ParticipationSchedule, Repeated, SkellamSum, epsilon
 from dordis.privacy.cell_table import LARGEST_VARIANCE
-from dordis.privacy.planning import Setting, account, forecast, plan
+from dordis.privacy.planning import Setting, account, forecast, plan, plan_within
 from dordis.privacy.xnoise import Scheme
 from dordis.reproduce.epsilon import TASKS, LearningTask
 
@@ -37,13 +37,20 @@ def test_the_papers_epsilon_under_dropout(task: LearningTask) -> None:
 
 
 @pytest.mark.parametrize(("setting", "all_rounds", "cap"), [(CIFAR, 6.98, 2.78), (FEMNIST, 4.63, 1.46)])
-def test_counting_a_clients_own_rounds_saves_noise(setting: Setting, all_rounds: float, cap: float) -> None:
+@pytest.mark.parametrize("orders", [ORDERS, None])
+def test_counting_a_clients_own_rounds_saves_noise(
+    setting: Setting, all_rounds: float, cap: float, orders: tuple[int, ...] | None
+) -> None:
+    """The figures are published for Renyi orders; exact accounting needs 6 to 12 % less noise."""
     for participation, expected in (
         (replace(setting.participation, accounting=ALL_ROUNDS), all_rounds),
         (replace(setting.participation, retries=Fraction(0)), cap),
     ):
-        planned = plan(replace(setting, participation=participation), 6.0)
-        assert planned.sigma / setting.clip == pytest.approx(expected, abs=0.006)
+        planned = plan(replace(setting, participation=participation, orders=orders), 6.0)
+        if orders is None:
+            assert 0.87 < planned.sigma / setting.clip / expected < 0.95
+        else:
+            assert planned.sigma / setting.clip == pytest.approx(expected, abs=0.006)
 
 
 @pytest.mark.slow
@@ -84,9 +91,11 @@ def test_a_plan_fits_the_ring_and_the_sampler(budget: float, bits: int, clients:
 
 
 def test_no_smaller_variance_on_the_grid_would_do() -> None:
-    planned = plan(SMALL, 2.0)
-    assert SMALL.epsilon(planned.sensitivity, float(planned.variance)) <= 2.0
-    assert SMALL.epsilon(planned.sensitivity, float(planned.variance - Fraction(1, 2**20))) > 2.0
+    allowance = SMALL.allowance(2.0)
+    planned = plan_within(SMALL, allowance)
+    assert planned.epsilon <= 2.0 < planned.epsilon * (1 + 1e-6)
+    assert gdp.theta_squared(planned.sensitivity.squared, planned.variance) <= allowance
+    assert gdp.theta_squared(planned.sensitivity.squared, planned.variance - Fraction(1, 2**20)) > allowance
 
 
 @pytest.mark.slow
@@ -157,8 +166,10 @@ def test_too_few_bits_are_explained_with_what_would_work() -> None:
     reason = str(refused.value)
     assert "the fewest bits that work are 13" in reason
     assert plan(replace(FEMNIST, bits=13), 6.0).epsilon <= 6.0
-    assert "12 bits give epsilon 11.6 at best" in reason
-    assert plan(replace(FEMNIST, bits=12), 11.7).epsilon <= 11.7
+    least = float(reason.split("12 bits give epsilon ")[1].split()[0])
+    assert plan(replace(FEMNIST, bits=12), least + 0.1).epsilon <= least + 0.1
+    with pytest.raises(InputError):
+        plan(replace(FEMNIST, bits=12), least - 0.1)
     coordinates = int(reason.split(" hold about ")[1].split()[0])
     assert plan(replace(FEMNIST, bits=12, dim=int(coordinates / 1.04)), 6.0).epsilon <= 6.0
 

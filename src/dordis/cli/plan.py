@@ -28,7 +28,8 @@ def facts(plan: Plan) -> Table:
         "epsilon, delta": f"{plan.epsilon:.4g}, {setting.given_delta:.4g}",
         "noise multiplier, sigma / Delta2": f"{plan.multiplier:.4f}",
         "noise on the sum, sigma / clip": f"{plan.sigma / setting.clip:.4f}",
-        "the same, trusted server / local privacy": baselines(plan),
+        "noise on the sum, times what a trusted server would add": written(trusted(plan)),
+        "the same, if every client trusted nobody": written(trusted(plan, local=True)),
         "signal-to-noise per round, at most": f"{plan.signal_to_noise:.3g}",
         "signal-to-noise, unrelated updates": f"{plan.signal_to_noise / math.sqrt(n):.3g}",
         "bits per coordinate": str(plan.bits),
@@ -54,10 +55,22 @@ def gaussian(plan: Plan) -> float | None:
     return gaussian_multiplier(plan.epsilon, plan.cap, plan.setting.given_delta)
 
 
-def baselines(plan: Plan) -> str:
-    """Write the noise on the sum, over clip, that a trusted server would add, and that clients on their own would."""
+def trusted(plan: Plan, local: bool = False) -> float | None:
+    """Return the noise left in a sum, nobody dropping out, over what a trusted server would add; None if none does.
+
+    The same for `local` privacy, where every client adds that much.
+    """
     central = gaussian(plan)
-    return "none" if central is None else f"{central:.4f} / {central * math.sqrt(plan.setting.clients):.4f}"
+    if central is None:
+        return None
+    if local:
+        return math.sqrt(plan.setting.clients)
+    return plan.sigma * math.sqrt(plan.setting.kappa) / (plan.setting.clip * central)
+
+
+def written(times: float | None) -> str:
+    """Write a factor for people."""
+    return "none" if times is None else f"{times:.4f}"
 
 
 def components(plan: Plan) -> str:
@@ -94,6 +107,7 @@ def fields(plan: Plan, outlook: Iterable[Outlook]) -> dict[str, object]:
         "sigma": plan.sigma,
         "sigma_int": plan.sigma_int,
         "central_gaussian_multiplier": gaussian(plan),
+        "times_trusted_server": trusted(plan),
         "signal_to_noise": plan.signal_to_noise,
         "bits": plan.bits,
         "bytes_per_client": plan.bytes_per_client,

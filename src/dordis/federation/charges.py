@@ -10,11 +10,12 @@ complete, with the noise that was really kept.  Privacy is lost by those whose i
 Dropout that depends on a client's data is outside the guarantee.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import msgspec
 
@@ -29,6 +30,8 @@ from dordis.privacy.xnoise import NoisePlan, Scheme, context
 from dordis.protocols.distributed_dp import releases_of
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.protocols.secagg import ChunkOutput
+
+theta_squared = lru_cache(maxsize=1 << 12)(accounting.theta_squared)
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -151,10 +154,13 @@ class Round:
 
 
 class Account:
-    """Add up what every client has spent; a rule that is broken raises `InputError` and changes nothing."""
+    """Add up what every client has spent; a rule that is broken raises `InputError` and changes nothing.
 
-    def __init__(self, run: bytes, budget: Budget) -> None:
-        self.run, self.budget = run, budget
+    `renyi` states epsilon as ledgers of the first format did.
+    """
+
+    def __init__(self, run: bytes, budget: Budget, renyi: bool = False) -> None:
+        self.run, self.budget, self._renyi = run, budget, renyi
         self.rounds: dict[int, Round] = {}
         self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
 
@@ -197,7 +203,25 @@ class Account:
     def epsilon(self, client: int, more: Iterable[ReleaseCost] = ()) -> float:
         """Return what a client has spent, and would have with some costs more."""
         spent = self._spent.get(client, Counter()) + Counter(more)
-        return accounting.spent(frozenset(spent.items()), self.budget.delta)
+        return accounting.spent(frozenset(spent.items()), self.budget.delta, self._renyi)
+
+    def worst(self, clients: Iterable[int], more: Sequence[ReleaseCost] = ()) -> int | None:
+        """Return who of some clients has spent most, or would have: the first of those who have."""
+        costs = {u: self._theta_squared(u, more) for u in clients}
+        if math.inf in costs.values():
+            costs = {u: self.epsilon(u, more) for u in costs}
+        return max(costs, key=lambda u: costs[u], default=None)
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Tell whether all that was charged has a theta^2."""
+        return all(self._theta_squared(u) < math.inf for u in self._spent)
+
+    def _theta_squared(self, client: int, more: Sequence[ReleaseCost] = ()) -> float:
+        if self._renyi:
+            return math.inf
+        spent = self._spent.get(client, Counter()) + Counter(more)
+        return accounting.composed((theta_squared(cost.event), times) for cost, times in spent.items())
 
     def clients(self) -> list[int]:
         """Return everyone who was ever in U."""
@@ -208,10 +232,9 @@ class Account:
         if self.budget.epsilon is None:
             return
         costs = charge.costs()
-        for client in charge.clients:
-            epsilon = self.epsilon(client, costs)
-            if epsilon > self.budget.epsilon:
-                raise BudgetExceeded(client, epsilon, self.budget.epsilon)
+        worst = self.worst(charge.clients, costs)
+        if worst is not None and (epsilon := self.epsilon(worst, costs)) > self.budget.epsilon:
+            raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def _count(self, clients: Iterable[int], costs: Iterable[ReleaseCost], times: int) -> None:
         for cost in costs:

@@ -106,7 +106,7 @@ class Coordinator:
         self._app.use_output(RoundInfo(number, parameters.index, self._run), result.aggregate)
         values = check_finite(self._app.evaluate(), number) | summed.design.costs(result.outputs)
         stages = {**summed.gathered.stages, **result.stages, "use output": time.perf_counter() - used}
-        spent = None if self._ledger is None else self._ledger.summary()
+        spent, head = (None, "") if self._ledger is None else self._ledger.spent()
         noise = summed.design.noise(result.outputs)
         record = RoundRecord(
             number=number,
@@ -124,12 +124,12 @@ class Coordinator:
             wanted=None if noise is None else noise.wanted,
             left=None if noise is None else noise.left,
             charged=None if noise is None else noise.charged,
-            epsilon=None if spent is None else spent.epsilon,
+            epsilon=spent,
             failures=tuple(Failed(failure.index, str(failure.error)) for failure in attempted.failures),
             clip=parameters.encoding.clip or None,
             below=result.aggregate.below,
         )
-        receipt = Receipt.of(parameters, result.outputs, spent.head if spent else "")
+        receipt = Receipt.of(parameters, result.outputs, head)
         return Finished(record, Metrics(number, values), receipt, result)
 
     def _sum(self, info: RoundInfo, blamed: frozenset[Pair]) -> _Summed:

@@ -10,7 +10,7 @@ from dordis.federation.charges import Budget, Charge
 from dordis.federation.records import Trust, Words
 from dordis.federation.strategies.strategy import Rule, Strategy
 from dordis.privacy import planning
-from dordis.privacy.accounting import ALL_ROUNDS, ParticipationSchedule
+from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, ParticipationSchedule
 from dordis.privacy.encoding import chunk_ends
 from dordis.privacy.mechanisms import known
 from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, name_of
@@ -37,7 +37,8 @@ class ProtocolKind:
 class Design:
     """A strategy in a setting, for rounds of `setting.clients` clients.
 
-    `kind` is the mechanism of planned noise; a strategy that brings its own mechanism takes no other.
+    `kind` is the mechanism of planned noise; a strategy that brings its own mechanism takes no other.  `allowance` is
+    the theta^2 that a round may cost; an even part of the budget if it is not given.
     """
 
     strategy: Strategy
@@ -45,12 +46,15 @@ class Design:
     epsilon: float
     agreement: ProtocolKind = ProtocolKind()
     kind: type[Mechanism] = DSkellam
+    allowance: float | None = None
 
     def __post_init__(self) -> None:
         if self.strategy.mechanism:
             object.__setattr__(self, "kind", known(self.strategy.mechanism))
         reserve = self.strategy.reserve(self.setting.clients)
         setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve)
+        if self.kind.renyi and setting.orders is None:
+            setting = replace(setting, orders=ORDERS)
         object.__setattr__(self, "setting", setting)
         if setting.share and setting.scheme not in self.kind.schemes:
             raise InputError(
@@ -61,12 +65,21 @@ class Design:
     @cached_property
     def plan(self) -> Plan | None:
         """Return the noise that the clients add together, or None if it is not theirs to add."""
-        return None if self.strategy.mechanism else planning.plan(self.setting, self.epsilon)
+        if self.strategy.mechanism:
+            return None
+        if self.setting.orders is not None:
+            return planning.plan(self.setting, self.epsilon)
+        return planning.plan_within(self.setting, self.allowed)
 
     @cached_property
     def mechanism(self) -> Mechanism:
         """Return how updates are encoded."""
-        return self.kind.for_budget(self.setting, self.epsilon) if self.plan is None else self.kind.of(self.plan)
+        return self.kind.within(self.setting, self.allowed) if self.plan is None else self.kind.of(self.plan)
+
+    @cached_property
+    def allowed(self) -> float:
+        """Return the theta^2 that a round may cost."""
+        return self.setting.allowance(self.epsilon) if self.allowance is None else self.allowance
 
     def clipped(self, bound: float) -> "Design":
         """Return the same with another clip bound; the noise is in proportion to it, so nothing is planned anew."""
@@ -120,7 +133,9 @@ class Design:
         t = self._threshold(clients)
         run = ParticipationSchedule(given.participation.population, clients, self.cap, accounting=ALL_ROUNDS)
         tolerance = min(given.T * clients // given.clients, clients - t)
-        return replace(self, setting=replace(given, participation=run, threshold=t, tolerance=tolerance))
+        bits = self.plan.bits if self.plan else given.bits
+        setting = replace(given, participation=run, threshold=t, tolerance=tolerance, bits=bits)
+        return replace(self, setting=setting, allowance=self.allowed)
 
     def _threshold(self, clients: int) -> int:
         """Return the threshold for so many clients: in proportion, and above what the colluders need, who stay T_C."""

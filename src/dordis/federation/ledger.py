@@ -16,7 +16,7 @@ from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
 from dordis.federation.beacon import check_run_id
 from dordis.federation.charges import Account, Budget, Charge, Round, fact_of
 from dordis.federation.durable import FileLines, Lines, LockedLines, MemoryLines, create
-from dordis.federation.lines import Completed, Entry, Opened, Reserved, entry_of, line_of
+from dordis.federation.lines import FORMAT_1, Completed, Entry, Opened, Reserved, entry_of, line_of
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.secagg import ChunkOutput
 
@@ -38,6 +38,7 @@ class Ledger:
         self._lines, self._book = lines, _Book()
         with self._locked() as (account, _):
             check_run(account, run)
+            check_format(self._book.format)
 
     @classmethod
     def create(cls, path: Path, run: bytes, budget: Budget) -> "Ledger":
@@ -97,6 +98,12 @@ class Ledger:
         with self._locked() as (account, _):
             return summary_of(account, self._book.heads)
 
+    def spent(self) -> tuple[float, str]:
+        """Return epsilon of the client that has spent most, and the hash of the last line."""
+        with self._locked() as (account, _):
+            worst = account.worst(account.clients())
+            return 0.0 if worst is None else account.epsilon(worst), self._book.head
+
     @contextmanager
     def _locked(self) -> Iterator[tuple[Account, LockedLines]]:
         """Give what the ledger says, and its lines, to nobody else at the same time."""
@@ -118,6 +125,7 @@ class _Book:
 
     def __init__(self) -> None:
         self.heads: list[str] = []
+        self.format = ""
         self._account: Account | None = None
         self._size, self._hash = 0, hashlib.sha256()
 
@@ -146,7 +154,7 @@ class _Book:
         if isinstance(entry, Opened):
             if account is not None:
                 raise LedgerDamaged("begins another ledger", number)
-            self._account = _opened(entry, number)
+            self._account, self.format = _opened(entry, number), entry.format
             return
         if account is None:
             raise LedgerDamaged("is not the one that a ledger begins with", number)
@@ -181,6 +189,8 @@ class Summary:
     clients: dict[int, float]
     mechanisms: tuple[str, ...]
     """Whose noise was charged."""
+    gaussian: bool = True
+    """Whether all of it was charged as Gaussian noise; if not, Renyi divergences were added up."""
 
     def check_budget(self) -> None:
         """Raise `BudgetExceeded` if a client has spent more than the budget."""
@@ -234,6 +244,15 @@ def check_run(account: Account, run: bytes | None) -> None:
         raise LedgerDamaged(f"this privacy ledger is of another run, {account.run.hex()}")
 
 
+def check_format(written: str) -> None:
+    """The ledger counts as this version does: what an earlier one counted otherwise is verified, and not added to."""
+    if written == FORMAT_1:
+        raise InputError(
+            f"this ledger has the format '{FORMAT_1}', which counts more for the same noise: `dordis ledger verify` "
+            "still verifies it, and a run does not go on with it; start a new run"
+        )
+
+
 def _first_line(run: bytes, budget: Budget) -> bytes:
     check_run_id(run)
     return line_of(Opened(run.hex(), float(budget.delta), None if budget.epsilon is None else float(budget.epsilon)))
@@ -244,7 +263,7 @@ def _opened(entry: Opened, number: int) -> Account:
         run = bytes.fromhex(entry.previous)
         if (len(run), run.hex()) != (RUN_BYTES, entry.previous):
             raise InputError("a run id is 64 lower-case hex digits")
-        return Account(run, Budget(entry.budget, entry.delta))
+        return Account(run, Budget(entry.budget, entry.delta), renyi=entry.format == FORMAT_1)
     except ValueError as error:
         raise LedgerDamaged(f"says what cannot be: {error}", number) from None
 
@@ -252,7 +271,7 @@ def _opened(entry: Opened, number: int) -> Account:
 def summary_of(account: Account, heads: Sequence[str]) -> Summary:
     """Add up what the rounds of an account cost."""
     spent = {u: account.epsilon(u) for u in account.clients()}
-    worst = max(spent, key=lambda u: spent[u], default=None)
+    worst = account.worst(spent)
     states = Counter(entry.state for entry in account.rounds.values())
     charged = [entry.charge for entry in account.rounds.values()]
     return Summary(
@@ -267,4 +286,5 @@ def summary_of(account: Account, heads: Sequence[str]) -> Summary:
         worst=worst,
         clients=spent,
         mechanisms=tuple(sorted({release.under for charge in charged for release in charge.releases})),
+        gaussian=account.is_gaussian,
     )

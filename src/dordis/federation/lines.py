@@ -15,6 +15,10 @@ import msgspec
 from dordis.errors import LedgerDamaged
 from dordis.federation.charges import Charge, Fact
 
+Format = Literal["dordis ledger 1", "dordis ledger 2"]
+FORMAT_1: Format = "dordis ledger 1"
+FORMAT_2: Format = "dordis ledger 2"
+"""The first one stated epsilon by Renyi divergences; its ledgers are verified as they were written."""
 _FRACTION = re.compile(r"[0-9]{1,40}(/[0-9]{1,40})?")
 _LINE = re.compile(rb'(\{[^\n]*),"check":"([0-9a-f]{64})"\}\n')
 
@@ -25,7 +29,7 @@ class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     previous: str
     delta: float
     budget: float | None
-    format: Literal["dordis ledger 1"] = "dordis ledger 1"
+    format: Format = FORMAT_2
 
 
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):

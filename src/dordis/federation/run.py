@@ -260,7 +260,7 @@ class Run:
             stopped=stopped,
             rounds=len(run.rounds),
             seconds=sum(done.seconds for done in run.rounds),
-            epsilon=None if self._ledger is None else self._ledger.summary().epsilon,
+            epsilon=None if self._ledger is None else self._ledger.spent()[0],
             delta=self.job.design.delta,
             fidelity=self.home.fidelity,
             metrics=dict(run.metrics[-1].values) if run.metrics else {},

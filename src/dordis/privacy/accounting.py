@@ -1,22 +1,23 @@
-"""What noise proves: releases as frozen data, their Renyi divergence at integer orders, and epsilon from that.
+"""What noise proves: releases as frozen data, what each costs a client, and epsilon from all of them together.
 
-The unit is a client, whose whole update is replaced by zero.  Composition adds divergences.  The conversion to epsilon
-is that of dp-accounting, on our own curve: its default orders are fractions, at which the bounds are not proved.
+The unit is a client, whose whole update is replaced by zero.  A release under Skellam or Gaussian noise costs a
+theta^2, and a run the sum of these (`dordis.privacy.gdp`).  Noise of which only a Renyi divergence is known, at integer
+orders, keeps it: whatever is composed with such a release is added up at these orders, at the smaller of its own
+divergence and that of a Gaussian.  The paper's figures are on that path alone (`guarantee`).  Its conversion to epsilon
+is that of dp-accounting, which is imported where it is needed and nowhere else: clients do without.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-import dp_accounting
 import numpy as np
-from dp_accounting.rdp import compute_epsilon
 
 from dordis.errors import InputError
-from dordis.privacy import discrete_gaussian, skellam
+from dordis.privacy import discrete_gaussian, gdp, skellam
 from dordis.privacy.skellam import Floats, Orders
 
 PAPER_ORDERS = (*range(2, 129), 256)
@@ -29,6 +30,7 @@ RETRIES = Fraction(1, 20)
 CAP, ALL_ROUNDS = "cap", "all-rounds"
 _LARGEST_EXPONENT = 700.0
 _ROUNDING = 1 + 1e-12  # the ledger computes the multiplier from sigma again: the last bit must not cost a round
+_HALF = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
@@ -103,26 +105,83 @@ def curve(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
     raise InputError(f"no bound is known for {type(event).__name__}")
 
 
-def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distance: float = 0.0) -> Guarantee:
-    """Return what an event proves at `delta`.
+def theta_squared(event: Event) -> float:
+    """Return theta^2 of an event, rounded up; infinity where none is proved; unknown events raise.
+
+    >>> theta_squared(Repeated(Gaussian(2.0), 10))
+    2.5
+    """
+    match event:
+        case SkellamSum(l2_squared, _, variance) if variance > _HALF:
+            return gdp.theta_squared(l2_squared, variance)
+        case SkellamSum() | DiscreteGaussianSum():
+            return math.inf
+        case Gaussian(multiplier):
+            return gdp.gaussian_theta_squared(check_positive("the noise multiplier", multiplier))
+        case Repeated(inner, count):
+            return composed([(theta_squared(inner), count)])
+        case Composed(events):
+            return composed((theta_squared(inner), 1) for inner in events)
+    raise InputError(f"no bound is known for {type(event).__name__}")
+
+
+def composed(costs: Iterable[tuple[float, int]]) -> float:
+    """Return theta^2 of releases and how often each was made: the sum, infinite if one is."""
+    each = tuple(costs)
+    if any(cost == math.inf for cost, _ in each):
+        return math.inf
+    return gdp.composed(gdp.repeated(cost, times) for cost, times in each)
+
+
+def epsilon(event: Event, delta: float, distance: float = 0.0) -> float:
+    """Return the epsilon that an event proves at `delta`; infinity where it proves nothing.
 
     `distance` is the total variation between the noise that was drawn and the noise that was analysed; it costs
     (1 + e^epsilon) of itself in delta, and where that is more than half of delta nothing is proved.
+
+    >>> round(epsilon(Repeated(Gaussian(5.0), 10), delta=1e-5), 2)
+    2.59
+    """
+    check_delta(delta)
+    cost = theta_squared(event)
+    if cost < math.inf:
+        return gdp.epsilon(cost, delta, distance)
+    return _converted(_smaller_curve(event), delta, ORDERS, distance).epsilon
+
+
+def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distance: float = 0.0) -> Guarantee:
+    """Return what the Renyi divergences of an event prove at `delta`, as in the paper; see `epsilon`.
 
     >>> round(guarantee(Repeated(Gaussian(5.0), 10), delta=1e-5).epsilon, 2)
     2.81
     """
     check_delta(delta)
-    divergences = curve(event, orders).tolist()
+    return _converted(curve(event, orders), delta, orders, distance)
+
+
+def _smaller_curve(event: Event) -> Floats:
+    """Return the divergences of an event: of every release the smaller of its own and that of its theta^2."""
+    match event:
+        case Repeated(inner, count):
+            return _smaller_curve(inner) * count
+        case Composed(events):
+            return sum((_smaller_curve(inner) for inner in events), np.zeros(len(ORDERS)))
+    return np.minimum(curve(event), theta_squared(event) * np.asarray(ORDERS) / 2)
+
+
+def _converted(curve: Floats, delta: float, orders: Sequence[int], distance: float) -> Guarantee:
+    """Convert divergences at some orders to epsilon."""
+    from dp_accounting.rdp import compute_epsilon
+
+    divergences = curve.tolist()
     if distance:
         # For delta / 2 epsilon is larger, so this charge is enough for the one returned.
         above = float(compute_epsilon(orders, divergences, delta / 2)[0])
         charge = (1 + math.exp(min(above, _LARGEST_EXPONENT))) * distance
         if charge > delta / 2:
             return Guarantee(math.inf, delta, int(orders[0]))
-        spent, order = compute_epsilon(orders, divergences, delta - charge)
-    else:
-        spent, order = compute_epsilon(orders, divergences, delta)
+        delta -= charge
+    spent, order = compute_epsilon(orders, divergences, delta)
     return Guarantee(float(spent), delta, int(order))
 
 
@@ -134,18 +193,17 @@ class ReleaseCost(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 12)
-def spent(costs: frozenset[tuple[ReleaseCost, int]], delta: float) -> float:
-    """Return the epsilon of costs and how often each was paid; one order of adding up, whoever asks."""
+def spent(costs: frozenset[tuple[ReleaseCost, int]], delta: float, renyi: bool = False) -> float:
+    """Return the epsilon of costs and how often each was paid; one order of adding up, whoever asks.
+
+    `renyi` adds up Renyi divergences, whatever the noise.
+    """
     if not costs:
         return 0.0
     ordered = sorted(costs, key=lambda paid: (type(paid[0].event).__name__, astuple(paid[0].event)))
     run = Composed(tuple(Repeated(cost.event, times) for cost, times in ordered))
-    return epsilon(run, delta, distance=math.fsum(cost.distance * times for cost, times in costs))
-
-
-def epsilon(event: Event, delta: float, orders: Sequence[int] = ORDERS, distance: float = 0.0) -> float:
-    """Return the epsilon that an event proves at `delta`; see `guarantee`."""
-    return guarantee(event, delta, orders, distance).epsilon
+    distance = math.fsum(cost.distance * times for cost, times in costs)
+    return guarantee(run, delta, distance=distance).epsilon if renyi else epsilon(run, delta, distance)
 
 
 @dataclass(frozen=True)
@@ -199,22 +257,12 @@ def gaussian_multiplier(epsilon: float, releases: int, delta: float) -> float:
     Central privacy adds it once to the sum.  Local privacy has every client add it, so that the sum of n updates has
     sqrt(n) times as much.
     """
-    check_delta(delta)
-    return float(dp_accounting.get_sigma_gaussian(check_epsilon(epsilon), delta)) * math.sqrt(releases)
+    return multiplier_of(gdp.theta_budget(check_epsilon(epsilon), check_delta(delta)) / releases)
 
 
-def calibrated(epsilon: float, releases: int, delta: float) -> float:
-    """Return the least multiplier of Gaussian noise that keeps a budget as the ledger counts it.
-
-    The ledger adds up Renyi divergences, which costs a little more than the exact figure for Gaussians alone.
-    """
-    low = gaussian_multiplier(epsilon, releases, delta)
-    high = 2 * low
-    for _ in range(50):
-        middle = (low + high) / 2
-        enough = guarantee(Repeated(Gaussian(middle), releases), delta).epsilon <= epsilon
-        low, high = (low, middle) if enough else (middle, high)
-    return high * _ROUNDING
+def multiplier_of(cost: float) -> float:
+    """Return the least multiplier of Gaussian noise whose release costs this theta^2 at most."""
+    return _ROUNDING / math.sqrt(check_positive("the cost of a release", cost))
 
 
 def default_delta(population: int) -> float:

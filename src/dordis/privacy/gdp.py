@@ -48,6 +48,11 @@ def composed(costs: Iterable[float]) -> float:
     return _round_up(sum(map(_exact, costs), Fraction(0)))
 
 
+def repeated(cost: float, count: int) -> float:
+    """Return theta^2 of `count` releases of the same cost, rounded up."""
+    return _round_up(count * _exact(cost))
+
+
 def delta(epsilon: float, theta_squared: float) -> float:
     """Return the delta that theta-GDP proves at `epsilon`, raised by `MARGIN`.
 
@@ -79,7 +84,9 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
         lower = _epsilon(theta_squared, delta - charge)
         if lower >= proved or _charge(lower, distance) > charge:
             break
-        proved, charge = lower, _charge(lower, distance)
+        saved, proved, charge = charge - _charge(lower, distance), lower, _charge(lower, distance)
+        if saved < _AIM * delta:
+            break
     return proved
 
 

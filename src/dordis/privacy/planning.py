@@ -1,7 +1,8 @@
 """From a privacy budget to the noise of a round, and back: which scale, bits, variances and cap a run needs.
 
-A `Setting` says what is given, a `Plan` what follows.  `plan` finds the least noise for a budget, `account` the
-epsilon of given noise, `forecast` what epsilon would be if clients dropped out under each way of adding noise.
+A `Setting` says what is given, a `Plan` what follows.  `plan` finds the least noise for a budget, `plan_within` that
+for what one round may cost, `account` the epsilon of given noise, and `forecast` what epsilon would be if clients
+dropped out under each way of adding noise.
 """
 
 import math
@@ -13,7 +14,7 @@ from functools import cached_property
 
 from dordis.errors import InputError
 from dordis.kernels.packing import packed_size
-from dordis.privacy import accounting, skellam
+from dordis.privacy import accounting, gdp, skellam
 from dordis.privacy.accounting import Composed, Event, ParticipationSchedule, SkellamSum
 from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
 from dordis.privacy.clipping import Bit, plan_bit
@@ -25,6 +26,7 @@ RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
 XNOISE = (Scheme.SINGLE, Scheme.EXACT)
 _PROBE = Fraction(2**30)  # a central variance at which shares of it are exact to 2^-50
 _MARGIN = 1 - 1e-12  # so that rounding up to the grid does not pass the sampler's bound
+_HALF = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Setting:
     None takes its default: delta min{N^-1.1, 10^-5}, the threshold a majority of honest clients, the tolerance
     floor(0.8 (n - t)), and the `reserve`, dropouts that the scheme `conservative` provides for, the tolerance.
     `one_block` rotates the vector at once, as the paper does.  `share` is the part of the budget that the bits of
-    adaptive clipping get; 0 where the clip bound is fixed.
+    adaptive clipping get; 0 where the clip bound is fixed.  Given `orders`, epsilon is that of Renyi divergences at
+    these, as in the paper; otherwise it is that of `dordis.privacy.gdp`.
     """
 
     participation: ParticipationSchedule
@@ -51,7 +54,7 @@ class Setting:
     reserve: int | None = None
     one_block: bool = False
     share: float = 0.0
-    orders: tuple[int, ...] = accounting.ORDERS
+    orders: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         accounting.check_delta(self.given_delta)
@@ -72,9 +75,9 @@ class Setting:
             raise InputError(f"the tolerated colluders T_C = {T_C} must be fewer than the threshold {t}")
         if not 0 <= T <= n - t:
             raise InputError(f"the dropout tolerance T = {T} must lie in 0..{n - t}, n less the threshold")
-        if self.given_delta < 4 * self.distance:
+        if self.given_delta < 16 * self.distance:
             raise InputError(
-                f"delta = {self.given_delta} is below what the noise tables prove: {4 * self.distance:.1g}"
+                f"delta = {self.given_delta} is below what the noise tables prove: {16 * self.distance:.1g}"
             )
 
     @property
@@ -148,7 +151,24 @@ class Setting:
         """Return the epsilon of a run whose every round may count on noise of this variance, and has other releases."""
         update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
         run = self.participation.run(Composed((update, *others)))
-        return accounting.epsilon(run, self.given_delta, self.orders, self.distance)
+        if self.orders is None:
+            return accounting.epsilon(run, self.given_delta, self.distance)
+        return accounting.guarantee(run, self.given_delta, self.orders, self.distance).epsilon
+
+    def allowance(self, epsilon: float) -> float:
+        """Return the theta^2 that every round of one client may cost: its part of the budget.
+
+        The noise is allowed to be twice as far from its law as it is planned to be, for the sake of failed rounds; no
+        more than half of delta goes into that, which bounds epsilon.
+        """
+        delta, distance = self.given_delta, 2 * self.distance
+        provable = min(accounting.check_epsilon(epsilon), math.log(delta / (4 * distance)))
+        budget = gdp.theta_budget(provable, delta, distance)
+        return budget / self.participation.releases * _MARGIN
+
+    def epsilon_of(self, allowance: float) -> float:
+        """Return the epsilon of a run whose every round costs this theta^2."""
+        return gdp.epsilon(gdp.repeated(allowance, self.participation.releases), self.given_delta, self.distance)
 
 
 @dataclass(frozen=True)
@@ -252,22 +272,37 @@ def plan(setting: Setting, epsilon: float) -> Plan:
     >>> run = ParticipationSchedule(population=1000, per_round=100, rounds=50)
     >>> least = plan(Setting(run, dim=1_018_174, delta=1e-3), epsilon=6)
     >>> least.bits, least.cap, round(least.sigma, 2)
-    (16, 6, 1.61)
+    (16, 6, 1.47)
     """
+    if setting.orders is None:
+        return plan_within(setting, setting.allowance(epsilon))
     accounting.check_epsilon(epsilon)
-    if not setting.share:
-        return _least_noise(setting, epsilon)
-    alone = _least_noise(replace(setting, share=0.0), epsilon)
-    bit = _bit(setting, alone.bits, alone.multiplier / math.sqrt(setting.share))
-    return _least_noise(replace(setting, bits=alone.bits), epsilon, bit)
-
-
-def _least_noise(setting: Setting, epsilon: float, bit: Bit | None = None) -> Plan:
-    others = (bit.release(),) if bit else ()
+    if setting.share:
+        raise InputError("adaptive clipping is not planned by Renyi divergences: leave out the orders")
 
     def enough(sensitivity: Sensitivity, variance: float) -> bool:
-        return variance > 0 and setting.epsilon(sensitivity, variance, *others) <= epsilon
+        return variance > 0 and setting.epsilon(sensitivity, variance) <= epsilon
 
+    return _least_noise(setting, enough, epsilon)
+
+
+def plan_within(setting: Setting, allowance: float) -> Plan:
+    """Return the plan with the least noise whose rounds cost a theta^2 of `allowance` each at most."""
+    accounting.check_positive("what a round may cost", allowance)
+    if not setting.share:
+        return _least_noise(setting, _within(allowance), setting.epsilon_of(allowance))
+    alone = _least_noise(setting, _within(allowance * (1 - setting.share)), setting.epsilon_of(allowance))
+    bit = _bit(setting, alone.bits, 1 / math.sqrt(allowance * setting.share))
+    left = allowance - accounting.theta_squared(bit.release())
+    return _least_noise(replace(setting, bits=alone.bits), _within(left), setting.epsilon_of(allowance), bit)
+
+
+def _within(allowance: float) -> skellam.Enough:
+    """Return what tells whether a release costs a theta^2 of `allowance` at most."""
+    return lambda changed, variance: variance > _HALF and gdp.theta_squared(changed.squared, variance) <= allowance
+
+
+def _least_noise(setting: Setting, enough: skellam.Enough, epsilon: float, bit: Bit | None = None) -> Plan:
     def scale(ring: Ring) -> float:
         return skellam.largest_scale(ring, enough)
 
@@ -279,7 +314,7 @@ def _least_noise(setting: Setting, epsilon: float, bit: Bit | None = None) -> Pl
     s = scale(ring)
     sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
     variance = _least_variance(lambda v: enough(sensitivity, float(v)), ring.room(s))
-    proved = setting.epsilon(sensitivity, float(variance), *others)
+    proved = setting.epsilon(sensitivity, float(variance), *([bit.release()] if bit else []))
     return Plan(setting, ring.bits, s, sensitivity, variance, proved, bit)
 
 
@@ -291,7 +326,7 @@ def account(setting: Setting, sigma: float) -> Plan:
     """Return the plan, and with it epsilon, for central noise of standard deviation `sigma` in real units.
 
     >>> run = ParticipationSchedule(population=1000, per_round=100, rounds=50)
-    >>> round(account(Setting(run, dim=1_018_174, delta=1e-3), sigma=1.61).epsilon, 1)
+    >>> round(account(Setting(run, dim=1_018_174, delta=1e-3), sigma=1.47).epsilon, 1)
     6.0
     """
     accounting.check_positive("sigma", sigma)

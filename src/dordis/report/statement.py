@@ -201,10 +201,15 @@ def _noise(facts: Facts) -> Iterator[str]:
 def _accountant(facts: Facts) -> str:
     together = facts.trust.noise is NoiseFrom.CLIENTS
     sampler = " How far the sampler is from the law of its noise is charged to delta." if together else ""
+    by = (
+        "By Gaussian differential privacy, in which Skellam noise counts as Gaussian noise of a variance that is "
+        "smaller by one half of a squared step of the grid (docs/accounting.md)"
+    )
+    if facts.ledger.summary is not None and not facts.ledger.summary.gaussian:
+        by = "By Renyi differential privacy at integer orders, converted to epsilon by the library dp-accounting"
     return (
-        "By Renyi differential privacy at integer orders: of the noise that counted in each round, not of that which "
-        "was planned; added up over the rounds that a client took part in; and converted to epsilon by the library "
-        f"dp-accounting.{sampler} Sampling of clients is not counted in favour of privacy."
+        f"{by}: of the noise that counted in each round, not of that which was planned, and added up over the rounds "
+        f"that a client took part in.{sampler} Sampling of clients is not counted in favour of privacy."
     )
 
 

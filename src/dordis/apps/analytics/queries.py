@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ from dordis.apps.analytics.release import IDEAL, Conditions, PrivateSum, QueryBu
 from dordis.apps.analytics.results import PrivateHistogram, PrivateMean, figures
 from dordis.apps.analytics.values import table
 from dordis.errors import InputError
+from dordis.privacy import accounting
+from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.skellam import Floats
 from dordis.protocols.parameters import MALICIOUS
 
 GivenBounds = tuple[npt.ArrayLike, npt.ArrayLike]
-NOTHING = QueryBudget(0.0, 0.0)
-_Bounded = tuple[Bounds, QueryBudget, QueryBudget]
+_Costs = tuple[ReleaseCost, ...]
+_Bounded = tuple[Bounds, _Costs, QueryBudget]
 """Bounds, what they have cost, and what is left of the budget."""
 
 
@@ -40,9 +43,9 @@ def mean(
 
     `values` are (clients,) or (clients, columns).  `bounds`, (low, high), are numbers or one for each column: public
     knowledge, never taken from the values, which are clipped to them; the noise is in proportion to their distance.
-    Without them a fifth of epsilon and half of delta are spent on finding powers of two, which takes some hundreds of
-    clients (see `dordis.apps.analytics.bounds`); the two parts add up to the budget.  What clipping does to the mean
-    is not in `sigma`, which is that of the noise.
+    Without them a tenth of the budget is spent on finding powers of two, which takes some hundreds of clients (see
+    `dordis.apps.analytics.bounds`); the noise on the mean is then 5 % larger.  What clipping does to the mean is not in
+    `sigma`, which is that of the noise.
 
     Privacy is for one client, whose row is replaced by the middle of the bounds, against the server and `colluders` of
     the clients.  `delta` is min{n^-1.1, 10^-5} if it is not given.  As many clients as `dropped` vanish at random.
@@ -68,7 +71,7 @@ def mean(
         mean=figures(limits.centre + limits.half * (summed.total / summed.count), single),
         sigma=figures(limits.half * (summed.sigma / summed.count), single),
         bounds=(figures(limits.low, single), figures(limits.high, single)),
-        **_common(summed, spent, len(rows), how),
+        **_common(summed, spent, left.delta, len(rows), how),
     )
 
 
@@ -116,16 +119,17 @@ def histogram(
         sigma=summed.sigma,
         edges=between[0] if single else between,
         bounds=None if limits is None else (figures(limits.low, single), figures(limits.high, single)),
-        **_common(summed, spent, len(rows), how),
+        **_common(summed, spent, left.delta, len(rows), how),
     )
 
 
 def _bounded(rows: Floats, bounds: GivenBounds | None, budget: QueryBudget, how: Conditions) -> _Bounded:
     """Take the bounds that are given, or spend a part of the budget on finding them."""
     if bounds is not None:
-        return bounding.given(bounds, rows.shape[1]), NOTHING, budget
+        return bounding.given(bounds, rows.shape[1]), (), budget
     part, rest = budget.split(bounding.SHARE)
-    return *bounding.find(rows, part, how), rest
+    found, cost = bounding.find(rows, part, how)
+    return found, (cost,), rest
 
 
 def _binned(
@@ -135,13 +139,13 @@ def _binned(
     bounds: GivenBounds | None,
     budget: QueryBudget,
     how: Conditions,
-) -> tuple[Floats, Bounds | None, QueryBudget, QueryBudget]:
+) -> tuple[Floats, Bounds | None, _Costs, QueryBudget]:
     """Return edges, (columns, bins - 1), given or dividing the bounds evenly, with those bounds, as `_bounded` does."""
     if (bins is None) == (edges is None) or (edges is not None and bounds is not None):
         raise InputError("a histogram takes either edges, or a number of bins with or without bounds")
     if edges is not None:
         between = histograms.Settings(edges=tuple(_numbers(edges))).edges
-        return np.tile(between, (rows.shape[1], 1)), None, NOTHING, budget
+        return np.tile(between, (rows.shape[1], 1)), None, (), budget
     if not isinstance(bins, int | np.integer) or bins < 2:
         raise InputError("bins is a whole number from 2 on; boundaries of bins are given as edges")
     limits, spent, left = _bounded(rows, bounds, budget, how)
@@ -156,15 +160,19 @@ def _numbers(edges: npt.ArrayLike) -> list[float]:
     return numbers
 
 
-def _common(summed: PrivateSum, for_bounds: QueryBudget, clients: int, how: Conditions) -> dict[str, Any]:
-    """Return what every result says: basic composition adds up what the bounds and the figures have cost."""
+def _common(summed: PrivateSum, for_bounds: _Costs, delta: float, clients: int, how: Conditions) -> dict[str, Any]:
+    """Return what every result says: what the bounds and the figures have cost adds up."""
     return {
-        "epsilon": for_bounds.epsilon + summed.spent.epsilon,
-        "delta": for_bounds.delta + summed.spent.delta,
-        "epsilon_for_bounds": for_bounds.epsilon,
+        "epsilon": _spent(*for_bounds, summed.cost, delta=delta),
+        "delta": delta,
+        "epsilon_for_bounds": _spent(*for_bounds, delta=delta),
         "clients": clients,
         "dropped": clients - summed.count,
         "colluders": how.colluders,
         "mode": how.mode,
         "fidelity": how.fidelity,
     }
+
+
+def _spent(*costs: ReleaseCost, delta: float) -> float:
+    return accounting.spent(frozenset(Counter(costs).items()), delta)

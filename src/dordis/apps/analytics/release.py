@@ -14,7 +14,14 @@ import numpy.typing as npt
 from dordis.errors import InputError
 from dordis.federation.design import Design, ProtocolKind
 from dordis.federation.strategies.xnoise import XNoise
-from dordis.privacy.accounting import ALL_ROUNDS, ParticipationSchedule, check_delta, check_epsilon, default_delta
+from dordis.privacy.accounting import (
+    ALL_ROUNDS,
+    ParticipationSchedule,
+    ReleaseCost,
+    check_delta,
+    check_epsilon,
+    default_delta,
+)
 from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.planning import Plan, Setting
@@ -57,10 +64,11 @@ class Conditions:
 
 @dataclass(frozen=True)
 class QueryBudget:
-    """What may be spent on a release."""
+    """What may be spent on an answer, and which part of that on one release of it: costs add up to the whole."""
 
     epsilon: float
     delta: float
+    part: float = 1.0
 
     @classmethod
     def of(cls, epsilon: float, delta: float | None, clients: int) -> "QueryBudget":
@@ -68,19 +76,18 @@ class QueryBudget:
         return cls(check_epsilon(epsilon), default_delta(clients) if delta is None else check_delta(delta))
 
     def split(self, share: float) -> "tuple[QueryBudget, QueryBudget]":
-        """Return a share of epsilon with half of delta, and the rest: basic composition adds both up."""
-        first = QueryBudget(share * self.epsilon, self.delta / 2)
-        return first, QueryBudget(self.epsilon - first.epsilon, self.delta - first.delta)
+        """Return a share of the budget, and the rest."""
+        return replace(self, part=share * self.part), replace(self, part=(1 - share) * self.part)
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateSum:
-    """The sum over `count` clients, `sigma` of the noise on each coordinate of it, and what is proved."""
+    """The sum over `count` clients, `sigma` of the noise on each coordinate of it, and what it cost."""
 
     total: Floats = field(repr=False)
     count: int
     sigma: float
-    spent: QueryBudget
+    cost: ReleaseCost
 
 
 def design(clients: int, dim: int, clip: float, budget: QueryBudget, how: Conditions) -> Design:
@@ -89,7 +96,8 @@ def design(clients: int, dim: int, clip: float, budget: QueryBudget, how: Condit
     setting = Setting(once, dim, clip, budget.delta, bits=MOST_BITS, headroom=HEADROOM, colluders=how.colluders)
     if not 0 <= how.dropped <= setting.T:
         raise InputError(f"of {clients} clients 0 to {setting.T} may drop out, not {how.dropped}")
-    planned = Design(XNoise(), setting, budget.epsilon, ProtocolKind(how.mode))
+    allowance = budget.part * setting.allowance(budget.epsilon)
+    planned = Design(XNoise(), setting, budget.epsilon, ProtocolKind(how.mode), allowance=allowance)
     bits = _bits(planned)
     return planned if bits == MOST_BITS else replace(planned, setting=replace(setting, bits=bits))
 
@@ -133,8 +141,8 @@ def private_sum(planned: Design, updates: Updates, how: Conditions) -> PrivateSu
     result = single_round(_home(planned, updates, how)).result
     (output,) = result.outputs
     count = len(output.survivors)
-    spent = QueryBudget(_plan(planned).epsilon, planned.delta)
-    return PrivateSum(result.aggregate.total, count, deviation(planned, float(output.left), count), spent)
+    cost = ReleaseCost(planned.mechanism.release(_plan(planned).variance), planned.setting.distance)
+    return PrivateSum(result.aggregate.total, count, deviation(planned, float(output.left), count), cost)
 
 
 def _home(planned: Design, updates: Updates, how: Conditions) -> SimulatedHome:

@@ -18,8 +18,8 @@ Figures = float | Floats
 class PrivateAnswer:
     """What every private statistic says of itself.
 
-    `epsilon` and `delta` are proved for all of it; `epsilon_for_bounds`, with half of delta, is the part that was spent
-    on finding the bounds.  `dropped` of the `clients` vanished, and are not in the figures.
+    `epsilon` and `delta` are proved for all of it; `epsilon_for_bounds` is what finding the bounds would have cost
+    alone, at the same delta.  `dropped` of the `clients` vanished, and are not in the figures.
     """
 
     epsilon: float

@@ -101,7 +101,7 @@ def said(result: "PrivateAnswer") -> Iterator[str]:
     """Say what is proved, for whom, against whom, and what was simulated."""
     spent = f"epsilon {result.epsilon:.4g}, delta {result.delta:.3g}"
     if result.epsilon_for_bounds:
-        spent += f", of which epsilon {result.epsilon_for_bounds:.3g} and half of delta found the bounds"
+        spent += f"; to find the bounds alone would have cost epsilon {result.epsilon_for_bounds:.3g}"
     gone = f", of which {result.dropped} dropped out" if result.dropped else ""
     yield f"{spent}; {result.clients} clients{gone}"
     yield from (f"  {term}" for term in result.terms)

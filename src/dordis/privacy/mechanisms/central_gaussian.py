@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from dordis.kernels.ring import Vector
 from dordis.privacy import skellam
-from dordis.privacy.accounting import Gaussian, calibrated, check_positive
+from dordis.privacy.accounting import Gaussian, check_positive, multiplier_of
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid
 from dordis.privacy.gaussian_noise import FLOATING, gaussian_noise
 from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, check_bound, read_sigma, wide_grid
@@ -32,9 +32,9 @@ class CentralGaussian(Mechanism, frozen=True, tag="central-gaussian", kw_only=Tr
         check_positive("sigma", self.sigma)
 
     @classmethod
-    def for_budget(cls, setting: Setting, epsilon: float) -> Self:
-        """Return the mechanism with the least noise that keeps a budget."""
-        multiplier = calibrated(epsilon, setting.participation.releases, setting.given_delta)
+    def within(cls, setting: Setting, allowance: float) -> Self:
+        """Return the mechanism with the least noise whose releases cost no more."""
+        multiplier = multiplier_of(allowance)
         grid = wide_grid(setting, multiplier * setting.clip)
         bound = skellam.sensitivity(grid.scale, setting.clip, grid.padded)
         return cls(grid, setting.clip, bound.squared, sigma=multiplier * bound.l2 / grid.scale)

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from dordis.kernels.ring import Vector
 from dordis.privacy import encoding
-from dordis.privacy.accounting import Gaussian, calibrated, check_positive
+from dordis.privacy.accounting import Gaussian, check_positive, multiplier_of
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals
 from dordis.privacy.gaussian_noise import FLOATING, gaussian_noise
 from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, read_sigma, wide_grid
@@ -30,9 +30,9 @@ class LocalGaussian(Mechanism, frozen=True, tag="local-gaussian", kw_only=True):
         check_positive("sigma", self.sigma)
 
     @classmethod
-    def for_budget(cls, setting: Setting, epsilon: float) -> Self:
-        """Return the mechanism with the least noise that keeps a budget."""
-        sigma = calibrated(epsilon, setting.participation.releases, setting.given_delta) * setting.clip
+    def within(cls, setting: Setting, allowance: float) -> Self:
+        """Return the mechanism with the least noise whose releases cost no more."""
+        sigma = multiplier_of(allowance) * setting.clip
         return cls(wide_grid(setting, sigma * math.sqrt(setting.clients)), setting.clip, sigma=sigma)
 
     @classmethod

@@ -70,6 +70,8 @@ class Mechanism(msgspec.Struct, frozen=True):
     """The ways in which the protocol may add noise; a mechanism that brings its own noise, or none, gets none."""
     priced: ClassVar[bool] = True
     """Whether the ledger keeps what `release` says as a list of prices; not where the noise is the protocol's alone."""
+    renyi: ClassVar[bool] = False
+    """Whether only a Renyi divergence is known of the noise: it is planned by that, and no owner can count it."""
     words: ClassVar[str] = ""
     """What the noise is, for the privacy statement."""
 
@@ -79,9 +81,9 @@ class Mechanism(msgspec.Struct, frozen=True):
         return cls(grid_of(plan), plan.setting.clip, plan.sensitivity.squared)
 
     @classmethod
-    def for_budget(cls, setting: Setting, epsilon: float) -> Self:
-        """Return the mechanism that keeps a budget."""
-        return cls.of(planning.plan(setting, epsilon))
+    def within(cls, setting: Setting, allowance: float) -> Self:
+        """Return the mechanism whose releases cost a theta^2 of `allowance` at most; see `Setting.allowance`."""
+        return cls.of(planning.plan_within(setting, allowance))
 
     @classmethod
     def read(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:

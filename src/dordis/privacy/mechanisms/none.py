@@ -16,7 +16,7 @@ class NoMechanism(Mechanism, frozen=True, tag="none"):
     words: ClassVar[str] = "no noise, and no bound on an update"
 
     @classmethod
-    def for_budget(cls, setting: Setting, epsilon: float) -> Self:
+    def within(cls, setting: Setting, allowance: float) -> Self:
         """Return the mechanism on a grid with much room; no budget is kept."""
         return cls(wide_grid(setting, setting.clip))
 
