@@ -11,10 +11,11 @@ import numpy as np
 
 from dordis.apps.learning import optim
 from dordis.apps.learning.data import Samples, Target
+from dordis.apps.learning.features import with_features
 from dordis.apps.learning.models import Mlp, Model, Softmax
 from dordis.apps.learning.optim import FedAvg, Memory, Optimiser
 from dordis.apps.learning.partition import Partition, partition_of
-from dordis.apps.learning.sources import DIGITS, WORDS, Source, load
+from dordis.apps.learning.sources import DIGITS, WORDS, Source, cache, load
 from dordis.apps.learning.torch_model import TorchModel, seeded
 from dordis.apps.learning.trainer import Training, train
 from dordis.apps.options import check_place, shared
@@ -42,7 +43,8 @@ class Settings(Training, frozen=True):
     `data` is a name, a file or a folder, see `sources`, where `data_dir`, `client`, `label`, `test`, `target`, `shape`,
     `classes` and `vocabulary` are explained; paths are relative to the configuration.  `partition` says who holds what:
     if it is not given, each key of the data is a client, or, where the data have none, mixes of labels are dealt.
-    `centred` takes its own mean from each of the digits, and is for them only.  `model` is
+    `centred` takes its own mean from each of the digits, and is for them only.  `features` are public ones, computed
+    from each input by itself: "scattering" for images, or "package.module:function" of your own.  `model` is
     "softmax", "mlp", or "package.module:name" of your own: what is called with the number of features, that of classes
     and `options`, and returns a `Model` or a torch.nn.Module.  `average` is the weight of the past in the moving
     average of the server's parameters, which is what is evaluated and kept; clients start from the newest.
@@ -59,6 +61,7 @@ class Settings(Training, frozen=True):
     vocabulary: str | int = WORDS
     centred: bool | None = None
     partition: Partition | None = None
+    features: str = ""
     model: str = "softmax"
     options: dict[str, Any] = msgspec.field(default_factory=dict)
     optimiser: Optimiser = FedAvg()
@@ -220,6 +223,7 @@ def begin(settings: Settings, task: Task) -> Learning:
     """Load the data, give them to the clients, and make the model."""
     data, seed = load(settings.source(task.folder)), task.seed
     data = data.centred() if settings.data == DIGITS and settings.centred is not False else data
+    data = with_features(data, settings.features, cache()) if settings.features else data
     model = make_model(settings.model, data.features, data.classes, settings.options, seed)
     partition = settings.partition or partition_of(data)
     parts = partition.split(data, task.population, np.random.default_rng((Use.PARTITION, seed)))

@@ -93,14 +93,15 @@ class Dataset:
 
     def train(self, rows: Any = slice(None)) -> Samples:
         """Return inputs and targets to train on, ready for a model."""
-        return self._ready(self.x_train[rows]), self.y_train[rows]
+        return self.ready(self.x_train[rows]), self.y_train[rows]
 
     @property
     def test(self) -> Samples | None:
         """Return inputs and targets to test with, ready for a model."""
-        return None if self.x_test is None or self.y_test is None else (self._ready(self.x_test), self.y_test)
+        return None if self.x_test is None or self.y_test is None else (self.ready(self.x_test), self.y_test)
 
-    def _ready(self, x: Values) -> Values:
+    def ready(self, x: Values) -> Values:
+        """Return inputs as a model takes them."""
         if self.tokens:
             return x
         if x.dtype.kind == "f":
