@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,19 @@ def refused(*arguments: str, cwd: Path) -> str:
     return shown.stderr
 
 
-@pytest.fixture
-def federation(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which the first commands of the page were run, which no test may change."""
+    path = tmp_path_factory.mktemp("founded")
     for command in FIRST:
-        done(*command, cwd=tmp_path)
-    return tmp_path
+        done(*command, cwd=path)
+    return path
+
+
+@pytest.fixture
+def federation(founded: Path, tmp_path: Path) -> Path:
+    """Return a copy of that folder."""
+    return Path(shutil.copytree(founded, tmp_path / "copy"))
 
 
 def members(path: Path) -> dict[str, str]:

@@ -153,6 +153,8 @@ def summary(under_way: Run, result: Outcome) -> Table:
     ended = {"rounds": "all done", "budget": "the next one would pass the budget"}.get(result.stopped, result.stopped)
     rows = {name: shown(name, value) for name, value in result.metrics.items()}
     rows |= {"epsilon, delta": proved, "rounds": f"{result.rounds} of {run.manifest.rounds}, {ended}"}
+    if run.manifest.predecessor is not None:
+        rows["goes on from"] = f"run {run.manifest.predecessor.run[:16]}, {run.manifest.before} rounds: epsilon adds up"
     if run.rounds:
         lost = sum(len(clients) for record in run.rounds for clients in record.dropped.values())
         asked = sum(len(record.clients) for record in run.rounds)

@@ -12,7 +12,8 @@ Dropout that depends on a client's data is outside the guarantee.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -162,7 +163,24 @@ class Account:
     def __init__(self, run: bytes, budget: Budget, renyi: bool = False) -> None:
         self.run, self.budget, self._renyi = run, budget, renyi
         self.rounds: dict[int, Round] = {}
+        self.predecessor: Account | None = None
         self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
+
+    def succeeded(self, run: bytes, budget: Budget) -> "Account":
+        """Return the account of a successor run: what every client has spent goes on, this account stays as it is."""
+        if run in (earlier.run for earlier in self.line()):
+            raise InputError("a run does not succeed itself")
+        following = copy(self)
+        following.run, following.budget, following.rounds, following.predecessor = run, budget, {}, self
+        following._spent = defaultdict(Counter, {u: Counter(costs) for u, costs in self._spent.items()})
+        return following
+
+    def line(self) -> "Iterator[Account]":
+        """Return this account and those of the runs before, the latest first."""
+        account: Account | None = self
+        while account is not None:
+            yield account
+            account = account.predecessor
 
     def check_reservable(self, charge: Charge) -> None:
         """The charge is what it says, and its index was never used: not by a round that failed either."""
@@ -225,7 +243,8 @@ class Account:
 
     def clients(self) -> list[int]:
         """Return everyone who was ever in U."""
-        return sorted({u for entry in self.rounds.values() for u in entry.charge.clients})
+        rounds = (entry for account in self.line() for entry in account.rounds.values())
+        return sorted({u for entry in rounds for u in entry.charge.clients})
 
     def check_budget(self, charge: Charge) -> None:
         """The round, at its reserved noise, takes none of its clients beyond the budget."""

@@ -193,11 +193,18 @@ class Coordinator:
         return self._chunks.next(grid.padded, grid.blocks) if isinstance(self._chunks, AutoChunks) else self._chunks
 
     def _with_budget(self, clients: Collection[ClientId]) -> Collection[ClientId]:
-        """Leave out those who have taken part as often as the plan covers: they would refuse."""
+        """Leave out those who have taken part as often as the plan covers, in runs before too: they would refuse.
+
+        What runs before cost may differ from the plan: whoever could not pay for a round of this one is left out, too.
+        """
         if self._ledger is None:
             return clients
-        cap, times = self._design.cap, Counter(u for present in self._ledger.attended().values() for u in present)
-        return [u for u in clients if times[u] < cap]
+        carried = self._ledger.carried()
+        rounds = (*self._ledger.attended().values(), *carried.values())
+        cap, times = self._design.cap, Counter(u for present in rounds for u in present)
+        willing = [u for u in clients if times[u] < cap]
+        charge = self._design.charge(self._design.example()) if carried else None
+        return willing if charge is None else self._ledger.with_budget(willing, charge)
 
 
 def check_finite(values: Mapping[str, float], number: int) -> dict[str, float]:

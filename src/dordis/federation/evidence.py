@@ -14,7 +14,7 @@ from dordis.federation import ledger
 from dordis.federation.charges import Account
 from dordis.federation.ledger import Summary
 from dordis.federation.receipt import Receipt
-from dordis.federation.records import LEDGER, MODEL, RECEIPTS, RoundRecord, StoredRun
+from dordis.federation.records import LEDGER, MODEL, RECEIPTS, Predecessor, RoundRecord, StoredRun
 
 _CLOSE = 1e-9
 
@@ -27,12 +27,22 @@ def check_evidence(run: StoredRun) -> Summary | None:
     if not run.manifest.trust.proves:
         return None
     account, heads = ledger.read(run.path / LEDGER, run.id)
+    check_predecessor(run.manifest.predecessor, account, heads)
     receipts = read_receipts(run)
     check_receipts(receipts, account, heads)
     check_rounds(run.rounds, receipts, account)
     summary = ledger.summary_of(account, heads)
     check_recorded(run, summary)
     return summary
+
+
+def check_predecessor(named: Predecessor | None, account: Account, heads: Collection[str]) -> None:
+    """The ledger goes on from that of the run that the manifest names, if it names one."""
+    before = "" if account.predecessor is None else account.predecessor.run.hex()
+    if before != ("" if named is None else named.run) or (named is not None and named.head not in heads):
+        raise LedgerDamaged(
+            "the privacy ledger lacks the rounds of the run before, which its clients paid for: restore it"
+        )
 
 
 def read_receipts(run: StoredRun) -> dict[int, Receipt]:

@@ -7,8 +7,8 @@ notices that as well: every open `Ledger` does, and whoever passes one to `verif
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
 from dordis.federation.beacon import check_run_id
 from dordis.federation.charges import Account, Budget, Charge, Round, fact_of
 from dordis.federation.durable import FileLines, Lines, LockedLines, MemoryLines, create
-from dordis.federation.lines import FORMAT_1, Completed, Entry, Opened, Reserved, entry_of, line_of
+from dordis.federation.lines import FORMAT_1, Completed, Entry, Opened, Reserved, Succeeded, entry_of, line_of
+from dordis.protocol import ClientId
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.secagg import ChunkOutput
 
@@ -35,9 +36,8 @@ class Ledger:
     """
 
     def __init__(self, lines: Lines, run: bytes | None = None) -> None:
-        self._lines, self._book = lines, _Book()
-        with self._locked() as (account, _):
-            check_run(account, run)
+        self._lines, self._run, self._book = lines, run, _Book()
+        with self._locked():
             check_format(self._book.format)
 
     @classmethod
@@ -55,6 +55,16 @@ class Ledger:
         return cls(FileLines(path), run)
 
     @classmethod
+    def succeed(cls, earlier: "Ledger", path: Path, run: bytes, budget: Budget) -> "Ledger":
+        """Begin the ledger of a run with all lines of an earlier one, which is closed by that."""
+        check_run_id(run)
+        epsilon = None if budget.epsilon is None else float(budget.epsilon)
+        with earlier._locked() as (_, file):
+            earlier._record(file, Succeeded(earlier._book.head, run.hex(), float(budget.delta), epsilon))
+            create(path, file.read())
+        return cls.open(path, run)
+
+    @classmethod
     def in_memory(cls, run: bytes, budget: Budget) -> "Ledger":
         """Begin a ledger that is kept nowhere, for simulations."""
         return cls(MemoryLines(_first_line(run, budget)), run)
@@ -63,6 +73,12 @@ class Ledger:
         """Raise `BudgetExceeded` if the round, at its reserved noise, takes one of its clients beyond the budget."""
         with self._locked() as (account, _):
             account.check_budget(charge)
+
+    def with_budget(self, clients: Iterable[ClientId], charge: Charge) -> list[ClientId]:
+        """Return those who can pay for a round like this one."""
+        with self._locked() as (account, _):
+            budget, costs = account.budget.epsilon, charge.costs()
+            return [u for u in clients if budget is None or account.epsilon(u, costs) <= budget]
 
     def reserve(self, charge: Charge) -> None:
         """Charge a round within the budget, durably when this returns; the first unmask request may leave then."""
@@ -89,6 +105,12 @@ class Ledger:
         with self._locked() as (account, _):
             return {index: account.rounds[index].charged for index in sorted(account.rounds)}
 
+    def carried(self) -> dict[tuple[bytes, int], tuple[int, ...]]:
+        """Return who was charged in every round of the runs before, by run and index."""
+        with self._locked() as (account, _):
+            earlier = list(account.line())[1:]
+            return {(was.run, index): was.rounds[index].charged for was in earlier for index in sorted(was.rounds)}
+
     def last_index(self) -> int:
         """Return the largest index that was ever reserved, or -1."""
         return max(self.attended(), default=-1)
@@ -109,7 +131,9 @@ class Ledger:
         """Give what the ledger says, and its lines, to nobody else at the same time."""
         try:
             with self._lines.locked() as file:
-                yield self._book.read(file.read()), file
+                account = self._book.read(file.read())
+                check_run(account, self._run)
+                yield account, file
         except FileNotFoundError as error:
             raise LedgerDamaged(
                 f"there is no ledger at {error.filename}: a run does not go on without its own"
@@ -165,6 +189,8 @@ class _Book:
                     account.reserve(entry.charge)
                 case Completed():
                     account.complete(entry.index, entry.facts)
+                case Succeeded():
+                    self._account = account.succeeded(_run_id(entry.run), Budget(entry.budget, entry.delta))
         except InputError as error:
             raise LedgerDamaged(f"says what cannot be: {error}", number) from None
 
@@ -191,6 +217,8 @@ class Summary:
     """Whose noise was charged."""
     gaussian: bool = True
     """Whether all of it was charged as Gaussian noise; if not, Renyi divergences were added up."""
+    predecessors: tuple[str, ...] = ()
+    """The runs before, the latest first, whose rounds are counted here too."""
 
     def check_budget(self) -> None:
         """Raise `BudgetExceeded` if a client has spent more than the budget."""
@@ -217,6 +245,8 @@ def read(path: Path, run: bytes | None = None) -> tuple[Account, Sequence[str]]:
         raise LedgerDamaged(f"there is no ledger at {path}: restore it") from None
     book = _Book()
     account = book.read(data)
+    if account.predecessor is not None and account.predecessor.run == run and not account.rounds:
+        account = account.predecessor  # the last line is for the successor, which goes on elsewhere
     check_run(account, run)
     return account, book.heads
 
@@ -240,6 +270,11 @@ def check_chained(entry: Entry, head: str, number: int) -> None:
 
 def check_run(account: Account, run: bytes | None) -> None:
     """The ledger is that of the run, if one is given."""
+    if run is not None and account.predecessor is not None and account.predecessor.run == run:
+        raise LedgerDamaged(
+            f"this run was succeeded by the run {account.run.hex()[:16]}: go on with that one; if the machine stopped "
+            "before that run had its ledger, copy this one into its directory"
+        )
     if run is not None and account.run != run:
         raise LedgerDamaged(f"this privacy ledger is of another run, {account.run.hex()}")
 
@@ -260,20 +295,24 @@ def _first_line(run: bytes, budget: Budget) -> bytes:
 
 def _opened(entry: Opened, number: int) -> Account:
     try:
-        run = bytes.fromhex(entry.previous)
-        if (len(run), run.hex()) != (RUN_BYTES, entry.previous):
-            raise InputError("a run id is 64 lower-case hex digits")
-        return Account(run, Budget(entry.budget, entry.delta), renyi=entry.format == FORMAT_1)
+        return Account(_run_id(entry.previous), Budget(entry.budget, entry.delta), renyi=entry.format == FORMAT_1)
     except ValueError as error:
         raise LedgerDamaged(f"says what cannot be: {error}", number) from None
+
+
+def _run_id(text: str) -> bytes:
+    with suppress(ValueError):
+        if len(run := bytes.fromhex(text)) == RUN_BYTES and run.hex() == text:
+            return run
+    raise InputError("a run id is 64 lower-case hex digits")
 
 
 def summary_of(account: Account, heads: Sequence[str]) -> Summary:
     """Add up what the rounds of an account cost."""
     spent = {u: account.epsilon(u) for u in account.clients()}
     worst = account.worst(spent)
-    states = Counter(entry.state for entry in account.rounds.values())
-    charged = [entry.charge for entry in account.rounds.values()]
+    rounds = [entry for one in account.line() for entry in one.rounds.values()]
+    states, charged = Counter(entry.state for entry in rounds), [entry.charge for entry in rounds]
     return Summary(
         run=account.run.hex(),
         head=heads[-1],
@@ -287,4 +326,5 @@ def summary_of(account: Account, heads: Sequence[str]) -> Summary:
         clients=spent,
         mechanisms=tuple(sorted({release.under for charge in charged for release in charge.releases})),
         gaussian=account.is_gaussian,
+        predecessors=tuple(one.run.hex() for one in account.line())[1:],
     )

@@ -47,7 +47,16 @@ class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     facts: tuple[Fact, ...]
 
 
-Entry = Opened | Reserved | Completed
+class Succeeded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="succeeded"):
+    """The run ends here and another one begins, with other members; what was spent so far counts on."""
+
+    previous: str
+    run: str
+    delta: float
+    budget: float | None
+
+
+Entry = Opened | Reserved | Completed | Succeeded
 
 
 def line_of(entry: Entry) -> bytes:

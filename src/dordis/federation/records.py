@@ -79,6 +79,21 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unproved: str = ""
 
 
+class Predecessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The run that another one goes on from, with other members: model, ledger and participations are carried on."""
+
+    run: str
+    """Its run id, in hex."""
+    head: str
+    """Hash of the last line of its ledger; empty without one."""
+    registry: str
+    """Root of its registry, in hex."""
+    rounds: int
+    """Rounds that were finished, in it and before it."""
+    clip: float | None = None
+    """The clip bound that comes next; None where nothing is clipped."""
+
+
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is fixed before the first round; the SHA-256 of its file is the run id."""
 
@@ -109,6 +124,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The requests of the protocol at which a client can be missed, in order."""
     unit: str = ""
     """What one client is, as the application says: whom privacy protects as a whole."""
+    predecessor: Predecessor | None = None
+
+    @property
+    def before(self) -> int:
+        """Return how many rounds were finished in the runs before."""
+        return 0 if self.predecessor is None else self.predecessor.rounds
 
     @property
     def how(self) -> str:
@@ -230,16 +251,23 @@ class Records:
         remove_drafts(path / MODEL)
         return records
 
+    def begin(self, state: State) -> None:
+        """Write down the state that a successor run begins with."""
+        self._save(state, {})
+
     def finish(self, record: RoundRecord, metrics: Metrics, state: State) -> None:
         """Write a finished round down, durably when this returns: checkpoint first, then the lines."""
-        check_state(state)
         lines = {ROUNDS: _line(record), METRICS: _line(metrics)}
-        archive = io.BytesIO()
-        np.savez(archive, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
-        replace(self.path / MODEL, archive.getvalue())
+        self._save(state, lines)
         for name, line in lines.items():
             with FileLines(self.path / name, PUBLIC).locked() as file:
                 file.append(line)
+
+    def _save(self, state: State, lines: Mapping[str, bytes]) -> None:
+        check_state(state)
+        archive = io.BytesIO()
+        np.savez(archive, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
+        replace(self.path / MODEL, archive.getvalue())
 
     def checkpoint(self) -> tuple[dict[str, bytes], dict[str, npt.NDArray[Any]]]:
         """Return the lines of the last finished round and the application's state after it, or nothing."""

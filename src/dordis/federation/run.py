@@ -22,7 +22,8 @@ from dordis.federation.config import RunConfig
 from dordis.federation.coordinator import Coordinator, Finished, next_index
 from dordis.federation.design import Design, ProtocolKind
 from dordis.federation.ledger import Ledger
-from dordis.federation.records import LEDGER, RECEIPTS, Manifest, Records, Result
+from dordis.federation.participation import Attendance
+from dordis.federation.records import LEDGER, RECEIPTS, Manifest, Predecessor, Records, Result, StoredRun
 from dordis.federation.registry import Registry
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable, colluder_quantile
 from dordis.kernels.packing import packed_size
@@ -86,8 +87,8 @@ class Home(Protocol):
         """Write to a new run's directory what the run cannot go on without."""
         ...
 
-    def open(self, run: bytes, selection: Selection, attended: Mapping[int, tuple[int, ...]]) -> Rounds:
-        """Begin, or go on: `attended` are the rounds so far, by index, and who was in them."""
+    def open(self, run: bytes, selection: Selection, attended: Mapping[Attendance, tuple[int, ...]]) -> Rounds:
+        """Begin, or go on: `attended` are the rounds so far, by run and index, and who was in them."""
         ...
 
 
@@ -145,7 +146,7 @@ def check_together(config: RunConfig, protocol: SummingProtocol) -> None:
         raise InputError(f"the noise '{noise.name}' brings its own mechanism: leave privacy.mechanism out")
 
 
-def manifest_of(job: Job, home: Home, created: str) -> Manifest:
+def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | None = None) -> Manifest:
     """Write down what is fixed before the first round."""
     config, design = job.config, job.design
     mechanism, setting = design.mechanism, design.setting
@@ -186,6 +187,7 @@ def manifest_of(job: Job, home: Home, created: str) -> Manifest:
         terms=design.terms,
         stages=job.protocol.stages,
         unit=job.app.unit,
+        predecessor=predecessor,
     )
 
 
@@ -221,11 +223,34 @@ class Run:
         records.reopen()
         return cls(job, records, home, ledger)
 
+    @classmethod
+    def succeed(cls, job: Job, home: Home, root: Path, config: str, predecessor: Path) -> "Run":
+        """Begin a run that goes on where another one ended, with other members: nothing that was spent is forgotten.
+
+        The run before is closed by that.
+        """
+        stored = recording.load(predecessor)
+        evidence.check_model(stored)
+        spent = evidence.check_evidence(stored)
+        check_succeeds(job, stored)
+        before = Records.open(predecessor)
+        earlier = Ledger.open(predecessor / LEDGER, before.id) if job.design.proves else None
+        _, state = before.checkpoint()
+        if state:
+            job.app.restore(state)
+        head = spent.head if spent else ""
+        manifest = manifest_of(job, home, recording.timestamp(), predecessor_of(before, job, head))
+        records = Records.create(root, manifest, config)
+        home.store(records.path)
+        records.begin(state)
+        budget = job.design.budget
+        ledger = Ledger.succeed(earlier, records.path / LEDGER, records.id, budget) if earlier else None
+        return cls(job, records, home, ledger)
+
     @property
     def done(self) -> int:
-        """Return how many rounds are finished."""
-        last = self.records.last()
-        return 0 if last is None else last.number
+        """Return how many rounds are finished, in this run and before it."""
+        return done(self.records)
 
     def rounds(self, watch: Watch = silent) -> Iterator[Finished]:
         """Run the rounds that are left; each is on the disk when it is given."""
@@ -258,7 +283,7 @@ class Run:
         run = recording.load(self.records.path)
         result = Result(
             stopped=stopped,
-            rounds=len(run.rounds),
+            rounds=self.done,
             seconds=sum(done.seconds for done in run.rounds),
             epsilon=None if self._ledger is None else self._ledger.spent()[0],
             delta=self.job.design.delta,
@@ -268,10 +293,12 @@ class Run:
         self.records.close(result)
         return result
 
-    def _clipping(self) -> Clipping:
-        """Return the clipping of the next round: that of the last one goes on."""
-        clipping, last = Clipping.of(self.job.config.privacy.clip), self.records.last()
-        return clipping if last is None or last.clip is None else replace(clipping, bound=last.clip).next(last.below)
+    def _attended(self) -> dict[Attendance, tuple[int, ...]]:
+        """Return who was charged in every round of this run and of those before."""
+        if self._ledger is None:
+            return {}
+        mine = {(self.records.id, index): present for index, present in self._ledger.attended().items()}
+        return self._ledger.carried() | mine
 
     def _coordinator(self, watch: Watch) -> Coordinator:
         job, home, config = self.job, self.home, self.job.config
@@ -281,7 +308,7 @@ class Run:
             job.app,
             job.design,
             selection,
-            home.open(self.records.id, selection, {} if self._ledger is None else self._ledger.attended()),
+            home.open(self.records.id, selection, self._attended()),
             self._ledger,
             registry=home.root,
             beacon=home.beacon if job.protocol.sparse or config.federation.selection == "vrf" else None,
@@ -289,8 +316,31 @@ class Run:
             tries=config.federation.tries,
             chunks=AutoChunks() if config.performance.chunks == "auto" else config.performance.chunks,
             protocol=job.protocol.name,
-            clipping=self._clipping(),
+            clipping=next_clipping(self.records, Clipping.of(config.privacy.clip)),
         )
+
+
+def done(records: Records) -> int:
+    """Return how many rounds are finished, in a run and before it."""
+    last = records.last()
+    return records.manifest.before if last is None else last.number
+
+
+def predecessor_of(before: Records, job: Job, head: str) -> Predecessor:
+    """Write down what a run goes on from."""
+    clipping = Clipping.of(job.config.privacy.clip)
+    bound = None if clipping.rule is None else next_clipping(before, clipping).bound
+    return Predecessor(before.id.hex(), head, before.manifest.registry, done(before), bound)
+
+
+def next_clipping(records: Records, clipping: Clipping) -> Clipping:
+    """Return the clipping of the next round: that of the last one goes on."""
+    last, predecessor = records.last(), records.manifest.predecessor
+    if last is not None and last.clip is not None:
+        return replace(clipping, bound=last.clip).next(last.below)
+    if clipping.rule is None or predecessor is None or predecessor.clip is None:
+        return clipping
+    return replace(clipping, bound=predecessor.clip)
 
 
 def selection_of(job: Job, home: Home, run: bytes) -> Selection:
@@ -311,6 +361,20 @@ def check_same(config: RunConfig, records: Records) -> None:
     for name in type(config).__struct_fields__:
         if name not in FREE and getattr(now, name) != getattr(began, name):
             raise InputError(f"the run at {records.path} began with another '{name}': put it back, or start a new run")
+
+
+def check_succeeds(job: Job, before: StoredRun) -> None:
+    """A run goes on from one that computed the same, and that counted what it cost."""
+    manifest, config = before.manifest, job.config
+    if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.app.dim:
+        raise InputError(f"the run at {before.path} computed something else: a successor has the same application")
+    if job.design.proves and not manifest.trust.proves:
+        raise InputError(f"the run at {before.path} counted no privacy: nobody knows what its clients have spent")
+    if manifest.before + len(before.rounds) >= config.federation.rounds:
+        raise InputError(
+            f"the run at {before.path} and those before finished {manifest.before + len(before.rounds)} rounds: set "
+            "federation.rounds, which counts all of them, to more"
+        )
 
 
 def check_registry(registry: Registry, records: Records) -> None:

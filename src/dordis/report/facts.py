@@ -78,9 +78,14 @@ class Facts:
         return self.epsilon is not None and self.budget is not None and self.epsilon > self.budget * (1 + _CLOSE)
 
     @property
+    def done(self) -> int:
+        """Return how many rounds are finished, in this run and in those that it goes on from."""
+        return self.run.manifest.before + len(self.run.rounds)
+
+    @property
     def stopped(self) -> str:
         """Say how the run ended."""
-        result, done, planned = self.run.result, len(self.run.rounds), self.run.manifest.rounds
+        result, done, planned = self.run.result, self.done, self.run.manifest.rounds
         if result is None:
             return f"no result yet: under way, or stopped, after {done} of {planned} rounds"
         words = {

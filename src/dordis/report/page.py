@@ -109,10 +109,15 @@ def _tiles(facts: Facts) -> str:
         mean, cohort = fmean(facts.dropped), fmean(len(record.clients) for record in run.rounds)
         lost = f"dropout, {number(mean, 3)} of {number(cohort, 3)} clients on average"
     tiles += [
-        _tile(f"{len(run.rounds)}", f"rounds of {run.manifest.rounds}, in {duration(facts.seconds)}"),
+        _tile(f"{facts.done}", f"rounds of {run.manifest.rounds}, {_taken(facts)}"),
         _tile(percent(facts.dropout), lost),
     ]
     return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _taken(facts: Facts) -> str:
+    here = "" if not facts.run.manifest.before else f"{len(facts.run.rounds)} of them in this run, "
+    return f"{here}in {duration(facts.seconds)}"
 
 
 def _tile(value: str, name: str, *, bad: bool = False) -> str:

@@ -144,6 +144,7 @@ def _amount(facts: Facts) -> Iterator[str]:
     )
     if facts.overspent:
         yield f"This is MORE than the budget of {number(budget)}."
+    yield from _carried(facts)
     yield (
         f"That is: whatever there is to be seen is at most e^{number(epsilon)} = {number(odds(epsilon))} times as "
         f"probable with the client's updates as without them, and the other way round, but for an additional "
@@ -151,11 +152,24 @@ def _amount(facts: Facts) -> Iterator[str]:
     )
 
 
+def _carried(facts: Facts) -> Iterator[str]:
+    """Say that a run goes on from another one, and that epsilon adds up."""
+    predecessor, summary = facts.run.manifest.predecessor, facts.ledger.summary
+    if predecessor is None or summary is None:
+        return
+    members = "the same members" if predecessor.registry == facts.run.manifest.registry else "other members"
+    yield (
+        f"This run goes on, with {members}, from the run {predecessor.run[:16]} after "
+        f"{count(predecessor.rounds, 'round')}. Its ledger has the rounds of {count(len(summary.predecessors), 'run')} "
+        "before: epsilon of a client that was in them adds up over all."
+    )
+
+
 def _participation(facts: Facts) -> Iterator[str]:
     manifest = facts.run.manifest
     yield (
         f"The plan covers {count(manifest.plan.cap, 'participation')} of a client, with {manifest.per_round:,} of "
-        f"{manifest.clients:,} clients in each of {count(manifest.rounds, 'round')}. In the finished rounds the most "
+        f"{manifest.clients:,} clients in each of {count(manifest.rounds, 'round')}. In this run's rounds the most "
         f"frequent client took part {count(facts.participations, 'time')}; epsilon is for what took place."
     )
     yield (

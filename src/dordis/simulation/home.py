@@ -18,7 +18,7 @@ from dordis.errors import InputError
 from dordis.federation.beacon import SeedBeacon
 from dordis.federation.durable import create
 from dordis.federation.owner import Owner
-from dordis.federation.participation import MemoryParticipation
+from dordis.federation.participation import Attendance, MemoryParticipation
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
 from dordis.federation.run import Job
@@ -164,7 +164,7 @@ class SimulatedHome:
         self,
         run: bytes,
         selection: Selection,
-        attended: Mapping[int, tuple[int, ...]],
+        attended: Mapping[Attendance, tuple[int, ...]],
         tap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
     ) -> Rounds:
         """Make the clients; owners remember rounds of before a restart: simulated ones keep no file of their own.
@@ -172,9 +172,9 @@ class SimulatedHome:
         `tap` may put something before the exchange of messages.
         """
         participation = {u: MemoryParticipation() for u in self.identities.ids}
-        for index, present in attended.items():
-            for u in present:
-                participation[ClientId(u)].reserve(run, index)
+        for (began, index), present in attended.items():
+            for u in participation.keys() & set(map(ClientId, present)):
+                participation[u].reserve(began, index)
         departures = Departures(self._dropout, self.job.protocol)
         members = Members(participation, self.cap, departures if isinstance(selection, Uniform) else None)
         clients = SimulatedClients(self, selection, participation)

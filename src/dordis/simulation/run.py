@@ -41,6 +41,11 @@ class SimulatedJob:
         """Go on with a run after its last finished round."""
         return Run.resume(self.job, self.home(Identities.read(path, self.ids)), path)
 
+    def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
+        """Begin a run that goes on where another one ended; clients that stay keep their keys."""
+        home = self.home(Identities.read(predecessor, self.ids))
+        return Run.succeed(self.job, home, root, config, predecessor)
+
 
 def prepare(config: Config) -> SimulatedJob:
     """Check a configuration as a whole, load the application and plan the noise."""

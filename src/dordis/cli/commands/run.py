@@ -25,6 +25,10 @@ def run(
     setting: Overrides = None,
     data_dir: DataDir = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
+    succeed: Annotated[
+        Path | None,
+        typer.Option(help="Begin a run that goes on from the one in this directory, with other clients or settings."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan, and the bytes and seconds to expect; run nothing.")
     ] = False,
@@ -42,8 +46,12 @@ def run(
         if config is not None or preset is not None or setting or data_dir or dry_run:
             raise InputError("a run goes on as it was configured: give --resume alone")
         config = resume / CONFIG
-        if not config.is_file():
-            raise InputError(f"there is no run at {resume}: it has no {CONFIG}")
+    if succeed is not None:
+        if resume is not None:
+            raise InputError("a run goes on by --resume, or is succeeded by another one, not both")
+        config = succeed / CONFIG if config is None and preset is None else config
+    if (began := resume or succeed) is not None and not (began / CONFIG).is_file():
+        raise InputError(f"there is no run at {began}: it has no {CONFIG}")
     reading.find_modules(config)
     settings = reading.read(config, preset, [*(setting or ()), *given_data(data_dir)])
     console = tables.console(stderr=as_json)
@@ -53,7 +61,11 @@ def run(
         _tell(job, as_json)
         return
     text = reading.written(settings)
-    under_way = job.resume(resume) if resume else job.start(Path(settings.output), text)
+    output = Path(settings.output)
+    if succeed is not None:
+        under_way = job.succeed(succeed, output, text)
+    else:
+        under_way = job.resume(resume) if resume else job.start(output, text)
     result = _drive(under_way, console, as_json)
     _show(under_way, result, as_json)
 

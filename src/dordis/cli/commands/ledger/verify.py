@@ -71,6 +71,7 @@ def shown(summary: "Summary", how: str) -> "Iterator[Table | str]":
     """Say what is in the ledger, and for whom and against whom its epsilon is a statement."""
     rows = {
         "lines": str(summary.lines),
+        "runs before": ", ".join(run[:16] for run in summary.predecessors) or "none",
         "mechanisms": ", ".join(summary.mechanisms) or "-",
         "rounds completed": str(summary.completed),
         "rounds charged without an output": str(summary.reserved),
