@@ -232,8 +232,9 @@ def test_a_newer_state_is_not_replaced_by_an_older_answer():
 
 def test_the_journal_computes_an_answer_once_and_refuses_another_digest():
     journal = MemoryJournal()
-    assert journal.claim("0/First", b"digest", lambda: (b"state", b"reply")) == (b"state", b"reply")
-    assert journal.claim("0/First", b"digest", lambda: (b"", b"")) == (b"state", b"reply")
+    assert journal.claim("0/First", b"digest", lambda: (b"changes", b"reply")) == b"reply"
+    assert journal.claim("0/First", b"digest", lambda: (b"", b"")) == b"reply"
+    assert journal.since(0) == [b"changes"]
     with pytest.raises(UnexpectedRequest):
         journal.claim("0/First", b"other", lambda: (b"", b""))
     journal.close()
@@ -245,7 +246,7 @@ def test_the_journal_claims_nothing_when_the_answer_fails():
     journal = MemoryJournal()
     with pytest.raises(ZeroDivisionError):
         journal.claim("0/First", b"digest", lambda: 1 // 0)
-    assert journal.claim("0/First", b"other", lambda: (b"s", b"r")) == (b"s", b"r")
+    assert journal.claim("0/First", b"other", lambda: (b"s", b"r")) == b"r"
 
 
 def test_a_state_shows_nothing_but_progress():

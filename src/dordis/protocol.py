@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Any, ClassVar, Generic, NewType, Protocol, TypeVar
 
 import msgspec
@@ -109,15 +110,27 @@ class On(Generic[Request]):
 
 
 class Journal(Protocol):
-    """Where a client's answers become durable before they leave.
+    """Where a client's answers become durable before they leave, and what it is restored from.
 
-    `claim` calls `respond` only if the key is unclaimed, and stores digest, state and reply together; a key claimed
-    for the same digest gives the stored pair; for another digest it raises `UnexpectedRequest`.  After `close`,
-    every claim raises `Aborted` and the stored states and replies are gone.
+    `claim` calls `respond` only if the key is unclaimed, and stores digest, changes of the state and reply together; a
+    key claimed for the same digest gives the stored reply; for another digest it raises `UnexpectedRequest`.  After
+    `close`, every claim raises `Aborted` and what was stored is gone.
     """
 
-    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
-        """Return the state and the reply stored under the key, made by `respond` if there were none."""
+    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
+        """Return the reply stored under the key; if there is none, `respond` makes it and the changes of the state."""
+
+    def since(self, claims: int) -> Sequence[bytes]:
+        """Return the changes of the state that came with all claims but the first so many, in order."""
+
+    def note(self, event: msgspec.Struct) -> None:
+        """Keep what else a restored client must know: what it has been sent, and what it has made of it."""
+
+    def events(self, kind: Any) -> Sequence[Any]:
+        """Return what was noted, in order, as structs of a kind, or of a union of kinds."""
+
+    def release(self) -> None:
+        """Let go of what is stored, without forgetting it: another process may go on with the round."""
 
     def close(self) -> None:
         """Refuse everything from now on and forget what was stored."""
@@ -136,15 +149,29 @@ class MemoryJournal:
         self._claims: dict[str, tuple[bytes, bytes, bytes]] = {}
         self._closed = False
 
-    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
-        """Return the state and the reply stored under the key, made by `respond` if there were none."""
+    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
+        """Return the reply stored under the key; if there is none, `respond` makes it and the changes of the state."""
         if self._closed:
             raise Aborted("this client has left the round")
         if key not in self._claims:
             self._claims[key] = (digest, *respond())
-        claimed, state, reply = self._claims[key]
+        claimed, _, reply = self._claims[key]
         check_same_request(key, claimed, digest)
-        return state, reply
+        return reply
+
+    def since(self, claims: int) -> Sequence[bytes]:
+        """Return the changes of the state that came with all claims but the first so many, in order."""
+        return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
+
+    def note(self, event: msgspec.Struct) -> None:
+        """Keep nothing: a process that has ended is not restored from its memory."""
+
+    def events(self, kind: Any) -> Sequence[Any]:
+        """Return nothing."""
+        return ()
+
+    def release(self) -> None:
+        """Do nothing: no other process has this memory."""
 
     def close(self) -> None:
         """Refuse everything from now on and forget what was stored."""
@@ -159,7 +186,9 @@ SETUP = -1
 class ClientState(msgspec.Struct):
     """What a client remembers between requests: plain data, to be stored, shipped and restored.
 
-    `passed` tells for the set-up and for each chunk how many entries of the routine lie behind.
+    `passed` tells for the set-up and for each chunk how many entries of the routine lie behind.  An answer changes the
+    state by setting fields, or entries of those that are maps, to other values; nothing is changed in place, and no
+    entry is taken out.  A journal keeps these changes alone.
     """
 
     answered: int = 0
@@ -171,6 +200,35 @@ class ClientState(msgspec.Struct):
 
 
 State = TypeVar("State", bound=ClientState)
+
+
+def _contents(state: ClientState) -> dict[str, Any]:
+    """Return the fields as they are now."""
+    fields = ((name, getattr(state, name)) for name in state.__struct_fields__)
+    return {name: dict(value) if isinstance(value, dict) else value for name, value in fields}
+
+
+def _changes(before: Mapping[str, Any], state: ClientState) -> bytes:
+    """Write down which fields, and which entries of those that are maps, are others than before."""
+    changed: dict[str, Any] = {}
+    for name, old in before.items():
+        new = getattr(state, name)
+        if isinstance(new, dict):
+            entries = {key: value for key, value in new.items() if old.get(key) is not value}
+            if entries:
+                changed[name] = entries
+        elif new is not old:
+            changed[name] = new
+    return ENCODER.encode(changed)
+
+
+def _change(state: ClientState, changes: bytes) -> None:
+    """Change a state as an answer has changed it."""
+    values = msgspec.msgpack.decode(changes, type=dict[str, msgspec.Raw])
+    for field in msgspec.structs.fields(state):
+        if field.name in values:
+            value = msgspec.msgpack.decode(values[field.name], type=field.type)
+            setattr(state, field.name, getattr(state, field.name) | value if isinstance(value, dict) else value)
 
 
 class ProtocolClient(ABC, Generic[State]):
@@ -201,6 +259,8 @@ class ProtocolClient(ABC, Generic[State]):
         try:
             if self.state.aborted:
                 raise Aborted("this client has left the round")
+            for changes in self._journal.since(self.state.answered):  # answers that this copy does not know of
+                _change(self.state, changes)
             reply = self._answer(request)
             answered = True
             return reply
@@ -221,19 +281,15 @@ class ProtocolClient(ABC, Generic[State]):
         def respond() -> tuple[bytes, bytes]:
             check_turn(self._entries(lane), self.state.passed.get(lane, 0), place)
             check_setup_complete(lane, self.state.passed.get(SETUP, 0), len(self.setup))
+            before = _contents(self.state if self.state.answered else type(self.state)())
             fresh.append(entry.respond(request))
             self.state.passed[lane] = place + 1
             self.state.answered += 1
-            return ENCODER.encode(self.state), ENCODER.encode(fresh[0])
+            return _changes(before, self.state), ENCODER.encode(fresh[0])
 
         digest = hashlib.sha256(ENCODER.encode(request)).digest()
-        state, reply = self._journal.claim(f"{lane}/{type(request).__name__}", digest, respond)
-        if fresh:
-            return fresh[0]
-        stored = msgspec.msgpack.decode(state, type=type(self.state))
-        if stored.answered > self.state.answered:  # this machine is an older copy, restored from before the answer
-            self.state = stored
-        return msgspec.msgpack.decode(reply, type=reply_to(request))
+        reply = self._journal.claim(f"{lane}/{type(request).__name__}", digest, respond)
+        return fresh[0] if fresh else msgspec.msgpack.decode(reply, type=reply_to(request))
 
     def _locate(self, request: Message) -> tuple[int, int]:
         """Return the lane and the place in its routine where a request belongs."""

@@ -64,6 +64,10 @@ REFUSED = {
     "shares of an earlier round": ("check_nobody_accused (ProtocolError)", "CollectInput"),
     "keys of an earlier round": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
     "a request of an earlier chunk": ("check_turn (UnexpectedRequest)", "Unmask"),
+    # restarts from the disk
+    "another request after a restart from the disk": ("check_same_request (UnexpectedRequest)", "ShareKeys"),
+    "a round that the client has left, after a restart": ("check_in_round (Aborted)", "Invite"),
+    "two processes of one client": ("check_alone (InputError)", "Invite"),
     # keys
     "all peers' keys replaced by the server's": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
     "two peers' keys exchanged": ("check_keys_signed (InvalidSignature)", "ShareKeys"),

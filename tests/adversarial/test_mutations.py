@@ -14,7 +14,7 @@ from dordis import protocol, wire
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.suite import ATTACKS
-from dordis.federation import owner, participation, policy, selection
+from dordis.federation import journal, owner, participation, policy, selection
 from dordis.protocols import delivery, parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
@@ -23,9 +23,30 @@ from dordis.rounds import invitation, terms
 ALONE = [(attack, graph, name) for attack in ATTACKS for graph in attack.graphs for name in attack.checks]
 TOGETHER = [(attack, graph) for attack in ATTACKS for graph in attack.graphs if attack.overlapping]
 
-GUARDED = (protocol, wire, parameters, checks, delivery, invitation, terms, selection, policy, owner, participation)
+GUARDED = (
+    protocol,
+    wire,
+    parameters,
+    checks,
+    delivery,
+    invitation,
+    terms,
+    selection,
+    policy,
+    owner,
+    participation,
+    journal,
+)
 """Modules whose functions called check_* must each be named by an attack."""
-BY_NAME = {names.VERIFY, names.COMMITTED_SECRET, names.COMMITTED_SEED, names.CLAIM, names.BEACON, names.REGISTRY_KEYS}
+BY_NAME = {
+    names.VERIFY,
+    names.COMMITTED_SECRET,
+    names.COMMITTED_SEED,
+    names.CLAIM,
+    names.DISK_CLAIM,
+    names.BEACON,
+    names.REGISTRY_KEYS,
+}
 """Others that must be."""
 ALLOWED = {
     # Without it a client gives an empty answer and has used up its one answer at stage 5: nobody gains anything.
@@ -42,9 +63,16 @@ def accept_anything(*_: Any, **__: Any) -> None:
     return None
 
 
-def respond_anew(self: Any, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+def respond_anew(self: Any, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
     """A journal that remembers nothing."""
-    return respond()
+    return respond()[1]
+
+
+def store_anew(self: Any, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
+    """A journal that stores every answer and compares none."""
+    changes, reply = respond()
+    self._append(journal.Claimed(key, digest, changes, reply))
+    return reply
 
 
 def everything_is_due(self: Any, survivors: Any) -> dict[int, tuple[int, ...]]:
@@ -65,6 +93,7 @@ def read_whatever_comes(data: bytes, bits: int, count: int, out: Any) -> Any:
 MAKE_SECRETS = SecAggClient._make_secrets
 REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.CLAIM: respond_anew,
+    names.DISK_CLAIM: store_anew,
     names.DUE: everything_is_due,
     names.FRESH_SECRETS: one_secret_for_all_chunks,
     names.COMMITTED_SECRET: lambda *_: True,

@@ -160,12 +160,16 @@ DAMAGED = {
     "another run": lambda lines: [lines[0].replace(RUN.hex().encode(), OTHER_RUN.hex().encode()), *lines[1:]],
     "another index": lambda lines: [*lines[:-1], lines[-1].replace(b" 3 ", b" 4 ")],
     "a zero more": lambda lines: [*lines[:-1], lines[-1].replace(b" 3 ", b" 03 ")],
-    "half a line": lambda lines: [*lines[:-1], lines[-1][:40]],
-    "no end": lambda lines: [*lines[:-1], lines[-1][:-1]],
     "an empty line": lambda lines: [*lines, b"\n"],
     "crlf": lambda lines: [line[:-1] + b"\r\n" for line in lines],
-    "zeros": lambda lines: [*lines, bytes(135)],
+    "zeros between": lambda lines: [*lines[:-1], bytes(135), lines[-1]],
 }
+CUT = {
+    "half a line": lambda lines: [*lines[:-1], lines[-1][:40]],
+    "no end": lambda lines: [*lines[:-1], lines[-1][:-1]],
+    "zeros": lambda lines: [*lines[:-1], bytes(135)],
+}
+"""What is left of the last line when the process or the machine stops while it is written."""
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED.keys())
@@ -178,9 +182,19 @@ def test_a_damaged_file_counts_and_allows_nothing(path, damage):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("cut", CUT.values(), ids=CUT)
+def test_a_line_that_was_not_written_to_its_end_does_not_count_and_is_written_again(path, cut):
+    whole = b"".join(lines_of(path))
+    path.write_bytes(b"".join(cut(whole.splitlines(keepends=True))))
+    mine = FileParticipation(path, cap=4)
+    assert mine.count() == 3
+    mine.reserve(RUN, 3)
+    assert path.read_bytes() == whole
+
+
 def test_any_altered_byte_is_noticed(path):
     whole = b"".join(lines_of(path, 2))
-    for place in range(len(whole)):
+    for place in range(len(whole) - 1):  # a last line without its end was not written
         for byte in {whole[place] ^ 1, whole[place] ^ 32, 10, 13} - {whole[place]}:
             path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
             with pytest.raises(InputError, match="altered or cut"):

@@ -5,7 +5,7 @@ Honest clients are made here and nowhere else.
 
 import hashlib
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -186,11 +186,11 @@ def careful_owner(
     return Owner(me, policy, selection or AnySelection(), counted, registry().root(), keys_of(me).vrf, BEACON)
 
 
-def honest_client(u: ClientId, app: Holder, journal: Journal, owner: Owner | None = None) -> Client:
+def honest_client(u: ClientId, app: Holder, journals: Callable[[bytes], Journal], owner: Owner | None = None) -> Client:
     """Make a client with an application, keys, the registry and an owner."""
     insists: ClientOwner = owner or TrustingOwner()
     signing, known = keys_of(u).signing, signing_keys()
-    return Client(u, app, insists, SECAGG, signing=signing, registry=known, journals=lambda round: journal)
+    return Client(u, app, insists, SECAGG, signing=signing, registry=known, journals=journals)
 
 
 def restored_machine(u: ClientId, vector: Vector, journal: Journal | None, state: SecAggState) -> SecAggClient:

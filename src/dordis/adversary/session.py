@@ -86,7 +86,7 @@ class Session:
         self.apps = {u: Holder(random_update(parameters)) for u in everyone}
         self.inputs = {u: ring_input(parameters, app.update) for u, app in self.apps.items()}
         self.journals: dict[ClientId, Journal] = {u: MemoryJournal() for u in everyone}
-        self.honest = {u: honest_client(u, self.apps[u], self.journals[u]) for u in everyone}
+        self.honest = {u: honest_client(u, self.apps[u], self._journal_of(u)) for u in everyone}
         self.parties: dict[ClientId, Party] = dict(self.honest)
         self.secrets: dict[ClientId, dict[int, Secrets]] = {}
         self.keys: dict[ClientId, messages.Advertisement] = {}
@@ -122,7 +122,10 @@ class Session:
     def give_owner(self, owner: Owner) -> None:
         """Give a client an owner of its own instead of a trusting one."""
         u = owner.me
-        self.parties[u] = self.honest[u] = honest_client(u, self.apps[u], self.journals[u], owner)
+        self.parties[u] = self.honest[u] = honest_client(u, self.apps[u], self._journal_of(u), owner)
+
+    def _journal_of(self, u: ClientId) -> Callable[[bytes], Journal]:
+        return lambda round: self.journals[u]
 
     def restored(self, u: ClientId, journal: Journal | None) -> Party:
         """Restore a client from a copy of its state as it is now."""

@@ -34,20 +34,39 @@ def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
     """Write a file under a name of its own, which is gone in the end."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            write_whole(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         yield draft
     finally:
         draft.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 
+def write_whole(descriptor: int, data: bytes) -> None:
+    """Write all of the data, however many calls that takes, or raise."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
 def remove_drafts(path: Path) -> None:
     """Remove what writers of this file left behind when they were stopped; nobody may be writing it now."""
     for draft in path.parent.glob(f".{path.name}.*.new"):
         draft.unlink(missing_ok=True)
+
+
+def erase(path: Path) -> None:
+    """Write zeros over a file, in place: a new file in its stead would leave the old one's blocks as they are."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, bytes(os.fstat(descriptor).st_size), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:
@@ -147,6 +166,10 @@ class LockedFile:
         except OSError:
             os.ftruncate(self.descriptor, size)
             raise
+
+    def cut(self, size: int) -> None:
+        """Take away what comes after so many bytes."""
+        os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
         """Make a line durable that somebody else wrote, who may have stopped before it was."""

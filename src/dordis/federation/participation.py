@@ -70,7 +70,8 @@ class FileParticipation:
     """A count in a file that is only ever appended to, one line a round; processes and threads may share it.
 
     Every line ends with a hash of itself and of all lines before, so that one which was altered, moved or cut shows;
-    then nothing is counted or allowed any more until the owner has put the file right.
+    then nothing is counted or allowed any more until the owner has put the file right.  A last line without its end
+    was being written when the process was stopped: nothing was uploaded on it, and it does not count.
     """
 
     def __init__(self, path: Path, cap: int | None = None) -> None:
@@ -79,7 +80,7 @@ class FileParticipation:
     def count(self) -> int:
         """Return the number of rounds taken part in."""
         with self._lines.locked() as file:
-            return len(check_lines(file.read().splitlines(keepends=True))[0])
+            return len(check_lines(_whole(file.read()))[0])
 
     def reserve(self, run: bytes, index: int, machine: bytes = ANY_MACHINE, cap: int | None = None) -> None:
         """Count a round, durably when this returns; beyond a cap, or for a second machine, raise.
@@ -88,12 +89,16 @@ class FileParticipation:
         """
         _check_round(run, index, machine)
         with self._lines.locked() as file:
-            rounds, last = check_lines(file.read().splitlines(keepends=True))
+            data = file.read()
+            lines = _whole(data)
+            rounds, last = check_lines(lines)
             if (run, index) in rounds:
                 check_machine(rounds[run, index], machine)
                 file.sync()
             else:
                 _check_caps(len(rounds), self._cap, cap)
+                if not data.endswith(b"\n"):
+                    file.cut(sum(map(len, lines)))
                 file.append(_line(run, index, machine, last))
 
 
@@ -128,6 +133,11 @@ def check_lines(lines: list[bytes]) -> tuple[Rounds, bytes]:
         rounds[run, index] = machine
         last = bytes.fromhex(line[-65:-1].decode())
     return rounds, last
+
+
+def _whole(data: bytes) -> list[bytes]:
+    """Return the lines that have their end."""
+    return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
 def _line(run: bytes, index: int, machine: bytes, last: bytes) -> bytes:

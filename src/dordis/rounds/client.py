@@ -2,7 +2,8 @@
 
 A round goes: invitation (the owner is asked) - model - training - parameters (the owner is asked again) - encoding -
 the summing protocol - delivery.  No data is touched before consent, the input is made inside, and it is dropped at the
-end.  Any message that has no place aborts the round for good.
+end.  Any message that has no place aborts the round for good.  A journal that lasts longer than the process lets a
+client that was stopped go on in its round (`Client.restore`).
 """
 
 import secrets
@@ -25,6 +26,7 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient
+from dordis.rounds.events import AnyEvent, Encoded, Invited, Trained
 from dordis.rounds.invitation import Accepted, Invite, PieceReceived, Ready, SendModel, Train
 from dordis.rounds.model import LastModel, ModelBytes, ModelCache
 
@@ -93,6 +95,12 @@ class Client:
         if self.round is not None:
             self.round.close()
 
+    def stop(self) -> None:
+        """Stop without leaving the round that is under way: it can be restored, here or in another process."""
+        if self.round is not None:
+            self.round.stop()
+            self.round = None
+
     def _invited(self, invite: Invite) -> Accepted:
         """Ask the owner; a new round ends the one before."""
         if self.round is not None and self.round.invite.round == invite.round:
@@ -100,28 +108,71 @@ class Client:
         checks.check_invite(invite)
         proof = self.owner.accept(invite)
         self.close()
+        self.round = None
         if proof is None:
-            self.round = None
             return Accepted(selected=False, has_model=False)
-        self.round = ClientRound(self, invite, proof)
+        journal = self.journals(invite.round)
+        if journal.events(AnyEvent):
+            self.round = ClientRound.restored(self, journal)
+            return self.round.accepted_again(invite)
+        self.round = ClientRound.entered(self, journal, invite, proof)
         return self.round.accepted
+
+    def restore(self, round: bytes) -> None:
+        """Go on in a round that was under way when the process stopped, as its journal tells."""
+        journal = self.journals(round)
+        if journal.events(AnyEvent):
+            self.round = ClientRound.restored(self, journal)
+        else:  # nothing has left yet: the invitation will come again
+            journal.release()
 
 
 class ClientRound:
     """One round of a client, from its invitation on."""
 
-    def __init__(self, client: Client, invite: Invite, proof: bytes) -> None:
-        self._client, self.invite = client, invite
-        self._model = client.models.get(invite.model)
-        has_model = self._model is not None or not invite.model_bytes
-        self.accepted = Accepted(selected=True, has_model=has_model, proof=proof)
+    def __init__(self, client: Client, journal: Journal, invited: Invited) -> None:
+        self._client, self._journal, self._machine = client, journal, invited.machine
+        self.invite, self.accepted = invited.invite, invited.accepted
+        self._model = client.models.get(self.invite.model)
         self._pieces = bytearray()
         self._update: Floats | None = None
         self._parameters: Parameters | None = None
-        self._machine = client.entropy(MACHINE_BYTES)
         self.summing: SummingClient[Any] | None = None
         self._delivering: DeliveryClient | None = None
         self._closed = self._used = False
+
+    @classmethod
+    def entered(cls, client: Client, journal: Journal, invite: Invite, proof: bytes) -> "ClientRound":
+        """Enter a round that the owner consents to."""
+        has_model = client.models.get(invite.model) is not None or not invite.model_bytes
+        accepted = Accepted(selected=True, has_model=has_model, proof=proof)
+        invited = Invited(invite, accepted, client.entropy(MACHINE_BYTES))
+        journal.note(invited)
+        return cls(client, journal, invited)
+
+    @classmethod
+    def restored(cls, client: Client, journal: Journal) -> "ClientRound":
+        """Return a round as it was when the process stopped; an answer that had not left is made or given again."""
+        invited, *events = journal.events(AnyEvent)
+        restored = cls(client, journal, invited)
+        for event in events:
+            restored._recall(event)
+        return restored
+
+    def _recall(self, event: SendModel | Trained | Encoded | Dispatch | Store) -> None:
+        match event:
+            case SendModel():
+                self._pieces += event.data
+            case Trained():
+                if len(self._pieces) == self.invite.model_bytes:
+                    self._assemble()
+                self._update = np.frombuffer(event.update, event.dtype)
+            case Encoded() if self._journal.since(0):
+                self._update = None
+                private = DistributedDP.of(event.parameters, self.invite.dim, self._client.mechanism)
+                self._enter(private, np.frombuffer(event.vector, "<u4"))
+            case Dispatch() | Store() if self._delivering is not None:
+                self._delivering.handle(event)
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or leave the round."""
@@ -140,9 +191,15 @@ class ClientRound:
         """Leave the round, whether it ended well or not: erase secrets and data."""
         self._closed = True
         self._update, self._model, self._pieces = None, None, bytearray()
+        self._journal.close()
         for machine in (self.summing, self._delivering):
             if machine is not None:
                 machine.close()
+
+    def stop(self) -> None:
+        """Answer nothing any more, and leave the journal as it is."""
+        self._closed = True
+        self._journal.release()
 
     def accepted_again(self, invite: Invite) -> Accepted:
         """Answer a repeated invitation alike; another one for the same round ends it."""
@@ -167,6 +224,7 @@ class ClientRound:
         """Take the next piece of the model, or one that came before."""
         start, end, size = request.offset, request.offset + len(request.data), len(self._pieces)
         if self._model is None and start == size and 0 < len(request.data) <= self.invite.model_bytes - size:
+            self._journal.note(request)
             self._pieces += request.data
         elif self._model is not None or not 0 <= start < end <= size or self._pieces[start:end] != request.data:
             raise UnexpectedRequest("this piece of the model is out of turn")
@@ -175,14 +233,20 @@ class ClientRound:
     def train(self) -> Ready:
         """Have the application make the update, from the model that the invitation named."""
         if self._update is None:
-            if self._model is None:
-                data = bytes(self._pieces)
-                checks.check_model(self.invite, data)
-                self._model, self._pieces = ModelBytes(self.invite.dtype, data, self.invite.model), bytearray()
-            self._client.models.keep(self._model)
-            self._model = self._client.models.get(self.invite.model) or self._model
-            self._update = self._prepared(self._model)
+            update = self._prepared(self._assemble())
+            self._journal.note(Trained(update.dtype.str, np.ascontiguousarray(update).view(np.uint8).data))
+            self._update = update
         return Ready()
+
+    def _assemble(self) -> ModelBytes:
+        """Return the model, made of its pieces unless it was here already."""
+        if self._model is None:
+            data = bytes(self._pieces)
+            checks.check_model(self.invite, data)
+            self._model, self._pieces = ModelBytes(self.invite.dtype, data, self.invite.model), bytearray()
+        self._client.models.keep(self._model)
+        self._model = self._client.models.get(self.invite.model) or self._model
+        return self._model
 
     def _prepared(self, model: ModelBytes) -> Floats:
         info = self.invite.info
@@ -202,25 +266,31 @@ class ClientRound:
         checks.check_fits(self.invite, parameters)
         client.owner.consent(parameters, request.proofs)
         private = DistributedDP.of(parameters, self.invite.dim, client.mechanism)
-        self._delivering = DeliveryClient(private)
-        self.summing = client.protocol.client(
-            client.me,
-            self.encode(private),
-            signing=client.signing,
-            registry=client.registry,
-            suite=client.suite,
-            journal=client.journals(self.invite.round),
-            entropy=client.entropy,
-        )
-        return self.summing.handle(request)
+        vector = self.encode(private)
+        self._journal.note(Encoded(parameters, vector.astype("<u4", copy=False).view(np.uint8).data))
+        return self._enter(private, vector).handle(request)
 
     def encode(self, private: DistributedDP) -> Vector:
         """Return the update, clipped and encoded by the parameters of the round, and forget it."""
         if self._update is None:
             raise UnexpectedRequest("the round begins before the update is made")
         vector, self._update = private.encode(self._update, self._client.entropy), None
-        self._parameters = private.parameters
         return vector
+
+    def _enter(self, private: DistributedDP, vector: Vector) -> SummingClient[Any]:
+        """Make the machines of the summing protocol and of the delivery."""
+        client, self._parameters = self._client, private.parameters
+        self._delivering = DeliveryClient(private)
+        self.summing = client.protocol.client(
+            client.me,
+            vector,
+            signing=client.signing,
+            registry=client.registry,
+            suite=client.suite,
+            journal=self._journal,
+            entropy=client.entropy,
+        )
+        return self.summing
 
     def sum(self, request: Message) -> Message:
         """Take part in the summing protocol; the participation is counted before data leaves."""
@@ -241,7 +311,10 @@ class ClientRound:
         """Take the sum of a chunk; after the last one, tell the application."""
         if self._delivering is None:
             raise UnexpectedRequest(f"{type(request).__name__} came before the round began")
+        answered = self._delivering.state.answered
         reply = self._delivering.handle(request)
+        if self._delivering.state.answered > answered:
+            self._journal.note(request)
         aggregate = self._delivering.aggregate
         if aggregate is not None and not self._used:
             self.use(aggregate)
@@ -256,6 +329,7 @@ class ClientRound:
             following = app.next_model(info, self._model.array, aggregate)
             if following is not None:
                 self._client.models.keep(ModelBytes.of(following, self.invite.dtype))
+        self._journal.close()
         if self.summing is not None:
             self.summing.close()
         if self._delivering is not None:

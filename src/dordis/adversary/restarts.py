@@ -1,0 +1,65 @@
+"""A client that is restarted from its directory: it must not answer twice, nor come back to a round that it left."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dordis.adversary import names
+from dordis.adversary.attack import Attack, attack
+from dordis.adversary.forms import ONE_ANSWER
+from dordis.adversary.participants import COMPLETE, honest_client
+from dordis.adversary.session import KEYS, Session, foiled_unless
+from dordis.federation.journal import FileJournals
+from dordis.protocols.secagg.messages import AdvertiseKeys
+from dordis.rounds.client import Client
+
+
+def start(session: Session, path: str) -> Client:
+    """Start the victim's process, with its journals in a directory."""
+    u, journals = session.victim, FileJournals(Path(path))
+    session.parties[u] = session.honest[u] = client = honest_client(u, session.apps[u], journals)
+    return client
+
+
+@attack("another request after a restart from the disk", overlapping=(names.DISK_CLAIM, names.TURN), graphs=(COMPLETE,))
+def share_twice(session: Session) -> str:
+    """Stop the victim after it has shared its secrets, start it again, and have it share them among others."""
+    with TemporaryDirectory() as path:
+        stopped = start(session, path)
+        session.reach(KEYS)
+        first = session.ask(session.victim, session.broadcast())
+        stopped.stop()
+        start(session, path).restore(session.parameters.round)
+        second = session.ask(session.victim, session.broadcast(session.parameters.clients[:-1]))
+    foiled_unless(first != second, ONE_ANSWER, "the second answer is the first")
+    return "two sharings of one secret"
+
+
+@attack("a round that the client has left, after a restart", checks=(names.IN_ROUND,), graphs=(COMPLETE,))
+def enter_again(session: Session) -> str:
+    """Have the victim leave a round, start it again, and invite it to the same round."""
+    with TemporaryDirectory() as path:
+        start(session, path)
+        session.reach(KEYS)
+        session.honest[session.victim].close()
+        start(session, path)
+        session.advertise([session.victim])
+    return "the victim advertised other keys for a round that it had left"
+
+
+@attack("two processes of one client", checks=(names.ALONE,), graphs=(COMPLETE,))
+def run_twice(session: Session) -> str:
+    """Start the victim twice in one directory, and have both make keys for the round."""
+    opening = AdvertiseKeys(session.parameters, {})
+    with TemporaryDirectory() as path:
+        both = [start(session, path), start(session, path)]
+        for client in both:
+            session.parties[session.victim] = client
+            session.invite(session.victim, session.parameters)
+        first, second = (session.deliver(client, opening) for client in both)
+        for client in both:
+            client.stop()
+    foiled_unless(first != second, ONE_ANSWER, "both have the same keys")
+    return "two sets of keys of one client"
+
+
+ATTACKS: tuple[Attack, ...] = (share_twice, enter_again, run_twice)

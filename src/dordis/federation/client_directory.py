@@ -1,0 +1,69 @@
+"""The directory of a client: what it must not lose when it is stopped, and what saves it work.
+
+`journals/` keeps the round that is under way, `participations` the count of all rounds, `model` the last model.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dordis.federation.durable import replace
+from dordis.federation.journal import FileJournals
+from dordis.federation.participation import FileParticipation
+from dordis.rounds import model as models
+from dordis.rounds.model import LastModel, ModelBytes
+
+
+class FileModel(LastModel):
+    """Keep the last model in a file, too: a client that was restarted need not be sent it again."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def get(self, digest: bytes) -> ModelBytes | None:
+        """Return the model with this digest, if it is here or in the file."""
+        return super().get(digest) or self._read(digest)
+
+    def keep(self, model: ModelBytes) -> None:
+        """Keep a model in the place of the last one."""
+        if super().get(model.digest) is None:
+            replace(self._path, model.dtype.encode() + b"\n" + model.data)
+        super().keep(model)
+
+    def _read(self, digest: bytes) -> ModelBytes | None:
+        """Read the file; whatever it holds, it is the model only if the digest says so."""
+        if not self._path.exists():
+            return None
+        dtype, _, data = self._path.read_bytes().partition(b"\n")
+        name = dtype.decode("ascii", "replace")
+        if models.digest(name, data) != digest:
+            return None
+        super().keep(ModelBytes(name, data, digest))
+        return super().get(digest)
+
+
+@dataclass(frozen=True)
+class ClientDirectory:
+    """Make what a `dordis.rounds.client.Client` and its owner need to survive a restart.
+
+    After a restart, `client.restore(round)` for each of `journals.unfinished()` takes the round up again.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def journals(self) -> FileJournals:
+        """Return the journals of the client's rounds."""
+        return FileJournals(self.path / "journals")
+
+    @property
+    def models(self) -> FileModel:
+        """Return where the last model is kept."""
+        return FileModel(self.path / "model")
+
+    def participation(self, cap: int | None = None) -> FileParticipation:
+        """Return the count of the rounds taken part in."""
+        return FileParticipation(self.path / "participations", cap)
