@@ -92,7 +92,9 @@ def read_request(data: bytes) -> Requested:
         raise InputError("a request is for a client with its keys, or for a server with its hosts")
     if identity is not None:
         check_possession(identity, file, _der(asked))
-    replaces = check_replaced(file, _der(asked))
+    replaces = _from_hex(file.replaces) or None
+    if replaces is not None:
+        check_replaced(replaces, file, _der(asked))
     return Requested(subject_of(asked), tls, identity, hosts, replaces, fingerprint(_der(asked)))
 
 
@@ -116,16 +118,12 @@ def check_possession(identity: Identity, file: _File, data: bytes) -> None:
         raise InputError("this request was altered, or asks for keys that its maker does not have") from None
 
 
-def check_replaced(file: _File, data: bytes) -> bytes | None:
-    """Return the key that is replaced, if any: its owner asks for that."""
-    if not file.replaces:
-        return None
-    replaces = _from_hex(file.replaces)
+def check_replaced(replaces: bytes, file: _File, data: bytes) -> None:
+    """The owner of the keys that are replaced asks for that."""
     try:
         signature.verify(replaces, _REPLACED + data, _from_hex(file.replaced))
     except CryptoError:
         raise InputError("this request replaces keys that its maker does not have") from None
-    return replaces
 
 
 def _identity_name(identity: Identity) -> x509.GeneralName:
