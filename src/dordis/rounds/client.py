@@ -275,6 +275,7 @@ class ClientRound:
         if self._update is None:
             raise UnexpectedRequest("the round begins before the update is made")
         vector, self._update = private.encode(self._update, self._client.entropy), None
+        self._parameters = private.parameters
         return vector
 
     def _enter(self, private: DistributedDP, vector: Vector) -> SummingClient[Any]:
