@@ -74,6 +74,16 @@ def test_doubled_identities_are_refused(authority):
     assert list(authority.registry.registry) == [1]
 
 
+def test_one_key_for_two_purposes_is_refused(authority):
+    class Same(Keys):
+        def __post_init__(self):
+            pass
+
+    key = Keys.generate().signing
+    with pytest.raises(InputError, match="two purposes"):
+        authority.approve(asked("alice", PrivateKeys(new_tls_key(), Same(key, key))))
+
+
 def test_clients_and_servers_do_not_share_names(authority):
     server = PrivateKeys(new_tls_key(), None)
     authority.approve(asked("server", server, hosts=("localhost",)))

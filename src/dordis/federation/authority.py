@@ -152,10 +152,7 @@ class Authority:
     def _sign(self, key: TlsKey, membership: Membership) -> None:
         """Sign a membership under the next version."""
         following = msgspec.structs.replace(membership, version=membership.version + 1, signed=_written(self.now))
-        signed = SignedRegistry.sign(following, key)
-        if following.members:
-            signed.registry  # noqa: B018  refuse keys that no registry can have, before anything is written
-        signed.save(self.path / REGISTRY_FILE)
+        SignedRegistry.sign(following, key).save(self.path / REGISTRY_FILE)
 
 
 def load_authority(path: Path) -> x509.Certificate:
@@ -203,7 +200,9 @@ def check_server_name(name: str, membership: Membership) -> None:
 
 
 def check_new_keys(identity: Identity, membership: Membership) -> None:
-    """Neither key belongs, or ever belonged, to anybody: doubled identities are refused."""
+    """Neither key belongs, or ever belonged, to anybody, or serves two purposes: doubled identities are refused."""
+    if identity.signing == identity.vrf:
+        raise InputError("one key must not serve two purposes: draw others, with keys request")
     taken = {key: f"client {u} ('{member.name}')" for u, member in membership.members.items() for key in _keys(member)}
     taken |= {key: f"client {gone.client}, revoked" for gone in membership.revoked for key in _keys(gone.keys)}
     for key in (identity.signing.hex(), identity.vrf.hex()):
