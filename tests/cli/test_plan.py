@@ -5,6 +5,7 @@ import math
 from functools import partial
 
 import pytest
+from scipy.stats import binom
 
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting, plan
@@ -39,6 +40,18 @@ def test_json_is_one_object_with_the_plan() -> None:
     assert found["central_gaussian_multiplier"] == pytest.approx(found["noise_multiplier"], rel=1e-6)
     assert 1 < found["times_trusted_server"] < 1.03  # for one colluder, and for rounding to the grid
     assert len(found["terms"]) == 3
+
+
+def test_graphs_and_lots_that_may_fail_take_their_part_of_delta() -> None:
+    options = ("--protocol", "secagg+", "--selection", "vrf", "--colluders", "20", "--epsilon", "6")
+    found = json.loads(run(*FEMNIST, *options, "--json").stdout)
+    assert found["failure"] == pytest.approx(5 * 50 * 2 * 2**-40)
+    assert (found["delta"], found["colluders"]) == (1e-3, 15)
+    assert binom.sf(15, 20, 0.1) < 2**-40 < binom.sf(14, 20, 0.1)
+    refused = run(*FEMNIST, *options, "--delta", "4e-10")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "not above 4.55e-10" in refused.stderr
+    assert "--selection" in run(*FEMNIST, "--epsilon", "6", "--selection", "by-hand").stderr
 
 
 def test_noise_gives_back_the_budget_it_was_planned_for() -> None:

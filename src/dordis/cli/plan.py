@@ -26,6 +26,7 @@ def facts(plan: Plan) -> Table:
     title = f"{cohort.population} clients, {n} a round, {cohort.rounds} rounds, {setting.dim} coordinates"
     rows = {
         "epsilon, delta": f"{plan.epsilon:.4g}, {setting.given_delta:.4g}",
+        "of delta, for graphs and lots that fail": f"{setting.failure:.3g}",
         "noise multiplier, sigma / Delta2": f"{plan.multiplier:.4f}",
         "noise on the sum, sigma / clip": f"{plan.sigma / setting.clip:.4f}",
         "noise on the sum, times what a trusted server would add": written(trusted(plan)),
@@ -103,6 +104,7 @@ def fields(plan: Plan, outlook: Iterable[Outlook]) -> dict[str, object]:
     return {
         "epsilon": finite(plan.epsilon),
         "delta": setting.given_delta,
+        "failure": setting.failure,
         "noise_multiplier": plan.multiplier,
         "sigma": plan.sigma,
         "sigma_int": plan.sigma_int,

@@ -28,17 +28,21 @@ from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, context
+from dordis.protocols import neighbourhood
 from dordis.protocols.distributed_dp import releases_of
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.protocols.secagg import ChunkOutput
 
 theta_squared = lru_cache(maxsize=1 << 12)(accounting.theta_squared)
+NEVER = Fraction(0)
+"""No chance; this very object, the default, is left out of what is written."""
 
 
-class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
     """What a round may cost, as its parameters say: who takes part, the noise of every chunk, and the releases.
 
     Every release is charged, so that a second one, like the bit of adaptive clipping, is composed with the first.
+    `failure` is the chance that the graph of the round fails, or that it has more than T_C colluders.
     """
 
     index: int
@@ -51,6 +55,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     reserve: int
     variances: tuple[Fraction, ...]
     releases: tuple[NoisySum, ...]
+    failure: Fraction = NEVER
 
     @classmethod
     def of(
@@ -58,6 +63,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         parameters: Parameters,
         releases: Sequence[tuple[Sensitivity, Sequence[int]]] = (),
         mechanism: Mechanism | None = None,
+        lot_failure: Fraction = NEVER,
     ) -> "Charge":
         """Charge a round for the chunks of each sum, by default for those that its parameters name.
 
@@ -78,6 +84,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
             reserve=parameters.reserve,
             variances=tuple(plan.variance for plan in plans),
             releases=released(plans, sums, priced),
+            failure=lot_failure + (neighbourhood.failure(parameters.mode) if parameters.degree else 0) or NEVER,
         )
         check_charge(charge)
         return charge
@@ -96,6 +103,11 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
             variance = release.variance if charged is None else min(charged[chunk] for chunk in release.chunks)
             costs.append(release.cost(variance, release.dim * len(self.clients) * components))
         return tuple(costs)
+
+    @cached_property
+    def reserved(self) -> tuple[ReleaseCost, ...]:
+        """Return what every release costs at the reserved variances."""
+        return self.costs()
 
     @property
     def brought(self) -> NoisePlan | None:
@@ -164,6 +176,7 @@ class Account:
         self.run, self.budget, self._renyi = run, budget, renyi
         self.rounds: dict[int, Round] = {}
         self.predecessor: Account | None = None
+        self._indices, self._likeliest = 0, Fraction(0)
         self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
 
     def succeeded(self, run: bytes, budget: Budget) -> "Account":
@@ -172,6 +185,7 @@ class Account:
             raise InputError("a run does not succeed itself")
         following = copy(self)
         following.run, following.budget, following.rounds, following.predecessor = run, budget, {}, self
+        following._indices, following._likeliest = 0, Fraction(0)
         following._spent = defaultdict(Counter, {u: Counter(costs) for u, costs in self._spent.items()})
         return following
 
@@ -192,6 +206,7 @@ class Account:
         """Charge all of U with the least noise that the round may have."""
         self.check_reservable(charge)
         self.rounds[charge.index] = Round(charge)
+        self._indices, self._likeliest = self._with(charge)
         self._count(charge.clients, charge.costs(), 1)
 
     def check_completable(self, index: int, facts: Sequence[Fact]) -> None:
@@ -218,12 +233,32 @@ class Account:
             raise InputError(f"round {index} is {known.state if known else 'not'} in the ledger, and so not open")
         return known
 
-    def epsilon(self, client: int, more: Iterable[ReleaseCost] = ()) -> float:
-        """Return what a client has spent, and would have with some costs more."""
-        spent = self._spent.get(client, Counter()) + Counter(more)
-        return accounting.spent(frozenset(spent.items()), self.budget.delta, self._renyi)
+    def epsilon(self, client: int, more: Charge | None = None) -> float:
+        """Return what a client has spent, and would have with a round more; infinity where failures take all delta."""
+        left = self.budget.delta - float(self.failure(more))
+        return (
+            accounting.spent(frozenset(self._costs(client, more).items()), left, self._renyi) if left > 0 else math.inf
+        )
 
-    def worst(self, clients: Iterable[int], more: Sequence[ReleaseCost] = ()) -> int | None:
+    def failure(self, more: Charge | None = None) -> Fraction:
+        """Return the chance that the graph or the lots failed under any index so far, that of a round more included.
+
+        An index counts whether or not a round took place under it: the server chose under which ones they do.
+        """
+        indices, likeliest = self._with(more)
+        earlier = (account._indices * account._likeliest for account in self.line() if account is not self)
+        return indices * likeliest + sum(earlier, Fraction(0))
+
+    def _with(self, more: Charge | None) -> tuple[int, Fraction]:
+        """Return how many indices there were, and the largest chance of failure under one of them."""
+        if more is None:
+            return self._indices, self._likeliest
+        return max(self._indices, more.index + 1), max(self._likeliest, more.failure)
+
+    def _costs(self, client: int, more: Charge | None) -> Counter[ReleaseCost]:
+        return self._spent.get(client, Counter()) + Counter(more.reserved if more else ())
+
+    def worst(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
         """Return who of some clients has spent most, or would have: the first of those who have."""
         costs = {u: self._theta_squared(u, more) for u in clients}
         if math.inf in costs.values():
@@ -235,11 +270,11 @@ class Account:
         """Tell whether all that was charged has a theta^2."""
         return all(self._theta_squared(u) < math.inf for u in self._spent)
 
-    def _theta_squared(self, client: int, more: Sequence[ReleaseCost] = ()) -> float:
+    def _theta_squared(self, client: int, more: Charge | None = None) -> float:
         if self._renyi:
             return math.inf
-        spent = self._spent.get(client, Counter()) + Counter(more)
-        return accounting.composed((theta_squared(cost.event), times) for cost, times in spent.items())
+        costs = self._costs(client, more).items()
+        return accounting.composed((theta_squared(cost.event), times) for cost, times in costs)
 
     def clients(self) -> list[int]:
         """Return everyone who was ever in U."""
@@ -250,9 +285,8 @@ class Account:
         """The round, at its reserved noise, takes none of its clients beyond the budget."""
         if self.budget.epsilon is None:
             return
-        costs = charge.costs()
-        worst = self.worst(charge.clients, costs)
-        if worst is not None and (epsilon := self.epsilon(worst, costs)) > self.budget.epsilon:
+        worst = self.worst(charge.clients, charge)
+        if worst is not None and (epsilon := self.epsilon(worst, charge)) > self.budget.epsilon:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def _count(self, clients: Iterable[int], costs: Iterable[ReleaseCost], times: int) -> None:
@@ -270,6 +304,8 @@ def check_charge(charge: Charge) -> None:
         raise InputError(f"there is no noise scheme '{charge.scheme}'")
     if len(charge.parameters) != 64 or not set(charge.parameters) <= set("0123456789abcdef"):
         raise InputError("the parameters of a round are named by their hash, 64 lower-case hex digits")
+    if not 0 <= charge.failure < 1:
+        raise InputError(f"the chance that a round fails lies in [0, 1), not at {charge.failure}")
     check_spread([release.chunks for release in charge.releases], len(charge.variances))
     for release in charge.releases:
         check_release(release, [charge.plans[chunk] for chunk in release.chunks])

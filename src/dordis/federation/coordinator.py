@@ -17,7 +17,7 @@ from dordis.federation.design import Design
 from dordis.federation.ledger import Ledger
 from dordis.federation.receipt import Receipt
 from dordis.federation.records import Failed, Metrics, RoundRecord, timestamp
-from dordis.federation.retry import Pair, attempt, leave_out
+from dordis.federation.retry import TRIES, Pair, attempt, leave_out
 from dordis.federation.selection import Selection
 from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.clipping import Clipping
@@ -29,9 +29,6 @@ from dordis.rounds.invitation import Invitation, Invite
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Rounds, Watch, silent
 from dordis.rounds.terms import Terms
-
-TRIES = 5
-"""How often a round that fails is tried, each time under the next index and so with other clients."""
 
 
 @dataclass(frozen=True)

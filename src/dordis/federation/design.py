@@ -3,11 +3,14 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
 from dordis.errors import InputError
 from dordis.federation.charges import Budget, Charge
 from dordis.federation.records import Trust, Words
+from dordis.federation.retry import TRIES
+from dordis.federation.selection import lot_failure
 from dordis.federation.strategies.strategy import Rule, Strategy
 from dordis.privacy import planning
 from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, ParticipationSchedule
@@ -17,20 +20,32 @@ from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom,
 from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Plan, Setting
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols import neighbourhood
 from dordis.protocols import parameters as rules
 from dordis.protocols.distributed_dp import encoding_of
-from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput
 
 
 @dataclass(frozen=True)
 class ProtocolKind:
-    """What all rounds of a run have in common: the server that is guarded against, and the graph."""
+    """What all rounds of a run have in common: the server that is guarded against, the graph, how clients are drawn."""
 
     mode: str = rules.MALICIOUS
     sparse: bool = False
     """Whether clients share masks and secrets with some others only: SecAgg+."""
+    lots: bool = False
+    """Whether clients are drawn by lot, so that T_C is a quantile."""
+
+    @property
+    def lot_failure(self) -> Fraction:
+        """Return the chance that a round has more than T_C colluders."""
+        return lot_failure() if self.lots else Fraction(0)
+
+    def failure(self, rounds: int) -> float:
+        """Return the chance that the graph or the lots fail under some index that a run of so many rounds may use."""
+        graph = neighbourhood.failure(self.mode) if self.sparse else Fraction(0)
+        return float(TRIES * rounds * (graph + self.lot_failure))
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,9 @@ class Design:
         if self.strategy.mechanism:
             object.__setattr__(self, "kind", known(self.strategy.mechanism))
         reserve = self.strategy.reserve(self.setting.clients)
-        setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve)
+        # A design for cohorts of another size is for the same run, whatever its participation says.
+        failure = max(self.setting.failure, self.agreement.failure(self.setting.participation.rounds))
+        setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve, failure=failure)
         if self.kind.renyi and setting.orders is None:
             setting = replace(setting, orders=ORDERS)
         object.__setattr__(self, "setting", setting)
@@ -210,12 +227,14 @@ class Design:
         setting = self.setting
         if not self.agreement.sparse:
             return setting.t, 0
-        graph = solve(setting.clients, setting.T, setting.colluders, self.agreement.mode)
+        graph = neighbourhood.solve(setting.clients, setting.T, setting.colluders, self.agreement.mode)
         return graph.threshold, graph.degree
 
     def charge(self, parameters: Parameters) -> Charge | None:
         """Return what a round may cost, or None if nothing is proved."""
-        return Charge.of(parameters, mechanism=self.mechanism) if self.proves else None
+        if not self.proves:
+            return None
+        return Charge.of(parameters, mechanism=self.mechanism, lot_failure=self.agreement.lot_failure)
 
     def noise(self, outputs: Sequence[ChunkOutput]) -> KeptNoise | None:
         """Return the noise that a round kept, in the chunk of the update with the least that counts."""

@@ -77,8 +77,8 @@ class Ledger:
     def with_budget(self, clients: Iterable[ClientId], charge: Charge) -> list[ClientId]:
         """Return those who can pay for a round like this one."""
         with self._locked() as (account, _):
-            budget, costs = account.budget.epsilon, charge.costs()
-            return [u for u in clients if budget is None or account.epsilon(u, costs) <= budget]
+            budget = account.budget.epsilon
+            return [u for u in clients if budget is None or account.epsilon(u, charge) <= budget]
 
     def reserve(self, charge: Charge) -> None:
         """Charge a round within the budget, durably when this returns; the first unmask request may leave then."""
@@ -219,6 +219,8 @@ class Summary:
     """Whether all of it was charged as Gaussian noise; if not, Renyi divergences were added up."""
     predecessors: tuple[str, ...] = ()
     """The runs before, the latest first, whose rounds are counted here too."""
+    failure: float = 0.0
+    """Of delta, what the graphs and lots of the rounds take: the chance that one of them failed, at most."""
 
     def check_budget(self) -> None:
         """Raise `BudgetExceeded` if a client has spent more than the budget."""
@@ -326,5 +328,6 @@ def summary_of(account: Account, heads: Sequence[str]) -> Summary:
         clients=spent,
         mechanisms=tuple(sorted({release.under for charge in charged for release in charge.releases})),
         gaussian=account.is_gaussian,
+        failure=float(account.failure()),
         predecessors=tuple(one.run.hex() for one in account.line())[1:],
     )

@@ -8,6 +8,9 @@ from typing import Generic, TypeVar
 from dordis.errors import InputError, RoundFailed, Unrecoverable
 from dordis.protocol import ClientId
 
+TRIES = 5
+"""How often a round that fails is tried, each time under the next index and so with other clients."""
+
 Output = TypeVar("Output")
 Pair = tuple[int, int]
 

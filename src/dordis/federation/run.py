@@ -96,7 +96,8 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     """Check a configuration as a whole, and plan the noise."""
     protocol, suite = summing_protocol(config.protocol.use), suite_named(config.protocol.suite)
     check_together(config, protocol)
-    agreement, privacy = ProtocolKind(config.protocol.mode, protocol.sparse), config.privacy
+    agreement = ProtocolKind(config.protocol.mode, protocol.sparse, lots=config.federation.selection == "vrf")
+    privacy = config.privacy
     kind = kind_of(privacy.mechanism) if privacy.mechanism else DSkellam
     design = Design(privacy.noise, setting_of(config, app, protocol), privacy.epsilon, agreement, kind)
     design.example(config.performance.fixed_chunks)

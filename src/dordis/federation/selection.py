@@ -279,6 +279,11 @@ def colluder_quantile(clients: int, expected: int, colluders: int) -> int:
     return count
 
 
+def lot_failure() -> Fraction:
+    """Return the chance, at most, that a round of `Verifiable` has more colluders than the quantile."""
+    return Fraction(1, 2**NEGLIGIBLE)
+
+
 def check_semi_honest(mode: str) -> None:
     """The server is trusted to select: here nobody can verify it."""
     if mode == MALICIOUS:

@@ -38,7 +38,8 @@ class Setting:
     floor(0.8 (n - t)), and the `reserve`, dropouts that the scheme `conservative` provides for, the tolerance.
     `one_block` rotates the vector at once, as the paper does.  `share` is the part of the budget that the bits of
     adaptive clipping get; 0 where the clip bound is fixed.  Given `orders`, epsilon is that of Renyi divergences at
-    these, as in the paper; otherwise it is that of `dordis.privacy.gdp`.
+    these, as in the paper; otherwise it is that of `dordis.privacy.gdp`.  `failure` is the chance that in some round of
+    the run what the protocol rests on fails, a graph or a lot; the noise has to do with what it leaves of delta.
     """
 
     participation: ParticipationSchedule
@@ -55,9 +56,11 @@ class Setting:
     one_block: bool = False
     share: float = 0.0
     orders: tuple[int, ...] | None = None
+    failure: float = 0.0
 
     def __post_init__(self) -> None:
         accounting.check_delta(self.given_delta)
+        check_failure(self.given_delta, self.failure)
         if not 1 <= self.dim <= LONGEST:
             raise InputError(f"a vector has 1 to 2^31 coordinates, not {self.dim}")
         accounting.check_positive("the clip bound", self.clip)
@@ -75,7 +78,7 @@ class Setting:
             raise InputError(f"the tolerated colluders T_C = {T_C} must be fewer than the threshold {t}")
         if not 0 <= T <= n - t:
             raise InputError(f"the dropout tolerance T = {T} must lie in 0..{n - t}, n less the threshold")
-        if self.given_delta < 16 * self.distance:
+        if self.noise_delta < 16 * self.distance:
             raise InputError(
                 f"delta = {self.given_delta} is below what the noise tables prove: {16 * self.distance:.1g}"
             )
@@ -89,6 +92,11 @@ class Setting:
     def given_delta(self) -> float:
         """Return delta."""
         return accounting.default_delta(self.participation.population) if self.delta is None else self.delta
+
+    @property
+    def noise_delta(self) -> float:
+        """Return what is left of delta for the noise."""
+        return self.given_delta - self.failure
 
     @property
     def t(self) -> int:
@@ -152,8 +160,8 @@ class Setting:
         update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
         run = self.participation.run(Composed((update, *others)))
         if self.orders is None:
-            return accounting.epsilon(run, self.given_delta, self.distance)
-        return accounting.guarantee(run, self.given_delta, self.orders, self.distance).epsilon
+            return accounting.epsilon(run, self.noise_delta, self.distance)
+        return accounting.guarantee(run, self.noise_delta, self.orders, self.distance).epsilon
 
     def allowance(self, epsilon: float) -> float:
         """Return the theta^2 that every round of one client may cost: its part of the budget.
@@ -161,14 +169,14 @@ class Setting:
         The noise is allowed to be twice as far from its law as it is planned to be, for the sake of failed rounds; no
         more than half of delta goes into that, which bounds epsilon.
         """
-        delta, distance = self.given_delta, 2 * self.distance
+        delta, distance = self.noise_delta, 2 * self.distance
         provable = min(accounting.check_epsilon(epsilon), math.log(delta / (4 * distance)))
         budget = gdp.theta_budget(provable, delta, distance)
         return budget / self.participation.releases * _MARGIN
 
     def epsilon_of(self, allowance: float) -> float:
         """Return the epsilon of a run whose every round costs this theta^2."""
-        return gdp.epsilon(gdp.repeated(allowance, self.participation.releases), self.given_delta, self.distance)
+        return gdp.epsilon(gdp.repeated(allowance, self.participation.releases), self.noise_delta, self.distance)
 
 
 @dataclass(frozen=True)
@@ -344,6 +352,15 @@ def account(setting: Setting, sigma: float) -> Plan:
     bit = _bit(setting, ring.bits, multiplier * math.sqrt(1 / setting.share - 1)) if setting.share else None
     proved = setting.epsilon(sensitivity, float(variance), *([bit.release()] if bit else []))
     return Plan(setting, ring.bits, s, sensitivity, variance, proved, bit)
+
+
+def check_failure(delta: float, failure: float) -> None:
+    """Refuse a delta that is not above the chance that what the protocol rests on fails."""
+    if not 0 <= failure < delta:
+        raise InputError(
+            f"delta = {delta:.3g} is not above {failure:.3g}, the chance that the graph or the lots of a round fail, "
+            "over the run: take a larger delta, fewer rounds, or the complete graph and the selection 'balanced'"
+        )
 
 
 def default_threshold(clients: int, colluders: int) -> int:

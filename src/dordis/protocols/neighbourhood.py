@@ -69,6 +69,14 @@ def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
     )
 
 
+def failure(mode: str) -> Fraction:
+    """Return the chance, at most, that the secrecy of a sparse graph that keeps the rules fails in one round.
+
+    Too many neighbours of someone collude; in the semi-honest mode also: the honest survivors fall apart.
+    """
+    return Fraction(1 if is_malicious(mode) else 2, 2**FAILURE)
+
+
 def check_neighbourhood(n: int, T: int, T_C: int, mode: str, q: int, k: int, t_k: int) -> None:
     """Refuse a graph that does not keep secrecy; every client calls this at set-up."""
     check_quorum(n, T, T_C, mode, q)

@@ -36,9 +36,14 @@ def plan(
     tolerance: Annotated[
         int | None, typer.Option(help="How many clients of a round may drop out, instead of --dropout.")
     ] = None,
-    colluders: Annotated[int, typer.Option(help="How many clients of a round may collude with the server.")] = 1,
+    colluders: Annotated[
+        int,
+        typer.Option(help="How many clients of a round may collude with the server; with --selection vrf, of all."),
+    ] = 1,
+    protocol: Annotated[str, typer.Option(help="secagg, or secagg+ with its sparse graph.")] = "secagg",
+    selection: Annotated[str, typer.Option(help="balanced or uniform, or vrf: clients draw lots.")] = "balanced",
     mode: Annotated[
-        str, typer.Option(help="With --graph: semi-honest or malicious, the server that is guarded against.")
+        str, typer.Option(help="For secagg+: semi-honest or malicious, the server that is guarded against.")
     ] = "malicious",
     pipeline: Annotated[bool, typer.Option("--pipeline", help="Plan the number of chunks instead.")] = False,
     profile: Annotated[Path | None, typer.Option(help="With --pipeline: a file of `dordis profile`.")] = None,
@@ -67,9 +72,14 @@ def plan(
     if (epsilon is None) == (sigma is None):
         raise InputError("plan needs either --epsilon, a budget, or --sigma, the noise on the sum")
     from dordis.cli import plan as noise
+    from dordis.federation.design import ProtocolKind
+    from dordis.federation.selection import colluder_quantile
     from dordis.privacy import planning
     from dordis.privacy.accounting import ParticipationSchedule
 
+    if protocol not in ("secagg", "secagg+") or selection not in ("balanced", "uniform", "vrf"):
+        raise InputError("--protocol is 'secagg' or 'secagg+', --selection 'balanced', 'uniform' or 'vrf'")
+    kind = ProtocolKind(mode, sparse=protocol == "secagg+", lots=selection == "vrf")
     setting = planning.Setting(
         ParticipationSchedule(clients, per_round, rounds, accounting),
         dim=dim,
@@ -77,8 +87,9 @@ def plan(
         delta=delta,
         bits=read_bits(bits),
         tolerance=tolerance if dropout is None else graphs.dropped(per_round, dropout),
-        colluders=colluders,
+        colluders=colluder_quantile(clients, per_round, colluders) if kind.lots else colluders,
         share=clip_share,
+        failure=kind.failure(rounds),
     )
     planned = planning.plan(setting, epsilon) if epsilon is not None else planning.account(setting, sigma or 0.0)
     noise.show(planned, as_json)

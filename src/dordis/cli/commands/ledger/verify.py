@@ -76,6 +76,7 @@ def shown(summary: "Summary", how: str) -> "Iterator[Table | str]":
         "rounds completed": str(summary.completed),
         "rounds charged without an output": str(summary.reserved),
         "epsilon, delta": f"{summary.epsilon:.4g}, {summary.delta:.4g}",
+        "of delta, for graphs and lots": f"{summary.failure:.3g}",
         "budget": "none" if summary.budget is None else f"{summary.budget:.4g}",
     }
     most = sorted(summary.clients.items(), key=lambda spent: (-spent[1], spent[0]))[:SHOWN]

@@ -1,0 +1,155 @@
+"""The chance that a graph or a lot fails is in delta: the planner leaves room for it, the ledger charges it."""
+
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+import dordis
+from dordis.errors import BudgetExceeded, InputError
+from dordis.federation.charges import Account
+from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.ledger import Budget, Charge, Ledger, verify
+from dordis.federation.strategies import XNoise
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.planning import Setting, plan
+from dordis.protocols.neighbourhood import failure, solve
+from tests.federation.charged_rounds import DELTA, DIM, SQUARED, charge_of, parameters_of, spent
+from tests.federation.cohorts import OTHER_RUN, RUN
+
+UNIT = Fraction(1, 2**40)
+SETTING = Setting(ParticipationSchedule(population=400, per_round=100, rounds=8), dim=100, delta=1e-5, tolerance=10)
+LIKELY = Fraction(1, 2**20)
+"""A chance that shows in epsilon; real ones are a million times smaller."""
+
+
+def charged(index, failure=LIKELY):
+    return Charge.of(parameters_of(index), lot_failure=failure)
+
+
+# How likely a failure is
+
+
+@pytest.mark.parametrize("colluders", [1, 10, 30])
+@pytest.mark.parametrize(("mode", "redraws"), [("malicious", 64), ("semi-honest", 0)])
+def test_a_solved_graph_fails_no_more_often_than_is_charged(mode, redraws, colluders):
+    graph = solve(2000, 200, colluders, mode)
+    assert not graph.complete
+    assert 2 ** (graph.p_colluders + redraws) + 2**graph.p_split <= failure(mode) <= 2 * UNIT
+
+
+@pytest.mark.parametrize(
+    ("kind", "units"),
+    [
+        (ProtocolKind(), 0),
+        (ProtocolKind(sparse=True), 1),
+        (ProtocolKind(lots=True), 1),
+        (ProtocolKind(sparse=True, lots=True), 2),
+        (ProtocolKind("semi-honest", sparse=True), 2),
+    ],
+)
+def test_a_design_provides_for_every_index_that_its_rounds_may_be_tried_under(kind, units):
+    design = Design(XNoise(), SETTING, 6.0, kind)
+    assert design.setting.failure == pytest.approx(float(5 * 8 * units * UNIT))
+    assert design.sized(90).setting.failure == design.setting.failure
+    charge = design.charge(design.example())
+    assert charge.failure == units * UNIT
+
+
+# What the planner does with it
+
+
+def test_noise_has_to_do_with_what_failures_leave_of_delta():
+    planned = plan(replace(SETTING, failure=9e-6), 6.0)
+    assert planned.variance == plan(replace(SETTING, delta=1e-5 - 9e-6), 6.0).variance
+    assert planned.variance > plan(SETTING, 6.0).variance
+    assert planned.setting.given_delta == 1e-5
+
+
+@pytest.mark.parametrize("failure", [1e-5, 2e-5, -1e-9])
+def test_a_delta_that_is_not_above_the_failures_is_refused(failure):
+    with pytest.raises(InputError, match="not above"):
+        replace(SETTING, failure=failure)
+    with pytest.raises(InputError, match="not above"):
+        Design(XNoise(), replace(SETTING, delta=1e-11), 6.0, ProtocolKind(sparse=True))
+
+
+# What the ledger does with it
+
+
+def test_epsilon_is_stated_at_what_failures_leave_of_delta():
+    ledger = Ledger.in_memory(RUN, Budget(None, 1e-3))
+    ledger.reserve(charged(0))
+    summary, least = ledger.summary(), charge_of().releases[0].variance
+    assert summary.failure == float(LIKELY)
+    assert summary.delta == 1e-3
+    assert summary.epsilon == pytest.approx(spent([(SQUARED, DIM, least)], 1e-3 - float(LIKELY)), rel=1e-7)
+
+
+def test_indices_count_under_which_no_round_took_place():
+    account = Account(RUN, Budget(None, DELTA))
+    for index in (2, 0, 6):
+        account.reserve(charged(index))
+    assert account.failure() == 7 * LIKELY
+    assert account.failure(charged(9)) == 10 * LIKELY
+    assert account.failure(charged(1, 3 * LIKELY)) == 21 * LIKELY
+    assert account.failure() == 7 * LIKELY
+
+
+def test_failures_of_runs_before_are_counted_too():
+    account = Account(RUN, Budget(None, DELTA))
+    account.reserve(charged(3))
+    following = account.succeeded(OTHER_RUN, Budget(None, DELTA))
+    assert following.failure() == 4 * LIKELY
+    following.reserve(charged(0, LIKELY / 2))
+    assert following.failure() == 4 * LIKELY + LIKELY / 2
+    assert account.failure() == 4 * LIKELY
+
+
+def test_where_failures_take_all_of_delta_no_epsilon_is_stated():
+    ledger = Ledger.in_memory(RUN, Budget(None, DELTA))
+    for index in (0, 9):
+        ledger.reserve(charged(index))
+    assert 10 * LIKELY < DELTA < 11 * LIKELY
+    assert ledger.summary().epsilon < math.inf
+    ledger.reserve(charged(10))
+    assert ledger.summary().epsilon == math.inf
+    limited = Ledger.in_memory(RUN, Budget(1000.0, DELTA))
+    with pytest.raises(BudgetExceeded):
+        limited.reserve(charged(10))
+
+
+def test_a_charge_without_failures_is_written_as_before_and_one_with_them_is_verified(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger.create(path, RUN, Budget(None, DELTA))
+    ledger.reserve(charge_of(0))
+    ledger.reserve(charged(1))
+    _, without, with_failure = (json.loads(line) for line in path.read_bytes().splitlines())
+    assert "failure" not in without["charge"]
+    assert with_failure["charge"]["failure"] == "1/1048576"
+    assert verify(path, run=RUN) == ledger.summary()
+    assert verify(path).failure == float(2 * LIKELY)
+
+
+@pytest.mark.parametrize("chance", [Fraction(-1, 2), Fraction(1)])
+def test_a_chance_that_is_none_is_refused(chance):
+    with pytest.raises(InputError, match="lies in"):
+        charged(0, chance)
+
+
+def test_a_run_on_a_sparse_graph_with_lots_keeps_its_budget_to_the_last_round(tmp_path):
+    result = dordis.run(
+        {
+            "output": str(tmp_path),
+            "federation": {"clients": 100, "per_round": 60, "rounds": 3, "selection": "vrf"},
+            "privacy": {"epsilon": 6.0},
+            "protocol": {"use": "secagg+", "tolerance": 4},
+            "simulation": {"fidelity": "ideal", "dropout": {"kind": "none"}},
+        }
+    )
+    summary = verify(next(tmp_path.rglob("ledger.jsonl")))
+    assert summary.completed == 3
+    assert summary.failure >= float(3 * 2 * UNIT)
+    assert 0 < result.epsilon <= 6.0
