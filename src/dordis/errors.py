@@ -25,7 +25,7 @@
     └── RoundFailed            bad luck, or a saboteur: the round ends without an output
         ├── TooFewClients      fewer answers than the threshold
         ├── TooManyDropouts    more clients lost than the noise tolerates
-        └── Unrecoverable      shares too damaged to rebuild what is needed; names the pairs to blame
+        └── Unrecoverable      somebody sent shares that cannot be used
 
 `InputError` is also a `ValueError`.  No message ever contains a key, seed, share or plaintext.
 """
@@ -84,11 +84,7 @@ class InvalidProof(CryptoError):
 
 
 class SharingError(CryptoError):
-    """The shares at hand do not determine a secret; `secret` is its place among those asked for, if known."""
-
-    def __init__(self, message: str, secret: int | None = None) -> None:
-        super().__init__(message)
-        self.secret = secret
+    """The shares at hand do not determine a secret."""
 
 
 class LoginRefused(DordisError):
@@ -136,28 +132,37 @@ class AuditFailed(DordisError):
 
 
 class RoundFailed(DordisError):
-    """The round ends without an output."""
+    """The round ends without an output.
+
+    `named` are the clients that were caught in a lie before it did.  `accusations` are pairs (dealer, holder): one of
+    the two lied, or both.  Who did not answer is in neither.  docs/security.md says who has to go.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        named: frozenset[int] = frozenset(),
+        accusations: frozenset[tuple[int, int]] = frozenset(),
+    ) -> None:
+        super().__init__(message)
+        self.named, self.accusations = named, accusations
 
 
 class TooFewClients(RoundFailed):
-    """Fewer than the threshold answered a stage."""
+    """Fewer than the threshold answered a stage, or gave shares that can be used."""
 
-    def __init__(self, stage: str, answered: int, needed: int) -> None:
-        super().__init__(f"{answered} clients answered {stage}, {needed} are needed")
+    def __init__(self, stage: str, answered: int, needed: int, named: frozenset[int] = frozenset()) -> None:
+        super().__init__(f"{answered} clients answered {stage}, {needed} are needed", named)
         self.stage, self.answered, self.needed = stage, answered, needed
 
 
 class TooManyDropouts(RoundFailed):
     """More clients were lost than the noise tolerates; nothing was disclosed."""
 
-    def __init__(self, dropped: int, tolerated: int) -> None:
-        super().__init__(f"{dropped} clients dropped out, the noise tolerates {tolerated}")
+    def __init__(self, dropped: int, tolerated: int, named: frozenset[int] = frozenset()) -> None:
+        super().__init__(f"{dropped} clients dropped out, the noise tolerates {tolerated}", named)
         self.dropped, self.tolerated = dropped, tolerated
 
 
 class Unrecoverable(RoundFailed):
-    """A secret that is needed cannot be rebuilt; `blame` holds pairs (dealer, holder), one of each pair is at fault."""
-
-    def __init__(self, message: str, blame: frozenset[tuple[int, int]]) -> None:
-        super().__init__(message)
-        self.blame = blame
+    """A client cannot use the shares that another sent to it, or the shares of a client miss what it promised."""

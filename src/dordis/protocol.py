@@ -46,6 +46,10 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
                 raise ValueError(f"{name} is not in the order of its keys")
 
 
+class Garbled(Message, frozen=True):
+    """What a server is handed instead of bytes that are no reply: nobody asks for it, so that its sender is named."""
+
+
 ENCODER = msgspec.msgpack.Encoder()
 
 

@@ -85,9 +85,16 @@ REFUSED = {
     "ciphertexts exchanged between receivers": ("check_nobody_accused (ProtocolError)", "CollectInput"),
     "shares withheld": ("check_delivered (ProtocolError)", "DeliverShares"),
     "a dealer that sends too few shares": ("check_nobody_accused (ProtocolError)", "CollectInput"),
-    "shares altered by their dealer": ("recover (Unrecoverable)", "Unmask"),
-    "shares altered by their holder": ("recover (Unrecoverable)", "Unmask"),
+    "shares altered by their dealer": ("ChunkServer._rebuilt (Unrecoverable)", "Unmask"),
+    "shares altered by their holder": ("ChunkServer._rebuilt (TooFewClients)", "Unmask"),
     "alive in one chunk and dropped in another": ("masks that the adversary does not know", "Unmask"),
+    # blame
+    "a wrong share among the fewest answers": ("the rules of eviction", "Unmask"),
+    "a share that its dealer did not hash": ("the rules of eviction", "DeliverShares"),
+    "two colluders that accuse one dealer": ("the rules of eviction", "DeliverShares"),
+    "a malformed upload in every round": ("the rules of eviction", "CollectInput"),
+    "a wrong signature in every round": ("the rules of eviction", "ShareKeys"),
+    "a restart after an eviction": ("the evictions on disk", ""),
     # noise
     "stage 5 for a seed that is not due": ("check_subset (ProtocolError)", "RemoveNoise"),
     "a seed that does not match its commitment": ("ChunkServer._is_committed", "RemoveNoise"),
@@ -141,9 +148,9 @@ REFUSED = {
     "a client twice in U1": ("check_canonical (MalformedMessage)", "ShareKeys"),
     "both halves of a mask, in one request": ("check_canonical (MalformedMessage)", "Unmask"),
     "a signer twice": ("check_canonical (MalformedMessage)", "Unmask"),
-    "a masked vector of the wrong length": ("unpack", "CollectInput"),
-    "a masked vector of the wrong width": ("unpack", "CollectInput"),
-    "a masked vector out of range": ("unpack", "CollectInput"),
+    "a masked vector of the wrong length": ("add_packed", "CollectInput"),
+    "a masked vector of the wrong width": ("add_packed", "CollectInput"),
+    "a masked vector out of range": ("add_packed", "CollectInput"),
 }
 """By whom and at which request."""
 OTHERWISE_ON_THE_SPARSE_GRAPH = {

@@ -46,6 +46,10 @@ BY_NAME = {
     names.DISK_CLAIM,
     names.BEACON,
     names.REGISTRY_KEYS,
+    names.FITS,
+    names.CATCH,
+    names.IS_LIAR,
+    names.READ_EVICTIONS,
 }
 """Others that must be."""
 ALLOWED = {
@@ -83,11 +87,10 @@ def one_secret_for_all_chunks(self: Any, chunk: int) -> Any:
     return self.__dict__.setdefault("_once", MAKE_SECRETS(self, 0))
 
 
-def read_whatever_comes(data: bytes, bits: int, count: int, out: Any) -> Any:
+def add_whatever_comes(total: Any, data: bytes, bits: int) -> None:
     """Cut or fill up the bytes and overlook what is set beyond the last coordinate."""
     number = int.from_bytes(data, "little")
-    out[:] = np.array([number >> bits * i & (1 << bits) - 1 for i in range(count)], np.uint32)
-    return out
+    total += np.array([number >> bits * i & (1 << bits) - 1 for i in range(total.size)], np.uint32)
 
 
 MAKE_SECRETS = SecAggClient._make_secrets
@@ -98,7 +101,10 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.FRESH_SECRETS: one_secret_for_all_chunks,
     names.COMMITTED_SECRET: lambda *_: True,
     names.COMMITTED_SEED: lambda *_: True,
-    names.UPLOAD_FORMAT: read_whatever_comes,
+    names.FITS: lambda *_: True,
+    names.IS_LIAR: lambda partners, _: partners > 1,  # whoever explains more than one accusation goes alone
+    names.READ_EVICTIONS: lambda _: (),
+    names.UPLOAD_FORMAT: add_whatever_comes,
 }
 
 

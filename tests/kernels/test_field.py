@@ -1,7 +1,5 @@
 """The field kernels against plain integers."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -72,28 +70,3 @@ def test_lagrange_evaluates_the_interpolating_polynomial(
     values = data.draw(st.lists(elements, min_size=len(nodes), max_size=len(nodes)))
     result = field.multiply(field.lagrange(row(nodes), row(targets)), row(values).reshape(-1, 1))
     assert result[:, 0].tolist() == [shamir.interpolate(nodes, values, x) for x in targets]
-
-
-@quick
-@given(st.data(), st.lists(nonzero, min_size=1, max_size=12, unique=True))
-def test_errors_are_located_up_to_half_the_redundancy(data: st.DataObject, points: list[int]) -> None:
-    threshold = data.draw(st.integers(1, len(points)))
-    bound = (len(points) - threshold) // 2
-    coefficients = data.draw(st.lists(elements, min_size=threshold, max_size=threshold))
-    wrong = data.draw(st.sets(st.integers(0, len(points) - 1), max_size=bound))
-    values = [sum(c * x**k for k, c in enumerate(coefficients)) % P for x in points]
-    for i in wrong:
-        values[i] = (values[i] + data.draw(nonzero)) % P
-    result = field.locate_errors(row(points), row(values), threshold)
-    assert set(np.flatnonzero(result).tolist()) == wrong
-
-
-@pytest.mark.parametrize("differences", [[1, -1], [1, -2, 1], [1, -3, 3, -1], [1, -4, 6, -4, 1]])
-def test_errors_whose_first_syndromes_vanish_are_located(differences: list[int]) -> None:
-    # Scaled so that the checks sum_i w_i e_i x_i^k are finite differences of x^k: zero until k reaches their order.
-    points = list(range(1, 3 + 2 * len(differences)))
-    values = [0] * len(points)
-    for i, difference in enumerate(differences):
-        values[i] = difference * math.prod(points[i] - x for x in points if x != points[i]) % P
-    result = field.locate_errors(row(points), row(values), 2)
-    assert np.flatnonzero(result).tolist() == list(range(len(differences)))

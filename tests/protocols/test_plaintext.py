@@ -79,7 +79,7 @@ def test_the_sum_is_that_of_the_survivors_with_just_the_noise_that_must_stay(sch
     for chunk, output in enumerate(outputs):
         due = play.parameters.due(chunk, output.survivors)
         assert np.array_equal(output.total, play.expected(chunk, output.survivors, due))
-        assert (output.stayed, output.blame) == ({}, frozenset())
+        assert (output.stayed, output.named) == ({}, frozenset())
         plan = play.parameters.plans[chunk]
         kept = {u: sum(plan.removable) - sum(plan.removable[k] for k in due[u]) for u in output.survivors}
         assert output.left == sum(sum(plan.base) + kept[u] for u in output.survivors)

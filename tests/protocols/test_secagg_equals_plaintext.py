@@ -100,7 +100,7 @@ def check(session):
         assert output.survivors == survivors
         assert output.stayed == stayed
         assert np.array_equal(output.total, total)
-        assert not output.blame
+        assert not output.named
 
 
 def predict(session):

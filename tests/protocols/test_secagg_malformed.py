@@ -1,13 +1,15 @@
-"""Whoever deviates is a dropout, is corrected and blamed, or is refused; nobody crashes, and honest sums stay right."""
+"""Whoever deviates is a dropout and is named, or is refused; nobody crashes, and honest sums stay right."""
 
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 
 import msgspec
 import numpy as np
 import pytest
 
 from dordis import drive, wire
-from dordis.crypto import agreement
+from dordis.crypto import agreement, sharing
 from dordis.crypto.sharing import SHARE_BYTES
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import (
@@ -15,6 +17,7 @@ from dordis.errors import (
     InvalidKey,
     MalformedMessage,
     ProtocolError,
+    TooFewClients,
     TooManyDropouts,
     UnexpectedRequest,
     Unrecoverable,
@@ -23,7 +26,7 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocol import MemoryJournal
 from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SecAggClient
-from dordis.protocols.secagg.masking import Channel
+from dordis.protocols.secagg.masking import Channel, split
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     CollectInput,
@@ -33,6 +36,8 @@ from dordis.protocols.secagg.messages import (
     SharesDelivered,
     Unmask,
 )
+from dordis.protocols.secagg.share_hashes import hashes_length
+from tests.crypto.suites import like
 from tests.protocols.rounds import Round, random_inputs
 
 IDS = (3, 5, 8, 13, 21, 34, 55)
@@ -95,12 +100,12 @@ def check_sum(session, outputs):
         assert np.array_equal(output.total, expected)
 
 
-def check_dropout(session, kind, blame=frozenset()):
-    """The liar is counted as lost at that stage, nobody else is, and the sums are right."""
+def check_dropout(session, kind):
+    """The liar is counted as lost at that stage and is named, nobody else is, and the sums are right."""
     outputs = session.run()
     check_sum(session, outputs)
     first = outputs[0]
-    assert first.blame == blame
+    assert first.named == {LIAR}
     assert not first.stayed
     if kind in (AdvertiseKeys, ShareKeys, DeliverShares):
         assert all(LIAR not in output.survivors for output in outputs)
@@ -150,6 +155,9 @@ MALFORMED = {
     "no ciphertexts": (ShareKeys, change(ciphertexts=lambda _: {})),
     "a ciphertext short": (ShareKeys, change(ciphertexts=lambda c: c | {OTHER: shorter(c[OTHER])})),
     "a ciphertext empty": (ShareKeys, change(ciphertexts=lambda c: c | {OTHER: b""})),
+    "hashes short": (ShareKeys, change(hashes=shorter)),
+    "hashes long": (ShareKeys, change(hashes=lambda h: h + bytes(16))),
+    "no hashes": (ShareKeys, change(hashes=lambda _: b"")),
     "commitments short": (ShareKeys, change(commitments=shorter)),
     "commitments long": (ShareKeys, change(commitments=lambda c: c + bytes(32))),
     "no commitments": (ShareKeys, change(commitments=lambda _: b"")),
@@ -185,7 +193,7 @@ def losses_for(kind):
 
 
 @pytest.mark.parametrize(("kind", "lie"), MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_reply_counts_as_a_dropout(kind, lie):
+def test_a_malformed_reply_counts_as_a_dropout_and_names_its_sender(kind, lie):
     check_dropout(lying(kind, lie, losses=losses_for(kind)), kind)
 
 
@@ -218,6 +226,7 @@ def test_a_reply_of_another_kind_counts_as_a_dropout(kind):
     outputs = meddled(session, lambda u, r: [(u, other if u == LIAR and type(r) is kind.reply else r)])
     check_sum(session, outputs)
     assert (LIAR in outputs[0].survivors) == (kind in (Unmask, RemoveNoise))
+    assert outputs[0].named == {LIAR}
     assert {*IDS} - {LIAR} <= {*outputs[0].survivors}
 
 
@@ -234,7 +243,7 @@ def test_an_unknown_client_and_a_second_reply_change_nothing():
 
     outputs = meddled(session, meddle)
     check_sum(session, outputs)
-    assert all(output.survivors == IDS and not output.blame and not output.stayed for output in outputs)
+    assert all(output.survivors == IDS and not output.named and not output.stayed for output in outputs)
 
 
 def test_replies_may_come_in_any_order():
@@ -275,6 +284,7 @@ def test_a_seed_that_is_not_due_counts_as_a_dropout():
         outputs = session.run()
         check_sum(session, outputs)
         assert (u in session.server.chunks[0].u5) == (u in DUE)
+        assert (u in outputs[1].named) == (not all(P.due(chunk, IDS)[u] for chunk in (0, 1)))
 
 
 @pytest.mark.parametrize("seed", [b"", bytes(31), bytes(33)])
@@ -284,6 +294,7 @@ def test_a_due_seed_of_the_wrong_length_counts_as_a_dropout_and_is_fetched(seed)
     outputs = session.run()
     check_sum(session, outputs)
     assert liar not in session.server.chunks[0].u5
+    assert outputs[0].named == {liar}
     assert not outputs[0].stayed
 
 
@@ -296,6 +307,7 @@ def test_a_seed_that_does_not_match_its_commitment_is_fetched_from_the_peers(alt
     check_sum(session, outputs)
     assert RemoveNoise in asked
     assert all(not output.stayed for output in outputs)
+    assert outputs[0].named == {*DUE[:2]}
 
 
 def wrong_shares(*places):
@@ -310,47 +322,61 @@ def wrong_shares(*places):
     return alter
 
 
-@pytest.mark.parametrize("liars", [(LIAR,), (LIAR, OTHER)])
-def test_wrong_shares_are_corrected_and_the_pairs_blamed(liars):
-    """Seven answers, t = 3: two wrong shares of each secret can be corrected."""
+@pytest.mark.parametrize("liars", [(LIAR,), (LIAR, OTHER), (LIAR, OTHER, THIRD, LAST)])
+def test_wrong_shares_are_left_out_and_their_holders_named(liars):
+    """Seven answers, t = 3: four wrong shares of each secret are survived."""
     session = lying(Unmask, change(mask_shares=wrong_shares(0, 4)), liars)
     outputs = session.run()
     check_sum(session, outputs)
-    for output in outputs:
-        assert output.blame == {(dealer, liar) for dealer in (IDS[0], IDS[4]) for liar in liars}
+    assert all(output.named == {*liars} for output in outputs)
 
 
-def test_wrong_shares_of_a_lost_key_are_corrected_and_the_pairs_blamed():
+def test_every_holder_may_lie_about_another_dealer():
+    """What else a liar shows fits, and is used."""
+    inputs = random_inputs(P, 5)
+    deviants = {
+        u: Deviant(SecAggClient(u, inputs[u]), Unmask, change(mask_shares=wrong_shares(place)))
+        for place, u in enumerate(IDS)
+    }
+    session = Round(P, inputs, clients=deviants)
+    outputs = session.run()
+    check_sum(session, outputs)
+    assert outputs[0].named == {*IDS}
+
+
+def test_wrong_shares_of_a_lost_key_are_left_out_and_their_holder_named():
     losses = [(OTHER, "CollectInput", 0), (THIRD, "CollectInput", 0)]
     session = lying(Unmask, change(key_shares=lambda s: wrong_shares(1)(s) if s else s), losses=losses)
     outputs = session.run()
     check_sum(session, outputs)
-    assert outputs[0].blame == {(max(OTHER, THIRD), LIAR)}
+    assert outputs[0].named == {LIAR}
 
 
-@pytest.mark.parametrize("liars", [(LIAR, OTHER, THIRD), (LIAR, OTHER, THIRD, LAST), IDS])
-def test_more_wrong_shares_end_the_round_and_name_the_pairs(liars):
+@pytest.mark.parametrize("liars", [(LIAR, OTHER, THIRD, LAST, IDS[0]), IDS])
+def test_more_wrong_shares_end_the_round_and_name_their_holders(liars):
     session = lying(Unmask, change(mask_shares=wrong_shares(2)), liars)
-    with pytest.raises(Unrecoverable) as failure:
+    with pytest.raises(TooFewClients) as failure:
         session.run()
-    assert failure.value.blame == {(IDS[2], holder) for holder in IDS}
+    assert failure.value.named == {*liars}
+    assert not failure.value.accusations
 
 
-def test_one_wrong_share_among_the_fewest_answers_ends_the_round():
-    """With just t answers every combination of shares gives some secret: its commitment tells."""
+def test_one_wrong_share_among_the_fewest_answers_ends_the_round_and_names_its_holder():
+    """With just t answers one liar ends the round; the dealer of the share is not to blame for that."""
     losses = [(u, "Unmask", 0) for u in IDS if u not in (LIAR, OTHER, THIRD)]
     session = lying(Unmask, change(mask_shares=wrong_shares(0)), losses=losses)
-    with pytest.raises(Unrecoverable) as failure:
+    with pytest.raises(TooFewClients) as failure:
         session.run()
-    assert failure.value.blame == {(IDS[0], holder) for holder in (LIAR, OTHER, THIRD)}
+    assert failure.value.named == {LIAR}
+    assert failure.value.answered == 2
 
 
 class TwoFacedDealer(Deviant):
-    """A dealer that shares its secrets twice and gives some holders the shares of the second sharing."""
+    """A dealer that shares its secrets twice and gives some holders the shares of the second sharing, with hashes."""
 
-    def __init__(self, client, fooled):
+    def __init__(self, client, fooled, hashed=True):
         super().__init__(client, ShareKeys, lambda reply: reply)
-        self.fooled = fooled
+        self.fooled, self.hashed = fooled, hashed
 
     def handle(self, request):
         if not isinstance(request, ShareKeys):
@@ -360,31 +386,65 @@ class TwoFacedDealer(Deviant):
         )
         reply, other = self.client.handle(request), double.handle(request)
         mixed = {v: (other if v in self.fooled else reply).ciphertexts[v] for v in reply.ciphertexts}
-        return msgspec.structs.replace(reply, ciphertexts=mixed)
+        size = hashes_length(P)
+        hashes = [split(sent.hashes, size, len(IDS)) for sent in (reply, other)]
+        fitting = b"".join(hashes[v in self.fooled and self.hashed][place] for place, v in enumerate(IDS))
+        return msgspec.structs.replace(reply, ciphertexts=mixed, hashes=fitting)
 
 
-@pytest.mark.parametrize("fooled", [(OTHER,), (OTHER, THIRD), (OTHER, THIRD, LAST), (3, 5, 8, 21)])
+FOOLED = [(OTHER,), (OTHER, THIRD), (THIRD, LAST), (3, 5, 8, 21)]
+
+
+@pytest.mark.parametrize("fooled", FOOLED)
 @pytest.mark.parametrize("lost", [False, True], ids=["survives", "is lost"])
-def test_a_dealer_that_shares_inconsistently_is_corrected_or_ends_the_round_and_is_blamed(fooled, lost):
+def test_a_dealer_that_shares_inconsistently_is_named_alone_if_that_ends_the_round(fooled, lost):
+    """The first three that answer rebuild the secret: 3, 5 and 8, if they have shares of one sharing."""
     inputs = random_inputs(P, 6)
     dealer = TwoFacedDealer(SecAggClient(LIAR, inputs[LIAR]), fooled)
     losses = [(LIAR, "CollectInput", chunk) for chunk in (0, 1)] if lost else []
     session = Round(P, inputs, losses, clients={LIAR: dealer})
-    answers = len(IDS) - lost
     outcome = session.outcome()
-    if len(fooled) <= (answers - P.threshold) // 2:
+    if len({3, 5, 8}.intersection(fooled)) in (0, 3):
         check_sum(session, outcome)
-        assert outcome[0].blame == {(LIAR, holder) for holder in fooled}
+        assert not outcome[0].named
     else:
         assert isinstance(outcome, Unrecoverable)
-        assert {dealer for dealer, _ in outcome.blame} == {LIAR}
+        assert outcome.named == {LIAR}
+        assert not outcome.accusations
+
+
+@pytest.mark.parametrize("fooled", FOOLED)
+def test_a_dealer_whose_shares_do_not_fit_its_hashes_is_accused_by_everyone_it_fooled(fooled):
+    inputs = random_inputs(P, 6)
+    dealer = TwoFacedDealer(SecAggClient(LIAR, inputs[LIAR]), fooled, hashed=False)
+    outcome = Round(P, inputs, clients={LIAR: dealer}).outcome()
+    assert isinstance(outcome, Unrecoverable)
+    assert outcome.accusations == {(LIAR, holder) for holder in fooled}
+    assert not outcome.named
+
+
+@pytest.mark.parametrize("limbs", [0, 8])
+def test_a_dealer_whose_fitting_shares_give_no_secret_at_all_is_named(limbs):
+    """A polynomial whose constant term is no limb: nobody sees that in a share."""
+    inputs = random_inputs(P, 6)
+    suite = replace(DEFAULT, sharing=like(sharing, split=partial(out_of_range_secret, limbs)))
+    outcome = Round(P, inputs, clients={LIAR: SecAggClient(LIAR, inputs[LIAR], suite=suite)}).outcome()
+    assert isinstance(outcome, Unrecoverable)
+    assert outcome.named == {LIAR}
+
+
+def out_of_range_secret(limb, secrets, points, threshold, entropy):
+    """Share a constant term that is larger than a limb can be, at all limbs from one on."""
+    shares = sharing.split(secrets, points, threshold, entropy)
+    shares[:, :, limb] = sharing.PRIME - 1  # a constant polynomial
+    return shares
 
 
 def test_a_dealer_that_commits_to_another_self_mask_ends_the_round_and_is_blamed():
     session = lying(ShareKeys, change(commitments=flipped))
     with pytest.raises(Unrecoverable) as failure:
         session.run()
-    assert {dealer for dealer, _ in failure.value.blame} == {LIAR}
+    assert failure.value.named == {LIAR}
 
 
 def test_a_dealer_that_commits_to_another_noise_seed_keeps_its_noise_in_the_sum():
@@ -395,7 +455,7 @@ def test_a_dealer_that_commits_to_another_noise_seed_keeps_its_noise_in_the_sum(
     check_sum(session, outputs)
     assert outputs[0].stayed == {liar: (0,)}
     assert outputs[0].left > outputs[0].charged >= P.plans[0].variance
-    assert {dealer for dealer, _ in outputs[0].blame} == {liar}
+    assert outputs[0].named == {liar}
 
 
 class TwoKeyed(Deviant):
@@ -423,24 +483,26 @@ def test_a_lost_client_whose_shared_key_is_not_the_advertised_one_ends_the_round
     )
     with pytest.raises(Unrecoverable) as failure:
         session.run()
-    assert {dealer for dealer, _ in failure.value.blame} == {LIAR}
+    assert failure.value.named == {LIAR}
 
 
-def test_a_liar_about_noise_shares_is_corrected_and_blamed():
-    """Six answers, t = 3: one wrong share can be corrected."""
-    session = lying(RemoveNoise, change(shares=wrong_shares(0)), losses=STAGE_5)
+@pytest.mark.parametrize("liars", [(LIAR,), (LIAR, OTHER, THIRD)])
+def test_wrong_noise_shares_are_left_out_and_their_holders_named(liars):
+    """Six answers, t = 3: three wrong shares are survived."""
+    session = lying(RemoveNoise, change(shares=wrong_shares(0)), liars, STAGE_5)
     outputs = session.run()
     check_sum(session, outputs)
-    assert outputs[0].blame == {(OWING, LIAR)}
+    assert outputs[0].named == {*liars}
     assert not outputs[0].stayed
 
 
 def test_noise_stays_when_too_many_lie_about_its_shares():
-    session = lying(RemoveNoise, change(shares=wrong_shares(0)), (LIAR, OTHER, THIRD), STAGE_5)
+    liars = [u for u in IDS if u != OWING][:4]
+    session = lying(RemoveNoise, change(shares=wrong_shares(0)), liars, STAGE_5)
     outputs = session.run()
     check_sum(session, outputs)
     assert outputs[0].stayed == {OWING: (0,)}
-    assert outputs[0].blame == {(OWING, holder) for holder in IDS if holder != OWING}
+    assert outputs[0].named == {*liars}
     assert outputs[0].left - P.plans[0].removable[0] >= P.plans[0].kappa * P.plans[0].variance
 
 
@@ -492,7 +554,7 @@ def test_a_ciphertext_altered_in_transit_is_accused_and_the_accuser_does_not_upl
     session = Round(P, inputs, clients={OTHER: victim})
     with pytest.raises(Unrecoverable) as failure:
         session.run()
-    assert failure.value.blame == {(LIAR, OTHER)}
+    assert failure.value.accusations == {(LIAR, OTHER)}
     with pytest.raises(ProtocolError, match="accusation"):
         victim.handle(CollectInput(0))
     with pytest.raises(Aborted):
@@ -515,29 +577,30 @@ def test_shares_of_the_wrong_number_or_range_are_accused_though_they_open(alter)
     victim = Intercepted(SecAggClient(OTHER, inputs[OTHER]), DeliverShares, meddle)
     with pytest.raises(Unrecoverable) as failure:
         Round(P, inputs, clients={OTHER: victim, LIAR: dealer}).run()
-    assert failure.value.blame == {(LIAR, OTHER)}
+    assert failure.value.accusations == {(LIAR, OTHER)}
 
 
 def test_a_ciphertext_that_its_sender_spoils_is_accused():
     session = lying(ShareKeys, change(ciphertexts=lambda c: c | {OTHER: flipped(c[OTHER])}))
     with pytest.raises(Unrecoverable) as failure:
         session.run()
-    assert failure.value.blame == {(LIAR, OTHER)}
+    assert failure.value.accusations == {(LIAR, OTHER)}
 
 
 def test_ciphertexts_exchanged_between_receivers_are_accused_by_both():
     session = lying(ShareKeys, change(ciphertexts=lambda c: c | {OTHER: c[THIRD], THIRD: c[OTHER]}))
     with pytest.raises(Unrecoverable) as failure:
         session.run()
-    assert failure.value.blame == {(LIAR, OTHER), (LIAR, THIRD)}
+    assert failure.value.accusations == {(LIAR, OTHER), (LIAR, THIRD)}
 
 
 @pytest.mark.parametrize("accused", [LIAR, LAST], ids=["itself", "one outside U2"])
-def test_an_accusation_that_cannot_be_true_counts_as_a_dropout(accused):
+def test_an_accusation_that_cannot_be_true_names_the_accuser(accused):
     losses = [(LAST, "ShareKeys", -1)]
     session = lying(DeliverShares, change(accused=lambda _: P.pack([accused])), losses=losses)
     outputs = session.run()
     assert LIAR not in outputs[0].survivors
+    assert outputs[0].named == {LIAR}
 
 
 # What an honest client refuses: a server that deviates.  One client is lost before U1, one before U2, one at Unmask.
@@ -589,7 +652,9 @@ def copied(name, source, target):
 
 def among(ids):
     return change(
-        members=lambda _: P.pack({ME, *ids}), ciphertexts=lambda c: {u: text for u, text in c.items() if u in ids}
+        members=lambda _: P.pack({ME, *ids}),
+        ciphertexts=lambda c: {u: text for u, text in c.items() if u in ids},
+        hashes=lambda h: h[: hashes_length(P) * len(ids)],
     )
 
 
@@ -642,6 +707,8 @@ FROM_THE_SERVER = {
     "the shares of a stranger": (DeliverShares, change(ciphertexts=lambda c: c | {99: b"x"}), ProtocolError, "U2"),
     "the shares of myself": (DeliverShares, change(ciphertexts=lambda c: c | {ME: b"x"}), ProtocolError, "U2"),
     "shares of U2 withheld": (DeliverShares, change(ciphertexts=without_first), ProtocolError, "U2"),
+    "hashes short": (DeliverShares, change(hashes=shorter), MalformedMessage, "items"),
+    "no hashes": (DeliverShares, change(hashes=lambda _: b""), MalformedMessage, "items"),
     "U2 with more than T missing": (DeliverShares, among((OTHER, THIRD)), TooManyDropouts, "tolerates 3"),
     "U2 smaller than t": (DeliverShares, among((OTHER,)), ProtocolError, "quorum|threshold"),
     "U2 with nobody else": (DeliverShares, among(()), ProtocolError, "quorum|threshold"),

@@ -46,7 +46,7 @@ def test_the_sum_is_right_on_any_suite(mode, suite):
     assert outputs[0].survivors == (2, 3, 4, 5, 6, 7, 8)
     for output, expected in zip(outputs, session.expected(outputs), strict=True):
         assert np.array_equal(output.total, expected)
-        assert not output.blame
+        assert not output.named
         assert not output.stayed
 
 
@@ -79,5 +79,5 @@ def test_clients_on_another_suite_are_accused_and_nothing_is_uploaded():
     session = OnSuite(agreed(SEMI_HONEST), DEFAULT, {3: CHACHA})
     with pytest.raises(Unrecoverable) as failure:
         drive.run(session.server, session.exchange)
-    assert all(3 in pair for pair in failure.value.blame)
+    assert all(3 in pair for pair in failure.value.accusations)
     assert all(not client.state.survivors for client in session.clients.values())

@@ -1,7 +1,6 @@
 """Shamir sharing in plain integers: one limb, one point and one coefficient at a time."""
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 
 P = 2**31 - 1
 Share = list[int]
@@ -65,14 +64,3 @@ def coefficients(points: Sequence[int], values: Sequence[int]) -> list[int]:
                 basis = [(a - xj * b) * scale % P for a, b in zip(by_x, by_constant, strict=True)]
         result = [(a + b) % P for a, b in zip(result, basis, strict=True)]
     return result
-
-
-def decode(points: Sequence[int], values: Sequence[int], threshold: int) -> tuple[int, set[int]] | None:
-    """Return the constant term and the wrong points by trying every choice of right ones; None if there is none."""
-    bound = (len(points) - threshold) // 2
-    for chosen in combinations(range(len(points)), threshold):
-        xs, ys = [points[i] for i in chosen], [values[i] for i in chosen]
-        wrong = {x for x, y in zip(points, values, strict=True) if interpolate(xs, ys, x) != y}
-        if len(wrong) <= bound:
-            return interpolate(xs, ys, 0), wrong
-    return None

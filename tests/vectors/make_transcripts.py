@@ -29,7 +29,7 @@ from dordis.protocols.secagg.messages import (
     Unmask,
 )
 
-NOTE = "Answers of protocol version 2: they do not change within it."
+NOTE = "Answers of protocol version 3: they do not change within it."
 ENCODING = (
     "Bytes are hexadecimal after 0x. A message on the wire is the version byte and MessagePack of its fields in"
     " order, the tag 'type' first, maps in the order of their keys; messages of more than 600 bytes are given by"
@@ -198,7 +198,7 @@ def summary(output: Any) -> dict[str, Any]:
         "left": str(output.left),
         "charged": str(output.charged),
         "stayed": {str(u): list(ks) for u, ks in output.stayed.items()},
-        "blame": sorted(map(list, output.blame)),
+        "named": sorted(output.named),
     }
 
 

@@ -71,7 +71,7 @@ def misshape(session: Session, change: Callable[[bytes], bytes]) -> str:
     session.corrupt(liar, CollectInput, lambda reply: replace(reply, vector=change(reply.vector)))
     if liar not in session.play().survivors:
         session.trail.stage = "CollectInput"
-        raise Foiled("unpack", "the upload counts as none")
+        raise Foiled("add_packed", "the upload counts as none")
     return "the server added what is no vector of this round"
 
 

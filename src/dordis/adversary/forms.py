@@ -69,5 +69,5 @@ def spoil_sum(session: Session, lost: Lost = nothing_lost, by: str = "correction
     output = session.play(lost)
     removed = session.due(output.survivors) - output.stayed.keys()
     if (output.total == true_sum(session, output.survivors, removed)).all():
-        raise Foiled(by, f"the sum is right, and {len(output.blame)} pairs are to blame")
+        raise Foiled(by, f"the sum is right, and {len(output.named)} clients are named")
     return "the server took a wrong sum for the right one"

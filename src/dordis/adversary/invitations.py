@@ -61,19 +61,19 @@ ATTACKS = (
         "parameters for another model",
         "The round is agreed on another model than the one that the victim has trained from.",
         partial(begin_with, model=OTHER.digest),
-        checks=(names.INVITATION + "check_same_model", names.FITS),
+        checks=(names.INVITATION + "check_same_model", names.INVITATION_FITS),
     ),
     on_complete(
         "parameters for another round",
         "The victim is invited to one round, and the update that it made is asked for in another one.",
         partial(begin_with, round=EARLIER),
-        checks=(names.INVITATION + "check_same_round", names.FITS),
+        checks=(names.INVITATION + "check_same_round", names.INVITATION_FITS),
     ),
     on_complete(
         "parameters below the promised terms",
         "The invitation promised noise that the round does not have.",
         partial(begin_with, variances={0: "32"}),
-        checks=(names.TERMS_KEPT, names.FITS),
+        checks=(names.TERMS_KEPT, names.INVITATION_FITS),
     ),
     on_complete(
         "an invitation under another registry",

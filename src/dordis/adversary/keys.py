@@ -18,6 +18,7 @@ from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.escrow import Escrow
 from dordis.protocols.secagg.masking import split
 from dordis.protocols.secagg.messages import Advertisement, DeliverShares
+from dordis.protocols.secagg.share_hashes import share_hashes
 
 LOW_ORDER = (1).to_bytes(32, "little")
 
@@ -36,7 +37,8 @@ def play_all_peers(session: Session) -> str:
     ciphertexts, peers = session.shares[victim].ciphertexts, session.peers(victim)
     opened = {u: channel(parameters, session.keys, victim, u, own[u]).decrypt(ciphertexts[u]) for u in peers}
     sent = {int(u): channel(parameters, session.keys, u, victim, own[u]).encrypt(opened[u]) for u in peers}
-    session.ask(victim, DeliverShares(parameters.pack(parameters.clients), sent))
+    hashed = b"".join(share_hashes(parameters, u, victim, opened[u]) for u in peers)
+    session.ask(victim, DeliverShares(parameters.pack(parameters.clients), sent, hashed))
     session.upload([victim])
     count = Escrow(parameters, 0).shared
     parts = {u: split(shares, sharing.SHARE_BYTES, count) for u, shares in opened.items()}

@@ -18,6 +18,7 @@ from dordis.protocol import ClientId, Message
 from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import split
 from dordis.protocols.secagg.messages import EncryptedShares, ShareKeys, Unmask, Unmasking
+from dordis.protocols.secagg.share_hashes import share_hashes
 
 
 def spoil_delivery(session: Session, spoil: Callable[[Mapping[int, bytes], ClientId], bytes]) -> str:
@@ -33,15 +34,18 @@ def deal_too_few(session: Session) -> str:
     dealer = session.peers(session.victim)[0]
     own = session.state(dealer)
     sending = channel(session.parameters, session.keys, dealer, session.victim, own.channel)
-    due, short = session.delivery(session.victim), sending.encrypt(own.own_shares[: -sharing.SHARE_BYTES])
-    return show_shares(session, replace(due, ciphertexts=due.ciphertexts | {int(dealer): short}))
+    due, short = session.delivery(session.victim), own.own_shares[: -sharing.SHARE_BYTES]
+    hashes = [session.hashes(session.victim, [u]) for u in session.peers(session.victim)]
+    hashes[0] = share_hashes(session.parameters, dealer, session.victim, short)
+    ciphertexts = due.ciphertexts | {int(dealer): sending.encrypt(short)}
+    return show_shares(session, replace(due, ciphertexts=ciphertexts, hashes=b"".join(hashes)))
 
 
 @attack("shares altered by their dealer", checks=(names.COMMITTED_SECRET,))
 def deal_another_secret(session: Session) -> str:
     """Share another self-mask than the dealer uses and committed to: the sum would be off by the difference."""
     parameters, dealer = session.parameters, session.victim
-    holders = session.peers(dealer)
+    holders = sorted(parameters.neighbourhoods[dealer])
 
     def alter(reply: EncryptedShares) -> Message:
         own = session.state(dealer)
@@ -49,15 +53,17 @@ def deal_another_secret(session: Session) -> str:
         dealt = replace(own.secrets[0], self_mask=secrets.token_bytes(32)).shared
         rows = sharing.split(dealt, [parameters.point(v) for v in holders], parameters.threshold)
         shares = dict(zip(holders, map(sharing.to_bytes, rows), strict=True))
-        false = {int(v): channel(parameters, keys, dealer, v, own.channel).encrypt(shares[v]) for v in holders}
-        unsigned = replace(reply, ciphertexts=false)
+        hashes = b"".join(share_hashes(parameters, dealer, v, share) for v, share in shares.items())
+        own.own_shares = shares.pop(dealer)
+        false = {int(v): channel(parameters, keys, dealer, v, own.channel).encrypt(shares[v]) for v in shares}
+        unsigned = replace(reply, ciphertexts=false, hashes=hashes)
         return replace(unsigned, signature=session.sign(dealer, statements.shares(parameters, dealer, unsigned)))
 
     session.corrupt(dealer, ShareKeys, alter)
     return spoil_sum(session)
 
 
-@attack("shares altered by their holder", checks=(names.COMMITTED_SECRET,))
+@attack("shares altered by their holder", overlapping=(names.FITS, names.COMMITTED_SECRET))
 def shift_share(session: Session) -> str:
     """Shift a holder's share, among the fewest answers, so that another self-mask comes out and the sum is off."""
     parameters, dealer = session.parameters, session.victim
@@ -113,7 +119,7 @@ ATTACKS = (
     spoiled(
         "shares withheld",
         "The victim is shown the true U2 and no ciphertexts, and is left with no peer to mask with.",
-        lambda session: isolate(session, replace(session.delivery(session.victim), ciphertexts={})),
+        lambda session: isolate(session, replace(session.delivery(session.victim), ciphertexts={}, hashes=b"")),
         checks=(names.DELIVERED,),
     ),
     deal_too_few,

@@ -1,6 +1,7 @@
 """All attacks, by theme."""
 
 from dordis.adversary import (
+    blame,
     delivery,
     encoding,
     invitations,
@@ -27,6 +28,7 @@ THEMES = (
     restarts,
     keys,
     sharing,
+    blame,
     noise,
     delivery,
     rules,

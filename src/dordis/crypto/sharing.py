@@ -1,4 +1,4 @@
-"""Shamir secret sharing of many 32-byte secrets at once, with correction of wrong shares.
+"""Shamir secret sharing of many 32-byte secrets at once.
 
 A secret is nine little-endian limbs of 30 bits, the last of 16, each shared modulo p = 2^31 - 1; a share of it is nine
 numbers below p.  All secrets of a call have the same points, so sharing and recovering are one matrix product each.
@@ -6,14 +6,14 @@ numbers below p.  All secrets of a call have the same points, so sharing and rec
 
 import secrets as os_random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dordis.errors import InputError, SharingError
-from dordis.kernels.field import PRIME, lagrange, locate_errors, multiply, vandermonde
+from dordis.kernels.field import PRIME, lagrange, multiply, vandermonde
 
 SECRET_BYTES = 32
 LIMBS = 9
@@ -24,14 +24,6 @@ Shares = NDArray[np.uint32]
 _LIMB_BITS = 30
 _LAST_LIMB_BITS = 8 * SECRET_BYTES - (LIMBS - 1) * _LIMB_BITS
 _LIMB_RANGE = np.array([2**_LIMB_BITS] * (LIMBS - 1) + [2**_LAST_LIMB_BITS], np.uint32)
-
-
-@dataclass(frozen=True)
-class Recovered:
-    """Hold the secrets and, for each, the points whose shares of it were wrong."""
-
-    secrets: tuple[bytes, ...] = field(repr=False)
-    wrong: tuple[frozenset[int], ...]
 
 
 def split(
@@ -63,9 +55,8 @@ class Interpolation:
     """Recover secrets from the shares held at fixed points; the weights are computed once and serve every call.
 
     >>> shares = split([bytes(32), bytes(range(32))], points=[1, 2, 3, 4], threshold=2)
-    >>> shares[2, 1] = 0
-    >>> Interpolation([1, 2, 3, 4], threshold=2).combine_robust(shares).wrong
-    (frozenset(), frozenset({3}))
+    >>> Interpolation([4, 2], threshold=2).combine(shares[[3, 1]])[1] == bytes(range(32))
+    True
     """
 
     points: Sequence[int]
@@ -80,80 +71,13 @@ class Interpolation:
         if len(self.points) < self.threshold:
             raise SharingError(f"{len(self.points)} shares are fewer than the threshold {self.threshold}")
 
-    @property
-    def correctable(self) -> int:
-        """The number of wrong shares of one secret that `combine_robust` corrects."""
-        return (len(self.points) - self.threshold) // 2
-
     def combine(self, shares: Shares) -> tuple[bytes, ...]:
         """Recover the secrets from the first `threshold` points of shares of shape (points, secrets, 9).
 
-        The result is only as good as these shares: check it, or use `combine_robust`.
+        The result is only as good as these shares: whoever takes them from others has their hashes.
         """
         columns = self._columns(shares)[: self.threshold]
         return _to_secrets(multiply(self._weights, columns).reshape(-1, LIMBS))
-
-    def combine_robust(self, shares: Shares) -> Recovered:
-        """Recover the secrets from shares of shape (points, secrets, 9), up to `correctable` of them wrong for each.
-
-        Raises `SharingError`, naming a secret that has no solution within that bound.  With more wrong shares
-        than the bound a different secret can come out, as with any such code: commitments tell.
-        """
-        limbs, wrong = self._decode(self._columns(shares))
-        liars: NDArray[np.bool_] = np.logical_or.reduce(wrong.reshape(shares.shape), axis=2)
-        overfull = np.flatnonzero(liars.sum(axis=0) > self.correctable)
-        if overfull.size:
-            raise self._undetermined(int(overfull[0]))
-        names = np.array(self.points, np.int64)
-        blamed = tuple(frozenset(names[row].tolist()) for row in liars.T)
-        return Recovered(_to_secrets(limbs.reshape(-1, LIMBS)), blamed)
-
-    def _decode(self, columns: Shares) -> tuple[Shares, NDArray[np.bool_]]:
-        """Return the constant terms, one a column, and which entries of `columns` are off their polynomials.
-
-        A polynomial off at no more than `correctable` points is the only such one, so any way of guessing it will do:
-        interpolate all columns through points believed right, and locate the errors of one column that is still off
-        to believe better.  Liars who lie everywhere cost two rounds.
-        """
-        limbs = np.empty(columns.shape[1], np.uint32)
-        wrong = np.zeros(columns.shape, np.bool_)
-        pending = np.arange(columns.shape[1])
-        suspects = np.zeros(len(self.points), np.bool_)
-        located = -1
-        while pending.size:
-            values, off = self._interpolate(~suspects, columns[:, pending])
-            settled = off.sum(axis=0) <= self.correctable
-            limbs[pending[settled]] = values[settled]
-            wrong[:, pending[settled]] = off[:, settled]
-            pending = pending[~settled]
-            if located in pending:
-                raise self._undetermined(located // LIMBS)
-            if pending.size:
-                located = int(pending[0])
-                suspects = self._suspect(suspects, columns, located)
-        return limbs, wrong
-
-    def _suspect(self, suspects: NDArray[np.bool_], columns: Shares, column: int) -> NDArray[np.bool_]:
-        """Add the points that are wrong in one column, or start over with these when too few others would be left."""
-        wrong = locate_errors(self._at, np.ascontiguousarray(columns[:, column]), self.threshold)
-        if wrong.sum() > self.correctable:
-            raise self._undetermined(column // LIMBS)
-        both: NDArray[np.bool_] = suspects | wrong
-        return both if len(self.points) - both.sum() >= self.threshold else wrong
-
-    def _interpolate(self, believed: NDArray[np.bool_], columns: Shares) -> tuple[Shares, NDArray[np.bool_]]:
-        """Interpolate through the first believed points; return the values at 0 and which entries are off."""
-        nodes = np.flatnonzero(believed)[: self.threshold]
-        others = np.setdiff1d(np.arange(len(self.points)), nodes)
-        basis = self._first_basis if believed.all() else self._basis(nodes, others)
-        values = multiply(basis, np.ascontiguousarray(columns[nodes]))
-        off = np.zeros(columns.shape, np.bool_)
-        off[others] = values[1:] != columns[others]
-        return values[0], off
-
-    def _basis(self, nodes: NDArray[np.intp], others: NDArray[np.intp]) -> Shares:
-        """Return the matrix from values at the nodes to the value at 0 and then those at the others."""
-        return lagrange(self._at[nodes], np.concatenate([np.zeros(1, np.uint32), self._at[others]]))
 
     @cached_property
     def _at(self) -> Shares:
@@ -163,11 +87,6 @@ class Interpolation:
     def _weights(self) -> Shares:
         return lagrange(self._at[: self.threshold], np.zeros(1, np.uint32))
 
-    @cached_property
-    def _first_basis(self) -> Shares:
-        everyone = np.arange(len(self.points))
-        return self._basis(everyone[: self.threshold], everyone[self.threshold :])
-
     def _columns(self, shares: Shares) -> Shares:
         """Check the shares and return them with one column for each limb of each secret."""
         _check_shares(shares, dimensions=3)
@@ -175,13 +94,6 @@ class Interpolation:
             raise InputError(f"got shares of {len(shares)} points; pass one row for each of the {len(self.points)}")
         # Writable even if the caller's array is not: each layout would be a compilation of its own.
         return np.require(shares, requirements=["C", "W"]).reshape(len(self.points), shares.shape[1] * LIMBS)
-
-    def _undetermined(self, secret: int) -> SharingError:
-        return SharingError(
-            f"secret {secret}: more than {self.correctable} of {len(self.points)} shares are wrong"
-            f" at threshold {self.threshold}",
-            secret,
-        )
 
 
 def to_bytes(shares: Shares) -> bytes:
@@ -245,7 +157,7 @@ def _to_secrets(limbs: Shares) -> tuple[bytes, ...]:
     """Join limbs of shape (secrets, 9); one out of range is a `SharingError`."""
     outside = np.flatnonzero((limbs >= _LIMB_RANGE).any(axis=1))
     if outside.size:
-        raise SharingError(f"secret {outside[0]}: the shares do not give {SECRET_BYTES} bytes", int(outside[0]))
+        raise SharingError(f"secret {outside[0]}: the shares do not give {SECRET_BYTES} bytes")
     octets = limbs.astype("<u4").view(np.uint8).reshape(len(limbs), LIMBS, 4)
     words = np.unpackbits(octets, axis=2, bitorder="little")
     bits = words[:, :, :_LIMB_BITS].reshape(len(limbs), LIMBS * _LIMB_BITS)[:, : 8 * SECRET_BYTES]

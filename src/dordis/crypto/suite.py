@@ -57,12 +57,12 @@ class Cipher(Protocol):
 class ShareDecoder(Protocol):
     """Recovery from the shares held at fixed points."""
 
-    def combine_robust(self, shares: Shares, /) -> sharing.Recovered:
-        """Recover secrets from shares of shape (points, secrets, limbs), or raise `SharingError` naming one."""
+    def combine(self, shares: Shares, /) -> tuple[bytes, ...]:
+        """Recover secrets from shares of shape (points, secrets, limbs), or raise `SharingError`."""
 
 
 class Sharing(Protocol):
-    """SS: threshold sharing of secrets of 32 bytes, with correction of floor((points - threshold) / 2) wrong shares."""
+    """SS: threshold sharing of secrets of 32 bytes."""
 
     SHARE_BYTES: int
     """The length of a share on the wire."""

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dordis.errors import InputError
+from dordis.errors import InputError, RoundFailed
 from dordis.federation.beacon import Beacon
 from dordis.federation.design import Design
+from dordis.federation.evictions import Evictions
 from dordis.federation.ledger import Ledger
 from dordis.federation.receipt import Receipt
 from dordis.federation.records import Failed, Metrics, RoundRecord, timestamp
-from dordis.federation.retry import TRIES, Pair, attempt, leave_out
+from dordis.federation.retry import TRIES, Failure, attempt, to_evict
 from dordis.federation.selection import Selection
 from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.clipping import Clipping
@@ -71,6 +72,7 @@ class Coordinator:
         chunks: int | AutoChunks = 1,
         protocol: str = "",
         clipping: Clipping | None = None,
+        evictions: Evictions | None = None,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
         self._run, self._app, self._design = run, app, design
@@ -78,6 +80,7 @@ class Coordinator:
         self._registry, self._beacon, self._watch = registry, beacon, watch
         self._tries, self._chunks, self._protocol, self._entropy = tries, chunks, protocol, entropy
         self._clipping = clipping or Clipping(design.setting.clip)
+        self._evictions = Evictions() if evictions is None else evictions
 
     def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[Finished]:
         """Run rounds until `count` are finished, of which `done` were before; `index` is the first that is free.
@@ -92,7 +95,7 @@ class Coordinator:
     def round(self, number: int, index: int) -> Finished:
         """Run one round under this index or, where it fails, under one of the next."""
         began, started = timestamp(), time.perf_counter()
-        attempted = attempt(lambda i, blamed: self._sum(RoundInfo(number, i, self._run), blamed), index, self._tries)
+        attempted = attempt(lambda i: self._sum(RoundInfo(number, i, self._run)), index, self._tries)
         summed = attempted.output
         parameters, result = summed.agreed.parameters, summed.result
         if self._ledger is not None:
@@ -122,17 +125,25 @@ class Coordinator:
             left=None if noise is None else noise.left,
             charged=None if noise is None else noise.charged,
             epsilon=spent,
-            failures=tuple(Failed(failure.index, str(failure.error)) for failure in attempted.failures),
+            failures=tuple(self._failed(failure) for failure in attempted.failures),
+            evicted=self._evicted(parameters.index),
             clip=parameters.encoding.clip or None,
             below=result.aggregate.below,
         )
         receipt = Receipt.of(parameters, result.outputs, head)
         return Finished(record, Metrics(number, values), receipt, result)
 
-    def _sum(self, info: RoundInfo, blamed: frozenset[Pair]) -> _Summed:
+    def _failed(self, failure: Failure) -> Failed:
+        return Failed(failure.index, str(failure.error), self._evicted(failure.index))
+
+    def _evicted(self, index: int) -> tuple[int, ...]:
+        """Return who had to go after the round with an index."""
+        return tuple(u for line in self._evictions.lines if line.index == index for u in line.clients)
+
+    def _sum(self, info: RoundInfo) -> _Summed:
         """Gather the clients, agree on the parameters, make sure that the budget allows it, and sum."""
         model = ModelBytes.of(self._app.model(), self._app.dtype)
-        invitation = self._invitation(info, model, blamed)
+        invitation = self._invitation(info, model)
         gathered = self._rounds.gather(invitation, self._watch)
         parameters, design, proofs = self._agree(info, model, gathered)
         charge = None if self._ledger is None else design.charge(parameters)
@@ -145,15 +156,28 @@ class Coordinator:
                 self._ledger.reserve(charge)
 
         agreed = AgreedRound(parameters, design.mechanism, proofs, announce)
-        result = self._rounds.sum(agreed, self._watch)
+        result = self._run_round(agreed)
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
             self._chunks = self._chunks.observe(design.mechanism.grid.padded, result.timeline)
         return _Summed(len(invitation.clients), gathered, agreed, design, result)
 
-    def _invitation(self, info: RoundInfo, model: ModelBytes, blamed: frozenset[Pair]) -> Invitation:
+    def _run_round(self, agreed: AgreedRound) -> RoundResult:
+        """Sum, and evict whoever lied: whether the round survived that or not, they are in none of the next."""
+        parameters = agreed.parameters
+        try:
+            result = self._rounds.sum(agreed, self._watch)
+        except RoundFailed as failure:
+            going = to_evict(failure, parameters.colluders, parameters.colluders_around)
+            self._evictions.add(parameters.index, going, str(failure))
+            raise
+        named = frozenset(u for output in result.outputs for u in output.named)
+        self._evictions.add(parameters.index, named, "it lied, and the round survived that")
+        return result
+
+    def _invitation(self, info: RoundInfo, model: ModelBytes) -> Invitation:
         """Invite those who are due, and promise what any cohort of them will keep."""
-        least = self._design.setting.t
-        willing = leave_out(self._with_budget(self._rounds.available(info.index)), blamed, least)
+        least = self._design.least
+        willing = frozenset(self._with_budget(self._rounds.available(info.index))) - self._evictions.clients
         invite = Invite(
             round=self._run + info.index.to_bytes(INDEX_BYTES, "big"),
             number=info.number,

@@ -126,6 +126,12 @@ class Design:
         return self.setting.participation.releases
 
     @property
+    def least(self) -> int:
+        """Return the least cohort: t, or what is left when T_C liars have gone and as many honest clients with them."""
+        n, T_C = self.setting.clients, self.setting.colluders
+        return min(self.setting.t, max(n - 2 * T_C, T_C + 1))
+
+    @property
     def proves(self) -> bool:
         """Tell whether there is an epsilon; there is none for what is only simulated for its cost."""
         return self.strategy.rule is not Rule.NOTHING

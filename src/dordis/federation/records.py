@@ -26,6 +26,7 @@ Kind = TypeVar("Kind")
 
 CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
 LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"
+EVICTIONS = "evictions.jsonl"
 _HOW = {
     "ideal": "ideal: a simulation in one process that had everybody's data and computed what the protocol would give",
     "full": "simulated in one process, which ran every message of the protocol and had everybody's data",
@@ -142,6 +143,8 @@ class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     index: int
     reason: str
+    evicted: tuple[int, ...] = ()
+    """Who had to go for that, for the rest of the run."""
 
 
 class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,6 +183,8 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The clip bound; None where nothing is clipped."""
     below: float | None = None
     """Fraction of the norms that were below it, with noise; None where that was not counted."""
+    evicted: tuple[int, ...] = ()
+    """Who lied in a way that the round survived, and is in none of the next."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

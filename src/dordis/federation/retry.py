@@ -1,27 +1,25 @@
-"""Try a failed round again: under the next index, a bounded number of times, without those who are to blame."""
+"""Try a failed round again: under the next index, without those who have to go, a bounded number of times."""
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dordis.errors import InputError, RoundFailed, Unrecoverable
+from dordis.errors import InputError, RoundFailed
 from dordis.protocol import ClientId
 
 TRIES = 5
-"""How often a round that fails is tried, each time under the next index and so with other clients."""
+"""How often a round may fail for no lie, each time under the next index and so with other clients."""
 
 Output = TypeVar("Output")
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A round that failed: its index, why, and the pairs (dealer, holder) of whom one is at fault."""
+    """A round that failed: its index, and why."""
 
     index: int
     error: RoundFailed
-    blame: frozenset[Pair]
 
 
 @dataclass(frozen=True)
@@ -33,43 +31,58 @@ class Attempted(Generic[Output]):
     failures: tuple[Failure, ...]
 
 
-def attempt(run: Callable[[int, frozenset[Pair]], Output], index: int, limit: int) -> Attempted[Output]:
-    """Run the round with this index, and with the next ones while it fails, `limit` times at most.
+def attempt(run: Callable[[int], Output], index: int, limit: int) -> Attempted[Output]:
+    """Run the round with this index, and with the next ones while it fails.
 
-    An index is never used twice: a client that answered in a failed round would refuse, and must.  `run` is given
-    the index and all pairs blamed so far; `leave_out` makes a cohort of that.  The last failure is raised.
+    It may fail `limit` times for no lie; a round that a lie ended costs somebody its place, so that there are not many.
+    An index is never used twice: a client that answered in a failed round would refuse, and must.  The last failure is
+    raised.
     """
     if limit < 1:
         raise InputError(f"a round is tried at least once, not {limit} times")
     failures: list[Failure] = []
-    blamed: frozenset[Pair] = frozenset()
+    suspected: set[ClientId] = set()
+    unlucky = 0
     while True:
         try:
-            return Attempted(run(index, blamed), index, tuple(failures))
+            return Attempted(run(index), index, tuple(failures))
         except RoundFailed as error:
-            blame: frozenset[Pair] = error.blame if isinstance(error, Unrecoverable) else frozenset()
-            failures.append(Failure(index, error, blame))
-            blamed |= blame
-            if len(failures) == limit:
+            failures.append(Failure(index, error))
+            suspects = suspects_of(error)
+            unlucky += suspects <= suspected
+            suspected |= suspects
+            if unlucky == limit:
                 raise
         index += 1
 
 
-def leave_out(clients: Collection[ClientId], blamed: Collection[Pair], least: int) -> frozenset[ClientId]:
-    """Return the clients without those who are to blame, as far as at least `least` remain.
+def suspects_of(error: RoundFailed) -> set[ClientId]:
+    """Return everyone who was named, accused or accuses."""
+    return {ClientId(u) for u in (*error.named, *(u for pair in error.accusations for u in pair))}
 
-    A client blamed in several pairs goes first, alone, since it explains all of them; of a pair that nothing else
-    explains both go, since nobody knows who of the two it was.
+
+def is_liar(partners: int, liars: int) -> bool:
+    """Tell whether a client has more partners than there can be liars: one of them is honest, so the client is not."""
+    return partners > liars
+
+
+def to_evict(error: RoundFailed, colluders: int, around: int) -> frozenset[ClientId]:
+    """Return who has to go after a round that failed: at least one liar if there was a lie, and no more honest clients.
+
+    There are at most `colluders` liars in the round, T_C, and at most `around` of them share secrets with an honest
+    client: T_C again, on SecAgg+ c_k.  Whoever was named goes alone.  So does whoever has more partners, accusing or
+    accused, than there can be liars around it.  Of each pair that is left both go, unless one has gone with another.
+    docs/security.md has the proof.
     """
-    left = set(clients)
-    pairs = {pair for pair in blamed if left.issuperset(pair)}
-    while pairs:
-        (most, count), *_ = sorted(
-            Counter(u for pair in pairs for u in pair).items(), key=lambda item: (-item[1], item[0])
-        )
-        going = {most} if count > 1 else set(min(pairs))
-        if len(left) - len(going) < least:
+    going = {ClientId(u) for u in error.named}
+    edges = {(ClientId(min(pair)), ClientId(max(pair))) for pair in error.accusations}
+    while edges := {edge for edge in edges if going.isdisjoint(edge)}:
+        partners = Counter(u for edge in edges for u in edge)
+        most = max(sorted(partners), key=partners.__getitem__)
+        if not is_liar(partners[most], min(colluders - len(going), around)):
             break
-        left -= going
-        pairs = {pair for pair in pairs if going.isdisjoint(pair)}
-    return frozenset(left)
+        going.add(most)
+    for edge in sorted(edges):
+        if going.isdisjoint(edge):
+            going.update(edge)
+    return frozenset(going)

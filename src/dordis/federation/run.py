@@ -21,9 +21,10 @@ from dordis.federation.beacon import Beacon
 from dordis.federation.config import RunConfig
 from dordis.federation.coordinator import Coordinator, Finished, next_index
 from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.evictions import Evictions
 from dordis.federation.ledger import Ledger
 from dordis.federation.participation import Attendance
-from dordis.federation.records import LEDGER, RECEIPTS, Manifest, Predecessor, Records, Result, StoredRun
+from dordis.federation.records import EVICTIONS, LEDGER, RECEIPTS, Manifest, Predecessor, Records, Result, StoredRun
 from dordis.federation.registry import Registry
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable, colluder_quantile
 from dordis.kernels.packing import packed_size
@@ -318,6 +319,7 @@ class Run:
             chunks=AutoChunks() if config.performance.chunks == "auto" else config.performance.chunks,
             protocol=job.protocol.name,
             clipping=next_clipping(self.records, Clipping.of(config.privacy.clip)),
+            evictions=Evictions(self.records.path / EVICTIONS),
         )
 
 
@@ -346,7 +348,7 @@ def next_clipping(records: Records, clipping: Clipping) -> Clipping:
 
 def selection_of(job: Job, home: Home, run: bytes) -> Selection:
     """Return how clients are selected."""
-    count, least = job.config.federation.per_round, job.design.setting.t
+    count, least = job.config.federation.per_round, job.design.least
     match job.config.federation.selection:
         case "uniform":
             return Uniform(count, home.selection_seed, least)

@@ -1,4 +1,4 @@
-"""Arithmetic modulo the prime p = 2^31 - 1: matrix products, interpolation, and finding wrong evaluations.
+"""Arithmetic modulo the prime p = 2^31 - 1: matrix products and interpolation.
 
 Elements are uint32 below p; no kernel checks that.  A product of two is below 2^62, so four of them fit a uint64 and
 are folded (2^31 = 1 mod p) once.
@@ -152,63 +152,3 @@ def lagrange(nodes: Elements, targets: Elements) -> Elements:
             matrix[i, j] = np.uint32(_times(running, np.uint64(matrix[i, j])))
             running = _times(running, _minus(target, np.uint64(nodes[j])))
     return matrix
-
-
-@kernel
-def _syndromes(points: Elements, values: Elements, count: int) -> NDArray[np.uint64]:
-    """Return sum_i w_i y_i x_i^k for k < count, w the barycentric weights; zero for degrees below points - count."""
-    terms = barycentric(points).astype(np.uint64)
-    for i in range(points.size):
-        terms[i] = _times(terms[i], np.uint64(values[i]))
-    syndromes = np.empty(count, np.uint64)
-    for k in range(count):
-        total = _ZERO
-        for i in range(points.size):
-            total += terms[i]
-            terms[i] = _times(terms[i], np.uint64(points[i]))
-        syndromes[k] = _reduce(total)
-    return syndromes
-
-
-@kernel
-def _shortest_recurrence(sequence: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the coefficients 1, c_1 .. c_L of the shortest linear recurrence (Berlekamp and Massey)."""
-    size = sequence.size + 1
-    current = np.zeros(size, np.uint64)
-    previous = np.zeros(size, np.uint64)
-    current[0] = previous[0] = _ONE
-    length, shift, last = 0, 1, _ONE
-    for k in range(sequence.size):
-        gap = sequence[k]
-        for i in range(1, length + 1):
-            gap += _times(current[i], sequence[k - i])
-        gap = _reduce(gap)
-        if gap == _ZERO:
-            shift += 1
-            continue
-        factor = _times(gap, _inverse(last))
-        replaced = current.copy()
-        for i in range(size - shift):
-            current[i + shift] = _minus(current[i + shift], _times(factor, previous[i]))
-        if 2 * length <= k:
-            length, shift, last, previous = k + 1 - length, 1, gap, replaced
-        else:
-            shift += 1
-    return current[: length + 1]
-
-
-@kernel
-def locate_errors(points: Elements, values: Elements, threshold: int) -> NDArray[np.bool_]:
-    """Mark the values that differ from the polynomial of degree below `threshold` nearest to them.
-
-    Right whenever at most (points - threshold) // 2 values are off; otherwise the marks mean nothing, so the caller
-    interpolates through unmarked values and counts.  Points are distinct and not 0.
-    """
-    locator = _shortest_recurrence(_syndromes(points, values, points.size - threshold))
-    wrong = np.empty(points.size, np.bool_)
-    for i in range(points.size):
-        value = _ZERO
-        for k in range(locator.size):
-            value = _reduce(_times(value, np.uint64(points[i])) + locator[k])
-        wrong[i] = value == _ZERO
-    return wrong

@@ -20,7 +20,7 @@ from dordis.privacy.cell_table import TABLES
 from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance, fraction_of
 from dordis.protocol import ClientId, Message
 from dordis.protocols import graph
-from dordis.protocols.neighbourhood import check_neighbourhood
+from dordis.protocols.neighbourhood import check_neighbourhood, colluding_neighbours
 
 SEMI_HONEST = "semi-honest"
 MALICIOUS = "malicious"
@@ -113,6 +113,12 @@ class Parameters(Message, frozen=True, dict=True):
             return dict.fromkeys(self.clients, everyone)
         joined = graph.neighbours(self.clients, self.degree, graph.seed(self.beacon, self.digest))
         return {u: frozenset((u, *vs)) for u, vs in joined.items()}
+
+    @property
+    def colluders_around(self) -> int:
+        """Return how many colluders an honest client may share secrets with: T_C, on SecAgg+ at most c_k."""
+        n, T_C, k = len(self.clients), self.colluders, self.degree
+        return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
 
     def point(self, client: ClientId) -> int:
         """Return the client's evaluation point for secret sharing."""

@@ -21,9 +21,6 @@ from dordis.privacy.xnoise import Due, context
 from dordis.protocol import ClientId, ClientState, Journal, Message, ProtocolClient, ProtocolServer, Step
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
 
-Pairs = frozenset[tuple[int, int]]
-"""Pairs (dealer, holder) with a wrong share between them."""
-
 
 class Opening(Message, frozen=True):
     """The first request of a protocol: the parameters, and for every client what proves its selection, if anything."""
@@ -44,8 +41,8 @@ class ChunkOutput:
     """Variance that the privacy of the survivors may count on."""
     stayed: Due = field(default_factory=dict)
     """Due components that could not be removed: they are still in the sum."""
-    blame: Pairs = frozenset()
-    """Pairs (dealer, holder) with a share that was wrong and was corrected: one of each pair is at fault."""
+    named: frozenset[ClientId] = frozenset()
+    """Clients that were caught in a lie, which the sum survived."""
 
     @classmethod
     def of(
@@ -55,12 +52,12 @@ class ChunkOutput:
         total: Vector,
         survivors: tuple[ClientId, ...],
         stayed: Due,
-        blame: Pairs = frozenset(),
+        named: frozenset[ClientId] = frozenset(),
     ) -> "ChunkOutput":
         """Return the output of a chunk with the noise that its plan leaves."""
-        plan, named = parameters.plans[chunk], context(parameters.round, chunk, parameters.digest)
-        left, charged = plan.left(survivors, named, stayed), plan.charged(survivors, named)
-        return cls(total, survivors, left, charged, stayed, blame)
+        plan, lots = parameters.plans[chunk], context(parameters.round, chunk, parameters.digest)
+        left, charged = plan.left(survivors, lots, stayed), plan.charged(survivors, lots)
+        return cls(total, survivors, left, charged, stayed, named)
 
 
 class SummingSetup(ProtocolServer[None]):

@@ -14,7 +14,7 @@ from dordis.drive import AsyncExchange
 from dordis.errors import DordisError, InputError
 from dordis.pipeline.executor import Compute, Timeline, execute_async
 from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
+from dordis.protocol import ClientId, Flow, Garbled, Message, ProtocolServer, Replies, Requests, Resource, Step
 from dordis.protocols.delivery import DeliveryServer
 from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.parameters import Parameters
@@ -240,7 +240,8 @@ class _Noted:
     def _noting(self, requests: Requests, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
         answered = set()
         for u, reply in replies:
-            answered.add(u)
+            if not isinstance(reply, Garbled):
+                answered.add(u)
             yield u, reply
         for u, request in requests.items():
             if u not in answered and not request.ahead:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dordis import wire
 from dordis.errors import DordisError, UnusableUpdate
-from dordis.protocol import ClientId, Message, Requests, reply_to
+from dordis.protocol import ClientId, Garbled, Message, Requests, reply_to
 from dordis.rounds.invitation import SendModel
 
 Lost = Callable[[ClientId, Message], bool]
@@ -38,9 +38,10 @@ class LocalExchange:
     """Deliver requests to clients in this process, one after the other, as their replies are asked for.
 
     `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
-    what it raised.  `sent` and `received` count the bytes of each client's replies and requests, `models` those of the
-    requests that bring a model, `seconds` the CPU time of its answers: a client pays for decoding requests and encoding
-    replies, the server for the rest of the codec.  An application that prepares no usable update is a mistake: raised.
+    what it raised, and what is wrong with bytes that are no reply.  `sent` and `received` count the bytes of each
+    client's replies and requests, `models` those of the requests that bring a model, `seconds` the CPU time of its
+    answers: a client pays for decoding requests and encoding replies, the server for the rest of the codec.  An
+    application that prepares no usable update is a mistake: raised.
 
     Requests to work ahead are delivered only if `ahead` says so: all clients would then hold what they made, at once.
     """
@@ -96,4 +97,4 @@ class LocalExchange:
             return wire.decode(answer, reply_to(request), bulk=vector)
         except DordisError as error:
             self.errors.append((u, error))
-            return None
+            return Garbled()

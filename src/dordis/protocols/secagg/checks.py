@@ -10,6 +10,7 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import KEY_BYTES, split, token_hash
 from dordis.protocols.secagg.messages import Advertisement
+from dordis.protocols.secagg.share_hashes import share_hashes
 from dordis.protocols.secagg.statements import Registry
 
 
@@ -150,6 +151,12 @@ def check_share_length(share: bytes, own: bytes) -> None:
     """A peer's shares are as many as mine: all secrets of all chunks."""
     if len(share) != len(own):
         raise MalformedMessage("a peer sent the wrong number of shares")
+
+
+def check_share_fits(parameters: Parameters, dealer: ClientId, me: ClientId, share: bytes, hashes: bytes) -> None:
+    """My shares are those that their dealer hashed: I could not show others later without being named for it."""
+    if share_hashes(parameters, dealer, me, share) != hashes:
+        raise ProtocolError(f"the shares of client {dealer} do not fit their hashes")
 
 
 def check_nobody_accused(accused: bool) -> None:

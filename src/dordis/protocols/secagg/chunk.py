@@ -4,19 +4,21 @@ The server adds each upload into the sum as it comes: it holds one vector for ea
 client.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from dordis.errors import ProtocolError, TooFewClients
+from dordis.crypto.suite import Suite
+from dordis.errors import ProtocolError, TooFewClients, Unrecoverable
 from dordis.kernels.packing import add_packed
 from dordis.kernels.ring import Vector
 from dordis.privacy.xnoise import Due
 from dordis.protocol import ClientId, Flow, ProtocolServer, Replies, Resource, Step
-from dordis.protocols.collecting import collect, ensure_enough
+from dordis.protocols.collecting import catch, collect, ensure_enough
 from dordis.protocols.secagg import masking, recovery, statements
-from dordis.protocols.secagg.escrow import Escrow
+from dordis.protocols.secagg.escrow import FIRST_SEED, KEY, SELF_MASK, Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, split
 from dordis.protocols.secagg.messages import (
     Agree,
@@ -32,6 +34,9 @@ from dordis.protocols.secagg.messages import (
 from dordis.protocols.secagg.setup import SetupServer
 from dordis.protocols.summing import ChunkOutput
 
+Reply = TypeVar("Reply", MaskedInput, Agreement, Unmasking, NoiseShares)
+Parsed = TypeVar("Parsed")
+
 
 class ChunkServer(ProtocolServer[ChunkOutput]):
     """Stages 2 to 5 of one chunk; stage 3 only against a malicious server."""
@@ -42,7 +47,6 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         self._setup, self._suite = setup, setup.suite
         self._escrow = Escrow(setup.parameters, chunk)
         self._total: Vector = np.zeros(0, np.uint32)
-        self._blame: set[tuple[int, int]] = set()
         self._tokens: dict[ClientId, bytes] = {}
         self._signatures: dict[ClientId, bytes] = {}
         self.u3: tuple[ClientId, ...] = ()
@@ -65,8 +69,27 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
 
     def output(self) -> ChunkOutput:
         """Return the sum and its noise."""
-        blame = frozenset(self._blame)
-        return ChunkOutput.of(self.parameters, self.chunk, self._total, self.u3, self._stayed, blame)
+        return ChunkOutput.of(self.parameters, self.chunk, self._total, self.u3, self._stayed, self._named)
+
+    @property
+    def _named(self) -> frozenset[ClientId]:
+        """Return who was caught in a lie so far."""
+        return frozenset(self._setup.liars)
+
+    def _collect(
+        self,
+        asked: Collection[ClientId],
+        kind: type[Reply],
+        replies: Replies,
+        check: Callable[[ClientId, Reply], Parsed],
+    ) -> dict[ClientId, Parsed]:
+        """Take the replies that are well-formed and for this chunk; who sends another is caught in a lie."""
+
+        def checked(u: ClientId, reply: Reply) -> Parsed:
+            check_chunk(reply.chunk, self.chunk)
+            return check(u, reply)
+
+        return collect(asked, kind, replies, checked, self._setup.liars)
 
     def prepare_inputs(self) -> Flow:
         """Stage 2, the clients' work: have the inputs masked; whoever does not answer is asked for its upload too."""
@@ -77,14 +100,13 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         replies = yield dict.fromkeys(self._setup.ready, CollectInput(self.chunk))
         span = self.parameters.chunks[self.chunk]
         self._total = np.zeros(span.stop - span.start, np.uint32)
-        self._tokens = collect(self._setup.ready, MaskedInput, replies, self._add)
+        self._tokens = self._collect(self._setup.ready, MaskedInput, replies, self._add)
         self.u3 = tuple(sorted(self._tokens))
-        ensure_enough(self.parameters, "CollectInput", self.u3)
+        ensure_enough(self.parameters, "CollectInput", self.u3, self._named)
         self._due = self._escrow.due(self.u3)
 
     def _add(self, u: ClientId, reply: MaskedInput) -> bytes:
         """Check an upload whole, then add it whole; return its token."""
-        check_chunk(reply.chunk, self.chunk)
         expected = split(self._setup.keys[u].tokens, KEY_BYTES, len(self.parameters.chunks))[self.chunk]
         if masking.token_hash(self.parameters, self.chunk, u, reply.token) != expected:
             raise ProtocolError("the upload token is not the advertised one")
@@ -100,14 +122,14 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         tokens = b"".join(self._tokens[u] for u in self.u3)
         replies = yield dict.fromkeys(self.u3, Agree(self.chunk, bitmap, tokens))
         statement = statements.survivors(self.parameters, self.chunk, bitmap)
-        signatures = collect(self.u3, Agreement, replies, lambda u, reply: self._checked_signature(u, reply, statement))
+        signed = partial(self._checked_signature, statement=statement)
+        signatures = self._collect(self.u3, Agreement, replies, signed)
         self.u4 = tuple(sorted(signatures))
         if len(self.u4) < self.parameters.quorum:
-            raise TooFewClients("Agree", len(self.u4), self.parameters.quorum)
+            raise TooFewClients("Agree", len(self.u4), self.parameters.quorum, self._named)
         self._signatures = {u: signatures[u] for u in self.u4[: self.parameters.quorum]}
 
     def _checked_signature(self, u: ClientId, reply: Agreement, statement: bytes) -> bytes:
-        check_chunk(reply.chunk, self.chunk)
         statements.verify(self._suite, self._setup.registry, u, statement, reply.signature)
         return reply.signature
 
@@ -115,38 +137,60 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         """Stage 4: collect U5 and remove all masks."""
         signatures = {int(u): signed for u, signed in self._signatures.items()}
         replies = yield dict.fromkeys(self.u4, Unmask(self.chunk, self.parameters.pack(self.u3), signatures))
-        answers = collect(self.u4, Unmasking, replies, self._checked_unmasking)
+        answers = self._collect(self.u4, Unmasking, replies, self._checked_unmasking)
         if len(answers) < self.parameters.quorum:
-            raise TooFewClients("Unmask", len(answers), self.parameters.quorum)
+            raise TooFewClients("Unmask", len(answers), self.parameters.quorum, self._named)
         self.u5 = tuple(sorted(answers))
         self._seeds = {u: seeds for u, (_, seeds) in answers.items()}
-        held = {u: shares for u, (shares, _) in answers.items()}
-        recovered = recovery.recover(self._suite, self.parameters, held, sorted(self._setup.shares), self._is_right)
-        self._blame |= recovered.blame
+        secrets = self._rebuilt({u: shares for u, (shares, _) in answers.items()})
         survivors = frozenset(self.u3)
         recovery.remove_masks(
             self._suite,
             self._total,
             self.parameters,
             self.chunk,
-            {u: secret for u, secret in recovered.secrets.items() if u not in survivors},
-            {u: secret for u, secret in recovered.secrets.items() if u in survivors},
+            {u: secret for u, secret in secrets.items() if u not in survivors},
+            {u: secret for u, secret in secrets.items() if u in survivors},
             {u: self._setup.masking_key(u, self.chunk) for u in self.u3},
         )
 
+    def _rebuilt(self, held: Mapping[ClientId, recovery.Held]) -> dict[ClientId, bytes]:
+        """Return the masking key or the self-mask of every dealer, or end the round."""
+        dealers = sorted(self._setup.shares)
+        recovered = recovery.recover(self._suite, self.parameters, held, dealers, self._is_right)
+        self._setup.liars |= recovered.false
+        if recovered.false:
+            dealer = min(recovered.false)
+            raise Unrecoverable(f"client {dealer} shared other secrets than it promised", self._named)
+        if recovered.short:
+            fitting = recovered.short[min(recovered.short)]
+            raise TooFewClients("Unmask", fitting, self.parameters.threshold, self._named)
+        return {u: secrets[0] for u, secrets in recovered.secrets.items()}
+
     def _checked_unmasking(self, v: ClientId, reply: Unmasking) -> tuple[recovery.Held, Mapping[int, bytes]]:
         """Return a client's shares, by dealer, and the seeds that it disclosed of its own."""
-        check_chunk(reply.chunk, self.chunk)
         survivors = frozenset(self.u3)
         lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
-        parse = self._suite.sharing.from_bytes
-        shares = np.concatenate([parse(reply.key_shares, len(lost)), parse(reply.mask_shares, len(alive))])
-        due = self._due[v]
-        if not reply.seeds.keys() <= set(due) or any(len(seed) != KEY_BYTES for seed in reply.seeds.values()):
+        check_shares_length(reply.key_shares, len(lost), self._suite)
+        check_shares_length(reply.mask_shares, len(alive), self._suite)
+        places = dict.fromkeys(lost, (KEY,)) | dict.fromkeys(alive, (SELF_MASK,))
+        held = self._held(v, places, reply.key_shares + reply.mask_shares)
+        if any(k not in self._due[v] or len(seed) != KEY_BYTES for k, seed in reply.seeds.items()):
             raise ProtocolError("the seeds disclosed are not the due ones")
-        return recovery.Held((*lost, *alive), shares[:, None]), reply.seeds
+        return held, reply.seeds
 
-    def _is_right(self, u: ClientId, secret: bytes) -> bool:
+    def _held(self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes) -> recovery.Held:
+        """Return the shares of one client, as many of each dealer; whoever shows one that does not fit has lied."""
+        sharing = self._suite.sharing
+        wanted = [(u, place) for u, owed in places.items() for place in owed]
+        parsed = sharing.from_bytes(shares, len(wanted)).reshape(len(places), -1, sharing.LIMBS)
+        cut = split(shares, sharing.SHARE_BYTES, len(wanted))
+        fits = [self._setup.fits(self.chunk, u, v, place, share) for (u, place), share in zip(wanted, cut, strict=True)]
+        if not all(fits):
+            catch(v, self._setup.liars)
+        return recovery.Held(tuple(places), parsed, np.array(fits, np.bool_).reshape(parsed.shape[:2]))
+
+    def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
         """Tell whether a recovered secret is the one that its owner committed to."""
         if u in self.u3:
             return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
@@ -164,8 +208,8 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
                 self._remove(seeds)
             else:
                 owing[u] = ks
-            if wrong:
-                self._blame.add((u, u))
+            if wrong or (u in self._seeds and seeds.keys() != set(ks)):
+                catch(u, self._setup.liars)
         if not owing:
             self._cut()
             return
@@ -176,12 +220,16 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
 
     def _recover_noise(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
         """Rebuild missing seeds from shares; noise whose seed cannot be rebuilt stays and is recorded."""
-        held = collect(self.u5, NoiseShares, replies, lambda v, reply: self._checked_noise(v, reply, owing))
+        held = self._collect(self.u5, NoiseShares, replies, partial(self._checked_noise, owing=owing))
+
+        def is_right(u: ClientId, place: int, seed: bytes) -> bool:
+            return self._is_committed(u, owing[u][place], seed)
+
+        recovered = recovery.recover(self._suite, self.parameters, held, list(owing), is_right)
+        self._setup.liars |= recovered.false
         for u, ks in owing.items():
-            is_right = partial(self._is_committed, u)
-            seeds, blame = recovery.recover_seeds(self._suite, self.parameters, held, u, ks, is_right)
+            seeds = {ks[place]: seed for place, seed in recovered.secrets[u].items()}
             self._remove(seeds)
-            self._blame |= blame
             stayed = tuple(k for k in ks if k not in seeds)
             if stayed:
                 self._stayed[u] = stayed
@@ -190,12 +238,8 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
     ) -> recovery.Held:
         """Return a client's shares of the seeds wanted, by dealer; all dealers owe as many."""
-        check_chunk(reply.chunk, self.chunk)
-        dealers = tuple(u for u in self._setup.holdings(v) if u in owing)
-        owed = len(next(iter(owing.values())))
-        sharing = self._suite.sharing
-        shares = sharing.from_bytes(reply.shares, len(dealers) * owed)
-        return recovery.Held(dealers, shares.reshape(len(dealers), owed, sharing.LIMBS))
+        places = {u: [FIRST_SEED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
+        return self._held(v, places, reply.shares)
 
     def _is_committed(self, u: ClientId, k: int, seed: bytes) -> bool:
         """Tell whether a noise seed is the one that its owner committed to."""
@@ -208,6 +252,11 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
 
     def _cut(self) -> None:
         self._total &= np.uint32(2**self.parameters.bits - 1)
+
+
+def check_shares_length(shares: bytes, count: int, suite: Suite) -> None:
+    """Refuse more shares, or fewer, than were asked for."""
+    split(shares, suite.sharing.SHARE_BYTES, count)
 
 
 def check_chunk(answered: int, asked: int) -> None:

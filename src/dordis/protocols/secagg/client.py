@@ -20,7 +20,7 @@ from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Journal, On
 from dordis.protocols import parameters as rules
 from dordis.protocols.secagg import checks, masking, statements
-from dordis.protocols.secagg.escrow import Escrow
+from dordis.protocols.secagg.escrow import FIRST_SEED, KEY, SELF_MASK, Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, Channel, split
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
@@ -40,6 +40,7 @@ from dordis.protocols.secagg.messages import (
     Unmask,
     Unmasking,
 )
+from dordis.protocols.secagg.share_hashes import hashes_length, share_hashes
 from dordis.protocols.secagg.state import SecAggState, Secrets
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SummingClient
@@ -159,6 +160,7 @@ class SecAggClient(SummingClient[SecAggState]):
             self._entropy,
         )
         plaintexts = dict(zip(peers, (sharing.to_bytes(share) for share in shares), strict=True))
+        hashes = b"".join(share_hashes(parameters, self.me, v, share) for v, share in plaintexts.items())
         self.state.own_shares = plaintexts.pop(self.me)
         unsigned = EncryptedShares(
             ciphertexts={v: self._channel(self.me, v).encrypt(share) for v, share in plaintexts.items()},
@@ -167,6 +169,7 @@ class SecAggClient(SummingClient[SecAggState]):
                 for chunk, s in enumerate(own)
                 for commitment in masking.commitments(parameters, chunk, self.me, s.self_mask, s.removable)
             ),
+            hashes=hashes,
         )
         signed = self._sign(statements.shares(parameters, self.me, unsigned))
         return msgspec.structs.replace(unsigned, signature=signed)
@@ -185,8 +188,8 @@ class SecAggClient(SummingClient[SecAggState]):
         super().close()
 
     def open_shares(self, request: DeliverShares) -> SharesDelivered:
-        """End of stage 1: open what the other members of U2 sent; accuse those whose ciphertext does not open."""
-        parameters, ciphertexts, sharing = self._parameters, request.ciphertexts, self._suite.sharing
+        """End of stage 1: open what the other members of U2 sent; accuse those whose shares cannot be used."""
+        parameters, ciphertexts = self._parameters, request.ciphertexts
         u2 = frozenset(parameters.unpack(request.members))
         checks.check_subset(u2, self.state.advertisements.keys(), "U2")
         checks.check_present(u2, self.me, "U2")
@@ -194,20 +197,25 @@ class SecAggClient(SummingClient[SecAggState]):
         checks.check_tolerated(u2, parameters)
         checks.check_neighbours(u2, parameters, self.me)
         checks.check_delivered(ciphertexts.keys(), (u2 & parameters.neighbourhoods[self.me]) - {self.me})
+        hashes = split(request.hashes, hashes_length(parameters), len(ciphertexts))
         self.state.members = request.members
         accused = []
         self.state.shares = {self.me: self.state.own_shares}
-        for u, ciphertext in ciphertexts.items():
+        for (u, ciphertext), hashed in zip(ciphertexts.items(), hashes, strict=True):
             try:
-                share = self._channel(ClientId(u), self.me).decrypt(ciphertext)
-                sharing.from_bytes(share, len(share) // sharing.SHARE_BYTES)
-                checks.check_share_length(share, self.state.own_shares)
+                self.state.shares[u] = self._opened(ClientId(u), ciphertext, hashed)
             except (DecryptionFailed, ProtocolError, SharingError):
                 accused.append(ClientId(u))
-                continue
-            self.state.shares[u] = share
         self.state.accused = bool(accused)
         return SharesDelivered(accused=parameters.pack(accused))
+
+    def _opened(self, u: ClientId, ciphertext: bytes, hashed: bytes) -> bytes:
+        """Return the shares that a peer sent, if they are as many as mine, in range, and those that it hashed."""
+        share, sharing = self._channel(u, self.me).decrypt(ciphertext), self._suite.sharing
+        checks.check_share_length(share, self.state.own_shares)
+        sharing.from_bytes(share, len(share) // sharing.SHARE_BYTES)
+        checks.check_share_fits(self._parameters, u, self.me, share, hashed)
+        return share
 
     def prepare_input(self, request: PrepareInput) -> InputReady:
         """Stage 2, the work: mask the input and keep it; nothing leaves, so nothing is counted yet."""
@@ -273,8 +281,8 @@ class SecAggClient(SummingClient[SecAggState]):
         held = self.state.shares.keys()
         return Unmasking(
             chunk=chunk,
-            key_shares=b"".join(self._share(u, chunk, _KEY) for u in sorted(held - u3)),
-            mask_shares=b"".join(self._share(u, chunk, _SELF_MASK) for u in sorted(held & u3)),
+            key_shares=b"".join(self._share(u, chunk, KEY) for u in sorted(held - u3)),
+            mask_shares=b"".join(self._share(u, chunk, SELF_MASK) for u in sorted(held & u3)),
             seeds={k: self.state.secrets[chunk].removable[k] for k in due},
         )
 
@@ -287,7 +295,7 @@ class SecAggClient(SummingClient[SecAggState]):
         checks.check_not_empty(owing, "the request to remove noise")
         checks.check_subset(owing, due.keys(), "the request to remove noise")
         held = sorted(owing & self.state.shares.keys())
-        shares = (self._share(u, chunk, _FIRST_SEED + k) for u in held for k in due[u])
+        shares = (self._share(u, chunk, FIRST_SEED + k) for u in held for k in due[u])
         return NoiseShares(chunk=chunk, shares=b"".join(shares))
 
     def _share(self, dealer: int, chunk: int, place: int) -> bytes:
@@ -295,6 +303,3 @@ class SecAggClient(SummingClient[SecAggState]):
         size = self._suite.sharing.SHARE_BYTES
         start = size * (chunk * Escrow(self._parameters, chunk).shared + place)
         return self.state.shares[dealer][start : start + size]
-
-
-_KEY, _SELF_MASK, _FIRST_SEED = 0, 1, 2

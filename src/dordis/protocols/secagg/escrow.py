@@ -16,6 +16,9 @@ from dordis.privacy.xnoise import Due, NoisePlan
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 
+KEY, SELF_MASK, FIRST_SEED = 0, 1, 2
+"""The places of the secrets that a client shares for a chunk."""
+
 
 @dataclass(frozen=True)
 class Escrow:

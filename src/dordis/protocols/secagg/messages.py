@@ -11,6 +11,11 @@ from dordis.protocol import Message
 from dordis.protocols.summing import Opening
 
 
+def hidden(message: Message) -> str:
+    """Show of a message what it is, and nothing of what it says."""
+    return f"<{type(message).__name__}>"
+
+
 class Advertisement(Message, frozen=True):
     """Public keys: one for the channel to each peer, one for masking in each chunk; hashes of the upload tokens."""
 
@@ -27,10 +32,14 @@ class AdvertiseKeys(Opening, frozen=True):
 
 
 class EncryptedShares(Message, frozen=True):
-    """Shares for each peer, encrypted to it, and commitments to all that is shared."""
+    """Shares for each peer, encrypted to it, commitments to all that is shared, and a hash of every share.
+
+    The hashes are in the order of holders, the sender among them, then of chunks and secrets.
+    """
 
     ciphertexts: dict[int, bytes]
     commitments: bytes
+    hashes: bytes
     signature: bytes = b""
 
 
@@ -42,17 +51,18 @@ class ShareKeys(Message, frozen=True):
 
 
 class SharesDelivered(Message, frozen=True):
-    """The shares are open; `accused` is the set of senders whose ciphertext is not."""
+    """The shares are open; `accused` are the senders whose ciphertext does not open, or not to what they hashed."""
 
     accused: bytes
 
 
 class DeliverShares(Message, frozen=True):
-    """End of stage 1: U2, and what its members sent to you."""
+    """End of stage 1: U2, what its members sent to you, and of their hashes those of your shares."""
 
     reply: ClassVar = SharesDelivered
     members: bytes
     ciphertexts: dict[int, bytes]
+    hashes: bytes
 
 
 class InputReady(Message, frozen=True):
@@ -76,6 +86,8 @@ class MaskedInput(Message, frozen=True):
     chunk: int
     vector: bytes
     token: bytes
+
+    __repr__ = hidden
 
 
 class CollectInput(Message, frozen=True):
@@ -110,6 +122,8 @@ class Unmasking(Message, frozen=True):
     mask_shares: bytes
     seeds: dict[int, bytes]
 
+    __repr__ = hidden
+
 
 class Unmask(Message, frozen=True):
     """Stage 4, per chunk: this is U3, and a quorum's signatures on it; disclose what belongs to it."""
@@ -126,6 +140,8 @@ class NoiseShares(Message, frozen=True):
 
     chunk: int
     shares: bytes
+
+    __repr__ = hidden
 
 
 class RemoveNoise(Message, frozen=True):

@@ -1,42 +1,53 @@
-"""What the server rebuilds from shares: secrets, checked against their commitments, and the masks made from them."""
+"""What the server rebuilds from shares that fit their hashes: secrets, compared with what their dealers promised."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dordis.crypto.suite import Shares, Suite
-from dordis.errors import SharingError, TooFewClients, Unrecoverable
+from dordis.crypto.suite import ShareDecoder, Shares, Suite
+from dordis.errors import SharingError
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import masking
-from dordis.protocols.summing import Pairs
+
+Fits = npt.NDArray[np.bool_]
+IsRight = Callable[[ClientId, int, bytes], bool]
+"""Tells whether a secret, by its dealer and its place among those asked for, is the one that the dealer promised."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """The shares that one client disclosed, of shape (dealers, secrets of each, 9)."""
+    """The shares that one client disclosed, of shape (dealers, secrets of each, 9), and which of them fit."""
 
     dealers: tuple[ClientId, ...]
     shares: Shares = field(repr=False)
+    fits: Fits
 
-    def shares_of(self, dealers: Sequence[ClientId]) -> Shares:
-        """Return the shares of some dealers, in their order."""
+    def of(self, dealers: Sequence[ClientId]) -> tuple[Shares, Fits]:
+        """Return what belongs to some dealers, in their order."""
         if tuple(dealers) == self.dealers:
-            return self.shares
+            return self.shares, self.fits
         places = {u: i for i, u in enumerate(self.dealers)}
-        return self.shares[[places[u] for u in dealers]]
+        chosen = [places[u] for u in dealers]
+        return self.shares[chosen], self.fits[chosen]
 
 
 @dataclass(frozen=True)
 class RecoveredSecrets:
-    """One secret of each dealer, and the pairs whose share was wrong and was corrected."""
+    """The secrets of each dealer by their places, and what is wrong with the others.
 
-    secrets: dict[ClientId, bytes] = field(repr=False)
-    blame: Pairs
+    `false` are dealers whose t fitting shares miss what they promised: they lied.  `short` are dealers of whom fewer
+    than t shares fit, and how many do.
+    """
+
+    secrets: dict[ClientId, dict[int, bytes]] = field(repr=False)
+    false: frozenset[ClientId]
+    short: dict[ClientId, int]
 
 
 def recover(
@@ -44,23 +55,29 @@ def recover(
     parameters: Parameters,
     held: Mapping[ClientId, Held],
     dealers: Sequence[ClientId],
-    is_right: Callable[[ClientId, bytes], bool],
+    is_right: IsRight,
 ) -> RecoveredSecrets:
-    """Rebuild one secret of each dealer from what its neighbourhood disclosed.
+    """Rebuild secrets from what the neighbourhoods of their dealers disclosed.
 
-    Up to floor((answers - t) / 2) wrong shares of a secret are corrected; beyond that the chunk fails.
+    A share that does not fit is left out, so that answers - t wrong ones are survived.
     """
-    secrets: dict[ClientId, bytes] = {}
-    blame: set[tuple[int, int]] = set()
+    secrets: dict[ClientId, dict[int, bytes]] = {u: {} for u in dealers}
+    false: set[ClientId] = set()
+    short: dict[ClientId, int] = {}
     for holders, group in _by_holders(parameters, held, dealers).items():
-        shares = np.concatenate([held[v].shares_of(group)[None] for v in holders])[:, :, 0]
-        combined, wrong = _combine(suite, parameters, holders, group, shares)
-        for dealer, secret in zip(group, combined, strict=True):
-            if not is_right(dealer, secret):
-                raise Unrecoverable(f"client {dealer} shared other secrets than it promised", _pairs(dealer, holders))
-            secrets[dealer] = secret
-        blame |= wrong
-    return RecoveredSecrets(secrets, frozenset(blame))
+        given = [held[v].of(group) for v in holders]
+        for rows, owners, shares in _by_fitting(given, group):
+            if len(rows) < parameters.threshold:
+                short |= {u: len(rows) for u, _ in owners}
+                continue
+            points = [parameters.point(holders[row]) for row in rows[: parameters.threshold]]
+            combined = _combine(suite.sharing.Interpolation(points, parameters.threshold), shares[: len(points)])
+            for (u, place), secret in zip(owners, combined, strict=True):
+                if secret is not None and is_right(u, place, secret):
+                    secrets[u][place] = secret
+                else:
+                    false.add(u)
+    return RecoveredSecrets(secrets, frozenset(false), short)
 
 
 def _by_holders(
@@ -73,49 +90,36 @@ def _by_holders(
     for u in dealers:
         neighbourhood = parameters.neighbourhoods[u]
         groups[everyone if parameters.degree == 0 else tuple(sorted(neighbourhood & answered))].append(u)
-    for holders in groups:
-        if len(holders) < parameters.threshold:
-            raise TooFewClients("Unmask", len(holders), parameters.threshold)
     return groups
 
 
-def _combine(
-    suite: Suite, parameters: Parameters, holders: Sequence[ClientId], dealers: Sequence[ClientId], shares: Shares
-) -> tuple[tuple[bytes, ...], Pairs]:
-    """Rebuild a secret for each dealer from shares of shape (holders, dealers, 9)."""
-    interpolation = suite.sharing.Interpolation([parameters.point(v) for v in holders], parameters.threshold)
-    try:
-        recovered = interpolation.combine_robust(shares)
-    except SharingError as error:
-        dealer = dealers[error.secret or 0]
-        raise Unrecoverable(f"the shares of client {dealer} are too damaged", _pairs(dealer, holders)) from None
-    blame = frozenset(
-        (dealer, parameters.clients[point - 1])
-        for dealer, wrong in zip(dealers, recovered.wrong, strict=True)
-        for point in wrong
-    )
-    return recovered.secrets, blame
+def _by_fitting(
+    given: Sequence[tuple[Shares, Fits]], dealers: Sequence[ClientId]
+) -> Iterator[tuple[list[int], list[tuple[ClientId, int]], Shares]]:
+    """Group the secrets of which the shares of the same holders fit: the rows of these, the secrets, their shares."""
+    if not given:
+        yield [], [(u, 0) for u in dealers], np.empty(0, np.uint32)
+        return
+    shares, fits = (np.stack(parts) for parts in zip(*given, strict=True))
+    owners = [(u, place) for u in dealers for place in range(shares.shape[2])]
+    shares, fits = shares.reshape(len(given), len(owners), shares.shape[3]), fits.reshape(len(given), len(owners))
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for column in range(len(owners)):
+        groups[fits[:, column].tobytes()].append(column)
+    for columns in groups.values():
+        rows = np.flatnonzero(fits[:, columns[0]])
+        yield rows.tolist(), [owners[column] for column in columns], shares[rows][:, columns]
 
 
-def recover_seeds(
-    suite: Suite,
-    parameters: Parameters,
-    held: Mapping[ClientId, Held],
-    dealer: ClientId,
-    components: Sequence[int],
-    is_right: Callable[[int, bytes], bool],
-) -> tuple[dict[int, bytes], Pairs]:
-    """Rebuild the seeds of one dealer if the answers allow; shares too damaged for one are trusted for none."""
-    holders = tuple(sorted(parameters.neighbourhoods[dealer] & held.keys()))
-    if len(holders) < parameters.threshold:
-        return {}, frozenset()
-    shares = np.concatenate([held[v].shares_of([dealer]) for v in holders])
+def _combine(interpolation: ShareDecoder, shares: Shares) -> tuple[bytes | None, ...]:
+    """Rebuild secrets from shares of shape (t, secrets, 9); what is no secret at all is None."""
     try:
-        seeds, blame = _combine(suite, parameters, holders, [dealer] * len(components), shares)
-    except Unrecoverable as failure:
-        return {}, failure.blame
-    committed = {k: seed for k, seed in zip(components, seeds, strict=True) if is_right(k, seed)}
-    return committed, blame if len(committed) == len(components) else _pairs(dealer, holders)
+        return interpolation.combine(shares)
+    except SharingError:
+        if shares.shape[1] == 1:
+            return (None,)
+    one_by_one = (_combine(interpolation, shares[:, [column]]) for column in range(shares.shape[1]))
+    return tuple(secret for (secret,) in one_by_one)
 
 
 def remove_masks(
@@ -138,7 +142,3 @@ def remove_masks(
             mask = masking.pair_mask(suite, parameters, chunk, (u, lost), private, survivors[u])
             (subtracted if u < lost else added).append(mask)
     suite.prg.add_masks(total, added, subtracted, parameters.bits)
-
-
-def _pairs(dealer: ClientId, holders: Sequence[ClientId]) -> Pairs:
-    return frozenset((dealer, holder) for holder in holders)

@@ -18,6 +18,7 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     SharesDelivered,
 )
+from dordis.protocols.secagg.share_hashes import HASH_BYTES, hashes_length, share_hash
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SummingSetup
 
@@ -35,6 +36,9 @@ class SetupServer(SummingSetup):
         self.keys: dict[ClientId, Advertisement] = {}
         self._seen: set[bytes] = set()
         self.shares: dict[ClientId, EncryptedShares] = {}
+        self._hashes: dict[ClientId, dict[ClientId, bytes]] = {}
+        self.liars: set[ClientId] = set()
+        """Who was caught in a lie so far, in the set-up or in any chunk."""
 
     @property
     def workflow(self) -> Sequence[Step]:
@@ -47,10 +51,12 @@ class SetupServer(SummingSetup):
 
     def advertise_keys(self) -> Flow:
         """Stage 0: collect U1."""
+        if self.parameters.is_malicious:  # whose key is not known would be taken for a liar
+            checks.check_registered(self.parameters, self.registry)
         proofs = {int(u): proof for u, proof in sorted(self._proofs.items())}
         replies = yield dict.fromkeys(self.parameters.clients, AdvertiseKeys(self.parameters, proofs))
-        self.keys = collect(self.parameters.clients, Advertisement, replies, self._checked_keys)
-        ensure_enough(self.parameters, "AdvertiseKeys", self.keys)
+        self.keys = collect(self.parameters.clients, Advertisement, replies, self._checked_keys, self.liars)
+        ensure_enough(self.parameters, "AdvertiseKeys", self.keys, self.liars)
 
     def _checked_keys(self, u: ClientId, reply: Advertisement) -> Advertisement:
         checks.check_keys_well_formed({u: reply}, self.parameters, self.suite)
@@ -66,8 +72,8 @@ class SetupServer(SummingSetup):
     def share_keys(self) -> Flow:
         """Stage 1: collect U2."""
         replies = yield dict.fromkeys(self.keys, ShareKeys({int(u): keys for u, keys in self.keys.items()}))
-        self.shares = collect(self.keys, EncryptedShares, replies, self._checked_shares)
-        ensure_enough(self.parameters, "ShareKeys", self.shares)
+        self.shares = collect(self.keys, EncryptedShares, replies, self._checked_shares, self.liars)
+        ensure_enough(self.parameters, "ShareKeys", self.shares, self.liars)
 
     def _checked_shares(self, u: ClientId, reply: EncryptedShares) -> EncryptedShares:
         peers = (self.keys.keys() & self.parameters.neighbourhoods[u]) - {u}
@@ -80,19 +86,23 @@ class SetupServer(SummingSetup):
         length = shared * chunks * self.suite.sharing.SHARE_BYTES + self.suite.cipher.TAG_BYTES
         if any(len(sent) != length for sent in reply.ciphertexts.values()):
             raise ProtocolError("a ciphertext has the wrong length")
+        holders = sorted((u, *peers))
+        hashes = split(reply.hashes, hashes_length(self.parameters), len(holders))
+        self._hashes[u] = dict(zip(holders, hashes, strict=True))
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: route the ciphertexts; an accusation ends the round."""
+        """End of stage 1: route the ciphertexts and their hashes; an accusation ends the round."""
         u2 = self.shares
         members = self.parameters.pack(u2)
-        replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
-        accused = collect(u2, SharesDelivered, replies, self._checked_accusation)
-        blame = frozenset((dealer, holder) for holder, dealers in accused.items() for dealer in dealers)
-        if blame:
-            raise Unrecoverable("a client cannot open the shares that another sent to it", blame)
+        replies = yield {v: DeliverShares(members, self._addressed_to(v), self._hashes_for(v)) for v in u2}
+        accused = collect(u2, SharesDelivered, replies, self._checked_accusation, self.liars)
+        accusations = frozenset((dealer, holder) for holder, dealers in accused.items() for dealer in dealers)
+        if accusations:
+            why = "a client cannot use the shares that another sent to it"
+            raise Unrecoverable(why, frozenset(self.liars), accusations)
         self.ready = tuple(accused)
-        ensure_enough(self.parameters, "DeliverShares", self.ready)
+        ensure_enough(self.parameters, "DeliverShares", self.ready, self.liars)
 
     def _checked_accusation(self, v: ClientId, reply: SharesDelivered) -> tuple[ClientId, ...]:
         dealers = self.parameters.unpack(reply.accused)
@@ -101,6 +111,15 @@ class SetupServer(SummingSetup):
 
     def _addressed_to(self, v: ClientId) -> dict[int, bytes]:
         return {u: self.shares[u].ciphertexts[v] for u in self.holdings(v) if u != v}
+
+    def _hashes_for(self, v: ClientId) -> bytes:
+        return b"".join(self._hashes[u][v] for u in self.holdings(v) if u != v)
+
+    def fits(self, chunk: int, dealer: ClientId, holder: ClientId, place: int, share: bytes) -> bool:
+        """Tell whether a holder shows the share that its dealer hashed."""
+        start = HASH_BYTES * (chunk * Escrow(self.parameters, chunk).shared + place)
+        expected = self._hashes[dealer][holder][start : start + HASH_BYTES]
+        return share_hash(self.parameters, chunk, dealer, holder, place, share) == expected
 
     def holdings(self, v: ClientId) -> tuple[ClientId, ...]:
         """Return the members of U2 of whose secrets a client holds shares: its neighbourhood, itself included."""

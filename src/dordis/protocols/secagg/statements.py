@@ -19,11 +19,12 @@ def keys(parameters: Parameters, u: ClientId, advertisement: Advertisement) -> b
 
 
 def shares(parameters: Parameters, u: ClientId, promised: EncryptedShares) -> bytes:
-    """State: these are my commitments and ciphertexts."""
+    """State: these are my commitments, my ciphertexts and the hashes of all my shares."""
     sent = hashlib.sha256()
     for v, ciphertext in sorted(promised.ciphertexts.items()):
         sent.update(_id(v) + hashlib.sha256(ciphertext).digest())
-    return _statement(b"shares", parameters, _id(u), promised.commitments, sent.digest())
+    hashed = hashlib.sha256(promised.hashes).digest()
+    return _statement(b"shares", parameters, _id(u), promised.commitments, sent.digest(), hashed)
 
 
 def survivors(parameters: Parameters, chunk: int, bitmap: bytes) -> bytes:

@@ -1,0 +1,33 @@
+"""Who was evicted stays evicted, whatever stops the process."""
+
+import pytest
+
+from dordis.errors import InputError
+from dordis.federation.evictions import Evictions
+
+
+def test_evictions_are_on_disk_and_nobody_is_evicted_twice(tmp_path):
+    path = tmp_path / "evictions.jsonl"
+    evictions = Evictions(path)
+    assert evictions.add(3, {7, 5}, "they lied") == (5, 7)
+    assert evictions.add(4, {7}, "again") == ()
+    assert evictions.add(9, {7, 1}, "again") == (1,)
+    assert Evictions(path).clients == evictions.clients == {1, 5, 7}
+    assert [(line.index, line.clients) for line in Evictions(path).lines] == [(3, (5, 7)), (9, (1,))]
+
+
+def test_without_an_eviction_there_is_no_file(tmp_path):
+    path = tmp_path / "evictions.jsonl"
+    assert Evictions(path).add(0, (), "nobody") == ()
+    assert not path.exists()
+    assert Evictions().add(0, {1}, "in memory") == (1,)
+
+
+def test_a_line_that_was_cut_is_left_out_and_another_file_is_refused(tmp_path):
+    path = tmp_path / "evictions.jsonl"
+    Evictions(path).add(3, {7}, "it lied")
+    path.write_bytes(path.read_bytes() + b'{"index":4,"cli')
+    assert Evictions(path).clients == {7}
+    path.write_bytes(b"nothing of the kind\n")
+    with pytest.raises(InputError, match="not what dordis wrote"):
+        Evictions(path)
