@@ -32,7 +32,7 @@ test-slow: $(DEV)  ## run the slow tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-all:  ## run all tests, slow ones too, with every extra installed
-	@$(MAKE) --no-print-directory test test-slow EXTRAS=torch
+	@$(MAKE) --no-print-directory test test-slow EXTRAS=torch,nlp
 
 lint: $(DEV)  ## check style, types and layers
 	$(BIN)/ruff check

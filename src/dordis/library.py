@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from dordis.apps.learning import objects
-from dordis.apps.learning.app import Client, Server, Settings, learnt
+from dordis.apps.learning.app import Client, Server, learnt
+from dordis.apps.learning.networks import Inputs
+from dordis.apps.learning.settings import Settings
 from dordis.errors import InputError, LedgerDamaged
 from dordis.federation import records as recording
 from dordis.federation.config import App, Federation, Privacy, Protocol
@@ -186,7 +188,7 @@ def as_trained(model: Any, parameters: Any) -> Any:
     """Return a model with parameters: its own class decides how that is handed over."""
     if isinstance(model, str):
         return parameters
-    return objects.as_model(model, (), 0, 0).trained(parameters)
+    return objects.as_model(model, Inputs((), 0), Settings(), 0).trained(parameters)
 
 
 def _completed(job: SimulatedJob, config: Config, on_round: OnRound) -> RunResult:

@@ -10,11 +10,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JsonArray = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 
 # Of a configured run.
+PRESETS = "cifar10, cifar100, femnist, ideal, mnist-writers, quick, reddit, sparse"
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="CONFIG.toml", help="A configuration; that of the preset digits if not given.")
 ]
 Preset = Annotated[
-    str | None, typer.Option(help="One that comes with dordis, below the file's: digits, ideal, quick, sparse.")
+    str | None,
+    typer.Option(help=f"One that comes with dordis, below the file's: digits, {PRESETS}."),
 ]
 DataDir = Annotated[
     Path | None, typer.Option(help="Where the files of the data set are; they are downloaded if this is not given.")

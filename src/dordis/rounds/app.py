@@ -1,8 +1,9 @@
 """What an application is to a run: clients turn their data into updates, the server uses the private mean of them."""
 
 import inspect
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -29,6 +30,8 @@ class RoundInfo:
     number: int
     index: int
     run: bytes = b""
+    clip: float = math.inf
+    """The largest norm of an update in this round."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,12 @@ class AppClient(ABC):
     @abstractmethod
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
         """Return the update of this round; it is clipped, and refused if it holds a NaN."""
+
+    def expect(self, round: RoundInfo, peers: Sequence["AppClient"]) -> None:  # noqa: B027  most train alone
+        """Be told, in a simulation, which clients are about to prepare data in this process: one pass may do for all.
+
+        The first of them is told, and is one of them.
+        """
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing
         """Use the result of a round that this client took part in."""

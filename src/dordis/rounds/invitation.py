@@ -51,7 +51,7 @@ class Invite(Message, frozen=True):
     def info(self) -> RoundInfo:
         """Return what the application is told of the round."""
         run, index = self.round[:RUN_BYTES], int.from_bytes(self.round[RUN_BYTES:], "big")
-        return RoundInfo(self.number, index, run)
+        return RoundInfo(self.number, index, run, self.terms.clip)
 
 
 class PieceReceived(Message, frozen=True):

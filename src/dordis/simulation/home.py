@@ -6,7 +6,7 @@ keys come from a secret of the run.
 
 import hashlib
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,17 +25,17 @@ from dordis.federation.run import Job
 from dordis.federation.selection import Selection, Uniform, Verifiable
 from dordis.pipeline.executor import in_turn
 from dordis.privacy.encoding import Entropy
-from dordis.protocol import ClientId
+from dordis.protocol import ClientId, Message, Requests
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client
-from dordis.rounds.invitation import Invitation
+from dordis.rounds.invitation import Invitation, Train
 from dordis.rounds.model import LastModel, ModelBytes
 from dordis.rounds.server import Gathered, RoundEngine, Rounds, Watch, silent
 from dordis.simulation.availability import Dropout
 from dordis.simulation.config import Simulation
 from dordis.simulation.departures import Departures
 from dordis.simulation.exchange import LocalExchange
-from dordis.simulation.ideal import IdealRounds
+from dordis.simulation.ideal import IdealRounds, tell_peers
 
 SECRET = "simulation.key"  # noqa: S105  the name of a file
 """File of 32 bytes from which the long-term keys of all simulated clients are derived."""
@@ -244,10 +244,25 @@ class LocalRounds:
         exchange = LocalExchange(clients, departures.lost)
         registry, job = home.registry.signing_keys(), home.job
         self._engine = RoundEngine(
-            in_turn(tap(exchange)), job.protocol, registry, available, suite=job.suite, meter=exchange
-        )  # fmt: skip
+            in_turn(tap(self._expected(exchange, clients))),
+            job.protocol,
+            registry,
+            available,
+            suite=job.suite,
+            meter=exchange,
+        )
         self.available = available
         self.sum = self._engine.sum
+
+    def _expected(self, exchange: Exchange, clients: SimulatedClients) -> Exchange:
+        """Tell clients that are asked to train who else is, before they do."""
+
+        def deliver(requests: Requests) -> Iterable[tuple[ClientId, Message]]:
+            asked = [u for u, request in requests.items() if isinstance(request, Train)]
+            tell_peers(clients[u] for u in asked if not self._departures.is_early(u))
+            return exchange(requests)
+
+        return deliver
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Decide who leaves, and gather the others."""

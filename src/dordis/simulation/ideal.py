@@ -6,7 +6,7 @@ leaves when has the same effect as in the protocol, errors included.
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Protocol
 
@@ -53,14 +53,14 @@ class IdealRounds:
         self._departures.begin(invitation.invite.info.index, invitation.clients)
         watch("Train")
         started = time.perf_counter()
-        ready = {}
-        for u in invitation.clients:
-            if not self._departures.is_early(u) and (proof := self._trained(u, invitation)) is not None:
-                ready[u] = proof
+        staying = [u for u in invitation.clients if not self._departures.is_early(u)]
+        accepted = {u: proof for u in staying if (proof := self._accepted(u, invitation)) is not None}
+        tell_peers(self._clients[u] for u in accepted)
+        ready = {u: proof for u, proof in accepted.items() if self._trained(u)}
         return Gathered(ready, {"train": time.perf_counter() - started})
 
-    def _trained(self, u: ClientId, invitation: Invitation) -> bytes | None:
-        """Go through the invitation with one client; return its proof, or None if it takes no part."""
+    def _accepted(self, u: ClientId, invitation: Invitation) -> bytes | None:
+        """Invite one client and give it the model; return its proof, or None if it takes no part."""
         client = self._clients[u]
         try:
             accepted = client.handle(invitation.invite)
@@ -68,12 +68,19 @@ class IdealRounds:
                 return None
             if not accepted.has_model:
                 client.handle(SendModel(0, invitation.model.data))
-            client.handle(Train())
-        except UnusableUpdate:
-            raise
         except DordisError:
             return None
         return accepted.proof
+
+    def _trained(self, u: ClientId) -> bool:
+        """Have one client train; say whether it did."""
+        try:
+            self._clients[u].handle(Train())
+        except UnusableUpdate:
+            raise
+        except DordisError:
+            return False
+        return True
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Add up the encoded updates of whoever stays, and the noise that would be left."""
@@ -116,6 +123,14 @@ class IdealRounds:
             add_noise(part, self._entropy(SEED_BYTES), variance)
         part &= np.uint32(2**parameters.bits - 1)
         return output
+
+
+def tell_peers(clients: Iterable[Client]) -> None:
+    """Tell the applications of clients that train in the same round of each other."""
+    taking_part = [client for client in clients if client.round is not None]
+    if len(taking_part) > 1 and taking_part[0].round is not None:
+        apps = [client.app for client in taking_part]
+        apps[0].expect(taking_part[0].round.invite.info, apps)
 
 
 def components(variance: Fraction) -> Iterator[Fraction]:

@@ -156,7 +156,7 @@ def test_a_model_of_ones_own_is_named():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"model": "softmacks"}, "softmax, mlp"),
+        ({"model": "softmacks"}, "softmax, linear, mlp, cnn"),
         ({"model": "no_such_module:Net"}, "no_such_module"),
         ({"model": f"{OWN}:Nothing"}, "Nothing"),
         ({"model": "softmax", "options": {"hidden": 3}}, "hidden"),

@@ -24,7 +24,7 @@ def test_mnist_is_read_from_idx_files(tmp_path, gzipped, inner):
     data = loaded("mnist", tmp_path)
     np.testing.assert_array_equal(data.x_train.reshape(-1, 28, 28), made["train"][0])
     np.testing.assert_array_equal(data.y_test, made["t10k"][1])
-    assert (data.input_shape, data.classes, data.keys) == ((1, 28, 28), 10, None)
+    assert (data.input_shape, data.classes, data.keys) == ((28, 28), 10, None)
     assert 0 <= data.train()[0].min() <= data.train()[0].max() <= 1
 
 
@@ -61,7 +61,7 @@ def test_leaf_s_femnist_has_users(tmp_path):
     assert (data.x_train.shape, data.x_test.shape, data.input_shape, data.classes) == (
         (24, 784),
         (12, 784),
-        (1, 28, 28),
+        (28, 28),
         62,
     )
     assert np.unique(data.keys).size == 6

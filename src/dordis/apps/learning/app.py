@@ -1,83 +1,36 @@
 """Federated learning as an application: clients train, the server steps by the private mean of their updates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 
 from dordis.apps.learning import optim
-from dordis.apps.learning.data import Samples, Target
+from dordis.apps.learning.data import Samples
 from dordis.apps.learning.features import with_features
-from dordis.apps.learning.models import Mlp, Model, Softmax
+from dordis.apps.learning.making import check_fits, make_model
+from dordis.apps.learning.models import Model, Work
+from dordis.apps.learning.networks import Inputs
 from dordis.apps.learning.optim import FedAvg, Memory, Optimiser
-from dordis.apps.learning.partition import Partition, partition_of
-from dordis.apps.learning.sources import DIGITS, WORDS, Source, cache, load
-from dordis.apps.learning.torch_model import TorchModel, seeded
-from dordis.apps.learning.trainer import Training, train
+from dordis.apps.learning.partition import partition_of
+from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.sources import DIGITS, cache, load
+from dordis.apps.learning.weights import SampleWeights, clipped
 from dordis.apps.options import check_place, shared
 from dordis.errors import InputError
-from dordis.names import named
 from dordis.privacy.skellam import Floats
 from dordis.protocols.distributed_dp import Aggregate
 from dordis.rounds.app import AppClient, AppServer, RoundInfo, State, Task
 from dordis.rounds.model import Numbers
-
-_MODELS: dict[str, Callable[..., Model]] = {"softmax": Softmax, "mlp": Mlp}
 
 
 class Use(IntEnum):
     """What a seed is used for: no two uses share a stream."""
 
     INITIAL, PARTITION, TRAINING = range(3)
-
-
-class Settings(Training, frozen=True):
-    """Say what is learnt and how, beside what `Training` says of a client's part.
-
-    The defaults are made for digits, 100 clients with 50 in a round, 20 rounds, epsilon 6 and a clip of 1.
-
-    `data` is a name, a file or a folder, see `sources`, where `data_dir`, `client`, `label`, `test`, `target`, `shape`,
-    `classes` and `vocabulary` are explained; paths are relative to the configuration.  `partition` says who holds what:
-    if it is not given, each key of the data is a client, or, where the data have none, mixes of labels are dealt.
-    `centred` takes its own mean from each of the digits, and is for them only.  `features` are public ones, computed
-    from each input by itself: "scattering" for images, or "package.module:function" of your own.  `model` is
-    "softmax", "mlp", or "package.module:name" of your own: what is called with the number of features, that of classes
-    and `options`, and returns a `Model` or a torch.nn.Module.  `average` is the weight of the past in the moving
-    average of the server's parameters, which is what is evaluated and kept; clients start from the newest.
-    """
-
-    data: str = DIGITS
-    data_dir: str = ""
-    client: str | None = None
-    label: str | None = None
-    test: str | None = None
-    target: Target = "classification"
-    shape: tuple[int, ...] = ()
-    classes: int = 0
-    vocabulary: str | int = WORDS
-    centred: bool | None = None
-    partition: Partition | None = None
-    features: str = ""
-    model: str = "softmax"
-    options: dict[str, Any] = msgspec.field(default_factory=dict)
-    optimiser: Optimiser = FedAvg()
-    average: float = 0.8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.average < 1:
-            raise InputError(f"the weight of the past in the average lies in 0..1, below 1, not at {self.average}")
-        if self.centred and self.data != DIGITS:
-            raise InputError(f"centred is for {DIGITS} only: leave it out")
-
-    def source(self, folder: Path) -> Source:
-        """Return what to read, with paths relative to a folder."""
-        known = {name: getattr(self, name) for name in Source.__dataclass_fields__ if name != "folder"}
-        return Source(**known, folder=folder)
 
 
 class Server(AppServer):
@@ -91,8 +44,9 @@ class Server(AppServer):
         optimiser: Optimiser | None = None,
         average: float = 0.0,
         unit: str = "",
+        weights: SampleWeights | None = None,
     ) -> None:
-        self._model, self._test, self._unit = model, test, unit
+        self._model, self._test, self._unit, self._weights = model, test, unit, weights
         self._optimiser, self._weight = optimiser or FedAvg(), average
         self._parameters, self._memory, self._average = initial, Memory(), Memory()
 
@@ -110,7 +64,9 @@ class Server(AppServer):
         """Make it of what all have in common."""
         settings, rng = common.settings, np.random.default_rng((Use.INITIAL, common.seed))
         initial = common.model.initial(rng)
-        return cls(common.model, initial, common.test, settings.optimiser, settings.average, common.unit)
+        return cls(
+            common.model, initial, common.test, settings.optimiser, settings.average, common.unit, settings.weights
+        )
 
     @property
     def unit(self) -> str:
@@ -132,7 +88,8 @@ class Server(AppServer):
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
         """Take a step."""
-        stepped, self._memory = self._optimiser.step(self._parameters, aggregate.mean, self._memory)
+        mean = weighted_mean(aggregate, self._weights)
+        stepped, self._memory = self._optimiser.step(self._parameters, mean, self._memory)
         self._parameters = stepped.astype(self.dtype).astype(np.float64)  # what travels: clients can follow
         self._average = optim.decayed(self._average, "average", self._parameters, self._weight)
 
@@ -170,12 +127,18 @@ def learnt(state: State) -> Floats:
     return parameters
 
 
+def weighted_mean(aggregate: Aggregate, weights: SampleWeights | None) -> Floats:
+    """Return the mean update, in which weights of less than 1 are made up for."""
+    return aggregate.mean if weights is None else aggregate.mean * weights.restored
+
+
 class Client(AppClient):
     """Train on one's own samples, from the model of the round; `seed` decides their order, anew in each round."""
 
     def __init__(self, model: Model, samples: Samples, classes: int, settings: Settings, seed: tuple[int, ...]) -> None:
         self._model, self._samples, self._classes = model, samples, classes
         self._settings, self._seed = settings, seed
+        self._cohort: Cohort | None = None
 
     @classmethod
     def of(cls, task: Task, place: int) -> Self:
@@ -189,17 +152,55 @@ class Client(AppClient):
         seed = (int(Use.TRAINING), common.seed, place)
         return cls(common.model, common.samples(place), common.classes, common.settings, seed)
 
+    def work(self, round: RoundInfo) -> Work:
+        """Return what this client trains on in a round."""
+        return Work(self._samples, self._classes, (*self._seed, round.index))
+
+    def expect(self, round: RoundInfo, peers: Sequence[AppClient]) -> None:
+        """Train in one pass with those who have the same model."""
+        alike = [peer for peer in peers if isinstance(peer, Client) and peer._model is self._model]
+        cohort = Cohort(round, alike, self._settings)
+        for peer in alike:
+            peer._cohort = cohort
+
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return how far the training went."""
+        """Return how far the training went, with the weight that the number of samples gives."""
         if model.shape != (self._model.dim,):
             raise InputError(f"the round's model has {model.size} parameters, mine has {self._model.dim}")
-        start = np.asarray(model, np.float64)
-        return train(self._model, start, *self._samples, self._classes, self._settings, (*self._seed, round.index))
+        update = self._cohort.update(self, round, model) if self._cohort is not None else None
+        if update is None:
+            update = self._model.fit(model, self.work(round), self._settings)
+        if self._settings.weights is None:
+            return update
+        return clipped(update, round.clip) * self._settings.weights.of(len(self._samples[1]))
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
         """Take the server's step, unless that depends on what it remembers of earlier rounds."""
-        following, memory = self._settings.optimiser.step(np.asarray(model, np.float64), aggregate.mean, {})
+        mean = weighted_mean(aggregate, self._settings.weights)
+        following, memory = self._settings.optimiser.step(np.asarray(model, np.float64), mean, {})
         return None if memory else following
+
+
+class Cohort:
+    """Clients of one process that train in the same round: the first that is asked has all of them train at once."""
+
+    def __init__(self, round: RoundInfo, clients: Sequence[Client], settings: Settings) -> None:
+        self._index, self._clients, self._settings = round.index, clients, settings
+        self._start: Numbers | None = None
+        self._updates: dict[int, Floats] = {}
+
+    def update(self, client: Client, round: RoundInfo, start: Numbers) -> Floats | None:
+        """Return the update of a client, once; None if it was not made in one pass."""
+        if round.index != self._index:
+            return None
+        if self._start is None:
+            self._start = start
+            works = [peer.work(round) for peer in self._clients]
+            updates = client._model.fit_together(start, works, self._settings)
+            self._updates = {} if updates is None else dict(zip(map(id, self._clients), updates, strict=True))
+        elif self._start is not start and not np.array_equal(self._start, start):
+            return None
+        return self._updates.pop(id(client), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,30 +225,22 @@ def begin(settings: Settings, task: Task) -> Learning:
     data, seed = load(settings.source(task.folder)), task.seed
     data = data.centred() if settings.data == DIGITS and settings.centred is not False else data
     data = with_features(data, settings.features, cache()) if settings.features else data
-    model = make_model(settings.model, data.features, data.classes, settings.options, seed)
+    inputs = Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder)
+    model = make_model(settings.model, inputs, settings.options, seed, settings.device)
+    check_fits(model, data.train(slice(0, 2))[0], data.classes)
     partition = settings.partition or partition_of(data)
     parts = partition.split(data, task.population, np.random.default_rng((Use.PARTITION, seed)))
 
     def samples(place: int) -> Samples:
         return data.train(parts[place])
 
-    unit = partition.words(data, task.population)
-    return Learning(model, task.population, samples, data.test, data.classes, settings, seed, unit)
+    unit, test = partition.words(data, task.population), first(data.test, settings.tested)
+    return Learning(model, task.population, samples, test, data.classes, settings, seed, unit)
 
 
-def make_model(name: str, features: int, classes: int, options: dict[str, Any], seed: int) -> Model:
-    """Return the model that a name stands for; a torch.nn.Module is wrapped, and begins as the seed says."""
-    if name not in _MODELS and ":" not in name:
-        raise InputError(f"there is no model '{name}': pass one of {', '.join(_MODELS)}, or package.module:name")
-    maker: Callable[..., Any] = _MODELS.get(name) or named(name, "the model", Callable)  # type: ignore[arg-type]
-    try:
-        with seeded(seed):
-            model = maker(features, classes, **options)
-    except TypeError as error:
-        raise InputError(
-            f"the model '{name}' is not made of features, classes and {sorted(options)}: {error}"
-        ) from error
-    return model if isinstance(model, Model) else TorchModel(model)
+def first(test: Samples | None, most: int) -> Samples | None:
+    """Return the first of the test data, as many as are to be evaluated."""
+    return test if test is None or not most else (test[0][:most], test[1][:most])
 
 
 _learning = shared(Settings, begin)

@@ -1,23 +1,38 @@
-"""Models as functions of one flat vector of parameters: softmax regression, and a network with one hidden layer."""
+"""Models as functions of one flat vector of parameters: softmax and linear regression, and one hidden layer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning.data import Labels
+from dordis.apps.learning import losses, trainer
+from dordis.apps.learning.data import Labels, Samples, Target
+from dordis.apps.learning.trainer import Training
 from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
+from dordis.rounds.model import Numbers
 
 Slope = Callable[[Floats], Floats]
 """Gives the gradient of the mean loss on some samples at parameters."""
 
 
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What one client trains on in a round, and the seed that the order of its samples comes from."""
+
+    samples: Samples = field(repr=False)
+    classes: int
+    seed: tuple[int, ...]
+
+
 class Model(ABC):
     """What a model has to tell; it holds no parameters itself.  Your own needs `dim`, `gradient` and `scores`."""
+
+    target: Target = "classification"
 
     @property
     @abstractmethod
@@ -40,6 +55,15 @@ class Model(ABC):
     def scores(self, parameters: Floats, x: Floats) -> Floats:
         """Return the score of each class, (n, classes): the highest is what the model says."""
 
+    def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
+        """Return how far the training of one client goes from `start`."""
+        at, (x, y) = np.asarray(start, np.float64), work.samples
+        return trainer.train(self, at, x, y, work.classes, how, work.seed)
+
+    def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
+        """Return the same for many clients in one pass, or None where one after the other is as good."""
+        return None
+
     def trained(self, parameters: Floats) -> Any:
         """Return the model with these parameters, as its user wants to have it: here, the parameters."""
         return parameters
@@ -48,11 +72,8 @@ class Model(ABC):
         """Write the trained model to a directory, in a format that others read."""
 
     def evaluate(self, parameters: Floats, x: Floats, y: Labels) -> dict[str, float]:
-        """Return the accuracy and the mean loss."""
-        scores = self.scores(parameters, x)
-        likelihood = softmax(scores)[np.arange(y.size), y]
-        loss = -np.log(np.maximum(likelihood, np.finfo(np.float64).tiny)).mean()
-        return {"accuracy": float((scores.argmax(axis=1) == y).mean()), "loss": float(loss)}
+        """Return what is told of the model: accuracy and mean loss of classes."""
+        return losses.metrics(self.target, losses.total(self.target, self.scores(parameters, x), y))
 
 
 class Softmax(Model):
@@ -93,13 +114,40 @@ class Softmax(Model):
         return scores
 
 
-class Mlp(Model):
-    """A hidden layer of rectified units under a softmax: two affine maps, one after the other in the parameters."""
+class Linear(Model):
+    """Linear regression: a number x w + b, by least squares; the parameters are w, then b."""
 
-    def __init__(self, features: int, classes: int, hidden: int = 32) -> None:
+    target: Target = "regression"
+
+    def __init__(self, features: int) -> None:
+        self.features = features
+
+    @cached_property
+    def dim(self) -> int:
+        """Return features + 1."""
+        return self.features + 1
+
+    def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
+        """Return the gradient of the mean squared error."""
+        r = errors(self.scores(parameters, x), y)
+        return np.append((x.T @ r).ravel(), r.sum())
+
+    def scores(self, parameters: Floats, x: Floats) -> Floats:
+        """Return x w + b, (n, 1)."""
+        scores: Floats = (x @ parameters[:-1] + parameters[-1])[:, None]
+        return scores
+
+
+class Mlp(Model):
+    """A hidden layer of rectified units under a softmax: two affine maps, one after the other in the parameters.
+
+    In a regression there is one output, and no softmax.
+    """
+
+    def __init__(self, features: int, classes: int, hidden: int = 32, target: Target = "classification") -> None:
         if hidden < 1:
             raise InputError(f"a hidden layer has a unit or more, not {hidden}")
-        self.features, self.classes, self.hidden = features, classes, hidden
+        self.features, self.classes, self.hidden, self.target = features, classes, hidden, target
         self._top = Softmax(hidden, classes)
 
     @cached_property
@@ -118,7 +166,8 @@ class Mlp(Model):
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
         """Go back through both layers."""
         top, h = parameters[-self._top.dim :], self._units(parameters, x)
-        r = residuals(self._top.scores(top, h) + offset, y)
+        scores = self._top.scores(top, h)
+        r = errors(scores, y) if self.target == "regression" else residuals(scores + offset, y)
         weights = top[: -self.classes].reshape(self.hidden, self.classes)
         back = (r @ weights.T) * (h > 0)
         return np.concatenate([(x.T @ back).ravel(), back.sum(axis=0), (h.T @ r).ravel(), r.sum(axis=0)])
@@ -149,3 +198,8 @@ def residuals(scores: Floats, y: Labels) -> Floats:
     differences[np.arange(y.size), y] -= 1.0
     differences /= y.size
     return differences
+
+
+def errors(scores: Floats, y: Labels) -> Floats:
+    """Return the gradient of the mean squared error in the scores, (n, 1)."""
+    return 2 * (scores - y[:, None]) / y.size

@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning.app import Learning, Settings, make_model
-from dordis.apps.learning.data import Samples, Unit, check_inputs, check_labels
+from dordis.apps.learning.app import Learning, first
+from dordis.apps.learning.data import Samples, Target, Unit, check_inputs, check_targets
+from dordis.apps.learning.making import check_fits, make_model
 from dordis.apps.learning.models import Model
+from dordis.apps.learning.networks import Inputs
+from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.errors import InputError
 
@@ -16,24 +19,27 @@ def gather(
     model: Any, clients: Any, test: Any, client: str | None, label: str | None, settings: Settings, seed: int
 ) -> Learning:
     """Check all of it, or say what is wrong."""
-    held = [checked(f"client {name}", x, y) for name, (x, y) in samples(clients, client, label).items()]
-    tested = None if test is None else checked("test", *test_samples(test, client, label))
+    target = settings.target
+    held = [checked(f"client {name}", x, y, target) for name, (x, y) in samples(clients, client, label).items()]
+    tested = None if test is None else checked("test", *test_samples(test, client, label), target)
     shapes = {x.shape[1:] for x, _ in [*held, *([tested] if tested else [])]}
     if len(shapes) != 1:
         raise InputError(f"all clients, and the test data, have inputs of one shape, not of {sorted(shapes)}")
     (shape,) = shapes
-    classes = 1 + max(int(y.max(initial=0)) for _, y in [*held, *([tested] if tested else [])])
-    whole = as_model(model, shape, classes, seed)
+    targets = [y for _, y in [*held, *([tested] if tested else [])]]
+    classes = 1 if target == "regression" else settings.classes or 1 + max(int(y.max(initial=0)) for y in targets)
+    whole = as_model(model, Inputs(shape, classes, target=target), settings, seed)
+    check_fits(whole, held[0][0][:2], classes)
     unit = f"clients = {len(held):,}, as they were given" if client is None else ""
     unit = unit or f"clients = {Unit(client or '').counted(len(held))}, from the column {client}"
-    return Learning(whole, len(held), held.__getitem__, tested, classes, settings, seed, unit)
+    return Learning(whole, len(held), held.__getitem__, first(tested, settings.tested), classes, settings, seed, unit)
 
 
-def as_model(model: Any, shape: tuple[int, ...], classes: int, seed: int) -> Model:
+def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model:
     """Return the model that is meant: one of ours by name, a `Model`, or a torch module."""
     if isinstance(model, str):
-        return make_model(model, int(np.prod(shape)), classes, {}, seed)
-    return model if isinstance(model, Model) else TorchModel(model)
+        return make_model(model, inputs, settings.options, seed, settings.device)
+    return model if isinstance(model, Model) else TorchModel(model, inputs.target, settings.device)
 
 
 def samples(clients: Any, client: str | None, label: str | None) -> dict[str, tuple[Any, Any]]:
@@ -80,7 +86,7 @@ def split(rows: Any, label: str) -> tuple[Any, Any]:
     return rows.drop(columns=label).to_numpy(), rows[label].to_numpy()
 
 
-def checked(whose: str, x: Any, y: Any) -> Samples:
-    """Return inputs and labels as arrays, or say what is wrong with them."""
+def checked(whose: str, x: Any, y: Any, target: Target) -> Samples:
+    """Return inputs and targets as arrays, or say what is wrong with them."""
     inputs, labels = np.asarray(x), np.asarray(y)
-    return check_inputs(f"x of {whose}", inputs), check_labels(f"y of {whose}", labels, len(inputs))
+    return check_inputs(f"x of {whose}", inputs), check_targets(f"y of {whose}", labels, len(inputs), target)

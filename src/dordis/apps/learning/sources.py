@@ -80,7 +80,7 @@ def digits() -> Dataset:
     with as_file(files(__package__) / "digits.npz") as path:
         data = read_npz(path)
     x, test = (part.astype(np.float64) / data.scale for part in (data.x_train, data.x_test) if part is not None)
-    return Dataset(x, data.y_train, test, data.y_test, shape=data.shape)
+    return Dataset(x, data.y_train, test, data.y_test, shape=(8, 8))
 
 
 def load(source: Source) -> Dataset:
@@ -255,8 +255,8 @@ NAMED: dict[str, Named] = {
     "emnist-byclass": _emnist("byclass"),
     "emnist-digits": _emnist("digits"),
     "emnist-letters": _emnist("letters", first=1),
-    "femnist": _leaf_folder("femnist", shape=(1, 28, 28), classes=62),
-    "mnist-writers": _leaf_folder("mnist-writers", "leaf-mnist", shape=(1, 28, 28), classes=10),
+    "femnist": _leaf_folder("femnist", shape=(28, 28), classes=62),
+    "mnist-writers": _leaf_folder("mnist-writers", "leaf-mnist", shape=(28, 28), classes=10),
     "reddit": _leaf_folder("reddit", "leaf-chat"),
     "shakespeare": _leaf_folder("shakespeare", "leaf-shakespeare"),
 }

@@ -2,7 +2,7 @@
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import accumulate
@@ -11,15 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning.data import Labels
-from dordis.apps.learning.models import Model
+from dordis.apps.learning import losses, trainer
+from dordis.apps.learning.data import Labels, Target, Values
+from dordis.apps.learning.losses import Totals, torch_losses
+from dordis.apps.learning.models import Model, Work
+from dordis.apps.learning.trainer import Training
 from dordis.errors import InputError, MissingExtra
 from dordis.privacy.skellam import Floats
+from dordis.rounds.model import Numbers
 
 STATE_DICT = "model.pt"
+SMALL = 2_000_000
+"""Parameters up to which a step is too short to be divided among threads."""
+EVALUATED = 256
+"""Inputs that are evaluated at once."""
 
 
-def _torch() -> Any:
+def import_torch() -> Any:
     """Import torch when it is first needed."""
     try:
         import torch
@@ -30,7 +38,7 @@ def _torch() -> Any:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Have torch, if it is imported, draw initial parameters from a seed, and go on as before afterwards."""
+    """Have torch, if it is imported, draw from a seed, and go on as before afterwards."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -40,22 +48,50 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-class TorchModel(Model):
-    """Wrap a module that takes inputs (n, features) to scores (n, classes); it begins with the module's parameters.
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Have torch use so many threads for one operation, or as many as before if None, until the end."""
+    torch = import_torch()
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
-    Modules with buffers are refused: the running statistics of batch normalisation are not in the update, so they
-    would tell of one client's data to others, with no noise on them.  Layers that draw at random, such as dropout, use
-    torch's own generator.
+
+def device_named(name: str) -> Any:
+    """Return the device of this name; "auto" is the first graphics processor, or else the processor."""
+    torch = import_torch()
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"there is no device '{name}': pass auto or cpu ({str(error).splitlines()[0]})") from None
+
+
+class TorchModel(Model):
+    """Wrap a module that takes inputs (n, ..) to scores (n, classes); it begins with the module's parameters.
+
+    For regression the scores are one number each, for the next token (n, length, tokens).  Modules with buffers of
+    real numbers are refused: the running statistics of batch normalisation are not in the update, so they would tell
+    of one client's data to others, with no noise on them.  Layers that draw at random, such as dropout, draw from the
+    seed of the client and the round.
     """
 
-    def __init__(self, module: Any) -> None:
-        self._torch = _torch()
+    def __init__(self, module: Any, target: Target = "classification", device: str = "cpu") -> None:
+        self._torch = import_torch()
         if not isinstance(module, self._torch.nn.Module):
             raise InputError(f"a torch model is made of a torch.nn.Module, not of {type(module).__name__}")
-        if any(True for _ in module.buffers()):
+        if any(buffer.is_floating_point() for buffer in module.buffers()):
             raise InputError("the module has buffers, as batch normalisation does: use group normalisation instead")
-        self._module = module
-        self._named = {name: parameter.detach() for name, parameter in module.named_parameters()}
+        self.target = target
+        self._module = module.to(device_named(device))
+        self._named = {name: parameter.detach() for name, parameter in self._module.named_parameters()}
         if not self._named:
             raise InputError("the module has no parameters to train")
 
@@ -64,47 +100,135 @@ class TorchModel(Model):
         """Return how many parameters the module has."""
         return sum(tensor.numel() for tensor in self._named.values())
 
+    @property
+    def threads(self) -> int | None:
+        """Return the number of threads for one operation: one where the model is small, or torch's own choice."""
+        return 1 if self.dim <= SMALL else None
+
     def initial(self, rng: np.random.Generator) -> Floats:
         """Return the parameters that the module was made with."""
         flat = self._torch.cat([tensor.reshape(-1) for tensor in self._named.values()])
         return np.asarray(flat.cpu().numpy(), np.float64)
 
-    def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Differentiate the mean cross entropy."""
-        torch = self._torch
+    def gradient(self, parameters: Floats, x: Values, y: Labels, offset: Floats) -> Floats:
+        """Differentiate the mean loss."""
         self._module.train()
-        flat = self._tensor(parameters).requires_grad_()
-        scores = self._call(flat, x) + self._tensor(offset)
-        loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(np.ascontiguousarray(y)).to(flat.device))
-        (slope,) = torch.autograd.grad(loss, flat)
+        flat = self._parameters(parameters).requires_grad_()
+        with threads(self.threads):
+            loss = self._loss(self._views(flat), self._inputs(x), self._labels(y), self._parameters(offset))
+            (slope,) = self._torch.autograd.grad(loss, flat)
         return np.asarray(slope.cpu().numpy(), np.float64)
 
-    def scores(self, parameters: Floats, x: Floats) -> Floats:
+    def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
+        """Train with torch's own optimisers, on the device; every step takes the samples that others would take."""
+        x, y = work.samples
+        offset = self._parameters(trainer.label_offset(y, work.classes, how.balance))
+        inputs, labels = self._inputs(x), self._labels(y)
+        begun = self._views(self._parameters(start))
+        held = {name: view.clone().requires_grad_() for name, view in begun.items()}
+        optimiser = self._optimiser(list(held.values()), how)
+        self._module.train()
+        with threads(self.threads), seeded(_number(work.seed)):
+            for batch in trainer.batches(len(y), how, work.seed):
+                rows = self._torch.from_numpy(batch).to(inputs.device)
+                optimiser.zero_grad()
+                self._loss(held, inputs[rows], labels[rows], offset).backward()
+                if how.proximal:
+                    for name, tensor in held.items():
+                        tensor.grad += how.proximal * (tensor.detach() - begun[name])
+                optimiser.step()
+        moved = [(held[name].detach() - begun[name]).reshape(-1) for name in held]
+        update: Floats = self._torch.cat(moved).cpu().numpy()
+        trainer.check_converged(update, how)
+        return update
+
+    def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
+        """Train small models of many clients in one batched pass; what cannot be batched is None."""
+        from dordis.apps.learning.batched import fit_batched
+
+        return fit_batched(self, start, works, how)
+
+    def scores(self, parameters: Floats, x: Values) -> Floats:
         """Call the module, in its mode for evaluation."""
         self._module.eval()
-        with self._torch.no_grad():
-            scores = self._call(self._tensor(parameters), x)
+        with self._torch.no_grad(), threads(self.threads):
+            scores = self._call(self._views(self._parameters(parameters)), self._inputs(x))
         return np.asarray(scores.cpu().numpy(), np.float64)
+
+    def evaluate(self, parameters: Floats, x: Values, y: Labels) -> dict[str, float]:
+        """Return what is told of the model, evaluated piece by piece on the device."""
+        torch, views = self._torch, self._views(self._parameters(parameters))
+        self._module.eval()
+        sums = np.zeros(3)
+        with torch.no_grad(), threads(self.threads):
+            for begin in range(0, len(y), EVALUATED):
+                labels = self._labels(y[begin : begin + EVALUATED])
+                scores = self._call(views, self._inputs(x[begin : begin + EVALUATED]))
+                each, there = torch_losses(self.target, scores, labels, 0)
+                right = (scores.argmax(-1) == labels).sum() if self.target != "regression" else there.sum() * 0
+                sums += [float((each * there).sum()), float(right), float(there.sum())]
+        return losses.metrics(self.target, Totals(*map(float, sums)))
+
+    def check_outputs(self, x: Values, classes: int) -> None:
+        """The module takes inputs of the data to as many scores as the target needs, or it is refused."""
+        try:
+            shape = tuple(self.scores(self.initial(np.random.default_rng(0)), x).shape)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"the module cannot take inputs of shape {x.shape[1:]}: {said}") from None
+        each = {"classification": (classes,), "regression": (1,), "next-token": (*x.shape[1:], classes)}[self.target]
+        if shape != (len(x), *each) and not (self.target == "regression" and shape == (len(x),)):
+            raise InputError(
+                f"the module gives scores of shape {shape} for {len(x)} inputs: {self.target} needs {(len(x), *each)}"
+            )
 
     def trained(self, parameters: Floats) -> Any:
         """Return a copy of the module with these parameters."""
         module = copy.deepcopy(self._module)
-        self._torch.nn.utils.vector_to_parameters(self._tensor(parameters), module.parameters())
+        self._torch.nn.utils.vector_to_parameters(self._parameters(parameters), module.parameters())
         return module
 
     def save(self, parameters: Floats, directory: Path) -> None:
         """Write a plain state_dict, which `torch.load(path, weights_only=True)` reads."""
         self._torch.save(self.trained(parameters).state_dict(), directory / STATE_DICT)
 
-    def _tensor(self, values: Floats) -> Any:
+    def _optimiser(self, tensors: list[Any], how: Training) -> Any:
+        if how.method == "adamw":
+            betas = (how.momentum, trainer.BETA2)
+            return self._torch.optim.AdamW(tensors, how.lr, betas, trainer.TINY, weight_decay=how.decay)
+        return self._torch.optim.SGD(tensors, how.lr, how.momentum, weight_decay=how.decay)
+
+    def _loss(self, views: dict[str, Any], x: Any, y: Any, offset: Any) -> Any:
+        each, there = torch_losses(self.target, self._call(views, x), y, offset)
+        return (each * there).sum() / there.sum().clamp(min=1)
+
+    def _parameters(self, values: Numbers) -> Any:
+        """Return numbers as a tensor like the module's parameters."""
         like = next(iter(self._named.values()))
         return self._torch.tensor(values, dtype=like.dtype, device=like.device)
 
-    def _call(self, flat: Any, x: Floats) -> Any:
-        """Call the module with its parameters replaced by parts of a flat tensor, shaped like them."""
+    def _inputs(self, x: Values) -> Any:
+        """Return inputs as a tensor: numbers like the parameters, tokens as whole numbers."""
+        like = next(iter(self._named.values()))
+        dtype = like.dtype if x.dtype.kind == "f" else self._torch.int64
+        return self._torch.from_numpy(np.ascontiguousarray(x)).to(like.device, dtype)
+
+    def _labels(self, y: Labels) -> Any:
+        return self._inputs(y) if self.target == "regression" else self._inputs(y.astype(np.int64, copy=False))
+
+    def _views(self, flat: Any) -> dict[str, Any]:
+        """Return parts of a flat tensor, shaped like the parameters."""
         ends = accumulate(tensor.numel() for tensor in self._named.values())
-        views = {
+        return {
             name: flat[end - tensor.numel() : end].view(tensor.shape)
             for (name, tensor), end in zip(self._named.items(), ends, strict=True)
         }
-        return self._torch.func.functional_call(self._module, views, (self._tensor(x),))
+
+    def _call(self, views: dict[str, Any], x: Any) -> Any:
+        """Call the module with its parameters replaced."""
+        return self._torch.func.functional_call(self._module, views, (x,))
+
+
+def _number(seed: Sequence[int]) -> int:
+    """Return one number for torch of the numbers of a seed."""
+    return int(np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0])

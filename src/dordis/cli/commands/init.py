@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
+from dordis.cli.options import PRESETS
 from dordis.errors import InputError
 
 
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("dordis.toml"),
     preset: Annotated[
-        str, typer.Option(help="What to begin with: digits, which explains every setting, ideal, quick or sparse.")
+        str,
+        typer.Option(help=f"What to begin with: digits, which explains every setting, {PRESETS}."),
     ] = "digits",
 ) -> None:
     """Write a configuration with explanations, to be edited."""

@@ -68,7 +68,7 @@ def test_drawn_images_are_images_and_follow_from_the_seed() -> None:
 
 
 def doubled(inputs: np.ndarray) -> np.ndarray:
-    return np.concatenate([inputs, inputs], axis=1)
+    return np.concatenate([inputs, inputs], axis=-1).reshape(len(inputs), -1)
 
 
 def flawed(inputs: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ def read_idx_folder(folder: Path, prefix: str = "", transposed: bool = False, fi
         images = images.transpose(0, 2, 1) if transposed else images
         parts[f"x_{part}"] = flat(images)
         parts[f"y_{part}"] = check_labels(f"the labels to {part} in {folder}", labels, len(images)) - first
-    return checked(Dataset(**parts, shape=(1, *images.shape[1:]), scale=255.0))
+    return checked(Dataset(**parts, shape=images.shape[1:], scale=255.0))
 
 
 def read_idx(path: Path, dimensions: int) -> Values:

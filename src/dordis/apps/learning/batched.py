@@ -1,0 +1,108 @@
+"""Many small clients in one pass: each has its own copy of the parameters, and torch.func.vmap takes all steps at once.
+
+A small model spends its time in calls, not in arithmetic: one call for a hundred clients takes as long as for one.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dordis.apps.learning import trainer
+from dordis.apps.learning.losses import torch_losses
+from dordis.apps.learning.models import Work
+from dordis.apps.learning.trainer import Training
+from dordis.privacy.skellam import Floats
+from dordis.rounds.model import Numbers
+
+if TYPE_CHECKING:
+    from dordis.apps.learning.torch_model import TorchModel
+
+LARGEST = 20_000
+"""Parameters up to which a pass of many clients is faster than one client after the other."""
+TOGETHER = 64
+"""Clients of a pass: those with about as many samples, so that little is padded."""
+
+
+def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
+    """Return the updates of clients, in their order; None where a batch does not pay or cannot be made."""
+    if model.dim > LARGEST or len(works) < 2 or not all(len(work.samples[1]) for work in works):
+        return None
+    updates: dict[int, Floats] = {}
+    order = sorted(range(len(works)), key=lambda i: len(works[i].samples[1]))
+    for begin in range(0, len(order), TOGETHER):
+        chosen = order[begin : begin + TOGETHER]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)  # torch warns where it takes clients one by one inside
+                moved = Pass(model, [works[i] for i in chosen], how).run(start)
+        except (RuntimeError, UserWarning):  # a module that looks at values, or that vmap does not know
+            return None
+        updates |= zip(chosen, moved, strict=True)
+    return [updates[i] for i in range(len(works))]
+
+
+class Pass:
+    """Some clients that train at once; whoever has fewer steps or smaller batches is padded, at weight 0."""
+
+    def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
+        self._model, self._how, self._torch = model, how, model._torch
+        taken = [list(trainer.batches(len(work.samples[1]), how, work.seed)) for work in works]
+        shape = len(works), max(map(len, taken)), max(batch.size for steps in taken for batch in steps)
+        rows, there = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        for i, steps in enumerate(taken):
+            for step, batch in enumerate(steps):
+                rows[i, step, : batch.size], there[i, step, : batch.size] = batch, 1
+        self._rows, self._there = (self._torch.from_numpy(part) for part in (rows, there))
+        self._x = self._padded([model._inputs(work.samples[0]) for work in works])
+        self._y = self._padded([model._labels(work.samples[1]) for work in works])
+        offsets = [trainer.label_offset(work.samples[1], work.classes, how.balance) for work in works]
+        self._offset = model._parameters(np.stack(offsets))
+        self._seed = works[0].seed
+
+    def _padded(self, tensors: list[Any]) -> Any:
+        return self._torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+
+    def run(self, start: Numbers) -> list[Floats]:
+        """Take all steps; return how far each client went."""
+        from dordis.apps.learning.torch_model import _number, seeded, threads
+
+        torch, how, clients = self._torch, self._how, len(self._rows)
+        begun = self._model._views(self._model._parameters(start))
+        held = {name: view.expand(clients, *view.shape).clone() for name, view in begun.items()}
+        first, second = ({name: torch.zeros_like(tensor) for name, tensor in held.items()} for _ in range(2))
+        slopes = torch.func.vmap(torch.func.grad(self._loss), randomness="different")
+        everyone = torch.arange(clients)[:, None]
+        self._model._module.train()
+        with threads(self._model.threads), seeded(_number(self._seed)):
+            for step in range(self._rows.shape[1]):
+                rows, there = self._rows[:, step], self._there[:, step].to(self._x.device)
+                found = slopes(held, self._x[everyone, rows], self._y[everyone, rows], there, self._offset)
+                active = (there.sum(1) > 0).to(self._offset.dtype)
+                for name, slope in found.items():
+                    if how.proximal:
+                        slope = slope + how.proximal * (held[name] - begun[name])
+                    self._step(held[name], slope, first[name], second[name], step + 1, active)
+        flat = torch.cat([(held[name] - begun[name]).reshape(clients, -1) for name in held], dim=1)
+        updates: Floats = flat.cpu().numpy()
+        trainer.check_converged(updates, how)
+        return list(updates)
+
+    def _loss(self, views: dict[str, Any], x: Any, y: Any, there: Any, offset: Any) -> Any:
+        each, counts = torch_losses(self._model.target, self._model._call(views, x), y, offset)
+        weights = counts * there.reshape(there.shape + (1,) * (counts.ndim - 1))
+        return (each * weights).sum() / weights.sum().clamp(min=1)
+
+    def _step(self, at: Any, slope: Any, first: Any, second: Any, count: int, active: Any) -> None:
+        """Take one step of SGD or AdamW in place, for the clients that are still at it."""
+        how, still = self._how, active.reshape(-1, *[1] * (at.ndim - 1))
+        if how.method == "adamw":
+            first.lerp_(slope, 1 - how.momentum)
+            second.lerp_(slope**2, 1 - trainer.BETA2)
+            root = (second / (1 - trainer.BETA2**count)).sqrt_().add_(trainer.TINY)
+            step = first / (1 - how.momentum**count) / root + how.decay * at
+        else:
+            slope = slope + how.decay * at if how.decay else slope
+            step = first.mul_(how.momentum).add_(slope) if how.momentum else slope
+        at.sub_(how.lr * still * step)

@@ -1,0 +1,186 @@
+"""The paper's networks as torch modules: CNN, ResNet-18, VGG-19 and ALBERT.  Needs the extra 'torch', ALBERT 'nlp'.
+
+Normalisation is by groups of channels, within one image: batch normalisation would keep running statistics of clients'
+data, which no noise covers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dordis.apps.learning.data import Target
+from dordis.errors import InputError, MissingExtra
+
+GROUPS = 32
+"""Groups of channels that are normalised together, as in Wu and He, "Group Normalization", 2018."""
+_VGG19 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0)
+"""Channels of the convolutions of VGG-19, configuration E of Simonyan and Zisserman; 0 halves the image."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a network is made for: the shape of an input, how many scores, and how many tokens if inputs are tokens."""
+
+    shape: tuple[int, ...]
+    classes: int
+    tokens: int = 0
+    target: Target = "classification"
+    folder: Path = Path()
+    """What paths in the options are relative to."""
+
+    @property
+    def features(self) -> int:
+        """Return the length of an input as a row."""
+        length = 1
+        for size in self.shape:
+            length *= size
+        return length
+
+    def image(self, name: str) -> tuple[int, int, int]:
+        """Return channels, height and width, or say that inputs are no images."""
+        shape = (1, *self.shape) if len(self.shape) == 2 else self.shape
+        if self.tokens or len(shape) != 3:
+            raise InputError(
+                f"the model {name} takes images, and an input is {self.shape}"
+                + (" tokens" if self.tokens else ": if it is an image, set shape, such as [28, 28]")
+            )
+        return shape
+
+
+def _nn() -> Any:
+    try:
+        from torch import nn
+    except ModuleNotFoundError:
+        raise MissingExtra("torch") from None
+    return nn
+
+
+def cnn(inputs: Inputs, dropout: Sequence[float] = (0.25, 0.5)) -> Any:
+    """Return the CNN of Kairouz et al. 2021 and Agarwal et al. 2021: on FEMNIST it has 1,018,174 parameters."""
+    nn, (channels, height, width) = _nn(), inputs.image("cnn")
+    if len(dropout) != 2 or not all(0 <= rate < 1 for rate in dropout):
+        raise InputError(f"the model cnn has two rates of dropout in 0..1, below 1, not {list(dropout)}")
+    pooled = [((size - 2) // 2 - 2) for size in (height, width)]
+    if min(pooled) < 1:
+        raise InputError(f"the model cnn takes images of 8 by 8 pixels or more, not {height} by {width}")
+    return nn.Sequential(
+        nn.Unflatten(1, (channels, height, width)),
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.Dropout(dropout[0]) if dropout[0] else nn.Identity(),
+        nn.Flatten(),
+        nn.Linear(64 * pooled[0] * pooled[1], 128),
+        nn.ReLU(),
+        nn.Dropout(dropout[1]) if dropout[1] else nn.Identity(),
+        nn.Linear(128, inputs.classes),
+    )
+
+
+def resnet18(inputs: Inputs, width: int = 64) -> Any:
+    """Return ResNet-18 for small images, as He et al. 2016 have it on CIFAR: 11,173,962 parameters for 10 classes."""
+    nn, shape = _nn(), inputs.image("resnet18")
+    if width % GROUPS:
+        raise InputError(f"the width of resnet18 is a multiple of {GROUPS}, not {width}")
+    layers = [nn.Unflatten(1, shape), nn.Conv2d(shape[0], width, 3, padding=1, bias=False), *_normed(nn, width)]
+    before = width
+    for stage in range(4):
+        channels = width << stage
+        for block in range(2):
+            layers.append(_residual(nn, before, channels, stride=2 if stage and not block else 1))
+            before = channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, inputs.classes))
+
+
+def _normed(nn: Any, channels: int) -> list[Any]:
+    return [nn.GroupNorm(GROUPS, channels), nn.ReLU()]
+
+
+def _residual(nn: Any, before: int, channels: int, stride: int) -> Any:
+    """Return two convolutions, to whose output the input is added."""
+
+    class Residual(nn.Module):  # type: ignore[misc]
+        """Add the input, or a convolution of it where its size changes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(
+                nn.Conv2d(before, channels, 3, stride, 1, bias=False),
+                *_normed(nn, channels),
+                nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
+                nn.GroupNorm(GROUPS, channels),
+            )
+            same = stride == 1 and before == channels
+            self.outer = (
+                nn.Identity()
+                if same
+                else nn.Sequential(nn.Conv2d(before, channels, 1, stride, bias=False), nn.GroupNorm(GROUPS, channels))
+            )
+
+        def forward(self, x: Any) -> Any:
+            return nn.functional.relu(self.inner(x) + self.outer(x))
+
+    return Residual()
+
+
+def vgg19(inputs: Inputs) -> Any:
+    """Return VGG-19 for small images, with one linear layer on top: 20,040,522 parameters for 10 classes."""
+    nn, shape = _nn(), inputs.image("vgg19")
+    if min(shape[1:]) < 32:
+        raise InputError(f"the model vgg19 halves images five times: they are 32 by 32 pixels or more, not {shape[1:]}")
+    layers, before = [nn.Unflatten(1, shape)], shape[0]
+    for channels in _VGG19:
+        if not channels:
+            layers.append(nn.MaxPool2d(2))
+            continue
+        layers += [nn.Conv2d(before, channels, 3, padding=1), *_normed(nn, channels)]
+        before = channels
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, inputs.classes))
+
+
+def albert(inputs: Inputs, weights: str = "", **config: Any) -> Any:
+    """Return ALBERT base with a head that predicts the next token: 15,091,680 parameters for 30,000 tokens.
+
+    `weights` is a folder with a model that transformers saved; nothing is downloaded.  `config` changes what
+    transformers' AlbertConfig says, such as hidden_size and num_hidden_layers.
+    """
+    if inputs.target != "next-token":
+        raise InputError("the model albert predicts the next token: it needs data of words, such as reddit")
+    try:
+        import torch
+        from transformers import AlbertConfig, AlbertForMaskedLM  # type: ignore[import-not-found,unused-ignore]
+    except ModuleNotFoundError:
+        raise MissingExtra("nlp") from None
+    if weights:
+        inner = _loaded(partial(AlbertForMaskedLM.from_pretrained, local_files_only=True), inputs.folder / weights)
+    else:
+        base = {"embedding_size": 128, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+        made: Any = AlbertForMaskedLM
+        inner = made(AlbertConfig(vocab_size=inputs.tokens, tie_word_embeddings=False, **{**base, **config}))
+
+    class NextToken(torch.nn.Module):
+        """Let every token see those before it only."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            later = torch.full((x.shape[1], x.shape[1]), float("-inf"), device=x.device).triu(1)
+            return self.inner(input_ids=x, attention_mask=later[None, None]).logits
+
+    return NextToken()
+
+
+def _loaded(load: Callable[[Path], Any], path: Path) -> Any:
+    try:
+        return load(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} holds no ALBERT that transformers reads: {str(error).splitlines()[0]}") from None
+
+
+NETWORKS: dict[str, Callable[..., Any]] = {"cnn": cnn, "resnet18": resnet18, "vgg19": vgg19, "albert": albert}
