@@ -62,6 +62,9 @@ REFUSED = {
     "a server that restarts and shares keys again": ("check_same_request (UnexpectedRequest)", "ShareKeys"),
     "a server that restarts and agrees again": ("check_same_request (UnexpectedRequest)", "Agree"),
     "shares of an earlier round": ("check_nobody_accused (ProtocolError)", "CollectInput"),
+    "an invitation to another protocol": ("check_protocol (ParametersRefused)", "Invite"),
+    "a sparse graph for a complete one": ("check_dense (ParametersRefused)", "AdvertiseKeys"),
+    "a round that was left, again": ("check_not_left (UnexpectedRequest)", "Invite"),
     "keys of an earlier round": ("check_keys_signed (InvalidSignature)", "ShareKeys"),
     "a request of an earlier chunk": ("check_turn (UnexpectedRequest)", "Unmask"),
     # restarts from the disk

@@ -12,7 +12,7 @@ from dordis.federation.policy import Policy
 from dordis.federation.selection import Balanced, Verifiable
 from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
-from dordis.protocols.secagg import SECAGG
+from dordis.protocols.secagg import SECAGG_PLUS
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.rounds.invitation import Train
 from tests.federation.cohorts import RUN, keys_of, registry_of
@@ -39,7 +39,7 @@ def sparse(n):
 
 
 def invitation_to(parameters, **changes):
-    return invite_to(parameters, **{"registry": REGISTRY.root()} | changes)
+    return invite_to(parameters, **{"registry": REGISTRY.root(), "protocol": SECAGG_PLUS.name} | changes)
 
 
 def federation(selection, clients, policy=POLICY, counts=None):
@@ -47,8 +47,8 @@ def federation(selection, clients, policy=POLICY, counts=None):
     root = REGISTRY.root()
     owners = {u: Owner(u, policy, selection, counts[u], root, keys_of(u).vrf, BEACON) for u in clients}
     keys = {u: {"signing": keys_of(u).signing, "registry": REGISTRY.signing_keys()} for u in clients}
-    members = {u: Member(u, SECAGG, owner=owners[u], **keys[u]) for u in clients}
-    return Federation(members, SECAGG, registry=REGISTRY.signing_keys()), counts
+    members = {u: Member(u, SECAGG_PLUS, owner=owners[u], **keys[u]) for u in clients}
+    return Federation(members, SECAGG_PLUS, registry=REGISTRY.signing_keys()), counts
 
 
 def test_a_round_of_the_balanced_selection_goes_through_and_is_counted_once():
@@ -156,7 +156,7 @@ def test_a_graph_from_another_beacon_or_without_one_is_refused(beacon):
     parameters = parameters_of(EVERYONE, **sparse(14), beacon=BEACON.value(1))
     selection = Balanced(REGISTRY, RUN, 14, 5)
     owner = Owner(1, POLICY, selection, MemoryParticipation(), REGISTRY.root(), keys_of(1).vrf, beacon)
-    member = Member(1, SECAGG, owner=owner, signing=keys_of(1).signing, registry=REGISTRY.signing_keys())
+    member = Member(1, SECAGG_PLUS, owner=owner, signing=keys_of(1).signing, registry=REGISTRY.signing_keys())
     member.handle(invitation_to(parameters), *pieces(), Train())
     with pytest.raises((ProtocolError, ParametersRefused), match="beacon"):
         member.handle(AdvertiseKeys(parameters))

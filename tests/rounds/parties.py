@@ -170,7 +170,7 @@ class Federation:
     """Members by id, an exchange in memory, and the engine on top; whatever `lost` tells of never arrives."""
 
     def __init__(self, members: dict[int, Member], protocol: SummingProtocol, lost: Any = None, **options: Any) -> None:
-        self.members = members
+        self.members, self.protocol = members, protocol
         clients = {u: member.client for u, member in members.items()}
         self.exchange = LocalExchange(clients, *([] if lost is None else [lost]))
         registry = options.pop("registry", {u: public_key(u) for u in members})
@@ -187,8 +187,9 @@ class Federation:
         return cls({u: Member(u, protocol, **keys[u]) for u in clients}, protocol, lost, **options)
 
     def gather(self, invite: Invite, model: ModelBytes = MODEL):
-        """Invite all members."""
-        return self.engine.gather(Invitation(invite, model, tuple(self.members)))
+        """Invite all members, to the protocol that they speak."""
+        spoken = msgspec.structs.replace(invite, protocol=self.protocol.name)
+        return self.engine.gather(Invitation(spoken, model, tuple(self.members)))
 
     def sum(self, parameters: Parameters, **options: Any):
         """Sum, with the mechanism that the parameters name unless another is given."""

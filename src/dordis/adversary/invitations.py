@@ -9,9 +9,11 @@ from msgspec.structs import replace
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.forms import enter
-from dordis.adversary.participants import COMPLETE, EARLIER, careful_owner, forged, invitation
+from dordis.adversary.participants import COMPLETE, EARLIER, SPARSE, careful_owner, forged, honest_client, invitation
 from dordis.adversary.selection import DUE, NOT_DUE, TURNS
 from dordis.adversary.session import Session, foiled_unless
+from dordis.protocol import MemoryJournal
+from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.rounds.invitation import Invite, Train
 from dordis.rounds.model import ModelBytes
@@ -40,6 +42,17 @@ def accept(session: Session, alter: Callable[[Invite], Invite]) -> str:
     session.ask(session.victim, alter(invitation(session.parameters)))
     session.ask(session.victim, Train())
     return "the victim trained for a round that its owner must refuse"
+
+
+def sparsify(session: Session) -> str:
+    """Begin a round on a sparse graph with a victim that was set up for the complete one."""
+    victim = session.victim
+    client = honest_client(victim, session.apps[victim], lambda round: MemoryJournal(), protocol=SECAGG)
+    session.parties[victim] = session.honest[victim] = client
+    session.ask(victim, replace(invitation(session.parameters), protocol=SECAGG.name))
+    session.ask(victim, Train())
+    session.ask(victim, AdvertiseKeys(session.parameters))
+    return "the victim entered a round on a graph that its owner did not ask for"
 
 
 on_complete = partial(Attack, graphs=(COMPLETE,))
@@ -91,6 +104,19 @@ ATTACKS = (
             names.MEMBER,
         ),
         agreed={"clients": DUE},
+    ),
+    on_complete(
+        "an invitation to another protocol",
+        "The server has the victim train for a protocol that the victim does not speak.",
+        lambda session: accept(session, lambda invite: replace(invite, protocol="plaintext")),
+        checks=(names.INVITATION + "check_protocol",),
+    ),
+    Attack(
+        "a sparse graph for a complete one",
+        "A victim that was set up for the complete graph is put on a sparse one, where secrecy rests on a lot.",
+        sparsify,
+        checks=(names.INVITATION + "check_dense",),
+        graphs=(SPARSE,),
     ),
     on_complete(
         "an invitation that is none",

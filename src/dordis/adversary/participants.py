@@ -29,8 +29,9 @@ from dordis.protocol import ClientId, Journal
 from dordis.protocols.delivery import DeliveryClient
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on, table_hash
-from dordis.protocols.secagg import SECAGG, SecAggClient
+from dordis.protocols.secagg import SECAGG_PLUS, SecAggClient
 from dordis.protocols.secagg.state import SecAggState
+from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import FixedClient, RoundInfo
 from dordis.rounds.client import Client, ClientOwner
 from dordis.rounds.invitation import Invite
@@ -121,7 +122,7 @@ def invitation(parameters: Parameters, model: ModelBytes = NO_MODEL) -> Invite:
     return Invite(
         round=parameters.round,
         number=1,
-        protocol=SECAGG.name,
+        protocol=SECAGG_PLUS.name,
         registry=registry().root(),
         dim=parameters.dim,
         terms=terms,
@@ -186,11 +187,17 @@ def careful_owner(
     return Owner(me, policy, selection or AnySelection(), counted, registry().root(), keys_of(me).vrf, BEACON)
 
 
-def honest_client(u: ClientId, app: Holder, journals: Callable[[bytes], Journal], owner: Owner | None = None) -> Client:
-    """Make a client with an application, keys, the registry and an owner."""
+def honest_client(
+    u: ClientId,
+    app: Holder,
+    journals: Callable[[bytes], Journal],
+    owner: Owner | None = None,
+    protocol: SummingProtocol = SECAGG_PLUS,
+) -> Client:
+    """Make a client with an application, keys, the registry and an owner; SecAgg+ speaks both graphs."""
     insists: ClientOwner = owner or TrustingOwner()
     signing, known = keys_of(u).signing, signing_keys()
-    return Client(u, app, insists, SECAGG, signing=signing, registry=known, journals=journals)
+    return Client(u, app, insists, protocol, signing=signing, registry=known, journals=journals)
 
 
 def restored_machine(u: ClientId, vector: Vector, journal: Journal | None, state: SecAggState) -> SecAggClient:

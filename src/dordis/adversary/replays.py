@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from dordis.adversary import names
 from dordis.adversary.attack import Attack, attack
 from dordis.adversary.forms import ONE_ANSWER, ask_twice, show_keys, show_shares, unmask
-from dordis.adversary.participants import COMPLETE, EARLIER
+from dordis.adversary.participants import COMPLETE, EARLIER, forged, honest_client, invitation
 from dordis.adversary.reconstruct import disclosed
 from dordis.adversary.session import KEYS, SET_UP, SHARES, UPLOADS, Session, foiled_unless
 from dordis.errors import UnexpectedRequest
+from dordis.protocol import MemoryJournal
 from dordis.protocols.parameters import SEMI_HONEST
 
 
@@ -51,6 +52,20 @@ def restore_without_journal(session: Session) -> str:
     """Restore the victim's state without the journal, so that it could answer twice."""
     session.restored(session.victim, journal=None)
     return "the client runs without a journal"
+
+
+@attack("a round that was left, again", checks=(names.INVITATION + "check_not_left",), graphs=(COMPLETE,))
+def rejoin(session: Session) -> str:
+    """Call the victim, whose journal is in memory, away to another round and back: it is to show other keys."""
+    victim = session.victim
+    client = honest_client(victim, session.apps[victim], lambda round: MemoryJournal())
+    session.parties[victim] = session.honest[victim] = client
+    session.advertise([victim])
+    shown = session.keys[victim]
+    session.ask(victim, invitation(forged(session.parameters, round=EARLIER)))
+    session.advertise([victim])
+    foiled_unless(session.keys[victim] != shown, ONE_ANSWER, "the keys are the same")
+    return "two sets of keys of one client in one round"
 
 
 @attack("shares of an earlier round", checks=(names.NOBODY_ACCUSED,), after=SHARES)
@@ -98,6 +113,7 @@ ATTACKS = (
     unmask_after_restart,
     restore_after_leaving,
     restore_without_journal,
+    rejoin,
     second_request(
         "a server that restarts and shares keys again",
         "After a restart the server has another U1 and asks for shares again: two sharings of every secret.",

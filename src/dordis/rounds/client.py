@@ -78,6 +78,7 @@ class Client:
         self.mechanism, self.journals, self.entropy = mechanism, journals, entropy
         self.models: ModelCache = LastModel() if models is None else models
         self.round: ClientRound | None = None
+        self._left: set[bytes] = set()
 
     def __repr__(self) -> str:
         return f"<Client {self.me}>"
@@ -102,12 +103,16 @@ class Client:
             self.round = None
 
     def _invited(self, invite: Invite) -> Accepted:
-        """Ask the owner; a new round ends the one before."""
+        """Ask the owner; a new round ends the one before, for good."""
         if self.round is not None and self.round.invite.round == invite.round:
             return self.round.accepted_again(invite)
         checks.check_invite(invite)
+        checks.check_protocol(invite, self.protocol)
+        checks.check_not_left(invite, self._left)
         proof = self.owner.accept(invite)
-        self.close()
+        if self.round is not None:
+            self.close()
+            self._left.add(self.round.invite.round)
         self.round = None
         if proof is None:
             return Accepted(selected=False, has_model=False)
@@ -264,6 +269,7 @@ class ClientRound:
         client, parameters = self._client, request.parameters
         rules.check_rules(parameters)
         checks.check_fits(self.invite, parameters)
+        checks.check_dense(parameters, client.protocol)
         client.owner.consent(parameters, request.proofs)
         private = DistributedDP.of(parameters, self.invite.dim, client.mechanism)
         vector = self.encode(private)

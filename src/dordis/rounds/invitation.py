@@ -3,14 +3,15 @@
 Clients that are lost here never were in the round: they do not count against its dropout tolerance T.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
+from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Resource, Step
 from dordis.protocols.collecting import collect
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
+from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import model as models
 from dordis.rounds.app import RoundInfo
 from dordis.rounds.model import ModelBytes
@@ -86,6 +87,24 @@ def check_invite(invite: Invite) -> None:
     if not 0 <= invite.model_bytes <= LARGEST_MODEL or invite.dim < 1:
         raise ParametersRefused(f"a model has 0 to {LARGEST_MODEL} bytes, and an update a coordinate or more")
     models.check_dtype(invite.dtype)
+
+
+def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
+    """The invitation is to the protocol that I speak."""
+    if invite.protocol != protocol.name:
+        raise ParametersRefused(f"the invitation is to the protocol '{invite.protocol}', not to '{protocol.name}'")
+
+
+def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
+    """A graph is sparse only where the protocol is: secrecy rests on a lot there, and the owner did not ask for it."""
+    if parameters.degree and not protocol.sparse:
+        raise ParametersRefused(f"the protocol '{protocol.name}' has no sparse graph, and this round has one")
+
+
+def check_not_left(invite: Invite, left: Collection[bytes]) -> None:
+    """I have not left this round for another one: entered again, it would see two sets of keys of mine."""
+    if invite.round in left:
+        raise UnexpectedRequest("this client has left the round for another one")
 
 
 def check_model(invite: Invite, data: bytes) -> None:
