@@ -11,12 +11,12 @@ space := $(empty) $(empty)
 BIN := .venv/bin
 DEV := .venv/installed/$(subst $(space),$(comma),$(strip dev $(sort $(subst $(comma),$(space),$(EXTRAS)))))
 # Tests of an extra that was asked for must not be skipped, all of them, without anybody noticing.
-REQUIRED := $(addprefix --require$(space),$(filter torch,$(subst $(comma),$(space),$(EXTRAS))))
+REQUIRED := --require network $(addprefix --require$(space),$(filter torch,$(subst $(comma),$(space),$(EXTRAS))))
 # The demo takes whatever is installed already, and nothing beyond the core if nothing is.
 ANY := $(or $(firstword $(wildcard .venv/installed/*)),.venv/installed/core)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint format bench clean
+.PHONY: help demo deploy-demo test test-slow test-all lint format bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -25,11 +25,14 @@ help:  ## list the targets
 demo: $(ANY)  ## train a model privately over 100 simulated clients, and write a report
 	@$(BIN)/dordis run
 
+deploy-demo: $(ANY)  ## the same over a network: a server and 12 clients, processes of their own, over TLS
+	@$(BIN)/python examples/deployment/demo.py
+
 test: $(DEV)  ## run the tests, without the slow ones: up to five minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(REQUIRED)
 
 test-slow: $(DEV)  ## run the slow tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --require network
 
 test-all:  ## run all tests, slow ones too, with every extra installed
 	@$(MAKE) --no-print-directory test test-slow EXTRAS=torch,nlp

@@ -89,6 +89,37 @@ class Performance(Section, frozen=True):
         return 1 if self.chunks == "auto" else self.chunks
 
 
+class Deadlines(Section, frozen=True):
+    """Seconds after which a client that has not answered is out of the round, for all its chunks."""
+
+    train: Above = 600.0
+    """To train: whoever is ready then is in the round."""
+    stage: Above = 60.0
+    """To answer any other request."""
+    stages: dict[str, Above] = {}
+    """To answer requests of a kind, by its name, where that is another time: `CollectInput`, say."""
+    quantile: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    """If given, the deadline is `factor` times this quantile of the times seen before, within `least` and the above."""
+    factor: Annotated[float, msgspec.Meta(ge=1)] = 3.0
+    least: Above = 1.0
+    grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    """To come back, for a client whose connection broke."""
+
+
+class Deployment(Section, frozen=True):
+    """Where the server of a deployed run is, and how it treats clients; a simulation leaves this alone."""
+
+    host: str = "0.0.0.0"  # noqa: S104  a server is there for others
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
+    login: Literal["mutual", "challenge"] = "mutual"
+    """How clients prove who they are: by the certificate of their TLS, or, behind a load balancer, by a signature."""
+    beacon: str = ""
+    """A file of published randomness, for selection `vrf` and for `secagg+`."""
+    wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    """Seconds that the first round waits for clients that are not there; then as many as are needed are enough."""
+    deadlines: Deadlines = Deadlines()
+
+
 class RunConfig(Section, frozen=True):
     """What a run is, wherever its clients are."""
 
@@ -99,3 +130,4 @@ class RunConfig(Section, frozen=True):
     privacy: Privacy = Privacy()
     protocol: Protocol = Protocol()
     performance: Performance = Performance()
+    deployment: Deployment = Deployment()

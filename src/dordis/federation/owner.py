@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from dordis.errors import ParametersRefused
 from dordis.federation import beacon as beacons
+from dordis.federation.design import Design
 from dordis.federation.participation import Participation
 from dordis.federation.policy import Policy
 from dordis.federation.selection import Selection
@@ -47,6 +48,18 @@ class Owner:
     def attend(self, parameters: Parameters, machine: bytes) -> None:
         """Count this round, once and for one machine, and refuse it beyond the cap of the policy."""
         self.participation.reserve(parameters.run, parameters.index, machine, self.policy.participations)
+
+
+def policy_of(design: Design) -> Policy:
+    """Return the policy of an owner who agrees to a run as it is designed, and to nothing less."""
+    parameters = design.example()
+    return Policy(
+        colluders=design.setting.colluders,
+        modes=frozenset({parameters.mode}),
+        schemes=frozenset({parameters.scheme}),
+        mechanisms=frozenset({parameters.encoding.mechanism}),
+        participations=design.cap if design.proves else None,
+    )
 
 
 def check_pinned(invite: Invite, root: bytes) -> None:

@@ -28,7 +28,7 @@ from dordis.federation.records import EVICTIONS, LEDGER, RECEIPTS, Manifest, Pre
 from dordis.federation.registry import Registry
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable, colluder_quantile
 from dordis.kernels.packing import packed_size
-from dordis.names import named
+from dordis.names import named, named_class
 from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping
@@ -38,10 +38,10 @@ from dordis.privacy.planning import Setting
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import summing_protocol
-from dordis.rounds.app import AppServer
+from dordis.rounds.app import AppClient, AppServer, Task
 from dordis.rounds.server import Rounds, Watch, silent
 
-FREE = ("output", "performance")
+FREE = ("output", "performance", "deployment")
 """Settings that a run may go on without: they change nothing that is told of it."""
 
 
@@ -91,6 +91,14 @@ class Home(Protocol):
     def open(self, run: bytes, selection: Selection, attended: Mapping[Attendance, tuple[int, ...]]) -> Rounds:
         """Begin, or go on: `attended` are the rounds so far, by run and index, and who was in them."""
         ...
+
+
+def application(config: RunConfig, seed: int) -> tuple[AppServer, Callable[[int], AppClient]]:
+    """Load the application that a configuration names: its server, and what makes the client at a place from 0 on."""
+    task = Task(config.app.options, config.federation.clients, seed, Path(config.app.folder))
+    app = named_class(config.app.server, AppServer, "app.server").of(task)  # type: ignore[type-abstract]
+    kind = named_class(config.app.client, AppClient, "app.client")  # type: ignore[type-abstract]
+    return app, lambda place: kind.of(task, place)
 
 
 def prepare(config: RunConfig, app: AppServer) -> Job:

@@ -17,7 +17,7 @@ from dordis.drive import Exchange
 from dordis.errors import InputError
 from dordis.federation.beacon import SeedBeacon
 from dordis.federation.durable import create
-from dordis.federation.owner import Owner
+from dordis.federation.owner import Owner, policy_of
 from dordis.federation.participation import Attendance, MemoryParticipation
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
@@ -200,14 +200,7 @@ class SimulatedHome:
     @cached_property
     def policy(self) -> Policy:
         """Return what all owners agree to: the run as it is configured, and nothing less."""
-        parameters = self.job.design.example()
-        return Policy(
-            colluders=self.job.design.setting.colluders,
-            modes=frozenset({parameters.mode}),
-            schemes=frozenset({parameters.scheme}),
-            mechanisms=frozenset({parameters.encoding.mechanism}),
-            participations=self.cap,
-        )
+        return policy_of(self.job.design)
 
     def _seed(self, purpose: str) -> bytes:
         """Return 32 bytes for one purpose, from the seed of the simulation."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from dordis.errors import InputError
 from dordis.federation import run as running
 from dordis.federation.run import Job, Run
-from dordis.names import named_class
 from dordis.protocol import ClientId
-from dordis.rounds.app import AppClient, AppServer, Task
+from dordis.rounds.app import AppServer
 from dordis.simulation.config import Config
 from dordis.simulation.home import AppClients, Identities, SimulatedHome
 
@@ -49,10 +48,8 @@ class SimulatedJob:
 
 def prepare(config: Config) -> SimulatedJob:
     """Check a configuration as a whole, load the application and plan the noise."""
-    task = Task(config.app.options, config.federation.clients, config.simulation.seed, Path(config.app.folder))
-    app = named_class(config.app.server, AppServer, "app.server").of(task)  # type: ignore[type-abstract]
-    kind = named_class(config.app.client, AppClient, "app.client")  # type: ignore[type-abstract]
-    return simulated(config, app, lru_cache(maxsize=None)(lambda u: kind.of(task, u - 1)))
+    app, made = running.application(config, config.simulation.seed)
+    return simulated(config, app, lru_cache(maxsize=None)(lambda u: made(u - 1)))
 
 
 def simulated(config: Config, app: AppServer, client: AppClients) -> SimulatedJob:

@@ -66,12 +66,12 @@ def run(
         under_way = job.succeed(succeed, output, text)
     else:
         under_way = job.resume(resume) if resume else job.start(output, text)
-    result = _drive(under_way, console, as_json)
-    _show(under_way, result, as_json)
+    result = drive(under_way, console, as_json, "run --resume")
+    show(under_way, result, as_json)
 
 
-def _drive(under_way: "Run", console: "Console", as_json: bool) -> "Result":
-    """Run all rounds that are left, showing them; whatever ends the run is written down."""
+def drive(under_way: "Run", console: "Console", as_json: bool, again: str) -> "Result":
+    """Run all rounds that are left, showing them; whatever ends the run is written down.  `again` is how to go on."""
     from dordis.cli.run_display import Display
 
     with Display(under_way.job, under_way.home.fidelity, under_way.done, console, quiet=as_json) as display:
@@ -80,7 +80,7 @@ def _drive(under_way: "Run", console: "Console", as_json: bool) -> "Result":
         except RoundFailed as error:
             raise InputError(_failed(under_way, error)) from None
         except KeyboardInterrupt:
-            console.print(f"interrupted; go on with: dordis run --resume {under_way.records.path}")
+            console.print(f"interrupted; go on with: dordis {again} {under_way.records.path}")
             sys.exit(130)
         if under_way.over_budget is not None:
             display.note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
@@ -98,7 +98,7 @@ def _failed(under_way: "Run", error: RoundFailed) -> str:
     )
 
 
-def _show(under_way: "Run", result: "Result", as_json: bool) -> None:
+def show(under_way: "Run", result: "Result", as_json: bool) -> None:
     """Tell how a run ended, and where its report is."""
     from dordis.cli.run_display import summary
     from dordis.report.files import write

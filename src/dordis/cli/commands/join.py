@@ -1,0 +1,57 @@
+"""Take part in the rounds of a server, as a client on a machine of its own."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dordis.cli.options import Overrides, Preset
+from dordis.errors import InputError
+
+
+def join(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server: https://host:port.")],
+    identity: Annotated[Path, typer.Option(help="The client's key file; its certificate is beside it.")],
+    registry: Annotated[
+        Path | None, typer.Option(help="The registry that the authority signed; beside the key file if not given.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="What the owner agrees to: a configuration; that of digits if not given.")
+    ] = None,
+    preset: Preset = None,
+    setting: Overrides = None,
+    app: Annotated[str | None, typer.Option(help="The client's application, package.module:Class.")] = None,
+    data: Annotated[str | None, typer.Option(help="The client's data: app.options.data of its application.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="A folder for what must survive a stop; beside the key file if not given.")
+    ] = None,
+    trusted: Annotated[
+        Path | None,
+        typer.Option(help="Authorities of a load balancer's certificate, PEM; the own one if not given."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Do not connect again when the connection breaks.")] = False,
+) -> None:
+    """Take part in the rounds of a server.
+
+    Nothing of what runs here comes from the server: the application and the terms are those of the configuration that
+    the owner gives, and rounds outside of them are refused.
+    """
+    from dordis.network.deploy import participant, with_client
+    from dordis.network.warm import compile_kernels
+    from dordis.simulation import reading
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    reading.find_modules(config)
+    settings = reading.read(config, preset, setting or ())
+    here = with_client(settings, app, data)
+    folder = identity.with_suffix(".state") if state is None else state
+    known = identity.with_name("registry.json") if registry is None else registry
+    compile_kernels()
+    joined = participant(url, here, settings.simulation.seed, identity, known, folder, trusted)
+    try:
+        asyncio.run(joined.stay(once))
+    except KeyboardInterrupt:
+        raise InputError("interrupted: the client has left") from None

@@ -1,0 +1,317 @@
+"""A client's side of the network: connect, log in, answer what is asked, and come back if the connection breaks.
+
+Connections go out, never in.  What is asked is answered by a `rounds.client.Client`, one request after the other, in a
+thread; vectors leave while the next request is worked on.
+"""
+
+import asyncio
+import hashlib
+import logging
+import operator
+import secrets
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+import aiohttp
+from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, WSMsgType
+
+from dordis import wire
+from dordis.errors import DordisError, InputError, LoginRefused, MalformedMessage
+from dordis.network.bulk import pieces_of, seal
+from dordis.network.messages import (
+    MACHINE_BYTES,
+    SUBPROTOCOL,
+    VERSION_HEADER,
+    Answered,
+    Asked,
+    Beside,
+    Challenge,
+    Declined,
+    Ended,
+    FromServer,
+    Hello,
+    Welcome,
+)
+from dordis.protocol import Message, requests_in
+from dordis.protocols import delivery
+from dordis.protocols.summing import SummingProtocol
+from dordis.rounds import invitation
+
+log = logging.getLogger("dordis.network")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+"""Seconds before the first and before later attempts to connect again."""
+HEARTBEAT = 20.0
+TRIES = 8
+"""How often a body is sent or fetched, going on where it stopped, before the request is given up."""
+LARGEST = 1 << 32
+"""Bytes that are fetched at most for one message."""
+
+
+class Pass(Protocol):
+    """What a client proves itself with."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS of the client."""
+        ...
+
+    def answer(self, challenge: bytes, server_certificate: bytes) -> bytes:
+        """Answer the challenge of a server; nothing, where TLS has proved it."""
+        ...
+
+
+class Party(Protocol):
+    """Anything that answers requests: a `rounds.client.Client`."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer a request, or raise."""
+        ...
+
+
+def kinds_of(protocol: SummingProtocol) -> Any:
+    """Return the union of all requests that a client may get."""
+    kinds = (*requests_in(vars(invitation)), *protocol.requests, *requests_in(vars(delivery)))
+    return reduce(operator.or_, kinds)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: str) -> "Address":
+        """Read `https://host:port`, or `host:port`.
+
+        >>> Address.of("https://dordis.example:8765")
+        Address(host='dordis.example', port=8765)
+        """
+        host, _, port = url.removeprefix("https://").rstrip("/").rpartition(":")
+        if not host or not port.isdigit() or "/" in host:
+            raise InputError(f"the address of a server is https://host:port, not '{url}'")
+        return cls(host, int(port))
+
+    def url(self, path: str, port: int | None = None) -> str:
+        """Return the address of something there."""
+        return f"https://{self.host}:{port or self.port}{path}"
+
+
+class Participant:
+    """Take part in the rounds of a server, until the run is over or the log-in is refused.
+
+    `party` makes what answers, for the run that the server names: the same one as long as the run is the same.
+    """
+
+    def __init__(
+        self, address: Address, credentials: Pass, party: Callable[[Welcome], Party], protocol: SummingProtocol
+    ) -> None:
+        self._address, self._credentials, self.made = address, credentials, party
+        self._kinds = kinds_of(protocol)
+        self._machine = secrets.token_bytes(MACHINE_BYTES)
+        self._turn = asyncio.Lock()
+        self._joined: tuple[bytes, Party] | None = None
+
+    async def stay(self, once: bool = False) -> None:
+        """Connect, and again whenever the connection breaks, later each time; `once` does not come back.
+
+        Proxy variables of the environment are honoured.
+        """
+        pause = FIRST_PAUSE
+        while True:
+            async with ClientSession(
+                trust_env=True, timeout=ClientTimeout(total=None, sock_connect=30.0), auto_decompress=False
+            ) as session:
+                try:
+                    if await self._connected(session):
+                        return
+                    pause = FIRST_PAUSE
+                except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    log.info("no connection to %s:%d: %s", self._address.host, self._address.port, _told(error))
+            if once:
+                raise InputError(f"the connection to {self._address.host}:{self._address.port} broke, or there is none")
+            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _connected(self, session: ClientSession) -> bool:
+        """Answer what is asked on one connection; tell whether the run is over."""
+        try:
+            socket = await session.ws_connect(
+                self._address.url("/control"),
+                protocols=(SUBPROTOCOL,),
+                ssl=self._credentials.context,
+                heartbeat=HEARTBEAT,
+                max_msg_size=wire.LIMIT,
+                compress=0,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status == 426:
+                theirs = error.headers.get(VERSION_HEADER) if error.headers else "another version"
+                raise LoginRefused(f"the server speaks {theirs}, this client {SUBPROTOCOL}: install the same") from None
+            raise
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise LoginRefused(f"the server's certificate is not accepted: {error.certificate_error}") from None
+        async with socket:
+            welcome = await self._log_in(socket)
+            log.info("connected as client %d", welcome.client)
+            bodies = Bodies(session, self._address, welcome, self._credentials.context)
+            async with asyncio.TaskGroup() as group:
+                return await self._answer(socket, bodies, self._answering(welcome), group)
+
+    async def _log_in(self, socket: ClientWebSocketResponse) -> Welcome:
+        asked = await _received(socket)
+        if not isinstance(asked, Challenge):
+            raise MalformedMessage("the server does not ask who this is")
+        tls = socket.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else b""
+        answer = self._credentials.answer(asked.challenge, certificate)
+        await socket.send_bytes(wire.encode(Hello(answer, self._machine)))
+        welcome = await _received(socket)
+        if not isinstance(welcome, Welcome):
+            raise MalformedMessage("the server does not say welcome")
+        return welcome
+
+    def _answering(self, welcome: Welcome) -> Party:
+        """Return what answers in this run."""
+        if self._joined is None or self._joined[0] != welcome.run:
+            self._joined = (welcome.run, self.made(welcome))
+        return self._joined[1]
+
+    async def _answer(
+        self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, group: asyncio.TaskGroup
+    ) -> bool:
+        """Answer requests in the order in which they come, until the connection ends."""
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            while True:
+                message = await _received(socket)
+                if isinstance(message, Ended):
+                    return True
+                if not isinstance(message, Asked):
+                    raise MalformedMessage("the server says what it should not")
+                tasks = [task for task in tasks if not task.done()]
+                tasks.append(group.create_task(self._one(socket, bodies, party, message)))
+        except ConnectionError:
+            return False
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _one(self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, asked: Asked) -> None:
+        """Answer one request: fetch what belongs to it, work on it in turn, send what belongs to the answer."""
+        try:
+            async with self._turn:
+                bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
+                request = wire.decode(asked.frame, self._kinds, bulk=bulk)
+                reply = await asyncio.to_thread(party.handle, request)
+        except DordisError as error:
+            log.warning("declined: %s", error)
+            await _sent(socket, Declined(asked.id, type(error).__name__))
+            return
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            log.info("a request is left unanswered: %s", _told(error))
+            return
+        vector = wire.bulk_of(reply)
+        beside = Beside(len(vector), seal(vector)) if len(vector) else None
+        await _sent(socket, Answered(asked.id, wire.encode(reply), beside))
+        if beside is not None:
+            await bodies.put(asked.id, vector)
+
+
+class Bodies:
+    """What is fetched and put by HTTPS, beside one connection."""
+
+    def __init__(self, session: ClientSession, address: Address, welcome: Welcome, context: ssl.SSLContext) -> None:
+        self._session, self._address, self._context = session, address, context
+        self._port = welcome.port or address.port
+        self._headers = {"Authorization": f"Bearer {welcome.token.hex()}"}
+
+    async def fetch(self, beside: Beside) -> bytes:
+        """Fetch what is announced, in pieces, and go on where it broke off; what is not as announced is refused."""
+        if not 0 < beside.size <= LARGEST:
+            raise MalformedMessage(f"{beside.size} bytes are announced, and {LARGEST} are the most")
+        url, got = self._address.url(f"/blobs/{beside.digest.hex()}"), bytearray()
+        for trial in range(TRIES):
+            try:
+                headers = self._headers | ({"Range": f"bytes={len(got)}-"} if got else {})
+                async with self._session.get(url, headers=headers, ssl=self._context) as response:
+                    response.raise_for_status()
+                    async for piece in response.content.iter_any():
+                        got += piece
+                        if len(got) > beside.size:
+                            raise MalformedMessage("more came than was announced")
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                await _pause(trial, error)
+                continue
+            if len(got) == beside.size:
+                break
+        if hashlib.sha256(got).digest() != beside.digest:
+            raise MalformedMessage("what came is not what its digest is of")
+        return bytes(got)
+
+    async def put(self, id: int, data: wire.Bulk) -> None:
+        """Put a vector; if that breaks off, go on where it stopped.  After the deadline nobody wants it: then stop."""
+        url, offset = self._address.url(f"/vectors/{id}", self._port), 0
+        for trial in range(TRIES):
+            try:
+                status, offset = await self._put(url, data, offset)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                await _pause(trial, error)
+                status, offset = await self._progress(url)
+            if status in (204, 404, 401):
+                return
+            if status in (422, 503):
+                await asyncio.sleep(1.0)
+                status, offset = await self._progress(url)
+        log.warning("a vector could not be sent")
+
+    async def _put(self, url: str, data: wire.Bulk, offset: int) -> tuple[int, int]:
+        size = len(data)
+        headers = self._headers | {"Content-Length": str(size - offset)}
+        if offset:
+            headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
+        body = pieces_of(data, offset)
+        async with self._session.put(url, data=body, headers=headers, ssl=self._context) as response:
+            return response.status, int(response.headers.get("Upload-Offset", "0"))
+
+    async def _progress(self, url: str) -> tuple[int, int]:
+        try:
+            async with self._session.head(url, headers=self._headers, ssl=self._context) as response:
+                return response.status, int(response.headers.get("Upload-Offset", "0"))
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return 0, 0
+
+
+async def _received(socket: ClientWebSocketResponse) -> Any:
+    """Return the next message of the server; a connection that ended is a `ConnectionError`, or a refusal."""
+    message = await socket.receive()
+    if message.type is WSMsgType.BINARY:
+        return wire.decode(message.data, FromServer)  # type: ignore[arg-type]
+    if message.type is WSMsgType.CLOSE and message.data == 1008:
+        raise LoginRefused(f"the server refused: {message.extra}")
+    raise ConnectionResetError("the connection ended")
+
+
+async def _sent(socket: ClientWebSocketResponse, message: Message) -> None:
+    """Send, if the connection is still there: what is not answered is asked again."""
+    if not socket.closed:
+        try:
+            await socket.send_bytes(wire.encode(message))
+        except ConnectionError as error:
+            log.info("an answer was not sent: %s", _told(error))
+
+
+async def _pause(trial: int, error: BaseException) -> None:
+    log.info("a transfer broke off: %s", _told(error))
+    if trial == TRIES - 1:
+        raise error
+    await asyncio.sleep(min(FIRST_PAUSE * 2**trial, 5.0))
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,106 @@
+"""A deployed run from its configuration: the server's side, and that of a client, as their owners set them up."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dordis.errors import InputError
+from dordis.federation import run as running
+from dordis.federation.beacon import FileBeacon
+from dordis.federation.client_directory import ClientDirectory
+from dordis.federation.config import RunConfig
+from dordis.federation.identity import load_identity, load_server_identity
+from dordis.federation.membership import SignedRegistry
+from dordis.federation.registry import Registry
+from dordis.federation.run import Job, Run
+from dordis.network.client import Address, Participant
+from dordis.network.doors import FederationDoor, FederationPass, utc
+from dordis.network.home import REGISTRY, NetworkHome
+from dordis.network.member import Installed
+
+
+def deployed(config: RunConfig) -> RunConfig:
+    """Return a configuration without what is simulated."""
+    if config.privacy.noise.cost_only:
+        raise InputError(f"only the cost of '{config.privacy.noise.name}' is simulated: it cannot be deployed")
+    return RunConfig(**{name: getattr(config, name) for name in RunConfig.__struct_fields__})
+
+
+@dataclass(frozen=True)
+class DeployedJob:
+    """The server's side: its identity, and the registry that the authority signed."""
+
+    job: Job
+    identity: Path
+    registry: Path
+
+    @classmethod
+    def of(cls, config: RunConfig, seed: int, identity: Path, registry: Path) -> "DeployedJob":
+        """Check a configuration as a whole."""
+        config = deployed(config)
+        app, _ = running.application(config, seed)
+        return cls(running.prepare(config, app), identity, registry)
+
+    def start(self, root: Path, config: str) -> Run:
+        """Begin a run in a directory of its own, with the members that there are now."""
+        members = self._members()
+        return Run.start(self.job, NetworkHome(self.job, members, self._door(members)), root, config)
+
+    def resume(self, path: Path) -> Run:
+        """Go on with a run after its last finished round."""
+        members = Registry.load(path / REGISTRY)
+        return Run.resume(self.job, NetworkHome.resume(self.job, members, self._door(members), path), path)
+
+    def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
+        """Begin a run with the members that there are now, which carries on what another one has made and spent."""
+        members = self._members()
+        home = NetworkHome(self.job, members, self._door(members))
+        return Run.succeed(self.job, home, root, config, predecessor)
+
+    def _members(self) -> Registry:
+        credentials = load_server_identity(self.identity, utc())
+        members = SignedRegistry.load(self.registry, credentials.authority).registry
+        check_members(members, self.job)
+        return members
+
+    def _door(self, members: Registry) -> FederationDoor:
+        credentials = load_server_identity(self.identity, utc())
+        mutual = self.job.config.deployment.login == "mutual"
+        return FederationDoor(credentials, members, self.registry, mutual)
+
+
+def participant(
+    url: str, config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, trusted: Path | None = None
+) -> Participant:
+    """Set up a client as its owner configured it: application, keys, and a directory for what must survive a stop."""
+    config, credentials = deployed(config), load_identity(identity, utc())
+    members = SignedRegistry.load(registry, credentials.authority).registry
+    app, client_at = running.application(config, seed)
+    job = running.prepare(config, app)
+    check_members(members, job)
+    if credentials.client not in members:
+        raise InputError(f"client {credentials.client} is not in the registry {registry}: get the one of the run")
+    beacon = FileBeacon(Path(config.deployment.beacon)) if config.deployment.beacon else None
+    place = list(members).index(credentials.client)
+    me, directory = credentials.client, ClientDirectory(state)
+    installed = Installed(me, client_at(place), job, members, credentials.keys, directory, beacon)
+    mutual = config.deployment.login == "mutual"
+    return Participant(Address.of(url), FederationPass(credentials, mutual, trusted), installed.client, job.protocol)
+
+
+def check_members(members: Registry, job: Job) -> None:
+    """The registry has as many clients as the run is configured for: its privacy is planned for that number."""
+    wanted = job.config.federation.clients
+    if len(members) != wanted:
+        raise InputError(f"the registry has {len(members)} members, federation.clients is {wanted}: make them agree")
+
+
+def with_client(config: RunConfig, app: str | None, data: str | None) -> RunConfig:
+    """Return a configuration with the application and the data of one client."""
+    given = config.app
+    if app is not None:
+        given = msgspec.structs.replace(given, client=app)
+    if data is not None:
+        given = msgspec.structs.replace(given, options=given.options | {"data": data})
+    return msgspec.structs.replace(config, app=given)

@@ -1,0 +1,246 @@
+"""The exchange over the network: requests go out together, answers come until a deadline, whoever misses it is out.
+
+It runs on the event loop of the server.  The flows that use it run in threads: replies are handed to them one by one,
+and the buffer of a vector is used again as soon as the next reply is asked for.
+"""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from dordis import wire
+from dordis.errors import DordisError, MalformedMessage, ProtocolError
+from dordis.network.bulk import Blobs
+from dordis.network.deadlines import Patience
+from dordis.network.intake import Intake, check_size
+from dordis.network.messages import Answered, Asked, Beside, Declined
+from dordis.protocol import ClientId, Message, Replies, Requests, reply_to
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.summing import Opening
+from dordis.rounds.invitation import Invite, SendModel
+
+log = logging.getLogger("dordis.network")
+
+LARGEST_ELEMENT = 4
+"""Bytes of a coordinate at most, in any protocol."""
+
+Send = Callable[[ClientId, bytes], bool]
+"""Sends to a client, if it is connected; tells whether it is."""
+Arrived = tuple["Asking", bytes, bytearray | None]
+
+
+@dataclass(eq=False)
+class Asking:
+    """One request to one client, until it is answered or given up."""
+
+    id: int
+    client: ClientId
+    request: Message
+    call: "Call"
+    message: bytes
+    started: float
+    answer: Answered | None = None
+
+
+@dataclass(eq=False)
+class Call:
+    """Requests that went out together, and what has come of them."""
+
+    open: set[int] = field(default_factory=set)
+    arrivals: "SimpleQueue[Arrived | None]" = field(default_factory=SimpleQueue)
+    offered: list[bytes] = field(default_factory=list)
+    timer: asyncio.TimerHandle | None = None
+
+
+class NetworkExchange:
+    """Ask clients that are connected, and those that come back in time.
+
+    `sent`, `received`, `models` and `errors` are what a meter counts: bytes of messages, without what carries them.
+    """
+
+    def __init__(self, send: Send, intake: Intake, blobs: Blobs, patience: Patience) -> None:
+        self._send, self._intake, self._blobs, self._patience = send, intake, blobs, patience
+        self._loop = asyncio.get_running_loop()
+        self._ids = 0
+        self._open: defaultdict[ClientId, dict[int, Asking]] = defaultdict(dict)
+        self._given_up: defaultdict[ClientId, set[int]] = defaultdict(set)
+        self._out: set[ClientId] = set()
+        self._absent: dict[ClientId, asyncio.TimerHandle] = {}
+        self._parameters: Parameters | None = None
+        self.sent: Counter[ClientId] = Counter()
+        self.received: Counter[ClientId] = Counter()
+        self.models: Counter[ClientId] = Counter()
+        self.errors: list[tuple[ClientId, DordisError]] = []
+
+    async def __call__(self, requests: Requests) -> Replies:
+        """Send the requests; the replies that come in time are given one by one."""
+        self._note(next(iter(requests.values()), None))
+        call, messages = Call(), {}
+        for u, request in requests.items():
+            if u in self._out:
+                continue
+            if id(request) not in messages:  # a broadcast is encoded once
+                messages[id(request)] = self._offered(call, request)
+            self._ask(call, u, request, *messages[id(request)])
+        if call.open:
+            seconds = max(self._patience.seconds(type(request).__name__) for request in requests.values())
+            call.timer = self._loop.call_later(seconds, self._expire, call)
+        else:
+            self._end(call)
+        return self._replies(call)
+
+    def _note(self, request: Message | None) -> None:
+        """Take note of a round that begins, and of its parameters."""
+        if isinstance(request, Invite):
+            self._out.clear()
+            self._intake.begin()
+        elif isinstance(request, Opening):
+            self._parameters = request.parameters
+
+    def _offered(self, call: Call, request: Message) -> tuple[bytes, Beside | None]:
+        bulk = wire.bulk_of(request)
+        beside = self._blobs.offer(bulk) if len(bulk) else None
+        if beside is not None:
+            call.offered.append(beside.digest)
+        return wire.encode(request), beside
+
+    def _ask(self, call: Call, u: ClientId, request: Message, frame: bytes, beside: Beside | None) -> None:
+        self._ids += 1
+        message = wire.encode(Asked(self._ids, frame, beside))
+        asking = Asking(self._ids, u, request, call, message, self._loop.time())
+        self._open[u][asking.id] = asking
+        call.open.add(asking.id)
+        size = len(frame) + (0 if beside is None else beside.size)
+        self.received[u] += size
+        if isinstance(request, SendModel):
+            self.models[u] += size
+        if not self._send(u, message):
+            self.disconnected(u)
+
+    def _replies(self, call: Call) -> Iterator[tuple[ClientId, Message]]:
+        """Yield replies in the thread of a flow, as they come; they are decoded here."""
+        while (arrived := call.arrivals.get()) is not None:
+            asking, frame, buffer = arrived
+            try:
+                answer = asking.answer
+                bulk = memoryview(buffer)[: answer.beside.size] if buffer and answer and answer.beside else b""
+                yield asking.client, wire.decode(frame, reply_to(asking.request), bulk=bulk)
+            except MalformedMessage as error:
+                self._loop.call_soon_threadsafe(self._refuse, asking.client, error)
+            finally:
+                if buffer is not None:
+                    self._loop.call_soon_threadsafe(self._intake.buffers.give, buffer)
+
+    # What clients send
+
+    def answered(self, u: ClientId, message: Answered) -> None:
+        """Take an answer; one that was never asked for, or comes twice, raises."""
+        asking = self._open[u].get(message.id)
+        if asking is None or asking.answer is not None:
+            self._check_late(u, message.id, asking)
+            return
+        if message.beside is None:
+            asking.answer = message
+            self._arrived(asking, None)
+            return
+        check_size(message.beside.size, self._most(asking.request))
+        asking.answer = message
+        self._intake.expect(u, message.id, message.beside)
+
+    def declined(self, u: ClientId, message: Declined) -> None:
+        """Take note that a client has left the round by itself."""
+        if message.id not in self._open[u]:
+            self._check_late(u, message.id, None)
+            return
+        self._refuse(u, ProtocolError(f"the client declined: {message.error[:64]}"))
+
+    def delivered(self, u: ClientId, id: int, buffer: bytearray) -> None:
+        """Take a vector that has come whole."""
+        asking = self._open[u].get(id)
+        if asking is None:
+            self._intake.buffers.give(buffer)
+        else:
+            self._arrived(asking, buffer)
+
+    def _arrived(self, asking: Asking, buffer: bytearray | None) -> None:
+        answer = asking.answer
+        if answer is None:
+            return
+        self.sent[asking.client] += len(answer.frame) + (0 if answer.beside is None else answer.beside.size)
+        self._patience.saw(type(asking.request).__name__, self._loop.time() - asking.started)
+        asking.call.arrivals.put((asking, answer.frame, buffer))
+        self._close(asking)
+
+    def _check_late(self, u: ClientId, id: int, asking: Asking | None) -> None:
+        """An answer may be late, once; anything else is not an honest client's."""
+        if asking is not None or id not in self._given_up[u]:
+            raise ProtocolError("an answer came that nobody asked for, or a second time")
+        self._given_up[u].discard(id)
+
+    def _most(self, request: Message) -> int:
+        """Return the bytes that may come beside the answer to a request."""
+        kind, chunk = reply_to(request), getattr(request, "chunk", None)
+        if not kind.bulk or chunk is None or self._parameters is None:
+            return 0
+        span = self._parameters.chunks[chunk]
+        return LARGEST_ELEMENT * int(span.stop - span.start)
+
+    # Who comes and goes
+
+    def connected(self, u: ClientId) -> list[bytes]:
+        """Return what a client that has come, or come back, has still to answer."""
+        timer = self._absent.pop(u, None)
+        if timer is not None:
+            timer.cancel()
+        self._given_up[u].clear()
+        for asking in self._open[u].values():
+            asking.answer = None
+        return [asking.message for asking in self._open[u].values()]
+
+    def disconnected(self, u: ClientId) -> None:
+        """Wait a little for a client that went while something was asked of it."""
+        if self._open[u] and u not in self._absent:
+            self._absent[u] = self._loop.call_later(self._patience.settings.grace, self._gone, u)
+
+    def _gone(self, u: ClientId) -> None:
+        self._absent.pop(u, None)
+        self._leave(u)
+
+    def _expire(self, call: Call) -> None:
+        late = {u for u, askings in self._open.items() for id in askings if id in call.open}
+        for u in late:
+            self._leave(u)
+
+    def _refuse(self, u: ClientId, error: DordisError) -> None:
+        self.errors.append((u, error))
+        log.info("client %d leaves the round: %s", u, error)
+        self._leave(u)
+
+    def _leave(self, u: ClientId) -> None:
+        """Put a client out of the round: whatever is asked of it, in all chunks, is given up at once."""
+        self._out.add(u)
+        for asking in list(self._open[u].values()):
+            self._given_up[u].add(asking.id)
+            self._intake.forget(u, asking.id)
+            self._close(asking)
+
+    def leave(self, u: ClientId) -> None:
+        """Put a client out of the round that has broken the rules of the network."""
+        self._leave(u)
+
+    def _close(self, asking: Asking) -> None:
+        self._open[asking.client].pop(asking.id, None)
+        asking.call.open.discard(asking.id)
+        if not asking.call.open:
+            self._end(asking.call)
+
+    def _end(self, call: Call) -> None:
+        if call.timer is not None:
+            call.timer.cancel()
+        for digest in call.offered:
+            self._blobs.withdraw(digest)
+        call.offered.clear()
+        call.arrivals.put(None)

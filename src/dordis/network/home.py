@@ -1,0 +1,136 @@
+"""Where the clients of a deployed run are: behind connections of their own."""
+
+import logging
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from dordis import wire
+from dordis.errors import InputError
+from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
+from dordis.federation.durable import create
+from dordis.federation.participation import Attendance
+from dordis.federation.registry import Registry
+from dordis.federation.run import Job
+from dordis.federation.selection import Selection
+from dordis.network.deadlines import Patience
+from dordis.network.server import Door, Server
+from dordis.protocol import ClientId
+from dordis.rounds.invitation import Invitation
+from dordis.rounds.server import AgreedRound, Gathered, RoundEngine, RoundResult, Rounds, Watch, silent
+
+log = logging.getLogger("dordis.network")
+
+SECRET = "selection.key"  # noqa: S105  the name of a file
+"""File of 32 bytes from which clients are drawn, where the server draws."""
+REGISTRY = "registry.json"
+"""The members that a run began with."""
+MOST_CHUNKS = 64
+SHARE_BYTES = 256
+"""Bytes that a client sends at most for one secret of one peer, with what proves it."""
+
+
+@dataclass
+class NetworkHome:
+    """The clients of a deployed run: whoever the door lets in."""
+
+    job: Job
+    registry: Registry
+    door: Door
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    listening: Callable[[int], None] = lambda port: None
+    """Told the port, once clients can come."""
+    server: Server | None = None
+
+    fidelity = "full"
+
+    @classmethod
+    def resume(cls, job: Job, registry: Registry, door: Door, path: Path) -> "NetworkHome":
+        """Go on with the secret that a run began with."""
+        try:
+            return cls(job, registry, door, (path / SECRET).read_bytes())
+        except OSError:
+            raise InputError(f"the run at {path} cannot go on: its {SECRET} is missing") from None
+
+    @property
+    def root(self) -> bytes:
+        """Return the root of the registry."""
+        return self.registry.root()
+
+    @cached_property
+    def beacon(self) -> Beacon:
+        """Return the public randomness: the published file, where a run needs one."""
+        path = self.job.config.deployment.beacon
+        if path:
+            return FileBeacon(Path(path))
+        if self.job.protocol.sparse or self.job.config.federation.selection == "vrf":
+            raise InputError("secagg+ and selection 'vrf' need public randomness: set deployment.beacon to its file")
+        return SeedBeacon(bytes(32))
+
+    @property
+    def selection_seed(self) -> bytes:
+        """Return what clients are drawn from, where the server draws."""
+        return self.secret
+
+    def store(self, path: Path) -> None:
+        """Write what clients are drawn from, and the registry."""
+        create(path / SECRET, self.secret)
+        self.registry.save(path / REGISTRY)
+
+    def open(self, run: bytes, selection: Selection, attended: Mapping[Attendance, tuple[int, ...]]) -> Rounds:
+        """Listen for clients."""
+        settings = self.job.config.deployment
+        self.server = Server(self.door, run, Patience(settings.deadlines), limit=frame_limit(self.job))
+        self.server.start(settings.host, settings.port)
+        self.listening(self.server.port)
+        return NetworkRounds(self.job, self.registry, self.server)
+
+    def close(self) -> None:
+        """Tell the clients that the run is over."""
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+
+
+class NetworkRounds:
+    """Rounds with clients that are connected."""
+
+    def __init__(self, job: Job, registry: Registry, server: Server) -> None:
+        self._server, self._everyone = server, frozenset(registry)
+        self._least, self._wait = job.design.setting.t, job.config.deployment.wait
+        self._engine = RoundEngine(
+            server.exchange,
+            job.protocol,
+            registry.signing_keys(),
+            self.available,
+            suite=job.suite,
+            meter=server.exchange,
+            run=server.perform,
+        )
+
+    def available(self, index: int) -> Collection[ClientId]:
+        """Return who is connected: the first round waits for everybody, for a while, and every one for enough."""
+        wait, self._wait = self._wait, 0.0
+        there = self._server.wait(self._everyone.issubset, wait) if wait else self._server.connected()
+        if len(there) < self._least:
+            log.warning("%d clients are connected, %d are needed: waiting", len(there), self._least)
+            there = self._server.wait(lambda clients: len(clients) >= self._least)
+        return there
+
+    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
+        """Invite clients, and have them train."""
+        return self._engine.gather(invitation, watch)
+
+    def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
+        """Sum their updates."""
+        return self._engine.sum(agreed, watch)
+
+
+def frame_limit(job: Job) -> int:
+    """Return the bytes of the longest frame that a client of the run has to send: its shares for all peers."""
+    config, plan = job.config, job.design.example()
+    chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
+    shared = 2 + max(len(noise.removable) for noise in plan.plans)
+    return min(wire.LIMIT, (1 << 16) + config.federation.clients * (chunks + 1) * shared * SHARE_BYTES)

@@ -1,0 +1,165 @@
+"""Where clients put their vectors: who may put what, how much of it at once, and what has come of it."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable
+
+from aiohttp import ClientError, web
+
+from dordis.errors import DordisError, MalformedMessage
+from dordis.network.bulk import Body, Buffers
+from dordis.network.messages import TOKEN_BYTES, Beside
+from dordis.protocol import ClientId
+
+BUFFERS = 4
+SLOTS, CLIENT_SLOTS = 64, 2
+"""Bodies that are taken at once, from all clients and from one; others are told to come again."""
+ANNOUNCED = 5.0
+"""Seconds that a body may be earlier than its announcement, which comes on another connection."""
+RETRY = {"Retry-After": "1"}
+
+_TOKEN, _ID = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}"), re.compile("[0-9]{1,15}")
+_RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
+
+Delivered = Callable[[ClientId, int, bytearray], None]
+"""Told of a body that is whole: whose, of which request, and the buffer, which it gives back."""
+
+
+class Intake:
+    """The bodies that are expected, by client and request."""
+
+    def __init__(self, delivered: Delivered, buffers: Buffers | None = None) -> None:
+        self.buffers = Buffers(BUFFERS) if buffers is None else buffers
+        self._delivered = delivered
+        self._tokens: dict[bytes, ClientId] = {}
+        self._expected: dict[tuple[ClientId, int], Body] = {}
+        self._done: dict[ClientId, set[int]] = {}
+        self._early: dict[tuple[ClientId, int], asyncio.Event] = {}
+        self._taken: Counter[ClientId] = Counter()
+
+    def admit(self, client: ClientId, token: bytes) -> None:
+        """Let a client put bodies with this token, and with no other."""
+        self._tokens = {known: u for known, u in self._tokens.items() if u != client} | {token: client}
+
+    def expect(self, client: ClientId, id: int, beside: Beside) -> None:
+        """Take a body of this size for a request; one that is announced again goes on where it stopped."""
+        body = self._expected.get((client, id))
+        if body is None:
+            self._expected[client, id] = Body(beside, self.buffers)
+        else:
+            body.beside = Beside(body.beside.size, beside.digest)
+        if (client, id) in self._early:
+            self._early[client, id].set()
+
+    def forget(self, client: ClientId, id: int) -> None:
+        """Take no body for a request any more."""
+        body = self._expected.pop((client, id), None)
+        if body is not None:
+            body.close()
+
+    def begin(self) -> None:
+        """Forget what was put in the round before."""
+        self._done.clear()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what clients can do."""
+        return [web.put("/vectors/{id}", self.put), web.head("/vectors/{id}", self.head)]
+
+    async def head(self, request: web.Request) -> web.Response:
+        """Tell how much of a body has come."""
+        client, id = self.client(request), _number(request.match_info["id"])
+        if id in self._done.get(client, ()):
+            return web.Response(status=204)
+        body = self._expected.get((client, id))
+        return web.Response(status=404) if body is None else web.Response(headers={"Upload-Offset": str(body.received)})
+
+    async def put(self, request: web.Request) -> web.Response:
+        """Take a body, or its rest."""
+        client, id = self.client(request), _number(request.match_info["id"])
+        if id in self._done.get(client, ()):
+            return _refused(204)
+        if self._taken[client] >= CLIENT_SLOTS or self._taken.total() >= SLOTS:
+            return _refused(503, RETRY)
+        self._taken[client] += 1
+        try:
+            return await self._take(client, id, request)
+        finally:
+            self._taken[client] -= 1
+
+    async def _take(self, client: ClientId, id: int, request: web.Request) -> web.Response:
+        body = await self._announced(client, id)
+        if body is None:
+            return _refused(404)
+        if body.busy:
+            return _refused(503, RETRY)
+        if _offset(request, body.beside.size) != body.received:
+            return _refused(416, {"Upload-Offset": str(body.received)})
+        body.busy = True
+        try:
+            await body.receive(request.content)
+            if body.received < body.beside.size:
+                return _refused(400)
+            buffer = await body.finish()
+        except (TimeoutError, ClientError, ConnectionError, web.RequestPayloadError):
+            return _refused(408)
+        except DordisError:
+            return _refused(422)
+        finally:
+            body.busy = False
+        if self._expected.pop((client, id), None) is None:  # the deadline has passed meanwhile
+            self.buffers.give(buffer)
+            return _refused(404)
+        self._done.setdefault(client, set()).add(id)
+        self._delivered(client, id, buffer)
+        return web.Response(status=204)
+
+    async def _announced(self, client: ClientId, id: int) -> Body | None:
+        """Return what is expected, which may be announced a little later."""
+        if (client, id) not in self._expected:
+            event = self._early.setdefault((client, id), asyncio.Event())
+            try:
+                await asyncio.wait_for(event.wait(), ANNOUNCED)
+            except TimeoutError:
+                return None
+            finally:
+                self._early.pop((client, id), None)
+        return self._expected.get((client, id))
+
+    def client(self, request: web.Request) -> ClientId:
+        """Return the client that a request is from, by its token."""
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        client = self._tokens.get(bytes.fromhex(given)) if _TOKEN.fullmatch(given) else None
+        if client is None:
+            raise web.HTTPUnauthorized(headers={"Connection": "close"})
+        return client
+
+
+def _number(text: str) -> int:
+    if not _ID.fullmatch(text):
+        raise web.HTTPNotFound(headers={"Connection": "close"})
+    return int(text)
+
+
+def _offset(request: web.Request, size: int) -> int:
+    """Return where a body begins, if it is the rest of one of this size; its length is known before it is read."""
+    length = request.content_length
+    if length is None:
+        raise web.HTTPLengthRequired
+    given = request.headers.get("Content-Range")
+    match = _RANGE.fullmatch(given) if given is not None else None
+    first, last, whole = (int(number) for number in match.groups()) if match else (0, length - 1, length)
+    if whole != size or last != size - 1 or length != size - first:
+        raise web.HTTPRequestEntityTooLarge(max_size=size, actual_size=length)
+    return first
+
+
+def _refused(status: int, headers: dict[str, str] | None = None) -> web.Response:
+    """Answer without having read the body: the connection cannot go on."""
+    return web.Response(status=status, headers={"Connection": "close", **(headers or {})})
+
+
+def check_size(size: int, most: int) -> None:
+    """What a client announces is not more than the request allows."""
+    if not 0 < size <= most:
+        raise MalformedMessage(f"a body of {size} bytes was announced where {most} are the most")

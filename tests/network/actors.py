@@ -1,0 +1,139 @@
+"""What the processes of the network's tests do: a server, and clients that stop at a request of a round."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dordis.network.deploy import DeployedJob, participant
+from dordis.rounds.app import AppClient, AppServer
+from dordis.simulation import reading
+from dordis.simulation.config import Config
+
+OUTPUT = "sums.npz"
+
+
+class Total(AppServer):
+    """Keep every sum; before a round it may wait at a gate: two pipes, one tells, one is told to go on."""
+
+    def __init__(self, dim: int = 1000, gate: str = "") -> None:
+        self._dim, self._gate, self.sums = dim, gate, {}
+        self._passed = 0
+
+    @property
+    def dim(self) -> int:
+        return self._dim
+
+    def model(self) -> np.ndarray:
+        if self._gate and self._passed == len(self.sums):
+            Path(self._gate + ".out").write_text("here")
+            Path(self._gate + ".in").read_text()
+            self._passed += 1
+        return np.full(1000, len(self.sums), np.float32)
+
+    def use_output(self, round, aggregate) -> None:
+        self.sums[f"total{round.index}"] = aggregate.total
+
+    def state(self) -> dict[str, np.ndarray]:
+        return self.sums
+
+    def restore(self, state) -> None:
+        self.sums = dict(state)
+
+    def export(self, directory: Path) -> None:
+        np.savez(directory / OUTPUT, **self.sums)
+
+
+class Constant(AppClient):
+    """Give a vector of which all coordinates are the same, of a norm that tells who gave it."""
+
+    def __init__(self, place: int, dim: int = 1000, gate: str = "") -> None:
+        self.update = np.full(dim, value(place + 1, dim), np.float32)
+
+    def prepare_data(self, round, model) -> np.ndarray:
+        return self.update
+
+
+def value(client: int, dim: int) -> float:
+    """Return the coordinates of a client's update, whose norm is at most 1."""
+    return client / 16 / dim**0.5
+
+
+def settings(keys: list[str]) -> Config:
+    """Return a configuration with the application above, and keys over it."""
+    usual = {
+        "app": {"server": "tests.network.actors:Total", "client": "tests.network.actors:Constant"},
+        "deployment": {"host": "127.0.0.1", "port": 0},
+    }
+    given = usual
+    for key in keys:
+        given = reading.merged(given, reading.assignment(key))
+    return reading.over_defaults(given)
+
+
+def serve(folder: str, keys: list[str], listening: str, resume: str = "") -> None:
+    """Serve a run in a folder with a federation; write the port to a pipe."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    home, config = Path(folder), settings(keys)
+    job = DeployedJob.of(config, 0, home / "server.key", home / "registry.json")
+    run = job.resume(Path(resume)) if resume else job.start(home / "runs", reading.written(config))
+
+    run.home.listening = lambda port: Path(listening).write_text(str(port))
+    try:
+        run.complete()
+    finally:
+        run.home.close()
+
+
+def join(
+    folder: str,
+    keys: list[str],
+    client: int,
+    port: int,
+    kill: list[Any] | None = None,
+    cut: list[Any] | None = None,
+    welcomed: str = "",
+) -> None:
+    """Join as a client; `kill` and `cut` are a round and a request at which something happens.
+
+    The process kills itself, or tells a pipe, the third of `cut`, and goes on when it is told to by the fourth.
+    `welcomed` is a pipe that is told of the first log-in.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    home = Path(folder)
+    files = home / f"c{client}.key", home / "registry.json", home / f"c{client}.state"
+    made = participant(f"https://localhost:{port}", settings(keys), 0, *files)
+    at: dict[tuple[int, str], Callable[[], Any]] = {}
+    if kill is not None:
+        at[tuple(kill)] = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    if cut is not None:
+        at[cut[0], cut[1]] = lambda: (Path(cut[2]).write_text("here"), Path(cut[3]).read_text())
+    made.made = _watched(made.made, at, welcomed)
+    asyncio.run(made.stay())
+
+
+def _watched(made: Any, at: dict[tuple[int, str], Callable[[], Any]], welcomed: str) -> Any:
+    """Make clients to which something happens when a request of a round comes, once."""
+
+    def watched(welcome: Any) -> Any:
+        party = made(welcome)
+        handle, number = party.handle, 0
+
+        def noticed(request: Any) -> Any:
+            nonlocal number
+            number = getattr(request, "number", number)
+            at.pop((number, type(request).__name__), lambda: None)()
+            return handle(request)
+
+        party.handle = noticed
+        if welcomed:
+            Path(welcomed).write_text("welcomed")
+        return party
+
+    return watched

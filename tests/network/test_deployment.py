@@ -1,0 +1,68 @@
+"""Whole runs over loopback with TLS: the server and every client is a process of its own, and kills are SIGKILL."""
+
+import pytest
+
+from tests.network.deployed import Deployed
+from tests.network.relay import Relay
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+KILLED = {
+    1: (1, "Invite"),
+    2: (1, "SendModel"),
+    3: (1, "Train"),
+    4: (1, "AdvertiseKeys"),
+    5: (1, "ShareKeys"),
+    6: (2, "DeliverShares"),
+    7: (2, "PrepareInput"),
+    8: (2, "CollectInput"),
+    9: (2, "Agree"),
+    1.5: (3, "Unmask"),
+    2.5: (3, "Dispatch"),
+    3.5: (3, "Store"),
+}
+"""The round and the request at which a client is killed; with a fraction: one that was killed before, again."""
+CUT, LATE = 10, 12
+
+
+def test_clients_may_be_killed_at_every_stage_be_cut_off_or_come_late(zygote, tmp_path):
+    gate, keys = tmp_path / "gate", ["federation.rounds=3", "app.options.dim=200000", "performance.chunks=4"]
+    keys += [f"app.options.gate={gate}", "protocol.threshold=7", "protocol.tolerance=5", "deployment.deadlines.grace=1"]
+    fleet = Deployed(zygote, tmp_path, 12, [*keys, "deployment.wait=0"])
+    waiting, go, here, cut = (fleet.pipe(name) for name in ("gate.out", "gate.in", "here", "cut"))
+    fleet.serve()
+    relay = Relay(fleet.port)
+    fleet.join_and_wait(CUT, port=relay.port, cut=[2, "CollectInput", str(here), str(cut)])
+    for u in {*range(1, 12)} - {CUT}:
+        fleet.join_and_wait(u, kill=KILLED.get(u))
+    waiting.read_text()
+    go.write_text("on")
+    waiting.read_text()
+    for u in (1, 2, 3, 4, 5):
+        assert zygote.wait(fleet.clients[u]) == -9
+        fleet.join_and_wait(u, kill=KILLED.get(u + 0.5))
+    fleet.join_and_wait(LATE)
+    go.write_text("on")
+    here.read_text()
+    relay.cut()
+    cut.write_text("done")
+    waiting.read_text()
+    for u in (6, 7, 8, 9):
+        assert zygote.wait(fleet.clients[u]) == -9
+        fleet.join_and_wait(u)
+    go.write_text("on")
+    assert fleet.end() == 0
+    relay.close()
+    first, second, third = fleet.stored().rounds
+    assert first.clients == (4, 5, 6, 7, 8, 9, 10, 11)
+    assert gone(first) == {4, 5}
+    assert second.clients == third.clients == tuple(range(1, 13))
+    assert gone(second) == {6, 7, 8, 9}
+    assert gone(third) == {1, 2, 3}
+    assert all(CUT in chunk for chunk in fleet.receipt(second.index)["survivors"])
+    fleet.check_sums()
+    assert fleet.check_ledger().reserved == 0
+
+
+def gone(record):
+    return {u for clients in record.dropped.values() for u in clients}

@@ -1,0 +1,52 @@
+"""The example of a deployment: its configuration deploys, its containers are well-formed; and so does every preset."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dordis.cli.commands.join import join
+from dordis.cli.commands.serve import serve
+from dordis.errors import InputError
+from dordis.network.deploy import DeployedJob, deployed
+from dordis.simulation import reading
+from dordis.simulation.embedded import presets
+
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+
+HERE = [name for name in presets() if reading.read(preset=name).app.options.get("data", "digits") == "digits"]
+"""Presets whose data come with the package; those of others are downloaded."""
+EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
+
+
+@pytest.mark.parametrize("preset", HERE)
+def test_every_preset_that_simulates_deploys(preset, tmp_path):
+    config = reading.read(preset=preset)
+    job = DeployedJob.of(config, config.simulation.seed, tmp_path / "server.key", tmp_path / "registry.json").job
+    assert job.design.setting.dim > 0
+    assert not hasattr(job.config, "simulation")
+
+
+def test_what_only_costs_are_simulated_of_is_not_deployed():
+    config = reading.read(keys=["privacy.noise.kind=rebasing", "simulation.fidelity=ideal"])
+    with pytest.raises(InputError, match="cannot be deployed"):
+        deployed(config)
+
+
+def test_the_configuration_of_the_example_is_one():
+    config = reading.read(EXAMPLE / "deployment.toml")
+    assert config.federation.clients == 12
+    assert config.deployment.deadlines.quantile == 0.9
+
+
+def test_the_compose_file_starts_a_server_and_clients_with_options_that_exist():
+    services = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())["services"]
+    assert services.keys() > {"server", "client-1"}
+    for service in services.values():
+        command, *arguments = shlex.split(service["command"])
+        options = {name[2:].replace("-", "_") for name in arguments if name.startswith("--")}
+        assert options <= {"server": serve, "join": join, "serve": serve}[command].__annotations__.keys()
+        inside = {volume.split(":")[1] for volume in service["volumes"]}
+        paths = [Path(argument.split("=")[-1]) for argument in arguments if "/etc/" in argument or "/run/" in argument]
+        assert all(any(path.is_relative_to(mount) for mount in inside) for path in paths)
+        assert service["image"] == "dordis:latest"

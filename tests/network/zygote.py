@@ -1,0 +1,149 @@
+"""A process that forks servers and clients, which need not import and compile again: python -m tests.network.zygote.
+
+Each line of its input is a JSON list: the name of a function of `tests.network.actors`, its arguments by name, and the
+file for what it prints.  It tells, a JSON list each, which processes it started and how they ended.
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+HANG = 600.0
+"""Seconds after which something that never comes is a failure."""
+
+
+def main() -> None:
+    from dordis.network.warm import compile_kernels
+
+    compile_kernels()
+    tell("ready")
+    noticed, notice = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(notice)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector = selectors.DefaultSelector()
+    selector.register(0, selectors.EVENT_READ)
+    selector.register(noticed, selectors.EVENT_READ)
+    rest = b""
+    while True:
+        for key, _ in selector.select():
+            if key.fd == noticed:
+                os.read(noticed, 4096)
+                reap()
+                continue
+            data = os.read(0, 1 << 16)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                fork(*json.loads(line))
+
+
+def tell(*what: Any) -> None:
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+def reap() -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        tell("ended", pid, os.waitstatus_to_exitcode(status))
+
+
+def fork(name: str, arguments: dict[str, Any], log: str) -> None:
+    pid = os.fork()
+    if pid:
+        tell("started", pid)
+        return
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for old, new in ((os.open(os.devnull, os.O_RDONLY), 0), (file, 1), (file, 2)):
+        os.dup2(old, new)
+    code = 1
+    try:
+        from tests.network import actors
+
+        getattr(actors, name)(**arguments)
+        code = 0
+    except BaseException:  # noqa: BLE001  whatever it was, the parent's loop is not to go on here
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class Zygote:
+    """The process as a test sees it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.network.zygote"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._started: Queue[int] = Queue()
+        self._change, self._ready = threading.Condition(), False
+        self._codes: dict[int, int | None] = {}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        with self._change:
+            assert self._change.wait_for(lambda: self._ready, HANG)
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            what, *rest = json.loads(line)
+            with self._change:
+                match what:
+                    case "ready":
+                        self._ready = True
+                    case "started":
+                        self._codes[rest[0]] = None
+                        self._started.put(rest[0])
+                    case "ended":
+                        self._codes[rest[0]] = rest[1]
+                self._change.notify_all()
+
+    def start(self, name: str, log: Path, **arguments: Any) -> int:
+        """Run a function of `actors` in a process of its own; return its id."""
+        given = {key: str(value) if isinstance(value, Path) else value for key, value in arguments.items()}
+        self._process.stdin.write(json.dumps([name, given, str(log)]).encode() + b"\n")
+        self._process.stdin.flush()
+        return self._started.get(timeout=HANG)
+
+    def wait(self, pid: int) -> int:
+        """Wait for the end of a process; return how it ended."""
+        with self._change:
+            assert self._change.wait_for(lambda: self._codes[pid] is not None, HANG)
+            return self._codes[pid]
+
+    def kill(self, *pids: int) -> None:
+        """Kill processes, in a way that they cannot notice, and wait for their end."""
+        for pid in pids:
+            with self._change:
+                if self._codes[pid] is None:
+                    os.kill(pid, signal.SIGKILL)
+            self.wait(pid)
+
+    def close(self) -> None:
+        """Kill what is left."""
+        self.kill(*self._codes)
+        self._process.stdin.close()
+        self._process.wait(HANG)
+        self._reader.join(HANG)
+        self._process.stdout.close()
+
+
+if __name__ == "__main__":
+    main()
