@@ -38,6 +38,9 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     bulk: ClassVar[str] = ""
     """The field of bytes that travels beside the frame of the message, if it has one: a vector, a model."""
 
+    longest: ClassVar[int | None] = None
+    """Bytes of the longest frame of this kind that is read; None if that depends on the round."""
+
     def __post_init__(self) -> None:
         """Refuse a map out of order, made here or decoded."""
         for name in self.__struct_fields__:

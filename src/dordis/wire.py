@@ -44,7 +44,7 @@ def size(message: Message) -> int:
 
 def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") -> Kind:
     """Return the message that a frame and its bulk encode, of the kind expected: a class of messages or a union."""
-    check_size(data, limit)
+    check_size(data, min(limit, getattr(kind, "longest", None) or limit))
     check_version(data)
     try:
         message: Kind = _decoder(kind).decode(memoryview(data)[1:])

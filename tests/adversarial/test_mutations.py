@@ -15,7 +15,7 @@ from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.suite import ATTACKS
 from dordis.federation import journal, owner, participation, policy, selection
-from dordis.protocols import delivery, parameters
+from dordis.protocols import delivery, limits, parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.rounds import invitation, terms
@@ -26,6 +26,7 @@ TOGETHER = [(attack, graph) for attack in ATTACKS for graph in attack.graphs if 
 GUARDED = (
     protocol,
     wire,
+    limits,
     parameters,
     checks,
     delivery,
@@ -58,6 +59,9 @@ ALLOWED = {
     # Without it the look-up of the member's VRF key fails: a crash instead of a refusal, never an acceptance; and the
     # round protocol's own check_registered has refused such a U before.
     "dordis.federation.selection.check_registered",
+    # Without them a client only works longer, for noise that its owner allows: `benchmarks refusals` measures that.
+    "dordis.protocols.limits.check_components",
+    "dordis.protocols.limits.check_places",
     # It reads the owner's own file as well: whoever can alter that is on the client's device, which is trusted.
     "dordis.federation.participation.check_lines",
 }

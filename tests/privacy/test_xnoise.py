@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 from math import ceil
 from random import Random
 
@@ -353,3 +353,11 @@ def test_more_colluders_than_tolerated_learn_more_of_single_than_of_exact(D, c, 
         plan = plan_of(scheme, n, T, T_C, c)
         amounts = kept(([*plan.base], [*plan.removable]), plan.due(range(D, n), CONTEXT))
         assert round(float(less_the_largest(amounts, colluders) / TARGET), 3) == expected
+
+
+@pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT, Scheme.ORIG, Scheme.CONSERVATIVE])
+def test_what_is_reserved_is_the_least_that_any_number_of_dropouts_leaves(scheme):
+    for n, T_C, variance in product(range(2, 12), range(3), (GRID, Fraction(7), Fraction(1000))):
+        for T in range(n - T_C):
+            plan = NoisePlan(scheme, n, T, T_C, variance, reserve=min(1, n - T_C - 1))
+            assert plan.reserved() == min(plan.charged(range(n - D), b"") for D in range(T + 1))

@@ -13,7 +13,8 @@ from dordis.adversary.participants import COMPLETE
 from dordis.adversary.session import KEYS, UPLOADS, Foiled, Session
 from dordis.kernels.packing import pack
 from dordis.protocol import ENCODER
-from dordis.protocols.secagg.messages import CollectInput, ShareKeys, Unmask
+from dordis.protocols.parameters import SEMI_HONEST
+from dordis.protocols.secagg.messages import AdvertiseKeys, CollectInput, ShareKeys, Unmask
 
 _FIXMAP = 0x80
 Field = tuple[object, bytes]
@@ -75,6 +76,17 @@ def misshape(session: Session, change: Callable[[bytes], bytes]) -> str:
     return "the server added what is no vector of this round"
 
 
+@attack("a signature of a megabyte", graphs=(COMPLETE,), agreed={"mode": SEMI_HONEST})
+def sign_at_length(session: Session) -> str:
+    """Let a dishonest client sign where nobody reads signatures, with a megabyte that everybody is then sent."""
+    liar = session.victim
+    session.corrupt(liar, AdvertiseKeys, lambda reply: replace(reply, signature=bytes(1 << 20)))
+    if liar not in session.play().survivors:
+        session.trail.stage = "AdvertiseKeys"
+        raise Foiled("decode", "the reply counts as none")
+    return "everybody was sent a signature of a megabyte"
+
+
 meddled = partial(Attack, graphs=(COMPLETE,), after=KEYS)
 # Five coordinates of 13 bits: 65 bits in nine bytes.
 misshapen = partial(Attack, checks=(names.UPLOAD_FORMAT,), graphs=(COMPLETE,), agreed={"bits": 13, "ends": [5]})
@@ -105,6 +117,7 @@ ATTACKS = (
     list_client_twice,
     name_two_sets,
     list_signer_twice,
+    sign_at_length,
     misshapen(
         "a masked vector of the wrong length",
         "An upload with more coordinates than agreed is to be added where it does not belong.",

@@ -14,6 +14,7 @@ CANONICAL = "dordis.wire.check_canonical"
 
 TABLES = "dordis.protocols.parameters.check_tables"
 RULES = "dordis.protocols.parameters.check_rules"
+CEILINGS = "dordis.protocols.limits.check_ceilings"
 IDENTITY = "dordis.protocols.parameters.check_identity"
 THRESHOLDS = "dordis.protocols.parameters.check_thresholds"
 MAJORITY = "dordis.protocols.parameters.check_majority"

@@ -11,6 +11,7 @@ from dordis.adversary.reconstruct import claim_both_halves, claim_little_noise, 
 from dordis.adversary.session import SET_UP, UPLOADS, Foiled, Session, foiled_unless
 from dordis.crypto import sharing
 from dordis.protocol import ClientId, MemoryJournal
+from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.parameters import SEMI_HONEST, Parameters
 from dordis.protocols.secagg.masking import split
 
@@ -139,6 +140,25 @@ ATTACKS = (
         enter,
         checks=(names.UNPREDICTABLE, names.GRAPH, names.THRESHOLDS, names.RULES),
         forged={"beacon": b""},
+    ),
+    on_complete(
+        "a field of a megabyte",
+        "A field that nobody uses is as long as a message can be: every client keeps it and hashes it again and again.",
+        enter,
+        checks=(names.CEILINGS, names.RULES),
+        forged={"beacon": bytes(1 << 20)},
+    ),
+    on_complete(
+        "parameters that are too long to be read",
+        "The parameters are longer than those of any round: reading them alone is to cost the client memory.",
+        enter,
+        overlapping=(names.SIZE, names.CEILINGS),
+        forged={"beacon": bytes(4 << 20)},
+    ),
+    on_complete(
+        "more proofs than there can be clients",
+        "A map of many small entries takes twenty times its size in memory, before anybody has looked at it.",
+        partial(enter, proofs=dict.fromkeys(map(ClientId, range(MOST_CLIENTS + 1)), b"")),
     ),
     on_complete(
         "a variance written in another way",

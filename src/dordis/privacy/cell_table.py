@@ -132,10 +132,14 @@ def _total(rows: npt.NDArray[np.uint64]) -> int:
     return int(top << 96) + int(second << 64) + int(third << 32) + int(first)
 
 
+def places(variance: Fraction) -> int:
+    """Return N, from which on the pmf is 0 for all that its masses can tell: what a table takes grows with it."""
+    return 43 + isqrt(41**2 + 240 * -(-variance.numerator // variance.denominator))
+
+
 def skellam_masses(variance: Fraction) -> list[int]:
     """Return P[0..X]: the pmf of Skellam(v) by Miller's backward recurrence, as integers that sum to 2^128."""
-    num, den = variance.numerator, variance.denominator
-    last = 43 + isqrt(41**2 + 240 * -(-num // den))
+    num, den, last = variance.numerator, variance.denominator, places(variance)
     above, here = 0, 1 << 220
     ratios = [here]
     for j in range(last, 0, -1):

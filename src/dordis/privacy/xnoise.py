@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
@@ -77,6 +78,9 @@ class NoisePlan:
             raise ParametersRefused("the central variance must be positive and a multiple of 2^-20")
         if max((*self.base, *self.removable), default=Fraction(0)) > LARGEST_VARIANCE:
             raise ParametersRefused("a noise component exceeds the variance of 10^10: lower the scale")
+
+    def __hash__(self) -> int:
+        return hash((self.variance.numerator, self.tolerance, self.clients))
 
     @property
     def kappa(self) -> Fraction:
@@ -153,10 +157,17 @@ class NoisePlan:
 
     def reserved(self) -> Fraction:
         """Return the least charged variance that any U3 with |D| <= T can have."""
+        return self._reserved
+
+    @cached_property
+    def _reserved(self) -> Fraction:
         n, T, T_C = self.clients, self.tolerance, self.colluders
-        if self.scheme is Scheme.SINGLE:
-            return (n - T - T_C) * self.added if T == 0 else (n - T - T_C) * self.fraction * self._unit
-        return min(self.charged(range(n - dropped), b"") for dropped in range(T + 1))
+        if self.scheme is Scheme.EXACT:  # whoever survives D dropouts keeps the base and the first D removable ones
+            kept = accumulate((*self.base, *self.removable))
+            return min((n - D - T_C) * variance for D, variance in enumerate(kept))
+        if self.scheme is Scheme.SINGLE and T:
+            return (n - T - T_C) * self.fraction * self._unit
+        return (n - T - T_C) * self.added
 
     def _kept(self, survivors: Collection[int], context: bytes) -> dict[int, Fraction]:
         """Return the variance that each survivor keeps once everything due is removed."""

@@ -9,25 +9,29 @@ import hashlib
 from collections.abc import Collection, Iterable
 from fractions import Fraction
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+import numpy as np
+from msgspec import UNSET, Meta, UnsetType
 
 from dordis import wire
 from dordis.errors import MalformedMessage, ParametersRefused
-from dordis.privacy.cell_table import TABLES
+from dordis.privacy.cell_table import TABLES, places
 from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance, fraction_of
 from dordis.protocol import ClientId, Message
-from dordis.protocols import graph
+from dordis.protocols import graph, limits
+from dordis.protocols.limits import check_ceilings, check_components, check_places
 from dordis.protocols.neighbourhood import check_neighbourhood, colluding_neighbours
 
 SEMI_HONEST = "semi-honest"
 MALICIOUS = "malicious"
 RUN_BYTES, INDEX_BYTES = 32, 8
 LARGEST_ID = 2**63 - 1
-MOST_CHUNKS = 4096
 _WORD = 8
+
+Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
+"""A map of more chunks than there can be is not even read."""
 
 
 class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +73,7 @@ class Parameters(Message, frozen=True, dict=True):
     scheme: str
     fraction: int
     reserve: int
-    variances: dict[int, str]
+    variances: Variances
     tables: bytes
     encoding: Encoding = Encoding()
     model: bytes = b""
@@ -138,18 +142,19 @@ class Parameters(Message, frozen=True, dict=True):
     @cached_property
     def plans(self) -> tuple[NoisePlan, ...]:
         """Return the noise plan of each chunk."""
-        return tuple(
-            NoisePlan(
+        plans = {
+            text: NoisePlan(
                 Scheme(self.scheme),
                 len(self.clients),
                 self.tolerance,
                 self.colluders,
-                fraction_of(self.variances[chunk]),
+                fraction_of(text),
                 self.fraction,
                 self.reserve,
             )
-            for chunk in range(len(self.chunks))
-        )
+            for text in set(self.variances.values())
+        }
+        return tuple(plans[self.variances[chunk]] for chunk in range(len(self.chunks)))
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
         """Return the removable components that each member of U3 discloses."""
@@ -240,6 +245,7 @@ def check_tables(parameters: Parameters) -> None:
 
 def check_rules(parameters: Parameters) -> None:
     """Refuse parameters that break a rule that does not need the noise tables."""
+    check_ceilings(parameters)
     check_identity(parameters)
     check_thresholds(parameters)
     check_vector(parameters)
@@ -306,10 +312,11 @@ def check_vector(parameters: Parameters) -> None:
     if len(parameters.ends) % _WORD or not parameters.ends:
         raise ParametersRefused("the ends of the chunks are numbers of eight bytes each, at least one")
     ends = _unpack(parameters.ends)
-    if list(ends) != sorted(set(ends)) or ends[0] == 0 or ends[-1] > 2**31:
+    if list(ends) != sorted(set(ends)) or ends[0] == 0 or ends[-1] > limits.LARGEST_DIM:
         raise ParametersRefused("chunks end at ascending coordinates, from 1 to 2^31")
-    if len(ends) > MOST_CHUNKS:
-        raise ParametersRefused(f"a round has at most {MOST_CHUNKS} chunks, not {len(ends)}")
+    bit = parameters.encoding.bit
+    if bit < 0 or (bit and (len(ends) < 2 or ends[-1] - ends[-2] != 1)):
+        raise ParametersRefused("the clipping bit is the last chunk of two or more, of one coordinate")
 
 
 def check_noise(parameters: Parameters) -> None:
@@ -320,13 +327,16 @@ def check_noise(parameters: Parameters) -> None:
         raise ParametersRefused("there must be one noise variance for each chunk")
     if parameters.fraction < 1:
         raise ParametersRefused(f"c must be at least 1, not {parameters.fraction}")
-    _ = parameters.plans  # building them checks them
+    check_components(parameters)
+    components = {v for plan in set(parameters.plans) for v in (*plan.base, *plan.removable)}
+    check_places(sum(map(places, components)))
 
 
 def table_hash(parameters: Parameters) -> bytes:
     """Return the hash of all noise tables that the round uses, in the order of chunks and components."""
-    digests = (TABLES.table(v).digest for plan in parameters.plans for v in (*plan.base, *plan.removable))
-    return hashlib.sha256(b"dordis/v1/tables" + b"".join(digests)).digest()
+    distinct = set(parameters.plans)
+    plans = {plan: b"".join(TABLES.table(v).digest for v in (*plan.base, *plan.removable)) for plan in distinct}
+    return hashlib.sha256(b"dordis/v1/tables" + b"".join(plans[plan] for plan in parameters.plans)).digest()
 
 
 def _pack(numbers: Iterable[int]) -> bytes:
@@ -341,4 +351,4 @@ def _word(number: int, order: Literal["little", "big"]) -> bytes:
 
 
 def _unpack(words: bytes) -> tuple[int, ...]:
-    return tuple(int.from_bytes(words[i : i + _WORD], "little") for i in range(0, len(words), _WORD))
+    return tuple(np.frombuffer(words[: len(words) // _WORD * _WORD], "<u8").tolist())

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError
@@ -19,14 +20,20 @@ from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.xnoise import Due, context
 from dordis.protocol import ClientId, ClientState, Journal, Message, ProtocolClient, ProtocolServer, Step
+from dordis.protocols.limits import LONGEST_OPENING, LONGEST_PROOF, MOST_CLIENTS
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
+
+Proof = Annotated[bytes, Meta(max_length=LONGEST_PROOF)]
+Proofs = Annotated[dict[int, Proof], Meta(max_length=MOST_CLIENTS)]
+"""For every client what proves its selection; more than there can be are not even read."""
 
 
 class Opening(Message, frozen=True):
     """The first request of a protocol: the parameters, and for every client what proves its selection, if anything."""
 
+    longest: ClassVar = LONGEST_OPENING
     parameters: Parameters
-    proofs: dict[int, bytes] = msgspec.field(default_factory=dict)
+    proofs: Proofs = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ from dordis.rounds.invitation import Accepted, Invite, PieceReceived, Ready, Sen
 from dordis.rounds.model import LastModel, ModelBytes, ModelCache
 
 MACHINE_BYTES = 32
+EARLY = (SendModel, Train, Opening)
+"""What a client reads between an invitation and the parameters of the round."""
 
 
 class ClientOwner(Protocol):
@@ -82,6 +84,12 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client {self.me}>"
+
+    def check_expected(self, kind: type[Message]) -> None:
+        """Refuse, before it is read, a kind of message that has no place now: it could be of any size."""
+        begun = self.round is not None and self.round.summing is not None
+        if not (begun or issubclass(kind, Invite) or (self.round is not None and issubclass(kind, EARLY))):
+            raise UnexpectedRequest(f"{kind.__name__} came before the round began")
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or raise."""

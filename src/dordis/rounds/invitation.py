@@ -10,6 +10,7 @@ from typing import ClassVar
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Resource, Step
 from dordis.protocols.collecting import collect
+from dordis.protocols.limits import LARGEST_DIM, LONGEST_INVITE
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import model as models
@@ -36,6 +37,7 @@ class Invite(Message, frozen=True):
     """
 
     reply: ClassVar = Accepted
+    longest: ClassVar = LONGEST_INVITE
     round: bytes
     number: int
     protocol: str
@@ -84,8 +86,8 @@ def check_invite(invite: Invite) -> None:
     """An invitation has the form of one; nothing here costs time or memory."""
     if len(invite.round) != RUN_BYTES + INDEX_BYTES:
         raise MalformedMessage(f"a round id has {RUN_BYTES} bytes of run and {INDEX_BYTES} of index")
-    if not 0 <= invite.model_bytes <= LARGEST_MODEL or invite.dim < 1:
-        raise ParametersRefused(f"a model has 0 to {LARGEST_MODEL} bytes, and an update a coordinate or more")
+    if not 0 <= invite.model_bytes <= LARGEST_MODEL or not 1 <= invite.dim <= LARGEST_DIM:
+        raise ParametersRefused(f"a model has 0 to {LARGEST_MODEL} bytes, an update 1 to {LARGEST_DIM} coordinates")
     models.check_dtype(invite.dtype)
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from dordis import wire
 from dordis.errors import DordisError, UnusableUpdate
 from dordis.protocol import ClientId, Garbled, Message, Requests, reply_to
+from dordis.rounds.client import Client
 from dordis.rounds.invitation import SendModel
 
 Lost = Callable[[ClientId, Message], bool]
@@ -80,8 +81,11 @@ class LocalExchange:
         if isinstance(request, SendModel):
             self.models[u] += len(data) + len(bulk)
         start = thread_time()
+        client, kind = self._clients[u], type(request)
         try:
-            reply = self._clients[u].handle(wire.decode(data, type(request), bulk=bulk))
+            if isinstance(client, Client):
+                client.check_expected(kind)
+            reply = client.handle(wire.decode(data, kind, bulk=bulk))
             answer, vector = wire.encode(reply), wire.bulk_of(reply)
         except UnusableUpdate:
             raise

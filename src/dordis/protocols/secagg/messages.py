@@ -3,12 +3,18 @@
 Sets of clients are bitmaps over sorted U; shares, keys and hashes are concatenated in the order of sorted ids.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from dordis.protocol import Message
+from dordis.protocols.limits import LONGEST_SIGNATURE, MOST_CLIENTS, MOST_COMPONENTS
 from dordis.protocols.summing import Opening
+
+Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
+OF_CLIENTS = Meta(max_length=MOST_CLIENTS)
+"""A map with an entry for each client; one of more entries is not even read."""
 
 
 def hidden(message: Message) -> str:
@@ -22,7 +28,7 @@ class Advertisement(Message, frozen=True):
     channel: bytes
     masking: bytes
     tokens: bytes
-    signature: bytes = b""
+    signature: Signature = b""
 
 
 class AdvertiseKeys(Opening, frozen=True):
@@ -37,17 +43,17 @@ class EncryptedShares(Message, frozen=True):
     The hashes are in the order of holders, the sender among them, then of chunks and secrets.
     """
 
-    ciphertexts: dict[int, bytes]
+    ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]
     commitments: bytes
     hashes: bytes
-    signature: bytes = b""
+    signature: Signature = b""
 
 
 class ShareKeys(Message, frozen=True):
     """Stage 1, once a round: U1 and their keys; share your secrets among them."""
 
     reply: ClassVar = EncryptedShares
-    advertisements: dict[int, Advertisement]
+    advertisements: Annotated[dict[int, Advertisement], OF_CLIENTS]
 
 
 class SharesDelivered(Message, frozen=True):
@@ -61,7 +67,7 @@ class DeliverShares(Message, frozen=True):
 
     reply: ClassVar = SharesDelivered
     members: bytes
-    ciphertexts: dict[int, bytes]
+    ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]
     hashes: bytes
 
 
@@ -102,7 +108,7 @@ class Agreement(Message, frozen=True):
     """A signature on U3."""
 
     chunk: int
-    signature: bytes
+    signature: Signature
 
 
 class Agree(Message, frozen=True):
@@ -120,7 +126,7 @@ class Unmasking(Message, frozen=True):
     chunk: int
     key_shares: bytes
     mask_shares: bytes
-    seeds: dict[int, bytes]
+    seeds: Annotated[dict[int, bytes], Meta(max_length=MOST_COMPONENTS)]
 
     __repr__ = hidden
 
@@ -132,7 +138,7 @@ class Unmask(Message, frozen=True):
     discloses: ClassVar = True
     chunk: int
     survivors: bytes
-    signatures: dict[int, bytes] = msgspec.field(default_factory=dict)
+    signatures: Annotated[dict[int, Signature], OF_CLIENTS] = msgspec.field(default_factory=dict)
 
 
 class NoiseShares(Message, frozen=True):

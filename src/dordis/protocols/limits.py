@@ -1,0 +1,87 @@
+"""The most that a round may have, in one table: whatever a server sends, refusing it costs little.
+
+A message of another size is refused before it is read, a map of more entries before its first entry is, and parameters
+beyond these ceilings before anything is computed from them.  `docs/limits.md` shows the table.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dordis.errors import ParametersRefused
+from dordis.privacy.xnoise import Scheme
+
+if TYPE_CHECKING:
+    from dordis.protocols.parameters import Parameters
+
+MOST_CLIENTS = 1 << 14
+MOST_CHUNKS = 1 << 10
+MOST_VARIANCES = 1 << 4
+MOST_COMPONENTS = 1 << 10
+MOST_PLACES = 1 << 22
+MOST_DEGREE = 1 << 10
+LARGEST_DIM = 1 << 31
+LARGEST_FACTOR = 2.0**64
+LONGEST_NAME = 64
+LONGEST_HASH = 64
+LONGEST_PROOF = 128
+LONGEST_SIGNATURE = 128
+LONGEST_OPENING = 3 << 20
+LONGEST_INVITE = 1 << 12
+
+
+class Ceiling(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    most: float
+    why: str
+
+
+CEILINGS = (
+    Ceiling("clients of a round, n", MOST_CLIENTS, "every client reads a proof and keys of every other"),
+    Ceiling("chunks of a round, m", MOST_CHUNKS, "every chunk has keys and secrets of its own"),
+    Ceiling("different variances of the chunks", MOST_VARIANCES, "each has a noise plan; two are in use"),
+    Ceiling("noise components of all variances", MOST_COMPONENTS, "each has a noise table: T + 1 with `exact`"),
+    Ceiling("places in all noise tables", MOST_PLACES, "31 standard deviations each; seconds and 300 MB at the most"),
+    Ceiling("degree of the graph, k", MOST_DEGREE, "its secrecy is computed exactly, on integers of k log n bits"),
+    Ceiling("coordinates, d", LARGEST_DIM, "indices are 32 bits long"),
+    Ceiling("scale, its inverse, clip bound", LARGEST_FACTOR, "their squares are numbers"),
+    Ceiling("characters of a name", LONGEST_NAME, "mode, scheme, mechanism and its noise"),
+    Ceiling("bytes of a hash", LONGEST_HASH, "model, tables, rotation, beacon"),
+    Ceiling("bytes of a proof of selection", LONGEST_PROOF, "a VRF proof has 80"),
+    Ceiling("bytes of a signature", LONGEST_SIGNATURE, "Ed25519 has 64"),
+    Ceiling("bytes of the parameters with all proofs", LONGEST_OPENING, "what the ceilings above come to"),
+    Ceiling("bytes of an invitation", LONGEST_INVITE, "terms, and hashes of model and registry"),
+)
+
+
+def check_ceilings(parameters: "Parameters") -> None:
+    """Refuse what is larger than in any round, before anything is computed from it."""
+    encoding = parameters.encoding
+    names = (parameters.mode, parameters.scheme, encoding.mechanism, encoding.noise or "")
+    hashes = (parameters.tables, parameters.model, parameters.beacon, encoding.rotation)
+    for what, size, most in (
+        ("clients", len(parameters.members) // 8, MOST_CLIENTS),
+        ("chunks", max(len(parameters.ends) // 8, len(parameters.variances)), MOST_CHUNKS),
+        ("different noise variances", len({*parameters.variances.values()}), MOST_VARIANCES),
+        ("neighbours for a client", parameters.degree, MOST_DEGREE),
+        ("characters in a name", max(map(len, names)), LONGEST_NAME),
+        ("bytes in a hash or seed", max(map(len, hashes)), LONGEST_HASH),
+    ):
+        if size > most:
+            raise ParametersRefused(f"a round has at most {most} {what}, not {size}")
+    if not (0 <= encoding.clip <= LARGEST_FACTOR and 1 / LARGEST_FACTOR <= encoding.scale <= LARGEST_FACTOR):
+        raise ParametersRefused("the scale of a round lies in 2^-64..2^64, its clip bound in 0..2^64")
+
+
+def check_components(parameters: "Parameters") -> None:
+    """There are not too many components of noise to compute their variances."""
+    each = 1 + (parameters.tolerance if parameters.scheme == Scheme.EXACT.value else 1)
+    components = each * len({*parameters.variances.values()})
+    if components > MOST_COMPONENTS:
+        raise ParametersRefused(f"a round has at most {MOST_COMPONENTS} components of noise, not {components}")
+
+
+def check_places(places: int) -> None:
+    """The noise tables of the round are not too large to be built."""
+    if places > MOST_PLACES:
+        raise ParametersRefused(f"the noise tables of a round have at most {MOST_PLACES} places: lower the scale")
