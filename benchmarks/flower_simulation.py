@@ -1,7 +1,7 @@
 """Rounds of federated learning in Flower's simulation engine, by each of its two interfaces; tried with flwr 1.41.
 
 Clients and server are those of `dordis.apps.learning`, so that both sides train and evaluate by the same code on the
-same samples.  Every client has the same weight, as with us.
+same samples.  Every client has the same weight, and models travel as 32-bit numbers, as with us.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import Any
 # Read when flwr and ray are imported: nothing is reported to anyone, and ray does not print a tip.
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
+import numpy as np
 import ray
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
@@ -58,7 +59,8 @@ def by_apps(task: Task, per_round: int, rounds: int) -> Progress:
     def train(message: Message, context: Context) -> Message:
         (start,) = message.content["arrays"].to_numpy_ndarrays()
         place, number = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
-        arrays = ArrayRecord([start + Client.of(task, place).prepare_data(RoundInfo(number, number - 1), start)])
+        update = Client.of(task, place).prepare_data(RoundInfo(number, number - 1), start)
+        arrays = ArrayRecord([(start + update).astype(np.float32)])
         return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(_ALIKE)}), reply_to=message)
 
     def evaluate(number: int, arrays: ArrayRecord) -> None:
@@ -69,7 +71,7 @@ def by_apps(task: Task, per_round: int, rounds: int) -> Progress:
         strategy = FedAvg(
             fraction_train=per_round / task.population, fraction_evaluate=0.0, min_available_nodes=task.population
         )
-        initial = ArrayRecord([progress.server.model()])
+        initial = ArrayRecord([progress.server.model().astype(np.float32)])
         strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=evaluate)
 
     settings = {"client_resources": OF_A_CLIENT, "init_args": dict(RAY)}
@@ -89,7 +91,8 @@ def by_start(task: Task, per_round: int, rounds: int) -> Progress:
         def fit(self, parameters: list[Floats], config: dict[str, Any]) -> tuple[list[Floats], int, dict[str, Any]]:
             (start,) = parameters
             number = int(config["number"])
-            return [start + self._client.prepare_data(RoundInfo(number, number - 1), start)], 1, {}
+            update = self._client.prepare_data(RoundInfo(number, number - 1), start)
+            return [(start + update).astype(np.float32)], 1, {}
 
     def evaluate(number: int, parameters: list[Floats], config: dict[str, Any]) -> None:
         progress.note(parameters[0])
@@ -98,7 +101,7 @@ def by_start(task: Task, per_round: int, rounds: int) -> Progress:
         fraction_fit=per_round / task.population,
         fraction_evaluate=0.0,
         min_available_clients=task.population,
-        initial_parameters=ndarrays_to_parameters([progress.server.model()]),
+        initial_parameters=ndarrays_to_parameters([progress.server.model().astype(np.float32)]),
         evaluate_fn=evaluate,
         on_fit_config_fn=lambda number: {"number": number},
     )

@@ -101,7 +101,7 @@ def simulated(rounds: int, noise: Strategy, directory: Path | None, secure: bool
     return speed([begun, *(at for at, _ in ended)])
 
 
-def speed(times: list[float]) -> float:
-    """Return rounds a second, from when the run began and when each of its rounds ended."""
-    seconds = [end - start for start, end in pairwise(times)][WARM_UP:]
+def speed(times: list[float], uncounted: int = WARM_UP) -> float:
+    """Return rounds a second, from when the run began and when each of its rounds ended, but for the first ones."""
+    seconds = [end - start for start, end in pairwise(times)][uncounted:]
     return len(seconds) / sum(seconds)

@@ -17,6 +17,7 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
     "privacy": r"",
     "simulation": r"flwr_.*|vs_flwr",
     "refusals": r"",
+    "learning": r"flwr_.*|cnn_vs_flwr",
     "pipeline": r"rss_m1_.*|rss_m8_(d9M_mb|over_m1|n16_over_n8|bytes_per_coordinate)|modelled_over_real_.*",
     "aggregation": r"flwr_.*|plus_.*|xnoise_mb_[23]00|xnoise_exact_.*|xnoise_.*_overhead|rss_n100_d11M_mb"
     r"|growth_n(64|128|300)_.*|growth_d(4M|11M)_.*",
@@ -27,6 +28,8 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
     "suite", [suite if suite == "simulation" else pytest.param(suite, marks=pytest.mark.slow) for suite in SUITES]
 )
 def test_a_quick_run_prints_every_figure_as_one_flat_json_object(suite):
+    if suite == "learning":
+        pytest.importorskip("torch", reason="the extra 'torch' is not installed")
     command = [sys.executable, "-m", "benchmarks", suite, "--json", "--quick"]
     run = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=True)
     values = json.loads(run.stdout)

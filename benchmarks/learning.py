@@ -1,0 +1,220 @@
+"""Training and aggregation of the paper's CNN, many small clients at once, beside a plain loop and Flower's simulation.
+
+What clients learn from is made up here: images of 28 by 28, a pattern for each class, ten of them a client.
+"""
+
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figure import Figure
+from benchmarks.simulation import MEMORY, speed
+from benchmarks.timing import ratio, repetitions
+from dordis.apps.learning.models import Work
+from dordis.apps.learning.torch_model import TorchModel, threads
+from dordis.apps.learning.trainer import Training
+from dordis.federation.config import App, Federation, Privacy
+from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.strategies import NoNoise, XNoise
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.planning import Setting
+from dordis.protocols.parameters import MALICIOUS
+from dordis.protocols.table import summing_protocol
+from dordis.rounds.app import Task
+from dordis.simulation.availability import Never
+from dordis.simulation.config import Config, Simulation
+from dordis.simulation.run import prepare
+from dordis.simulation.single import home_of_updates, single_round
+
+CLIENTS, PER_ROUND, SAMPLES, CLASSES, SIDE = 100, 20, 10, 62, 28
+CNN = 1_018_174
+ROUNDS = 4
+"""Rounds that are counted, after a first one in which kernels are loaded and processes begin."""
+PLAIN = {"average": 0.0, "balance": 0.0, "optimiser": {"kind": "fedavg", "lr": 1.0}}
+TRAINED = {"epochs": 1, "batch": 10, "lr": 0.05}
+
+_JOB = f"CNN of {CNN:,} parameters, {PER_ROUND} of {CLIENTS} clients a round, {SAMPLES} images each, one step, no noise"
+FIGURES = {
+    "vmap_vs_loop": Figure("times", at_least=2, note="CPU of 64 clients, MLP of 2,410 parameters: loop over one pass"),
+    "vmap_vs_loop_58": Figure("times", at_least=2, note="the same with a model of 58 parameters"),
+    "cnn_vmap_vs_loop": Figure("times", note="the same with the CNN: its time is arithmetic, so it trains in a loop"),
+    "one_thread_58": Figure("times", at_most=1.3, note="a model of 58 parameters, as it is over one thread; CPU"),
+    "cnn_rounds_per_s": Figure("1/s", note=f"{_JOB}; fidelity ideal, evaluated every round, records in memory"),
+    "flwr_cnn_rounds_per_s": Figure("1/s", note="the same job in flwr's simulation, the faster of its two interfaces"),
+    "cnn_vs_flwr": Figure("times", at_least=2, note="both of them, best turns"),
+    "cnn_aggregation_s": Figure(
+        "s",
+        at_most=15,
+        note=f"one round of n = 100, d = {CNN:,}, SecAgg+ malicious, XNoise, parties in one process",
+    ),
+    "cnn_aggregation_cpu_s": Figure("s", note="the same in processor time"),
+    "cnn_clients_s": Figure("s", note="of it, steps of the clients' computation: noise and masks"),
+    "cnn_server_s": Figure("s", note="of it, steps of the server's computation: unmasking, noise removal, decoding"),
+    "cnn_network_s": Figure("s", note="of it, steps that move messages: keys, uploads, the sum"),
+}
+
+
+def run(quick: bool) -> dict[str, float]:
+    """Measure all of it."""
+    return _batched(quick) | _threads(quick) | _beside_flower(quick) | _aggregation(quick)
+
+
+def works(features: int, classes: int, clients: int = 64) -> list[Work]:
+    """Return what small clients train on."""
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(5, 2 * SAMPLES, clients)
+    samples = [(rng.normal(size=(n, features)).astype(np.float32), rng.integers(0, classes, n)) for n in sizes]
+    return [Work(held, classes, (1, place)) for place, held in enumerate(samples)]
+
+
+def linear() -> Any:
+    """Return a model of 58 parameters."""
+    import torch
+
+    return torch.nn.Linear(28, 2)
+
+
+def mlp() -> Any:
+    """Return a network of 64 features, 32 hidden units and 10 classes."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+
+
+def cnn() -> Any:
+    """Return the paper's CNN."""
+    from dordis.apps.learning.networks import Inputs
+    from dordis.apps.learning.networks import cnn as network
+
+    return network(Inputs((SIDE, SIDE), CLASSES))
+
+
+def _batched(quick: bool) -> dict[str, float]:
+    """Take one pass beside a loop, both on one thread."""
+    from dordis.apps.learning import batched
+
+    how, found = Training(epochs=5, batch=10, lr=0.05), {}
+    for name, module, features, classes, clients in (
+        ("vmap_vs_loop", mlp(), 64, 10, 64),
+        ("vmap_vs_loop_58", linear(), 28, 2, 64),
+        ("cnn_vmap_vs_loop", cnn(), SIDE * SIDE, CLASSES, 8),
+    ):
+        largest = batched.LARGEST
+        batched.LARGEST = CNN  # what is too large for a pass is measured, too
+        try:
+            count = 1 if name.startswith("cnn") else repetitions(6, quick)
+            found[name] = loop_over_pass(TorchModel(module), works(features, classes, clients), how, count)
+        finally:
+            batched.LARGEST = largest
+    return found
+
+
+def loop_over_pass(model: TorchModel, given: list[Work], how: Training, count: int) -> float:
+    """Return the processor time of one client after the other, over that of one pass."""
+    start = model.initial(np.random.default_rng(0))
+
+    def loop() -> None:
+        for work in given:
+            model.fit(start, work, how)
+
+    return ratio(loop, lambda: model.fit_together(start, given, how), count)
+
+
+def _threads(quick: bool) -> dict[str, float]:
+    """Train a tiny model with as many threads as torch likes, and inside one."""
+    model, given = TorchModel(linear()), works(28, 2, 20)
+    start, how = model.initial(np.random.default_rng(0)), Training(epochs=20, batch=10, lr=0.05)
+
+    def trained() -> None:
+        for work in given:
+            model.fit(start, work, how)
+
+    def alone() -> None:
+        with threads(1):
+            trained()
+
+    return {"one_thread_58": ratio(trained, alone, repetitions(10, quick), time.process_time)}
+
+
+@contextmanager
+def cnn_job() -> Iterator[dict[str, object]]:
+    """Write images, a pattern with noise for each class, and give the options of the job."""
+    rng = np.random.default_rng(2)
+    patterns = rng.integers(0, 256, (CLASSES, SIDE, SIDE))
+    with tempfile.TemporaryDirectory() as folder:
+        arrays = {}
+        for part, count in (("train", CLIENTS * SAMPLES), ("test", 200)):
+            y = rng.integers(0, CLASSES, count)
+            y[0] = CLASSES - 1
+            noisy = patterns[y] + rng.normal(0, 40, (count, SIDE, SIDE))
+            arrays |= {f"x_{part}": noisy.clip(0, 255).astype(np.uint8), f"y_{part}": y}
+        path = Path(folder) / "images.npz"
+        np.savez(path, **arrays, scale=np.array(255), keys=np.arange(CLIENTS * SAMPLES) % CLIENTS)
+        yield {"data": str(path), "model": "cnn", **PLAIN, **TRAINED}
+
+
+def _beside_flower(quick: bool) -> dict[str, float]:
+    """Take both simulations of the same job in turn, and keep the best of each."""
+    rounds = 1 + (2 if quick else ROUNDS)
+    with cnn_job() as options:
+        ours, theirs = 0.0, 0.0
+        for _ in range(1 if quick else 2):
+            ours = max(ours, _ours(options, rounds))
+            theirs = max(theirs, _theirs(options, rounds))
+    found = {"cnn_rounds_per_s": ours}
+    return found | ({"flwr_cnn_rounds_per_s": theirs, "cnn_vs_flwr": ours / theirs} if theirs else {})
+
+
+def _ours(options: dict[str, object], rounds: int) -> float:
+    config = Config(
+        app=App(options=options),
+        federation=Federation(CLIENTS, PER_ROUND, rounds),
+        privacy=Privacy(noise=NoNoise()),
+        simulation=Simulation("ideal", dropout=Never()),
+    )
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as root:
+        under_way = prepare(config).start(Path(root), "")
+        times = [time.perf_counter(), *(time.perf_counter() for _ in under_way.rounds())]
+    return speed(times, 1)
+
+
+def _theirs(options: dict[str, object], rounds: int) -> float:
+    """Return rounds a second of flwr, or 0 where it is not installed with what it needs to simulate."""
+    try:
+        from benchmarks import flower_simulation as flower
+    except ImportError:
+        return 0.0
+    task = Task(options, CLIENTS)
+    sides = (flower.by_start,) if rounds <= ROUNDS else (flower.by_start, flower.by_apps)
+    return max(speed(play(task, PER_ROUND, rounds).times, 1) for play in sides)
+
+
+def _aggregation(quick: bool) -> dict[str, float]:
+    """Sum the updates of one round with every message of the protocol."""
+    n, dim = (20, 1 << 14) if quick else (100, CNN)
+    schedule = ParticipationSchedule(population=10 * n, per_round=n, rounds=50)
+    design = Design(
+        XNoise(), Setting(schedule, dim=dim, delta=1e-3, tolerance=n // 10), 6.0, ProtocolKind(MALICIOUS, sparse=True)
+    )
+    update = np.random.default_rng(3).normal(size=dim).astype(np.float32) / np.float32(dim**0.5)
+    protocol, stay = summing_protocol("secagg+"), Never().model(0, ())
+    home = home_of_updates(design, protocol, lambda u: update, secrets.token_bytes, stay)
+    design.example()
+    cpu = time.process_time()
+    result = single_round(home).result
+    busy = dict.fromkeys(("c-comp", "s-comp", "comm"), 0.0)
+    for span in result.timeline.spans:
+        busy[span.resource.value] += span.end - span.start
+    return {
+        "cnn_aggregation_s": sum(result.stages.values()),
+        "cnn_aggregation_cpu_s": time.process_time() - cpu,
+        "cnn_clients_s": busy["c-comp"],
+        "cnn_server_s": busy["s-comp"],
+        "cnn_network_s": busy["comm"],
+    }
