@@ -15,7 +15,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def test_equal_tasks_share_what_is_made():
     made = []
-    make = shared(Settings, lambda settings, population, seed: made.append((settings, population, seed)) or object())
+    make = shared(Settings, lambda settings, task: made.append((settings, task.population, task.seed)) or object())
     first = make(Task({"size": 2, "name": "a"}, 3, 4))
     assert make(Task({"name": "a", "size": 2}, 3, 4)) is first
     assert made == [(Settings(2, "a"), 3, 4)]

@@ -180,8 +180,7 @@ def _converted(curve: Floats, delta: float, orders: Sequence[int], distance: flo
         charge = (1 + math.exp(min(above, _LARGEST_EXPONENT))) * distance
         if charge > delta / 2:
             return Guarantee(math.inf, delta, int(orders[0]))
-        delta -= charge
-    spent, order = compute_epsilon(orders, divergences, delta)
+    spent, order = compute_epsilon(orders, divergences, delta - charge if distance else delta)
     return Guarantee(float(spent), delta, int(order))
 
 
