@@ -107,3 +107,16 @@ def test_any_bytes_are_a_message_or_refused(data):
             except MalformedMessage:
                 continue
             assert wire.encode(message) == raw
+
+
+def test_the_kind_of_a_frame_is_read_from_its_first_bytes_and_its_length_bounded_before_the_rest():
+    kinds = AdvertiseKeys | ShareKeys | CollectInput
+    opening = wire.encode(AdvertiseKeys(agreed()))
+    assert wire.kind_of(opening, kinds) is AdvertiseKeys
+    assert wire.kind_of(wire.encode(CollectInput(0))[:20], kinds) is CollectInput
+    assert wire.decode(opening, kinds) == AdvertiseKeys(agreed())
+    for data in (b"", wire.encode(CollectInput(0))[:9], wire.encode(MaskedInput(0, b"", b"")), b"\x02" * 40):
+        with pytest.raises(MalformedMessage):
+            wire.kind_of(data, kinds)
+    with pytest.raises(MalformedMessage, match="exceeds the limit"):
+        wire.decode(opening + bytes(AdvertiseKeys.longest), kinds)

@@ -5,7 +5,7 @@ frame and stands in the frame as nothing: it is neither copied nor encoded.
 """
 
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
@@ -23,6 +23,8 @@ Bulk = bytes | bytearray | memoryview
 Kind = TypeVar("Kind", bound=Message)
 
 _PREFIX = bytes([VERSION])
+_LONG_MAP = b"\xde"
+"""The first byte of a map of more than 15 entries; it says in two more how many."""
 
 
 def encode(message: Message) -> bytes:
@@ -44,10 +46,12 @@ def size(message: Message) -> int:
 
 def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") -> Kind:
     """Return the message that a frame and its bulk encode, of the kind expected: a class of messages or a union."""
-    check_size(data, min(limit, getattr(kind, "longest", None) or limit))
+    check_size(data, limit)
     check_version(data)
+    expected = kind_of(data, kind)
+    check_size(data, expected.longest or limit)
     try:
-        message: Kind = _decoder(kind).decode(memoryview(data)[1:])
+        message: Kind = _decoder(expected).decode(memoryview(data)[1:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedMessage("these bytes are not a message that is expected here") from None
     check_canonical(message, data)
@@ -56,6 +60,15 @@ def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") 
     if not message.bulk:
         raise MalformedMessage(f"{type(message).__name__} comes with nothing beside its frame")
     return msgspec.structs.replace(message, **{message.bulk: bulk})
+
+
+def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
+    """Return which of the kinds expected a frame is, as its first bytes say: nothing else of it is read."""
+    start = len(_PREFIX) + (3 if data[1:2] == _LONG_MAP else 1)
+    for head, choice in _heads(kind):
+        if data.startswith(head, start):
+            return cast(type[Kind], choice)
+    raise MalformedMessage("these bytes are not a message that is expected here")
 
 
 def carry(message: Message, kind: type[Kind]) -> Kind:
@@ -84,3 +97,10 @@ def check_canonical(message: Message, data: bytes) -> None:
 @cache
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)
+
+
+@cache
+def _heads(kind: Any) -> tuple[tuple[bytes, Any], ...]:
+    """Return the kinds of a union, each with the bytes that follow the head of its map: its name."""
+    choices = get_args(kind) or (kind,)
+    return tuple((ENCODER.encode("type") + ENCODER.encode(choice.__struct_config__.tag), choice) for choice in choices)

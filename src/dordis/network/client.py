@@ -39,6 +39,7 @@ from dordis.protocol import Message, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import invitation
+from dordis.rounds.client import Client
 
 log = logging.getLogger("dordis.network")
 
@@ -206,8 +207,11 @@ class Participant:
         """Answer one request: fetch what belongs to it, work on it in turn, send what belongs to the answer."""
         try:
             async with self._turn:
+                kind = wire.kind_of(asked.frame, self._kinds)
+                if isinstance(party, Client):
+                    party.check_expected(kind)
                 bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
-                request = wire.decode(asked.frame, self._kinds, bulk=bulk)
+                request = wire.decode(asked.frame, kind, bulk=bulk)
                 reply = await asyncio.to_thread(party.handle, request)
         except DordisError as error:
             log.warning("declined: %s", error)
