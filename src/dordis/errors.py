@@ -7,7 +7,8 @@
     │   ├── MissingExtra       an optional dependency is not installed
     │   ├── UnusableUpdate     what an application prepared is not an update
     │   └── ParametersRefused  the parameters of a round break a rule, or this client's owner forbids them
-    │       └── ParticipationRefused  this client has taken part as often as its owner allows
+    │       ├── ParticipationRefused  this client has taken part as often as its owner allows
+    │       └── BudgetRefused  the round would cost this client more privacy than its owner allows
     ├── CryptoError            a cryptographic object from elsewhere is not what it claims to be
     │   ├── InvalidKey         malformed or low-order public key
     │   ├── DecryptionFailed   the ciphertext, its key or its associated data were altered
@@ -20,6 +21,7 @@
     │   ├── UnexpectedRequest  out of order, repeated with other content, or after the end
     │   └── Aborted            this machine has stopped for good
     ├── BudgetExceeded         the next round would spend more privacy than there is: it is not started
+    │   └── BudgetUsedUp       too few clients have budget left for one more round
     ├── LedgerDamaged          the privacy ledger is not as it was written: the run does not go on
     ├── AuditFailed            an audit found that rounds give away more than they claim
     └── RoundFailed            bad luck, or a saboteur: the round ends without an output
@@ -61,6 +63,17 @@ class ParticipationRefused(ParametersRefused):
     def __init__(self, count: int, cap: int) -> None:
         super().__init__(f"this client has taken part {count} times, its owner allows {cap}")
         self.count, self.cap = count, cap
+
+
+class BudgetRefused(ParametersRefused):
+    """With this round the client would have spent more than its owner allows, over all runs and servers."""
+
+    def __init__(self, epsilon: float, budget: float, delta: float) -> None:
+        told = (
+            "nothing is proved about this round" if epsilon == float("inf") else f"epsilon would become {epsilon:.4g}"
+        )
+        super().__init__(f"{told}, this client's owner allows {budget:.4g} at delta {delta:.3g}, over all rounds")
+        self.epsilon, self.budget, self.delta = epsilon, budget, delta
 
 
 class CryptoError(DordisError):
@@ -113,6 +126,18 @@ class BudgetExceeded(DordisError):
     def __init__(self, client: int, epsilon: float, budget: float) -> None:
         super().__init__(f"client {client} would have spent epsilon {epsilon:.4g}, the budget is {budget:.4g}")
         self.client, self.epsilon, self.budget = client, epsilon, budget
+
+
+class BudgetUsedUp(BudgetExceeded):
+    """Too few clients have budget left for one more round: the run ends short."""
+
+    def __init__(self, able: int, needed: int) -> None:
+        DordisError.__init__(
+            self,
+            f"{able} clients that are due have budget left for one more round, {needed} are needed: failed rounds, or "
+            "other runs, have used it up",
+        )
+        self.able, self.needed = able, needed
 
 
 class LedgerDamaged(DordisError):

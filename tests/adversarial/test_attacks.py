@@ -17,6 +17,7 @@ REFUSED = {
     "parameters for another round": ("check_same_round (ParametersRefused)", "AdvertiseKeys"),
     "parameters below the promised terms": ("check_terms_kept (ParametersRefused)", "AdvertiseKeys"),
     "an invitation under another registry": ("check_pinned (ParametersRefused)", "Invite"),
+    "an invitation to a round at a negative cost": ("check_terms (ParametersRefused)", "Invite"),
     "an invitation to a client that is not due": ("check_due (ProtocolError)", "Invite"),
     "an invitation that is none": ("check_invite (MalformedMessage)", "Invite"),
     # different views
@@ -134,6 +135,13 @@ REFUSED = {
     "a participation hidden by a new run id": ("check_cap (ParticipationRefused)", "CollectInput"),
     "the same round id again": ("check_machine (ParametersRefused)", "CollectInput"),
     "a participation beyond the policy's cap": ("check_cap (ParticipationRefused)", "CollectInput"),
+    "outside the owner's policy: epsilon": ("check_budgeted (ParametersRefused)", "Invite"),
+    "rounds failed on purpose to spend a client's budget": ("check_budget (BudgetRefused)", "Invite"),
+    "an upload that was paid for at the invitation only": ("check_budget (BudgetRefused)", "CollectInput"),
+    "a clipping bit without noise": ("check_budget (BudgetRefused)", "Invite"),
+    "a clipping bit below the noise that the owner asks for": ("check_noise (ParametersRefused)", "Invite"),
+    "a clipping bit of a huge scale": ("check_bit (ParametersRefused)", "AdvertiseKeys"),
+    "a protocol that the owner does not allow": ("check_protocol (ParametersRefused)", "Invite"),
     # selection
     "a VRF proof of another round": ("check_proof (InvalidProof)", "AdvertiseKeys"),
     "a VRF proof by another key": ("check_proof (InvalidProof)", "AdvertiseKeys"),

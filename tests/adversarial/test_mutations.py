@@ -62,8 +62,9 @@ ALLOWED = {
     # Without them a client only works longer, for noise that its owner allows: `benchmarks refusals` measures that.
     "dordis.protocols.limits.check_components",
     "dordis.protocols.limits.check_places",
-    # It reads the owner's own file as well: whoever can alter that is on the client's device, which is trusted.
+    # They read the owner's own file: whoever can alter that is on the client's device, which is trusted.
     "dordis.federation.participation.check_lines",
+    "dordis.federation.participation.check_costs_counted",
 }
 
 

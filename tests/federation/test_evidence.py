@@ -62,9 +62,14 @@ def rehash(path: Path) -> None:
     forge(path / records.LEDGER, lambda entries: entries.__delitem__(slice(-2, None)))
 
 
+def charged(entries):
+    """Return the first charge."""
+    return next(entry["charge"] for entry in entries if "charge" in entry)
+
+
 def rehash_altered(path: Path) -> None:
     """Name other parameters, with all hashes right."""
-    forge(path / records.LEDGER, lambda entries: entries[1]["charge"].update(parameters="ab" * 32))
+    forge(path / records.LEDGER, lambda entries: charged(entries).update(parameters="ab" * 32))
 
 
 def delete(path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from dordis.errors import BudgetExceeded, DordisError, InputError, LedgerDamaged, RoundFailed
 from dordis.federation import charges, durable
@@ -21,6 +22,7 @@ from dordis.federation.ledger import Budget, Charge, Ledger, verify
 from dordis.privacy import accounting, planning
 from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.costs import RoundCost, round_cost
 from dordis.protocols.parameters import Encoding, agree_on
 from tests.federation.charged_rounds import (
     DELTA,
@@ -111,7 +113,11 @@ def test_the_last_index_is_that_of_any_round_ever_reserved(make):
     ledger.reserve(charge_of(7))
     finish(ledger, 3, {1}, {1})
     assert ledger.last_index() == 7
-    assert ledger.attended() == {3: (0, 2, 3, 4, 5), 7: (0, 1, 2, 3, 4, 5)}  # 1 dropped out of 3
+    assert {index: count.clients for (_, index), count in ledger.counted().items()} == dict.fromkeys(
+        (3, 7), (*range(6),)
+    )
+    ledger.count(9, [2, 4], RoundCost(0.5, 1e-20))
+    assert ledger.last_index() == 9
 
 
 def test_a_restarted_server_completes_its_round(path):
@@ -205,6 +211,51 @@ def test_facts_that_do_not_follow_from_the_plan_are_refused(make, wrong):
     ledger.complete(0, ended(parameters_of(), (), {1}))
 
 
+# What owners count
+
+
+def test_what_owners_may_count_is_on_the_disk_and_costs_nothing_until_it_is_charged(path):
+    ledger, parameters = Ledger.create(path, RUN, Budget(6.0, DELTA)), parameters_of()
+    cost = round_cost(parameters)
+    ledger.count(0, [4, 1, 2], cost)
+    assert Ledger.open(path).counted()[RUN, 0].clients == (1, 2, 4)
+    assert verify(path).epsilon == 0.0
+    for use in (lambda: ledger.count(0, [1], cost), lambda: ledger.count(1, [], cost)):
+        with pytest.raises(InputError):
+            use()
+    ledger.reserve(Charge.of(parameters))
+    assert [json.loads(line)["kind"] for line in path.read_bytes().splitlines()] == ["opened", "counted", "reserved"]
+    assert ledger.counted()[RUN, 0].clients == (1, 2, 4)
+    ledger.count(5, [77], cost)
+    with pytest.raises(InputError, match="others than were asked"):
+        ledger.reserve(charge_of(5))
+
+
+@pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT, Scheme.ORIG])
+def test_client_and_ledger_compute_the_same_cost(scheme):
+    parameters = parameters_of(scheme=scheme)
+    parameters = structs.replace(parameters, encoding=structs.replace(parameters.encoding, rotation=bytes(32)))
+    charge = Charge.of(parameters)
+    assert charge.count.cost == round_cost(parameters).theta_squared
+    assert charge.count.distance == round_cost(parameters).distance
+    expected = SQUARED / (min(plan.reserved() for plan in parameters.plans) - Fraction(1, 2))
+    assert charge.count.cost == approx(float(expected))
+
+
+def test_a_chunk_that_is_closed_is_charged_at_what_is_known_and_the_others_at_the_worst(make):
+    ledger, parameters = make(), parameters_of(scheme=Scheme.ORIG)
+    charge, plans = Charge.of(parameters), parameters.plans
+    some = charge.closed({0: 0})
+    assert some.releases[0].variance == min(plans[0].charged(range(6), b""), plans[1].reserved())
+    assert charge.best.releases[0].variance == min(plan.charged(range(6), b"") for plan in plans)
+    assert charge.releases[0].variance == min(plan.reserved() for plan in plans) < some.releases[0].variance
+    ledger.reserve(some)
+    assert ledger.summary().epsilon == approx(spent([(SQUARED, DIM, some.releases[0].variance)]))
+    with pytest.raises(InputError, match="was charged after 0 dropouts"):
+        ledger.complete(0, ended(parameters, {2}, {2}))
+    ledger.complete(0, ended(parameters, (), {2}))
+
+
 # The budget
 
 
@@ -242,7 +293,7 @@ def test_one_client_without_budget_stops_the_round(make):
 
 
 def test_a_planned_run_takes_as_many_rounds_as_were_planned_and_no_more():
-    everyone = accounting.ParticipationSchedule(population=8, per_round=8, rounds=5, retries=Fraction(1, 5))
+    everyone = accounting.ParticipationSchedule(population=8, per_round=8, rounds=6)
     plan = planning.plan(planning.Setting(everyone, dim=100, delta=DELTA), epsilon=3.0)
     ledger = Ledger.in_memory(RUN, Budget(3.0, DELTA))
 
@@ -508,6 +559,9 @@ FORGED = {
     "a hash that is none": lambda es: es[1]["charge"].update(parameters="xyz"),
     "a variance that is none": lambda es: es[1]["charge"].update(variances=["1/0", "9000"]),
     "a huge variance": lambda es: es[1]["charge"].update(variances=["1e99999999", "9000"]),
+    "dropouts of a chunk less": lambda es: es[1]["charge"].update(dropped=[0]),
+    "more dropouts than tolerated": lambda es: es[1]["charge"].update(dropped=[2, 0]),
+    "dropouts that were others": lambda es: es[1]["charge"].update(dropped=[0, 0]),
     "no delta": lambda es: es[0].update(delta=0.0),
     "another format": lambda es: es[0].update(format="dordis ledger 3"),
     "an unknown key": lambda es: es[0].update(colour="red"),

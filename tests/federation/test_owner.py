@@ -1,15 +1,29 @@
 """An owner stands before its client: no data is touched outside the policy, nothing uploaded uncounted."""
 
+import math
+import subprocess
+import sys
 from fractions import Fraction
 
+import dp_accounting
+import msgspec
 import pytest
 
-from dordis.errors import Aborted, ParametersRefused, ParticipationRefused, ProtocolError, TooManyDropouts
+from dordis.errors import (
+    Aborted,
+    BudgetRefused,
+    ParametersRefused,
+    ParticipationRefused,
+    ProtocolError,
+    TooFewClients,
+    TooManyDropouts,
+)
 from dordis.federation.beacon import SeedBeacon
 from dordis.federation.owner import Owner
 from dordis.federation.participation import MemoryParticipation
 from dordis.federation.policy import Policy
 from dordis.federation.selection import Balanced, Verifiable
+from dordis.protocols.costs import round_cost
 from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.secagg import SECAGG_PLUS
@@ -21,14 +35,15 @@ from tests.rounds.parties import Federation, Member, agreed, invite_to, pieces
 EVERYONE = tuple(range(1, 15))
 REGISTRY = registry_of(*EVERYONE)
 BEACON = SeedBeacon(b"b" * 32)
-POLICY = Policy(cohort=5, noise=Fraction(1, 100))
+BUDGET = {"epsilon": 6.0, "delta": 1e-5}
+POLICY = Policy(cohort=5, noise=Fraction(1, 100), **BUDGET)
 BALANCED = Balanced(REGISTRY, RUN, 7, 5)
 WINDOW = tuple(sorted(BALANCED.window(0)))
 STRANGER = next(u for u in EVERYONE if u not in WINDOW)
 
 
 def parameters_of(clients, index=0, **options):
-    return agreed(clients, index, mode=MALICIOUS, run=RUN, **options)
+    return agreed(clients, index, mode=MALICIOUS, run=RUN, **{"variances": [20_000]} | options)
 
 
 def sparse(n):
@@ -102,9 +117,12 @@ def test_a_client_outside_the_window_makes_everyone_refuse():
 @pytest.mark.parametrize(
     ("policy", "changes", "reason"),
     [
-        (Policy(cohort=5, noise=Fraction(10)), {}, "line 'noise'"),
-        (Policy(cohort=8), {}, "line 'cohort'"),
-        (Policy(modes=frozenset({SEMI_HONEST})), {}, "line 'modes'"),
+        (Policy(cohort=5, noise=Fraction(100), **BUDGET), {}, "line 'noise'"),
+        (Policy(cohort=8, **BUDGET), {}, "line 'cohort'"),
+        (Policy(modes=frozenset({SEMI_HONEST}), **BUDGET), {}, "line 'modes'"),
+        (Policy(cohort=5), {}, "line 'epsilon'"),
+        (Policy(cohort=5, epsilon=0.5, delta=1e-5), {}, "epsilon would become .*, this client's owner allows 0.5"),
+        (Policy(protocols=frozenset({"secagg"}), **BUDGET), {}, "line 'protocols'"),
         (POLICY, {"registry": bytes(32)}, "registry"),
     ],
 )
@@ -120,7 +138,7 @@ def test_an_invitation_outside_the_policy_makes_everyone_refuse_before_data_is_t
 
 
 def test_the_registry_comes_before_the_policy_and_the_policy_before_the_lot():
-    owner = Owner(STRANGER, Policy(cohort=8), BALANCED, MemoryParticipation(), REGISTRY.root())
+    owner = Owner(STRANGER, Policy(cohort=8, **BUDGET), BALANCED, MemoryParticipation(), REGISTRY.root())
     invite = invitation_to(parameters_of(WINDOW))
     with pytest.raises(ParametersRefused, match="registry"):
         owner.accept(invitation_to(parameters_of(WINDOW), registry=b""))
@@ -132,7 +150,7 @@ def test_the_registry_comes_before_the_policy_and_the_policy_before_the_lot():
 
 def test_parameters_outside_the_policy_are_refused_although_the_invitation_was_not():
     parameters = parameters_of(WINDOW, threshold=6, tolerance=1)
-    member = federation(BALANCED, WINDOW[:1], Policy(cohort=5, quorum=Fraction(9, 10)))[0].members[WINDOW[0]]
+    member = federation(BALANCED, WINDOW[:1], Policy(cohort=5, quorum=Fraction(9, 10), **BUDGET))[0].members[WINDOW[0]]
     member.handle(invitation_to(parameters), *pieces(), Train())
     with pytest.raises(ParametersRefused, match="line 'quorum'"):
         member.handle(AdvertiseKeys(parameters))
@@ -160,6 +178,54 @@ def test_a_graph_from_another_beacon_or_without_one_is_refused(beacon):
     member.handle(invitation_to(parameters), *pieces(), Train())
     with pytest.raises((ProtocolError, ParametersRefused), match="beacon"):
         member.handle(AdvertiseKeys(parameters))
+
+
+def test_a_budget_is_for_all_rounds_and_what_is_counted_stays_counted_whatever_becomes_of_the_round():
+    """Every round fails after the uploads; the third would pass the budget and is refused before data is touched."""
+    cost = round_cost(parameters_of(WINDOW)).theta_squared
+    epsilon = dp_accounting.get_epsilon_gaussian(1 / math.sqrt(2.5 * cost), 1e-5)
+    home, counts = federation(BALANCED, WINDOW, Policy(cohort=5, epsilon=epsilon, delta=1e-5))
+
+    def fail(dropped):
+        raise TooFewClients("Unmask", 0, 1)
+
+    for index in (0, 2):
+        parameters = parameters_of(WINDOW, index)
+        home.gather(invitation_to(parameters))
+        with pytest.raises(TooFewClients):
+            home.sum(parameters, before_disclosure=fail)
+    assert [count.spent().theta_squared for count in counts.values()] == pytest.approx([2 * cost] * 7)
+    prepared = [[*member.diary] for member in home.members.values()]
+    assert not home.gather(invitation_to(parameters_of(WINDOW, 4))).ready
+    assert {type(error) for _, error in home.exchange.errors} == {BudgetRefused}
+    assert prepared == [member.diary for member in home.members.values()]
+
+
+def test_what_the_client_counts_is_what_the_parameters_say_not_what_the_invitation_promised():
+    parameters = parameters_of(WINDOW)
+    home, counts = federation(BALANCED, WINDOW)
+    cheap = invitation_to(parameters)
+    dear = msgspec.structs.replace(cheap, terms=msgspec.structs.replace(cheap.terms, cost=1.5 * cheap.terms.cost))
+    home.gather(dear)
+    home.sum(parameters)
+    assert {count.spent() for count in counts.values()} == {round_cost(parameters)}
+
+
+def test_participants_need_neither_dp_accounting_nor_scipy():
+    """Both are made impossible to import; a budget is kept all the same."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('dp_accounting', 'scipy')))\n"
+        "import dordis.rounds.client, dordis.federation.owner\n"
+        "from dordis.federation.participation import MemoryParticipation, Limits, OwnerBudget\n"
+        "from dordis.protocols.costs import RoundCost\n"
+        "from dordis.errors import BudgetRefused\n"
+        "mine, limits = MemoryParticipation(), Limits(None, OwnerBudget(1.0, 1e-5))\n"
+        "mine.reserve(bytes(32), 0, cost=RoundCost(0.07, 1e-25), limits=limits)\n"
+        "try: mine.reserve(bytes(32), 1, cost=RoundCost(0.07, 1e-25), limits=limits)\n"
+        "except BudgetRefused as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "this client's owner allows 1 at delta 1e-05" in done.stdout
 
 
 def test_an_owner_shows_no_key():

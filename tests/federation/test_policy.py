@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from fractions import Fraction
+from functools import partial
 
 import msgspec
 import pytest
@@ -41,6 +42,8 @@ ALLOWING = Policy(
     colluders=2,
     variance=Fraction(48),
     noise=Fraction(1, 2),
+    epsilon=40.0,
+    delta=1e-5,
     bits=16,
     participations=5,
 )
@@ -56,6 +59,9 @@ STRICTER = {
     "noise": Fraction(1, 2) + Fraction(1, 2**10),
 }
 CHECKS = {"modes": "check_mode", "mechanisms": "check_mechanism", "schemes": "check_scheme"}
+
+
+lenient = partial(Policy, without_guarantee=True)
 
 
 def test_parameters_at_every_line_are_allowed():
@@ -89,8 +95,43 @@ def test_what_an_invitation_promises_is_held_against_the_same_lines(line):
         stricter.check_terms(Terms.of(P))
 
 
-def test_every_line_but_the_cap_is_tested():
-    assert {*STRICTER, "participations"} == set(Policy.__struct_fields__)
+def test_every_line_is_tested_here_or_with_the_owner():
+    elsewhere = {"participations", "protocols", "epsilon", "delta", "without_guarantee"}
+    assert {*STRICTER, *elsewhere} == set(Policy.__struct_fields__)
+
+
+def test_a_cost_that_leaves_no_release_enough_noise_is_refused_at_the_invitation():
+    costly = msgspec.structs.replace(Terms.of(P), cost=200.0)
+    ALLOWING.check_terms(costly)
+    with pytest.raises(ParametersRefused, match="line 'noise'"):
+        msgspec.structs.replace(ALLOWING, noise=Fraction(52, 100)).check_terms(costly)
+
+
+def test_a_policy_without_a_budget_refuses_whatever_comes(monkeypatch):
+    with pytest.raises(ParametersRefused, match=r"line 'epsilon', .* there is no budget"):
+        Policy().check(P)
+    with pytest.raises(ParametersRefused, match="there is no budget"):
+        Policy().check_terms(Terms.of(P))
+    Policy(without_guarantee=True).check(P)
+    monkeypatch.setattr(module, "check_budgeted", lambda *_: None)
+    Policy().check(P)
+
+
+def test_a_budget_is_both_numbers_and_both_make_sense():
+    for given_lines in ({"epsilon": 1.0}, {"delta": 1e-5}, {"epsilon": 0, "delta": 1e-5}, {"epsilon": 1, "delta": 2}):
+        with pytest.raises(InputError):
+            Policy.of(given_lines)
+
+
+def test_a_policy_says_what_it_allows_beyond_the_usual():
+    assert Policy(epsilon=1.0, delta=1e-5, cohort=50).consents == ()
+    lax = Policy(
+        modes=frozenset({SEMI_HONEST}), schemes=frozenset({"orig"}), mechanisms=frozenset({"central-gaussian"}),
+        protocols=frozenset({"plaintext"}), without_guarantee=True,
+    )  # fmt: skip
+    said = " ".join(lax.consents)
+    for word in ("semi-honest", "plaintext", "central-gaussian", "orig", "keeps to no budget"):
+        assert word in said
 
 
 def test_the_first_line_that_is_broken_is_named():
@@ -128,7 +169,7 @@ def test_noise_cannot_be_compared_with_a_sensitivity_that_is_not_declared(sensit
 def test_no_noise_at_all_is_refused_where_some_is_asked_for():
     bare = agree_on(**AGREED | {"scheme": Scheme.NONE, "variances": None})
     with pytest.raises(ParametersRefused, match="line 'variance'"):
-        Policy(schemes=frozenset({"none"}), variance=Fraction(1, 2**20)).check(bare)
+        lenient(schemes=frozenset({"none"}), variance=Fraction(1, 2**20)).check(bare)
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 12), st.integers(1, 12))
@@ -136,7 +177,7 @@ def test_no_noise_at_all_is_refused_where_some_is_asked_for():
 def test_the_quorum_is_compared_exactly(n, threshold, numerator, denominator):
     threshold, floor = min(threshold, n), Fraction(min(numerator, denominator), denominator)
     asked = AGREED | {"clients": range(n), "threshold": threshold, "tolerance": 0, "colluders": 0, "mode": SEMI_HONEST}
-    policy = Policy(quorum=floor, cohort=1, colluders=0, modes=frozenset({SEMI_HONEST}))
+    policy = lenient(quorum=floor, cohort=1, colluders=0, modes=frozenset({SEMI_HONEST}))
     if Fraction(threshold, n) >= floor:
         policy.check(agree_on(**asked))
     else:
@@ -156,6 +197,8 @@ def test_a_policy_is_read_from_plain_settings():
         "schemes": ["single", "exact"],
         "mechanisms": ["skellam"],
         "participations": 5,
+        "epsilon": 40,
+        "delta": 1e-5,
     }
     assert Policy.of(settings) == ALLOWING
     assert Policy.of({}) == Policy()
@@ -190,8 +233,8 @@ def test_settings_that_are_no_policy_are_refused(settings):
 def test_the_default_trusts_no_server_and_wants_noise():
     for asked in ({"mode": SEMI_HONEST}, {"scheme": Scheme.ORIG}, {"encoding": Encoding(mechanism="none")}):
         with pytest.raises(ParametersRefused):
-            Policy().check(agree_on(**AGREED | asked))
-    Policy().check(P)
+            lenient().check(agree_on(**AGREED | asked))
+    lenient().check(P)
 
 
 def test_noise_that_clients_bring_counts_and_the_servers_does_not():
@@ -202,7 +245,7 @@ def test_noise_that_clients_bring_counts_and_the_servers_does_not():
     for mechanism, least in ((brought, (len(P.clients) - P.tolerance - P.colluders) * 100), (central, 0)):
         plain = {"scheme": Scheme.NONE, "variances": None, "ends": [64], "bits": 20}
         parameters = agree_on(**AGREED | plain | {"encoding": encoding_of(mechanism, bytes(32))})
-        agreed = Policy(mechanisms=frozenset({mechanism.name}), schemes=frozenset({"none"}), variance=Fraction(least))
+        agreed = lenient(mechanisms=frozenset({mechanism.name}), schemes=frozenset({"none"}), variance=Fraction(least))
         agreed.check(parameters)
         with pytest.raises(ParametersRefused, match="variance"):
             msgspec.structs.replace(agreed, variance=Fraction(least + 1)).check(parameters)
@@ -214,3 +257,12 @@ def test_the_clipping_bit_is_measured_by_what_it_can_change(variance, allowed):
     bit = {"ends": [*ends, ends[-1] + 1], "variances": [*AGREED["variances"], variance], "encoding": encoding}
     with nullcontext() if allowed else pytest.raises(ParametersRefused, match="noise"):
         ALLOWING.check(agree_on(**AGREED | bit))  # half of Delta2^2 is asked for
+
+
+def test_a_clipping_bit_beyond_what_any_plan_gives_it_is_refused(monkeypatch):
+    ends, encoding = AGREED["ends"], msgspec.structs.replace(AGREED["encoding"], bit=2**13)
+    bit = {"ends": [*ends, ends[-1] + 1], "variances": [*AGREED["variances"], 2**26], "encoding": encoding}
+    with pytest.raises(ParametersRefused, match="the clipping bit is 4096 at most"):
+        lenient().check(agree_on(**AGREED | bit))
+    monkeypatch.setattr(module, "check_bit", lambda *_: None)
+    lenient().check(agree_on(**AGREED | bit))

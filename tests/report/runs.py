@@ -93,7 +93,7 @@ def make(root: Path, **changes: Any) -> Path:
 def design_of(kind: Kind) -> Design:
     # Planned for more rounds than there are, so that no strategy that stops at its budget has to.
     rounds = 20 if kind.noise == "orig" else 2 * max(20, kind.rounds)
-    schedule = ParticipationSchedule(POPULATION, PER_ROUND, rounds, retries=Fraction(0))
+    schedule = ParticipationSchedule(POPULATION, PER_ROUND, rounds)
     setting = Setting(schedule, dim=64, delta=1e-5, tolerance=19, colluders=kind.colluders)
     return Design(BY_NAME[kind.noise], setting, kind.budget)
 

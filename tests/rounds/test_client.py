@@ -4,7 +4,6 @@ import contextlib
 import gc
 import weakref
 from dataclasses import replace
-from fractions import Fraction
 
 import msgspec
 import numpy as np
@@ -367,7 +366,7 @@ TERMS = {
     "mechanism": "none",
     "scheme": "exact",
     "clip": P.encoding.clip * 1.01,
-    "noise": str(invite_to(P).terms.ratio + Fraction(1, 10**9)),
+    "cost": invite_to(P).terms.cost * (1 - 1e-9),
 }
 """Promises that the parameters do not keep."""
 UNFIT = {
@@ -393,7 +392,7 @@ def test_every_promise_is_tested():
 
 
 def test_better_parameters_than_promised_are_taken():
-    worse = changed(invite_to(P).terms, clients=5, colluders=0, bits=32, noise="1/1000000")
+    worse = changed(invite_to(P).terms, clients=5, colluders=0, bits=32, cost=1e9)
     assert after(invite_to(P, terms=worse), *pieces(), Train()).handle(Begin(P)) == [Joined()]
 
 

@@ -341,7 +341,7 @@ def test_whoever_leaves_the_noise_left_is_that_of_the_plan(protocol, options):
 @every_protocol
 def test_the_charge_comes_once_and_before_the_first_request_that_discloses(protocol, options):
     home = Watched.of(protocol)
-    home.whole(agreed(chunks=CHUNKS, **options), before_disclosure=lambda: home.written.append("charge"))
+    home.whole(agreed(chunks=CHUNKS, **options), before_disclosure=lambda dropped: home.written.append("charge"))
     disclosing = [request.__name__ for request in protocol.requests if request.discloses]
     assert home.written.count("charge") == 1
     assert home.written.index("charge") < min(home.written.index(name) for name in disclosing)
@@ -350,10 +350,30 @@ def test_the_charge_comes_once_and_before_the_first_request_that_discloses(proto
 
 
 @every_protocol
+def test_what_owners_may_count_is_told_once_and_before_the_first_request_for_data(protocol, options):
+    """Also of clients who then do not answer: nobody knows whether they counted."""
+    stages, told = protocol.stages, []
+    home = Watched.of(protocol, lost=leaving(u3=stages[0], u6=stages[protocol.upload]))
+    home.whole(agreed(chunks=CHUNKS, **options), before_upload=lambda asked: told.append((len(home.written), {*asked})))
+    ((when, asked),) = told
+    assert asked == {*IDS} - {3}
+    uploads = [request.__name__ for request in protocol.requests if request.uploads]
+    assert not {*uploads} & {*home.written[:when]}
+
+
+@every_protocol
+def test_the_charge_is_told_how_many_are_lost_where_that_is_known(protocol, options):
+    told = []
+    home = Watched.of(protocol, lost=leaving(u3=protocol.stages[0]))
+    home.whole(agreed(**options), before_disclosure=told.append)
+    assert told == [{0: 1}]
+
+
+@every_protocol
 def test_nothing_is_disclosed_if_the_charge_fails(protocol, options):
     home = Watched.of(protocol)
 
-    def refuse():
+    def refuse(dropped):
         raise BudgetExceeded(1, 9.0, 6.0)
 
     with pytest.raises(BudgetExceeded):
@@ -367,7 +387,7 @@ def test_nothing_is_charged_for_a_round_that_fails_before():
     home = Watched.of(SECAGG, lost=leaving(u1="CollectInput", u2="CollectInput", u3="CollectInput"))
     charged = []
     with pytest.raises(TooManyDropouts):
-        home.whole(agreed(), before_disclosure=lambda: charged.append(1))
+        home.whole(agreed(), before_disclosure=lambda dropped: charged.append(1))
     assert not charged
 
 

@@ -1,5 +1,6 @@
 """What an invitation promises: every cohort that may come of it keeps it, and nothing less does."""
 
+import math
 from fractions import Fraction
 
 import msgspec
@@ -12,8 +13,9 @@ from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.mechanisms.ddgauss import DDGauss
 from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting
+from dordis.protocols.costs import noise_ratios
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
-from dordis.rounds.terms import Terms, check_terms_kept, noise_ratio
+from dordis.rounds.terms import Terms, check_terms, check_terms_kept
 from tests.rounds.parties import IDS, VARIANCE, agreed
 
 P = agreed()
@@ -26,10 +28,10 @@ TIGHTER = {
     "mechanism": "ddgauss",
     "scheme": "exact",
     "clip": 1.001,
-    "noise": str(KEPT.ratio + Fraction(1, 10**12)),
+    "cost": KEPT.cost * (1 - 1e-12),
 }
 """Promises that the parameters do not keep."""
-LOOSER = {"clients": 2, "colluders": 0, "bits": 32, "noise": "1/1000000"}
+LOOSER = {"clients": 2, "colluders": 0, "bits": 32, "cost": math.inf}
 
 
 def changed(terms, **fields):
@@ -39,8 +41,11 @@ def changed(terms, **fields):
 def test_the_terms_of_parameters_are_read_from_them():
     assert (KEPT.mode, KEPT.clients, KEPT.colluders, KEPT.bits) == (SEMI_HONEST, 7, 1, 20)
     assert (KEPT.mechanism, KEPT.scheme, KEPT.clip) == ("skellam", "single", 1.0)
-    assert KEPT.ratio >= Fraction(VARIANCE, P.encoding.sensitivity)
-    assert KEPT.ratio == noise_ratio(P) == min(plan.reserved() for plan in P.plans) / P.encoding.sensitivity
+    least = min(plan.reserved() for plan in P.plans)
+    assert least >= VARIANCE
+    assert noise_ratios(P) == [least / P.encoding.sensitivity]
+    assert KEPT.cost == pytest.approx(P.encoding.sensitivity / (least - Fraction(1, 2)), rel=1e-12)
+    assert KEPT.ratio >= noise_ratios(P)[0]
 
 
 def test_parameters_keep_their_own_terms_and_looser_ones():
@@ -59,16 +64,17 @@ def test_every_term_is_tested():
     assert set(TIGHTER) == set(Terms.__struct_fields__)
 
 
-@pytest.mark.parametrize("text", ["", "much", "1/0", "nan", "inf", "1/2/3"])
-def test_noise_that_is_no_fraction_is_refused(text):
-    with pytest.raises(ParametersRefused, match="fraction"):
-        check_terms_kept(changed(KEPT, noise=text), KEPT)
+@pytest.mark.parametrize("cost", [0.0, -1.0, math.nan])
+def test_a_cost_that_is_none_is_refused(cost):
+    with pytest.raises(ParametersRefused, match="what the round costs"):
+        check_terms(changed(KEPT, cost=cost))
 
 
 @pytest.mark.parametrize("sensitivity", [0, -1])
 def test_noise_counts_for_nothing_where_the_sensitivity_is_not_declared(sensitivity):
     silent = msgspec.structs.replace(P, encoding=msgspec.structs.replace(P.encoding, sensitivity=sensitivity))
-    assert noise_ratio(silent) == 0
+    assert noise_ratios(silent) == [0]
+    assert Terms.of(silent).cost == math.inf
 
 
 STRATEGIES = [
@@ -84,7 +90,7 @@ def test_every_cohort_from_the_least_on_keeps_what_was_promised(strategy, kind, 
     setting = Setting(ParticipationSchedule(40, 16, 20), dim=100, colluders=colluders)
     design = Design(strategy, setting, 6.0, ProtocolKind(MALICIOUS), kind)
     least = design.setting.t
-    promised = Terms.of(design.example()).promised(least)
+    promised = design.promise(least)
     for clients in (least, least + 1, 12, 13, 15, 16):
-        check_terms_kept(promised, Terms.of(design.sized(clients).example()))
+        check_terms_kept(promised, Terms.of(design.sized(clients).example(), design.kind))
     assert promised.clients == least

@@ -49,7 +49,7 @@ class Announced:
         self.available, self.gather = rounds.available, rounds.gather
 
     def sum(self, agreed, watch):
-        return self._rounds.sum(replace(agreed, before_disclosure=self._charge), watch)
+        return self._rounds.sum(replace(agreed, before_disclosure=lambda dropped: self._charge()), watch)
 
 
 @cache

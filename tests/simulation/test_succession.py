@@ -118,8 +118,8 @@ def test_participations_count_over_both_runs(tmp_path: Path) -> None:
     second.complete()
     rounds = [*records.load(path).rounds, *records.load(second.records.path).rounds]
     assert max(Counter(u for done in rounds for u in done.clients).values()) == 2
-    counted = second._attended()
-    assert sum(map(len, counted.values())) == sum(len(done.clients) for done in rounds)
+    counted = second._ledger.counted()
+    assert sum(len(count.clients) for count in counted.values()) == sum(len(done.clients) for done in rounds)
     assert {run for run, _ in counted} == {first_id(path), second.records.id}
 
 
@@ -213,18 +213,18 @@ def test_a_ledger_without_the_rounds_before_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda entries: entries[5].update(run="ab" * 31),
-        lambda entries: entries[5].update(run=entries[0]["previous"]),
-        lambda entries: entries[5].update(delta=2.0),
+        lambda entries: entries[7].update(run="ab" * 31),
+        lambda entries: entries[7].update(run=entries[0]["previous"]),
+        lambda entries: entries[7].update(delta=2.0),
     ],
     ids=["no run id", "succeeds itself", "no delta"],
 )
 def test_a_line_of_succession_that_cannot_be_is_damage(tmp_path: Path, change) -> None:
     second = succeed(tmp_path, ended(start(tmp_path, *ALL), 2), *ALL)
     path = second.records.path / LEDGER
-    assert json.loads(path.read_text().splitlines()[5])["kind"] == "succeeded"
+    assert json.loads(path.read_text().splitlines()[7])["kind"] == "succeeded"
     forge(path, change)
-    with pytest.raises(LedgerDamaged, match="line 6 of the privacy ledger says what cannot be"):
+    with pytest.raises(LedgerDamaged, match="line 8 of the privacy ledger says what cannot be"):
         verify(path)
 
 

@@ -95,6 +95,12 @@ ATTACKS = (
         checks=(names.PINNED,),
     ),
     on_complete(
+        "an invitation to a round at a negative cost",
+        "The server promises a cost with which no sum of costs ever passes a budget.",
+        lambda session: accept(session, lambda invite: replace(invite, terms=replace(invite.terms, cost=-1.0))),
+        checks=(names.TERMS,),
+    ),
+    on_complete(
         "an invitation to a client that is not due",
         "The server has a client train that the public order does not have in this round.",
         lambda session: enter(session, careful_owner(NOT_DUE, selection=TURNS)),

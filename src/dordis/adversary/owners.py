@@ -5,16 +5,51 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from dordis.adversary import names
 from dordis.adversary.attack import Attack, attack
 from dordis.adversary.forms import enter
-from dordis.adversary.participants import COMPLETE, EARLIER, INDEX, NEW_RUN, RUN, careful_owner
+from dordis.adversary.participants import (
+    BITS,
+    COMPLETE,
+    DIM,
+    EARLIER,
+    INDEX,
+    NEW_RUN,
+    RUN,
+    careful_owner,
+    invitation,
+    lenient,
+)
 from dordis.adversary.session import SET_UP, Session
 from dordis.federation.owner import Owner
-from dordis.federation.participation import MemoryParticipation
+from dordis.federation.participation import MemoryParticipation, OwnerBudget
 from dordis.federation.policy import Policy
+from dordis.privacy import gdp, skellam
+from dordis.privacy.encoding import Grid
+from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.costs import round_cost
+from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import SEMI_HONEST
+
+BUDGET = (1.0, 1e-5)
+SMALL = DSkellam(Grid(DIM, 1, 1.0, BITS), 2.0, skellam.sensitivity(1.0, 2.0, DIM).squared)
+"""For updates that are clipped, so that noise can hide them."""
+NOISY: Mapping[str, Any] = {"encoding": encoding_of(SMALL, bytes(32)), "variances": [2000]}
+
+
+def with_bit(scale: int, variance: int) -> dict[str, Any]:
+    """Return what is agreed on where the round also sums a clipping bit, of this scale and noise."""
+    return {"encoding": encoding_of(SMALL, bytes(32), scale), "ends": [DIM, DIM + 1], "variances": [2000, variance]}
+
+
+def accept_protocol(session: Session, protocol: str) -> str:
+    """Invite the victim to a round of another protocol."""
+    session.give_owner(careful_owner(session.victim))
+    session.ask(session.victim, msgspec.structs.replace(invitation(session.parameters), protocol=protocol))
+    return "the victim accepted a protocol that its owner does not allow"
 
 
 def outside_policy(line: str, text: str, check: str, policy: Policy, agreed: Mapping[str, Any]) -> Attack:
@@ -55,25 +90,60 @@ def upload_again(session: Session) -> str:
 @attack("a participation beyond the policy's cap", checks=(names.CAP,), graphs=(COMPLETE,))
 def upload_beyond_policy(session: Session) -> str:
     """Ask for two rounds where the owner's policy, but not the count of participations, allows one."""
-    owner = careful_owner(session.victim, Policy(participations=1))
+    owner = careful_owner(session.victim, lenient(participations=1))
     upload_for(session.another(round=EARLIER), owner)
     return upload_for(session, owner)
 
 
-NO_NOISE = Policy(mechanisms=frozenset({"none"}))
+@attack("rounds failed on purpose to spend a client's budget", checks=(names.SPENT,), graphs=(COMPLETE,), agreed=NOISY)
+def upload_beyond_budget(session: Session) -> str:
+    """Have the victim upload, let the round fail, and ask again: its ledger has charged nothing, and the owner has."""
+    budget = OwnerBudget(*BUDGET)
+    counted = MemoryParticipation()
+    owner = careful_owner(session.victim, Policy(epsilon=budget.epsilon, delta=budget.delta), participation=counted)
+    while budget.covers(counted.spent().plus(round_cost(session.parameters))):
+        index = (INDEX + 1 + counted.count()).to_bytes(8, "big")
+        upload_for(session.another(round=RUN + index), owner)
+    return upload_for(session, owner)
+
+
+@attack("an upload that was paid for at the invitation only", checks=(names.SPENT,), graphs=(COMPLETE,), agreed=NOISY)
+def upload_in_two_rounds(session: Session) -> str:
+    """Begin two rounds before the first upload: each alone is within the budget, both together are not."""
+    cost = round_cost(session.parameters).theta_squared
+    epsilon = gdp.epsilon(1.5 * cost, BUDGET[1])
+    owner = careful_owner(session.victim, Policy(epsilon=epsilon, delta=BUDGET[1]))
+    other = session.another(round=EARLIER)
+    for one in (other, session):
+        one.give_owner(owner)
+        one.reach(SET_UP)
+    for one in (other, session):
+        one.upload([one.victim])
+    return "the victim uploaded twice where its budget is for one round"
+
+
+def enter_dear(session: Session) -> str:
+    """Enter a round whose clipping bit has next to no noise."""
+    return enter(session, careful_owner(session.victim, Policy(epsilon=BUDGET[0], delta=BUDGET[1])))
+
+
+NO_NOISE = lenient(mechanisms=frozenset({"none"}))
 
 # Each line, why it is there, its check, a policy, and what is agreed on against it.
 POLICY: tuple[tuple[str, str, str, Policy, dict[str, Any]], ...] = (
-    ("modes", "The server is to be trusted more than the owner does.", "check_mode", Policy(), {"mode": SEMI_HONEST}),
-    ("cohort", "The cohort is too small to hide in.", "check_cohort", Policy(cohort=9), {}),
-    ("quorum", "Too few clients need to answer.", "check_quorum", Policy(quorum=Fraction(3, 4)), {}),
-    ("colluders", "The noise makes up for too few colluders.", "check_colluders", Policy(colluders=2), {}),
-    ("bits", "The upload is larger than the owner pays for.", "check_bits", Policy(bits=15), {}),
+    ("modes", "The server is to be trusted more than the owner does.", "check_mode", lenient(), {"mode": SEMI_HONEST}),
+    ("cohort", "The cohort is too small to hide in.", "check_cohort", lenient(cohort=9), {}),
+    ("quorum", "Too few clients need to answer.", "check_quorum", lenient(quorum=Fraction(3, 4)), {}),
+    ("colluders", "The noise makes up for too few colluders.", "check_colluders", lenient(colluders=2), {}),
+    ("bits", "The upload is larger than the owner pays for.", "check_bits", lenient(bits=15), {}),
     ("mechanisms", "Updates are encoded in a way that nobody accounted for.", "check_mechanism", NO_NOISE, {}),
-    ("schemes", "Noise is divided so that dropouts take it away.", "check_scheme", Policy(), {"scheme": Scheme.ORIG}),
-    ("variance", "There is less noise than the owner asks for.", "check_variance", Policy(variance=Fraction(65)), {}),
-    ("noise", "There is less noise than a sensitivity asks for.", "check_noise", Policy(noise=Fraction(2)), {}),
+    ("schemes", "Noise is divided so that dropouts take it away.", "check_scheme", lenient(), {"scheme": Scheme.ORIG}),
+    ("variance", "There is less noise than the owner asks for.", "check_variance", lenient(variance=Fraction(65)), {}),
+    ("noise", "There is less noise than a sensitivity asks for.", "check_noise", lenient(noise=Fraction(2)), {}),
+    ("epsilon", "The owner has said nothing about a budget.", "check_budgeted", Policy(), {}),
 )
+
+in_bit = partial(Attack, graphs=(COMPLETE,))
 
 participation = partial(Attack, checks=(names.CAP,), graphs=(COMPLETE,))
 
@@ -92,4 +162,33 @@ ATTACKS = (
     ),
     upload_again,
     upload_beyond_policy,
+    upload_beyond_budget,
+    upload_in_two_rounds,
+    in_bit(
+        "a clipping bit without noise",
+        "The update has all the noise that it needs; the bit of the same round, with a large scale, has none.",
+        enter_dear,
+        overlapping=(names.AFFORDABLE,),
+        agreed=with_bit(2**12, 1),
+    ),
+    in_bit(
+        "a clipping bit below the noise that the owner asks for",
+        "The policy asks for noise in every release, and the one of the bit is forgotten.",
+        lambda session: enter(session, careful_owner(session.victim, lenient(noise=Fraction(1)))),
+        checks=(names.POLICY + "check_noise",),
+        agreed=with_bit(2**12, 64),
+    ),
+    in_bit(
+        "a clipping bit of a huge scale",
+        "The bit has a scale of 2^14, so that it fills the ring and tells more than whether a norm is large.",
+        lambda session: enter(session, careful_owner(session.victim)),
+        checks=(names.POLICY + "check_bit",),
+        agreed=with_bit(2**14, 10**9),
+    ),
+    in_bit(
+        "a protocol that the owner does not allow",
+        "The server invites to a sum in the clear.",
+        lambda session: accept_protocol(session, "plaintext"),
+        overlapping=(names.INVITATION + "check_protocol", names.POLICY + "check_protocol"),
+    ),
 )

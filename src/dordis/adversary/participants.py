@@ -7,7 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -124,7 +124,7 @@ def invitation(parameters: Parameters, model: ModelBytes = NO_MODEL) -> Invite:
         number=1,
         protocol=SECAGG_PLUS.name,
         registry=registry().root(),
-        dim=parameters.dim,
+        dim=update_length(parameters),
         terms=terms,
         model=model.digest,
         model_bytes=len(model.data),
@@ -176,6 +176,10 @@ class AnySelection:
         """Refuse nothing."""
 
 
+lenient = partial(Policy, without_guarantee=True)
+"""A policy for attacks on something else than the budget: updates here are whole numbers that no noise hides."""
+
+
 def careful_owner(
     me: ClientId,
     policy: Policy | None = None,
@@ -183,7 +187,7 @@ def careful_owner(
     participation: Participation | None = None,
 ) -> Owner:
     """Return an owner of the real kind, who insists on what is given."""
-    policy, counted = policy or Policy(colluders=0), participation or MemoryParticipation()
+    policy, counted = policy or lenient(colluders=0), participation or MemoryParticipation()
     return Owner(me, policy, selection or AnySelection(), counted, registry().root(), keys_of(me).vrf, BEACON)
 
 
@@ -210,15 +214,20 @@ def honest_receiver(parameters: Parameters) -> DeliveryClient:
     return DeliveryClient(DistributedDP.of(parameters, parameters.dim))
 
 
+def update_length(parameters: Parameters) -> int:
+    """Return the length of an update: the clipping bit, if there is one, is not in it."""
+    return parameters.dim - (1 if parameters.encoding.bit else 0)
+
+
 def random_update(parameters: Parameters) -> Floats:
     """Draw an update of whole numbers."""
-    drawn = np.frombuffer(secrets.token_bytes(2 * parameters.dim), np.int16)
+    drawn = np.frombuffer(secrets.token_bytes(2 * update_length(parameters)), np.int16)
     return drawn.astype(np.float64)
 
 
 def ring_input(parameters: Parameters, update: Floats) -> Vector:
     """Return what an update is in the sum; for parameters by which none can be encoded, zeros."""
     try:
-        return DistributedDP.of(parameters, parameters.dim).encode(update)
+        return DistributedDP.of(parameters, update_length(parameters)).encode(update)
     except InputError:
         return np.zeros(parameters.dim, np.uint32)

@@ -12,7 +12,7 @@ Dropout that depends on a client's data is outside the guarantee.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,7 +22,7 @@ import msgspec
 
 from dordis.errors import BudgetExceeded, InputError
 from dordis.federation.beacon import check_index
-from dordis.federation.releases import NoisySum, check_release, plans_of, released, to_be_priced
+from dordis.federation.releases import NoisySum, check_release, counted, plans_of, released, to_be_priced
 from dordis.privacy import accounting
 from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.mechanisms.mechanism import Mechanism
@@ -41,8 +41,9 @@ NEVER = Fraction(0)
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
     """What a round may cost, as its parameters say: who takes part, the noise of every chunk, and the releases.
 
-    Every release is charged, so that a second one, like the bit of adaptive clipping, is composed with the first.
-    `failure` is the chance that the graph of the round fails, or that it has more than T_C colluders.
+    A chunk whose U3 is open counts with the least noise of any |D| <= T, the others with what is left.  Every release
+    is charged, so that a second one, like the bit of adaptive clipping, is composed with the first.  `failure` is the
+    chance that the graph of the round fails, or that it has more than T_C colluders.
     """
 
     index: int
@@ -56,6 +57,8 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     variances: tuple[Fraction, ...]
     releases: tuple[NoisySum, ...]
     failure: Fraction = NEVER
+    dropped: tuple[int | None, ...] = ()
+    """|D| of each chunk, where it was known when the round was charged; empty if no U3 was closed."""
 
     @classmethod
     def of(
@@ -95,6 +98,22 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         shared = (Scheme(self.scheme), len(self.clients), self.tolerance, self.colluders)
         return tuple(NoisePlan(*shared, variance, self.fraction, self.reserve) for variance in self.variances)
 
+    def closed(self, dropped: Mapping[int, int]) -> "Charge":
+        """Return the charge of a round of whose chunks some are closed, after so many dropouts."""
+        known = tuple(dropped.get(chunk) for chunk in range(len(self.variances)))
+        charge = msgspec.structs.replace(self, dropped=known)
+        releases = (msgspec.structs.replace(one, variance=charge.least(one.chunks)) for one in self.releases)
+        return msgspec.structs.replace(charge, releases=tuple(releases))
+
+    @property
+    def best(self) -> "Charge":
+        """Return the least that the round may cost: if nobody drops out."""
+        return self.closed(dict.fromkeys(range(len(self.variances)), 0))
+
+    def least(self, chunks: Sequence[int]) -> Fraction:
+        """Return the least variance of some chunks, at the number of dropouts where it is known."""
+        return min(counted(self.plans[chunk], self.dropped[chunk] if self.dropped else None) for chunk in chunks)
+
     def costs(self, charged: Sequence[Fraction] | None = None) -> tuple[ReleaseCost, ...]:
         """Return what every release costs, at the variances charged to the chunks or at the reserved ones."""
         components = len(self.plans[0].base) + len(self.plans[0].removable)
@@ -108,6 +127,13 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     def reserved(self) -> tuple[ReleaseCost, ...]:
         """Return what every release costs at the reserved variances."""
         return self.costs()
+
+    @property
+    def count(self) -> "OwnersCount":
+        """Return what the owners of all clients may have counted, where nobody wrote down who was asked."""
+        costs = msgspec.structs.replace(self, dropped=()).closed({}).costs()
+        cost = accounting.composed((theta_squared(one.event), 1) for one in costs)
+        return OwnersCount(self.clients, None if math.isinf(cost) else cost, math.fsum(one.distance for one in costs))
 
     @property
     def brought(self) -> NoisePlan | None:
@@ -148,6 +174,15 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class OwnersCount:
+    """What the owners of some clients may have counted for a round: a theta^2, and the distance of the noise."""
+
+    clients: tuple[int, ...]
+    cost: float | None
+    distance: float
+
+
+@dataclass(frozen=True)
 class Round:
     """A round in the account: reserved, and then completed with facts, unless it failed."""
 
@@ -175,6 +210,7 @@ class Account:
     def __init__(self, run: bytes, budget: Budget, renyi: bool = False) -> None:
         self.run, self.budget, self._renyi = run, budget, renyi
         self.rounds: dict[int, Round] = {}
+        self.counted: dict[int, OwnersCount] = {}
         self.predecessor: Account | None = None
         self._indices, self._likeliest = 0, Fraction(0)
         self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
@@ -184,7 +220,8 @@ class Account:
         if run in (earlier.run for earlier in self.line()):
             raise InputError("a run does not succeed itself")
         following = copy(self)
-        following.run, following.budget, following.rounds, following.predecessor = run, budget, {}, self
+        following.run, following.budget, following.predecessor = run, budget, self
+        following.rounds, following.counted = {}, {}
         following._indices, following._likeliest = 0, Fraction(0)
         following._spent = defaultdict(Counter, {u: Counter(costs) for u, costs in self._spent.items()})
         return following
@@ -196,9 +233,36 @@ class Account:
             yield account
             account = account.predecessor
 
+    def owners_counts(self) -> "dict[tuple[bytes, int], OwnersCount]":
+        """Return what owners may have counted in this run and in those before, by run and index."""
+        counts = {}
+        for account in self.line():
+            for index in sorted({*account.counted, *account.rounds}):
+                count = account.counted.get(index)
+                counts[account.run, index] = account.rounds[index].charge.count if count is None else count
+        return counts
+
+    def check_countable(self, index: int, count: "OwnersCount") -> None:
+        """The index was never used, and the count is one of clients."""
+        check_index(index)
+        if index in self.counted or index in self.rounds:
+            raise InputError(f"round {index} is in the ledger already: a retry takes the next index")
+        if not count.clients or list(count.clients) != sorted(set(count.clients)) or count.clients[0] < 0:
+            raise InputError("the clients of a round are distinct ids in ascending order")
+        if not (0 <= count.distance < 1 and (count.cost is None or 0 < count.cost < math.inf)):
+            raise InputError("what a round costs is a number above 0")
+
+    def count(self, index: int, count: "OwnersCount") -> None:
+        """Remember what owners may have counted."""
+        self.check_countable(index, count)
+        self.counted[index] = count
+
     def check_reservable(self, charge: Charge) -> None:
         """The charge is what it says, and its index was never used: not by a round that failed either."""
         check_charge(charge)
+        count = self.counted.get(charge.index)
+        if count is not None and not set(count.clients) <= set(charge.clients):
+            raise InputError(f"round {charge.index} is charged to others than were asked for uploads")
         if charge.index in self.rounds:
             raise InputError(f"round {charge.index} is in the ledger already: a retry takes the next index")
 
@@ -216,6 +280,7 @@ class Account:
             raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(facts)}")
         for chunk, fact in enumerate(facts):
             check_fact(charge, self.run, chunk, fact)
+            check_known(charge, chunk, fact)
         charge.costs([fact.charged for fact in facts])  # there is a bound for it
 
     def complete(self, index: int, facts: Sequence[Fact]) -> None:
@@ -307,8 +372,23 @@ def check_charge(charge: Charge) -> None:
     if not 0 <= charge.failure < 1:
         raise InputError(f"the chance that a round fails lies in [0, 1), not at {charge.failure}")
     check_spread([release.chunks for release in charge.releases], len(charge.variances))
+    check_dropped(charge)
     for release in charge.releases:
-        check_release(release, [charge.plans[chunk] for chunk in release.chunks])
+        check_release(release, [charge.plans[chunk] for chunk in release.chunks], charge.least(release.chunks))
+
+
+def check_dropped(charge: Charge) -> None:
+    """|D| is given for every chunk or for none, and no round has an output beyond T."""
+    if charge.dropped and len(charge.dropped) != len(charge.variances):
+        raise InputError("the dropouts of a round are given for every chunk or for none")
+    if any(lost is not None and not 0 <= lost <= charge.tolerance for lost in charge.dropped):
+        raise InputError(f"a chunk that is opened has lost 0 to {charge.tolerance} clients")
+
+
+def check_known(charge: Charge, chunk: int, fact: "Fact") -> None:
+    """A chunk whose U3 was closed when it was charged has lost as many as was said then."""
+    if charge.dropped and charge.dropped[chunk] not in (None, len(fact.dropped)):
+        raise InputError(f"chunk {chunk} was charged after {charge.dropped[chunk]} dropouts, not {len(fact.dropped)}")
 
 
 def check_spread(spread: Sequence[Sequence[int]], chunks: int) -> None:

@@ -7,11 +7,11 @@ asked for before the ledger has it.
 import math
 import secrets
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dordis.errors import InputError, RoundFailed
+from dordis.errors import BudgetUsedUp, InputError, RoundFailed
+from dordis.federation.allowance import Allowances
 from dordis.federation.beacon import Beacon
 from dordis.federation.design import Design
 from dordis.federation.evictions import Evictions
@@ -24,12 +24,12 @@ from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.clipping import Clipping
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.protocol import ClientId
+from dordis.protocols.costs import round_cost
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.invitation import Invitation, Invite
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Rounds, Watch, silent
-from dordis.rounds.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -81,19 +81,22 @@ class Coordinator:
         self._tries, self._chunks, self._protocol, self._entropy = tries, chunks, protocol, entropy
         self._clipping = clipping or Clipping(design.setting.clip)
         self._evictions = Evictions() if evictions is None else evictions
+        self._count = 1
 
     def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[Finished]:
         """Run rounds until `count` are finished, of which `done` were before; `index` is the first that is free.
 
-        `BudgetExceeded` ends them before the round that would pass the budget.
+        `BudgetExceeded` ends them before the round that would pass the budget, or that too few clients can pay for.
         """
+        self._count = count
         for number in range(done + 1, count + 1):
             finished = self.round(number, index)
             yield finished
             index = finished.record.index + 1
 
     def round(self, number: int, index: int) -> Finished:
-        """Run one round under this index or, where it fails, under one of the next."""
+        """Run one round under this index or, where it fails or too few can pay for it, under one of the next."""
+        self._count = max(self._count, number)
         began, started = timestamp(), time.perf_counter()
         attempted = attempt(lambda i: self._sum(RoundInfo(number, i, self._run)), index, self._tries)
         summed = attempted.output
@@ -143,19 +146,24 @@ class Coordinator:
     def _sum(self, info: RoundInfo) -> _Summed:
         """Gather the clients, agree on the parameters, make sure that the budget allows it, and sum."""
         model = ModelBytes.of(self._app.model(), self._app.dtype)
-        invitation = self._invitation(info, model)
+        invitation, planned = self._invitation(info, model)
         gathered = self._rounds.gather(invitation, self._watch)
-        parameters, design, proofs = self._agree(info, model, gathered)
+        parameters, design, proofs = self._agree(info, model, gathered, planned)
         charge = None if self._ledger is None else design.charge(parameters)
         if self._ledger is not None and charge is not None:
-            self._ledger.check_budget(charge)
+            self._ledger.check_budget(charge.best)
 
-        def announce() -> None:
+        def count(asked: Collection[ClientId]) -> None:
+            """Write down what owners count before anything is uploaded."""
+            if self._ledger is not None and charge is not None:
+                self._ledger.count(info.index, map(int, asked), round_cost(parameters, design.kind))
+
+        def announce(dropped: Mapping[int, int]) -> None:
             """Write the cost down before anything is disclosed."""
             if self._ledger is not None and charge is not None:
-                self._ledger.reserve(charge)
+                self._ledger.reserve(charge.closed(dropped))
 
-        agreed = AgreedRound(parameters, design.mechanism, proofs, announce)
+        agreed = AgreedRound(parameters, design.mechanism, proofs, count, announce)
         result = self._run_round(agreed)
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
             self._chunks = self._chunks.observe(design.mechanism.grid.padded, result.timeline)
@@ -174,29 +182,34 @@ class Coordinator:
         self._evictions.add(parameters.index, named, "it lied, and the round survived that")
         return result
 
-    def _invitation(self, info: RoundInfo, model: ModelBytes) -> Invitation:
-        """Invite those who are due, and promise what any cohort of them will keep."""
+    def _invitation(self, info: RoundInfo, model: ModelBytes) -> tuple[Invitation, Design]:
+        """Invite those who are due, and promise what any cohort of them will keep, at a cost that each can pay."""
         least = self._design.least
-        willing = frozenset(self._with_budget(self._rounds.available(info.index))) - self._evictions.clients
+        able = self._able(frozenset(self._rounds.available(info.index)) - self._evictions.clients, info)
+        candidates = self._selection.candidates(info.index, able)
+        design = self._design
+        if self._ledger is not None and design.counts:
+            design = design.within(min((able[u] for u in candidates), default=design.allowed))
+        design = design.clipped(self._clipping.bound)
         invite = Invite(
             round=self._run + info.index.to_bytes(INDEX_BYTES, "big"),
             number=info.number,
             protocol=self._protocol,
             registry=self._registry,
             dim=self._app.dim,
-            terms=Terms.of(self._design.clipped(self._clipping.bound).example()).promised(least),
+            terms=design.promise(least),
             model=model.digest,
             model_bytes=len(model.data),
             dtype=model.dtype,
         )
-        return Invitation(invite, model, self._selection.candidates(info.index, willing))
+        return Invitation(invite, model, candidates), design
 
     def _agree(
-        self, info: RoundInfo, model: ModelBytes, gathered: Gathered
+        self, info: RoundInfo, model: ModelBytes, gathered: Gathered, planned: Design
     ) -> tuple[Parameters, Design, Mapping[ClientId, bytes]]:
         """Fix U among those who are ready, and the parameters of the round."""
         selected = self._selection.select(info.index, gathered.ready.keys(), gathered.ready)
-        design = self._design.sized(len(selected.clients)).clipped(self._clipping.bound)
+        design = planned.sized(len(selected.clients))
         parameters = design.agree_on(
             run=self._run,
             index=info.index,
@@ -213,19 +226,21 @@ class Coordinator:
         grid = design.mechanism.grid
         return self._chunks.next(grid.padded, grid.blocks) if isinstance(self._chunks, AutoChunks) else self._chunks
 
-    def _with_budget(self, clients: Collection[ClientId]) -> Collection[ClientId]:
-        """Leave out those who have taken part as often as the plan covers, in runs before too: they would refuse.
-
-        What runs before cost may differ from the plan: whoever could not pay for a round of this one is left out, too.
-        """
+    def _able(self, clients: Collection[ClientId], info: RoundInfo) -> dict[ClientId, float]:
+        """Return what clients can pay for a round, of those who can; the others would refuse."""
         if self._ledger is None:
-            return clients
-        carried = self._ledger.carried()
-        rounds = (*self._ledger.attended().values(), *carried.values())
-        cap, times = self._design.cap, Counter(u for present in rounds for u in present)
-        willing = [u for u in clients if times[u] < cap]
-        charge = self._design.charge(self._design.example()) if carried else None
-        return willing if charge is None else self._ledger.with_budget(willing, charge)
+            return dict.fromkeys(clients, self._design.allowed)
+        allowances = Allowances.of(self._design, self._ledger.counted())
+        left = self._count - info.number + 1
+        able = {u: paid for u, paid in allowances.each(clients, self._selection, info.index, left).items() if paid}
+        check_able(len(clients), len(able), self._design.least)
+        return able
+
+
+def check_able(available: int, able: int, least: int) -> None:
+    """End the run if clients are there, and too few of them can pay for a round."""
+    if able < least <= available:
+        raise BudgetUsedUp(able, least)
 
 
 def check_finite(values: Mapping[str, float], number: int) -> dict[str, float]:

@@ -18,13 +18,17 @@ from dordis.privacy.encoding import chunk_ends
 from dordis.privacy.mechanisms import known
 from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, name_of
 from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.planning import Plan, Setting
+from dordis.privacy.planning import XNOISE, Plan, Setting
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols import neighbourhood
 from dordis.protocols import parameters as rules
 from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput
+from dordis.rounds.terms import Terms
+
+SLACK = 0.9
+"""Part of the noise that is promised where it depends on who drops out: cohorts of other sizes round differently."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,24 @@ class Design:
     def budget(self) -> Budget:
         """Return the budget that the ledger keeps to, without an epsilon where what is spent is only counted."""
         return Budget(None if self.strategy.rule is Rule.COUNT else self.epsilon, self.delta)
+
+    @property
+    def counts(self) -> bool:
+        """Tell whether owners can bound what a round costs them: not where the noise goes with those who drop out."""
+        removes = bool(self.strategy.mechanism) or self.setting.scheme in XNOISE
+        return self.strategy.rule is Rule.STOP and removes and not self.kind.renyi
+
+    def within(self, allowance: float) -> "Design":
+        """Return the same for rounds that may cost another theta^2, with as many bits."""
+        if allowance == self.allowed:
+            return self
+        bits = self.plan.bits if self.plan else self.setting.bits
+        return replace(self, setting=replace(self.setting, bits=bits), allowance=allowance)
+
+    def promise(self, least: int) -> Terms:
+        """Return what rounds of at least so many clients keep; where noise goes with dropouts, sizes round it."""
+        kept = Terms.of(self.example(), self.kind)
+        return kept.promised(least, max(self.allowed, kept.cost) if self.counts else kept.cost / SLACK)
 
     def sized(self, clients: int) -> "Design":
         """Return the same for rounds of so many clients, with as many releases for each; each size is planned once."""

@@ -6,18 +6,19 @@ notices that as well: every open `Ledger` does, and whoever passes one to `verif
 """
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
 from dordis.federation.beacon import check_run_id
-from dordis.federation.charges import Account, Budget, Charge, Round, fact_of
+from dordis.federation.charges import Account, Budget, Charge, OwnersCount, Round, fact_of
 from dordis.federation.durable import FileLines, Lines, LockedLines, MemoryLines, create
-from dordis.federation.lines import FORMAT_1, Completed, Entry, Opened, Reserved, Succeeded, entry_of, line_of
-from dordis.protocol import ClientId
+from dordis.federation.lines import FORMAT_1, Completed, Counted, Entry, Opened, Reserved, Succeeded, entry_of, line_of
+from dordis.protocols.costs import RoundCost
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.protocols.secagg import ChunkOutput
 
@@ -74,11 +75,13 @@ class Ledger:
         with self._locked() as (account, _):
             account.check_budget(charge)
 
-    def with_budget(self, clients: Iterable[ClientId], charge: Charge) -> list[ClientId]:
-        """Return those who can pay for a round like this one."""
-        with self._locked() as (account, _):
-            budget = account.budget.epsilon
-            return [u for u in clients if budget is None or account.epsilon(u, charge) <= budget]
+    def count(self, index: int, clients: Iterable[int], cost: RoundCost) -> None:
+        """Remember what owners may count, durably when this returns; the first request for an upload may leave then."""
+        told = None if cost.theta_squared == math.inf else cost.theta_squared
+        count = OwnersCount(tuple(sorted(clients)), told, cost.distance)
+        with self._locked() as (account, file):
+            account.check_countable(index, count)
+            self._record(file, Counted(self._book.head, index, *astuple(count)))
 
     def reserve(self, charge: Charge) -> None:
         """Charge a round within the budget, durably when this returns; the first unmask request may leave then."""
@@ -100,20 +103,15 @@ class Ledger:
         with self._locked() as (account, _):
             return account.rounds.get(index)
 
-    def attended(self) -> dict[int, tuple[int, ...]]:
-        """Return who was charged in every round that was ever reserved, by its index."""
+    def counted(self) -> dict[tuple[bytes, int], OwnersCount]:
+        """Return what owners may have counted in this run and in those before, by run and index."""
         with self._locked() as (account, _):
-            return {index: account.rounds[index].charged for index in sorted(account.rounds)}
-
-    def carried(self) -> dict[tuple[bytes, int], tuple[int, ...]]:
-        """Return who was charged in every round of the runs before, by run and index."""
-        with self._locked() as (account, _):
-            earlier = list(account.line())[1:]
-            return {(was.run, index): was.rounds[index].charged for was in earlier for index in sorted(was.rounds)}
+            return account.owners_counts()
 
     def last_index(self) -> int:
-        """Return the largest index that was ever reserved, or -1."""
-        return max(self.attended(), default=-1)
+        """Return the largest index that was ever used, or -1."""
+        with self._locked() as (account, _):
+            return max((*account.counted, *account.rounds), default=-1)
 
     def summary(self) -> "Summary":
         """Return what the run has cost so far."""
@@ -185,6 +183,8 @@ class _Book:
         check_chained(entry, self.head, number)
         try:
             match entry:
+                case Counted():
+                    account.count(entry.index, OwnersCount(entry.clients, entry.cost, entry.distance))
                 case Reserved():
                     account.reserve(entry.charge)
                 case Completed():

@@ -32,6 +32,19 @@ class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     format: Format = FORMAT_2
 
 
+class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="counted"):
+    """Clients were asked for their uploads: their owners may have counted a round of this cost, whatever becomes of it.
+
+    Without a cost, owners count none.
+    """
+
+    previous: str
+    index: int
+    clients: tuple[int, ...]
+    cost: float | None
+    distance: float
+
+
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):
     """A round is charged; an unmask request may leave from here on."""
 
@@ -56,7 +69,7 @@ class Succeeded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     budget: float | None
 
 
-Entry = Opened | Reserved | Completed | Succeeded
+Entry = Opened | Counted | Reserved | Completed | Succeeded
 
 
 def line_of(entry: Entry) -> bytes:

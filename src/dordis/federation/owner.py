@@ -1,15 +1,18 @@
-"""The owner of a client: a policy, a way to verify who was selected, and a count of all participations."""
+"""The owner of a client: a policy, a way to verify who was selected, and a count of all rounds and their costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from dordis.errors import ParametersRefused
 from dordis.federation import beacon as beacons
 from dordis.federation.design import Design
-from dordis.federation.participation import Participation
-from dordis.federation.policy import Policy
+from dordis.federation.participation import Limits, OwnerBudget, Participation, check_budget
+from dordis.federation.policy import Policy, check_protocol
 from dordis.federation.selection import Selection
+from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId
+from dordis.protocols.costs import FREE, RoundCost, round_cost
 from dordis.protocols.parameters import Parameters
 from dordis.rounds.invitation import Invite
 
@@ -19,7 +22,8 @@ class Owner:
     """Decide for one client, before its data is touched, and count before anything is uploaded.
 
     `registry` is the root of the registry that the owner has pinned; `vrf_key` draws lots, where lots are drawn.  The
-    `beacon` is needed for sparse graphs, which are drawn from its value.
+    `beacon` is needed for sparse graphs, which are drawn from its value.  A `mechanism` that does not come with dordis
+    is installed by the owner, who then knows what its rounds cost.
     """
 
     me: ClientId
@@ -29,16 +33,22 @@ class Owner:
     registry: bytes = b""
     vrf_key: bytes = field(default=b"", repr=False)
     beacon: beacons.Beacon | None = None
+    mechanism: type[Mechanism] | None = None
 
     def accept(self, invite: Invite) -> bytes | None:
         """Refuse an invitation of another registry, outside the policy, or to a round in which I am not due."""
         check_pinned(invite, self.registry)
+        check_protocol(self.policy, invite)
         self.policy.check_terms(invite.terms)
+        check_affordable(self.participation, RoundCost(invite.terms.cost, 0.0), self.policy.budget)
         return self.selection.claim(invite, self.me, self.vrf_key)
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Refuse a round outside the policy, or whose clients or graph were not drawn as they should be."""
-        self.policy.check(parameters)
+        self.policy.check(parameters, self.mechanism)
+        counted = self.participation.has(parameters.run, parameters.index)
+        cost = FREE if counted else round_cost(parameters, self.mechanism)
+        check_affordable(self.participation, cost, self.policy.budget)
         self.selection.verify(parameters, {ClientId(u): proof for u, proof in proofs.items()}, self.me)
         if parameters.degree:
             if self.beacon is None:
@@ -46,19 +56,31 @@ class Owner:
             beacons.check_beacon(parameters, self.beacon)
 
     def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count this round, once and for one machine, and refuse it beyond the cap of the policy."""
-        self.participation.reserve(parameters.run, parameters.index, machine, self.policy.participations)
+        """Count this round and its cost, once and for one machine; refuse it beyond the cap or the budget."""
+        limits = Limits(self.policy.participations, self.policy.budget)
+        cost = round_cost(parameters, self.mechanism)
+        self.participation.reserve(parameters.run, parameters.index, machine, cost, limits)
 
 
-def policy_of(design: Design) -> Policy:
-    """Return the policy of an owner who agrees to a run as it is designed, and to nothing less."""
-    parameters = design.example()
+def policy_of(design: Design, protocol: str) -> Policy:
+    """Return the policy of an owner who agrees to a run as it is designed, over a protocol, and to nothing less.
+
+    Where an owner can bound what rounds cost it, the budget of the run is its budget; elsewhere a count of rounds.
+    """
+    setting, parameters = design.setting, design.example()
     return Policy(
-        colluders=design.setting.colluders,
+        cohort=design.least,
+        quorum=min(Fraction(1, 2), Fraction(setting.t, setting.clients)),
+        colluders=setting.colluders,
+        bits=parameters.bits,
         modes=frozenset({parameters.mode}),
         schemes=frozenset({parameters.scheme}),
         mechanisms=frozenset({parameters.encoding.mechanism}),
-        participations=design.cap if design.proves else None,
+        protocols=frozenset({protocol}),
+        epsilon=design.epsilon if design.counts else None,
+        delta=design.delta if design.counts else None,
+        without_guarantee=not design.counts,
+        participations=design.cap if design.proves and not design.counts else None,
     )
 
 
@@ -66,3 +88,9 @@ def check_pinned(invite: Invite, root: bytes) -> None:
     """The run has the registry that the owner has pinned."""
     if invite.registry != root:
         raise ParametersRefused("the invitation is for another registry than the one that this owner has pinned")
+
+
+def check_affordable(participation: Participation, cost: RoundCost, budget: OwnerBudget | None) -> None:
+    """There is budget left for a round of this cost: no data is touched for one that cannot be paid."""
+    if budget is not None:
+        check_budget(participation.spent().plus(cost), budget)

@@ -1,27 +1,86 @@
-"""How often a client has taken part: counted over all its runs and servers, before anything leaves, never taken back.
+"""How often a client has taken part and what that cost: over all its runs and servers, before anything leaves.
 
-The count is what the owner's cap rests on, so it trusts nobody else: not the server's run ids, not its ledger.  A
-copy of the file from an earlier day forgets what came since; keep it out of backups that are restored.
+The count is what the owner's cap and budget rest on, so it trusts nobody else: not the server's run ids, not its
+ledger.  Nothing is taken back, whatever becomes of the round: what was uploaded may be opened by others.  A copy of the
+file from an earlier day forgets what came since; keep it out of backups that are restored.
 """
 
 import hashlib
+import math
 import re
+from functools import lru_cache, reduce
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from dordis.errors import InputError, ParametersRefused, ParticipationRefused
+import msgspec
+
+from dordis.errors import BudgetRefused, InputError, ParametersRefused, ParticipationRefused
 from dordis.federation.beacon import check_index, check_run_id
 from dordis.federation.durable import PRIVATE, FileLines
+from dordis.privacy import accounting, gdp
+from dordis.protocols.costs import FREE, RoundCost
 
 Attendance = tuple[bytes, int]
 """A run id and the index of a round."""
-Rounds = dict[Attendance, bytes]
-"""The rounds taken part in, each with the machine that did: 32 bytes that no other machine has."""
-
 ANY_MACHINE = bytes(32)
 
-_LINE = re.compile(rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,19}) ([0-9a-f]{64}) ([0-9a-f]{64})\n")
-_START = hashlib.sha256(b"dordis/v1/participations").digest()
+_FIRST = re.compile(rb"[0-9a-f]{64} (0|[1-9][0-9]{0,19}) [0-9a-f]{64} [0-9a-f]{64}\n")
+_NUMBER = rb"[0-9.e+-]{1,32}|inf"
+_LINE = re.compile(
+    rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,19}) ([0-9a-f]{64}) (%b) (%b) ([0-9a-f]{64})\n" % (_NUMBER, _NUMBER)
+)
+_START = hashlib.sha256(b"dordis/v2/participations").digest()
+
+
+class Attended(NamedTuple):
+    """A round taken part in: the machine that did, 32 bytes that no other machine has, and what the round cost."""
+
+    machine: bytes
+    cost: RoundCost
+
+
+Rounds = dict[Attendance, Attended]
+
+
+class OwnerBudget(msgspec.Struct, frozen=True):
+    """What all rounds of a client may cost together: (epsilon, delta)."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        accounting.check_epsilon(self.epsilon)
+        accounting.check_delta(self.delta)
+
+    def covers(self, spent: RoundCost) -> bool:
+        """Tell whether costs are within the budget."""
+        return spent.theta_squared <= _largest(self, math.ceil(math.log2(spent.distance)) if spent.distance else None)
+
+    def epsilon_of(self, spent: RoundCost) -> float:
+        """Return the epsilon of costs at this delta."""
+        if math.isinf(spent.theta_squared):
+            return math.inf
+        return gdp.epsilon(spent.theta_squared, self.delta, spent.distance)
+
+
+@lru_cache(maxsize=1 << 10)
+def _largest(budget: OwnerBudget, exponent: int | None) -> float:
+    """Return the largest theta^2 within a budget, for noise that is 2^exponent away from its law at most."""
+    distance = 0.0 if exponent is None else 2.0**exponent
+    provable = math.log(budget.delta / (4 * distance)) if distance else math.inf  # as the planner has it
+    if provable <= 0:
+        return 0.0
+    return gdp.theta_budget(min(budget.epsilon, provable), budget.delta, distance)
+
+
+class Limits(NamedTuple):
+    """How often a client may take part, and what that may cost in all; None where there is no such limit."""
+
+    cap: int | None = None
+    budget: OwnerBudget | None = None
+
+
+NO_LIMITS = Limits()
 
 
 class Participation(Protocol):
@@ -31,8 +90,23 @@ class Participation(Protocol):
         """Return the number of rounds taken part in."""
         ...
 
-    def reserve(self, run: bytes, index: int, machine: bytes = ANY_MACHINE, cap: int | None = None) -> None:
-        """Count a round before its first upload leaves; beyond a cap raise `ParticipationRefused`.
+    def spent(self) -> RoundCost:
+        """Return what all of them cost."""
+        ...
+
+    def has(self, run: bytes, index: int) -> bool:
+        """Tell whether a round is counted."""
+        ...
+
+    def reserve(
+        self,
+        run: bytes,
+        index: int,
+        machine: bytes = ANY_MACHINE,
+        cost: RoundCost = FREE,
+        limits: Limits = NO_LIMITS,
+    ) -> None:
+        """Count a round before its first upload leaves; beyond a limit raise `ParticipationRefused`, `BudgetRefused`.
 
         A round is for one machine: another one that asks for the same round is refused too, since it would upload a
         second time and count once.
@@ -52,18 +126,35 @@ class MemoryParticipation:
     def __init__(self, cap: int | None = None) -> None:
         self._cap = cap
         self._rounds: Rounds = {}
+        self._spent = FREE
 
     def count(self) -> int:
         """Return the number of rounds taken part in."""
         return len(self._rounds)
 
-    def reserve(self, run: bytes, index: int, machine: bytes = ANY_MACHINE, cap: int | None = None) -> None:
-        """Count a round; beyond a cap, or for a second machine, raise `ParticipationRefused`."""
+    def spent(self) -> RoundCost:
+        """Return what all of them cost."""
+        return self._spent
+
+    def has(self, run: bytes, index: int) -> bool:
+        """Tell whether a round is counted."""
+        return (run, index) in self._rounds
+
+    def reserve(
+        self,
+        run: bytes,
+        index: int,
+        machine: bytes = ANY_MACHINE,
+        cost: RoundCost = FREE,
+        limits: Limits = NO_LIMITS,
+    ) -> None:
+        """Count a round; beyond a limit, or for a second machine, raise."""
         _check_round(run, index, machine)
         if (run, index) not in self._rounds:
-            _check_caps(len(self._rounds), self._cap, cap)
-            self._rounds[run, index] = machine
-        check_machine(self._rounds[run, index], machine)
+            _check_limits(len(self._rounds), self._spent.plus(cost), Limits(self._cap), limits)
+            self._rounds[run, index] = Attended(machine, cost)
+            self._spent = self._spent.plus(cost)
+        check_machine(self._rounds[run, index].machine, machine)
 
 
 class FileParticipation:
@@ -79,11 +170,25 @@ class FileParticipation:
 
     def count(self) -> int:
         """Return the number of rounds taken part in."""
-        with self._lines.locked() as file:
-            return len(check_lines(_whole(file.read()))[0])
+        return len(self._read()[0])
 
-    def reserve(self, run: bytes, index: int, machine: bytes = ANY_MACHINE, cap: int | None = None) -> None:
-        """Count a round, durably when this returns; beyond a cap, or for a second machine, raise.
+    def spent(self) -> RoundCost:
+        """Return what all of them cost."""
+        return _sum(self._read()[0])
+
+    def has(self, run: bytes, index: int) -> bool:
+        """Tell whether a round is counted."""
+        return (run, index) in self._read()[0]
+
+    def reserve(
+        self,
+        run: bytes,
+        index: int,
+        machine: bytes = ANY_MACHINE,
+        cost: RoundCost = FREE,
+        limits: Limits = NO_LIMITS,
+    ) -> None:
+        """Count a round, durably when this returns; beyond a limit, or for a second machine, raise.
 
         If the process stops anywhere in between, the round is counted or nothing was returned.
         """
@@ -93,13 +198,17 @@ class FileParticipation:
             lines = _whole(data)
             rounds, last = check_lines(lines)
             if (run, index) in rounds:
-                check_machine(rounds[run, index], machine)
+                check_machine(rounds[run, index].machine, machine)
                 file.sync()
             else:
-                _check_caps(len(rounds), self._cap, cap)
+                _check_limits(len(rounds), _sum(rounds).plus(cost), Limits(self._cap), limits)
                 if not data.endswith(b"\n"):
                     file.cut(sum(map(len, lines)))
-                file.append(_line(run, index, machine, last))
+                file.append(_line(run, index, machine, cost, last))
+
+    def _read(self) -> tuple[Rounds, bytes]:
+        with self._lines.locked() as file:
+            return check_lines(_whole(file.read()))
 
 
 def check_cap(count: int, cap: int | None) -> None:
@@ -108,10 +217,17 @@ def check_cap(count: int, cap: int | None) -> None:
         raise ParticipationRefused(count, cap)
 
 
-def _check_caps(count: int, *caps: int | None) -> None:
-    """There is a participation left under every cap."""
-    for cap in caps:
-        check_cap(count, cap)
+def check_budget(spent: RoundCost, budget: OwnerBudget | None) -> None:
+    """What the rounds cost, with the one that is asked for, is within the budget."""
+    if budget is not None and not budget.covers(spent):
+        raise BudgetRefused(budget.epsilon_of(spent), budget.epsilon, budget.delta)
+
+
+def _check_limits(count: int, spent: RoundCost, *all_limits: Limits) -> None:
+    """There is a participation left under every cap, and what it costs under every budget."""
+    for limits in all_limits:
+        check_cap(count, limits.cap)
+        check_budget(spent, limits.budget)
 
 
 def check_machine(counted: bytes, machine: bytes) -> None:
@@ -125,12 +241,12 @@ def check_lines(lines: list[bytes]) -> tuple[Rounds, bytes]:
     rounds: Rounds = {}
     last = _START
     for number, line in enumerate(lines, 1):
+        check_costs_counted(line)
         match = _LINE.fullmatch(line)
-        fields = (bytes.fromhex(match[1].decode()), int(match[2]), bytes.fromhex(match[3].decode())) if match else None
-        if fields is None or _line(*fields, last) != line:
+        written = _read_line(match) if match else None
+        if written is None or _line(*written[0], written[1].machine, written[1].cost, last) != line:
             raise InputError(f"line {number} of the participations was altered or cut: put the file right first")
-        run, index, machine = fields
-        rounds[run, index] = machine
+        rounds[written[0]] = written[1]
         last = bytes.fromhex(line[-65:-1].decode())
     return rounds, last
 
@@ -140,8 +256,31 @@ def _whole(data: bytes) -> list[bytes]:
     return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
-def _line(run: bytes, index: int, machine: bytes, last: bytes) -> bytes:
-    text = b"%b %d %b" % (run.hex().encode(), index, machine.hex().encode())
+def check_costs_counted(line: bytes) -> None:
+    """The file says what every round cost: those that early versions of dordis wrote do not."""
+    if _FIRST.fullmatch(line):
+        raise InputError(
+            "this file of participations is of an early version of dordis, which did not count what rounds cost: keep "
+            "it, and begin a new file with a budget that is smaller by what the rounds in it have spent"
+        )
+
+
+def _read_line(match: re.Match[bytes]) -> tuple[Attendance, Attended] | None:
+    run, index, machine, cost, distance = (text.decode() for text in match.groups()[:5])
+    try:
+        counted = Attended(bytes.fromhex(machine), RoundCost(float(cost), float(distance)))
+    except ValueError:
+        return None
+    return (bytes.fromhex(run), int(index)), counted
+
+
+def _sum(rounds: Rounds) -> RoundCost:
+    return reduce(RoundCost.plus, (counted.cost for counted in rounds.values()), FREE)
+
+
+def _line(run: bytes, index: int, machine: bytes, cost: RoundCost, last: bytes) -> bytes:
+    said = (run.hex(), str(index), machine.hex(), repr(cost.theta_squared), repr(cost.distance))
+    text = " ".join(said).encode()
     return b"%b %b\n" % (text, hashlib.sha256(last + text).hexdigest().encode())
 
 

@@ -1,4 +1,8 @@
-"""The policy of a client's owner: the floors and ceilings outside which the client sends nothing."""
+"""The policy of a client's owner: the floors, the ceilings and the budget outside which the client sends nothing.
+
+A policy without a budget allows nothing.  The budget is for all runs and servers together; what every round costs is
+counted by the client itself (`dordis.federation.participation`).
+"""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -7,16 +11,21 @@ from typing import Any
 import msgspec
 
 from dordis.errors import InputError, ParametersRefused
+from dordis.federation.participation import OwnerBudget
+from dordis.privacy.clipping import LARGEST_SCALE
+from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.costs import least_variance, noise_ratios
 from dordis.protocols.parameters import MALICIOUS, Parameters
-from dordis.rounds.terms import Terms, least_variance
+from dordis.rounds.invitation import Invite
+from dordis.rounds.terms import Terms
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an owner agrees to; what is left out takes its default, which is on the safe side.
 
-    >>> Policy.of({"cohort": 50, "noise": "1/4"}).cohort
-    50
+    >>> Policy.of({"cohort": 50, "epsilon": 6, "delta": 1e-5}).budget
+    OwnerBudget(epsilon=6.0, delta=1e-05)
     """
 
     cohort: int = 2
@@ -28,12 +37,18 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variance: Fraction | None = None
     """Least noise variance that privacy can count on in every chunk, whoever drops, in squared integer units."""
     noise: Fraction | None = None
-    """The same divided by the squared sensitivity Delta2^2: unlike `variance`, it does not depend on the scale."""
+    """The same divided by the squared sensitivity Delta2^2, for every release: the update, and the clipping bit too."""
+    epsilon: float | None = None
+    """The budget, with `delta`: what all rounds together may cost."""
+    delta: float | None = None
+    without_guarantee: bool = False
+    """Whether rounds are allowed whose cost this client cannot bound by itself: then it keeps to no budget."""
     bits: int = 32
     """Most bits a coordinate."""
     modes: frozenset[str] = frozenset({MALICIOUS})
     schemes: frozenset[str] = frozenset({Scheme.SINGLE.value, Scheme.EXACT.value})
     mechanisms: frozenset[str] = frozenset({"skellam"})
+    protocols: frozenset[str] = frozenset({"secagg", "secagg+"})
     participations: int | None = None
     """Most rounds, over all runs and servers: the cap of `Participation`."""
 
@@ -50,12 +65,39 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("the quorum is a fraction of the cohort, in 0..1")
         if min(self.cohort, self.colluders, self.variance or 0, self.noise or 0, self.participations or 0) < 0:
             raise InputError("floors and ceilings are 0 or more")
+        if (self.epsilon is None) != (self.delta is None):
+            raise InputError("a policy's budget is both, epsilon and delta")
+        _ = self.budget
 
-    def check(self, parameters: Parameters) -> None:
+    @property
+    def budget(self) -> OwnerBudget | None:
+        """Return the budget that is kept; None where rounds are allowed without."""
+        if self.without_guarantee or self.epsilon is None or self.delta is None:
+            return None
+        return OwnerBudget(self.epsilon, self.delta)
+
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """Say what this policy allows that a policy refuses unless it is told otherwise."""
+        usual = Policy()
+        beyond = (
+            (f"a server that is only guarded against as {mode}" for mode in sorted(self.modes - usual.modes)),
+            (f"the protocol '{name}'" for name in sorted(self.protocols - usual.protocols)),
+            (f"the mechanism '{name}'" for name in sorted(self.mechanisms - usual.mechanisms)),
+            (f"the noise scheme '{name}'" for name in sorted(self.schemes - usual.schemes)),
+            ["rounds whose cost a client cannot bound by itself, so that it keeps to no budget"]
+            if self.without_guarantee
+            else (),
+        )
+        return tuple(said for line in beyond for said in line)
+
+    def check(self, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
         """Refuse parameters outside this policy, naming the first line that they break."""
-        self.check_terms(Terms.of(parameters))
+        self.check_terms(Terms.of(parameters, kind))
         check_quorum(self, parameters)
         check_variance(self, parameters)
+        check_noise(self, min(noise_ratios(parameters)))
+        check_bit(parameters)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse terms outside this policy, naming the first line that they break."""
@@ -65,7 +107,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_bits(self, terms)
         check_mechanism(self, terms)
         check_scheme(self, terms)
-        check_noise(self, terms)
+        check_noise(self, terms.ratio)
+        check_budgeted(self)
 
 
 def check_mode(policy: Policy, terms: Terms) -> None:
@@ -118,10 +161,33 @@ def check_variance(policy: Policy, parameters: Parameters) -> None:
         raise _refused("variance", f"the noise of a chunk may be as little as {least}")
 
 
-def check_noise(policy: Policy, terms: Terms) -> None:
-    """Every chunk keeps enough noise for what one client can change."""
-    if policy.noise is not None and terms.ratio < policy.noise:
-        raise _refused("noise", f"{float(terms.ratio):.4g} of the squared sensitivity is below {policy.noise}")
+def check_noise(policy: Policy, ratio: Fraction) -> None:
+    """Every release keeps enough noise for what one client can change in it: `ratio` is the least of them.
+
+    To leave a client out means that its update is zero, and that its clipping bit is 0, neither +s nor -s.
+    """
+    if policy.noise is not None and ratio < policy.noise:
+        raise _refused("noise", f"{float(ratio):.4g} of the squared sensitivity is below {policy.noise}")
+
+
+def check_bit(parameters: Parameters) -> None:
+    """The clipping bit is within what any plan gives it: a larger one only makes room for mischief."""
+    if not 0 <= parameters.encoding.bit <= LARGEST_SCALE:
+        raise ParametersRefused(f"the scale of the clipping bit is {LARGEST_SCALE} at most")
+
+
+def check_budgeted(policy: Policy) -> None:
+    """The owner has set a budget, or says that there is none."""
+    if policy.budget is None and not policy.without_guarantee:
+        raise _refused(
+            "epsilon", "there is no budget: give epsilon and delta for all rounds together, or set without_guarantee"
+        )
+
+
+def check_protocol(policy: Policy, invite: Invite) -> None:
+    """The sum is computed as the owner agrees."""
+    if invite.protocol not in policy.protocols:
+        raise _refused("protocols", f"'{invite.protocol}' is not among them")
 
 
 def _refused(line: str, why: str) -> ParametersRefused:

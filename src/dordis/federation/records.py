@@ -123,6 +123,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What must be said with every epsilon."""
     stages: tuple[str, ...] = ()
     """The requests of the protocol at which a client can be missed, in order."""
+    consents: tuple[str, ...] = ()
+    """What the owners of the clients allow that a policy refuses unless it is told otherwise."""
     unit: str = ""
     """What one client is, as the application says: whom privacy protects as a whole."""
     predecessor: Predecessor | None = None

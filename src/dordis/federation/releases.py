@@ -156,13 +156,13 @@ def terms_of(event: Event, times: int = 1) -> tuple[Term, ...]:
     raise InputError(f"no bound is known for {type(event).__name__}")
 
 
-def check_release(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
+def check_release(release: NoisySum, plans: Sequence[NoisePlan], least: Fraction) -> None:
     """A release has a sensitivity, the Delta1 that follows from it, and the least variance of its chunks."""
     if release.l2_squared < (0 if release.prices else 1) or release.dim < 1:
         raise InputError(f"a sum has Delta2^2 and a length of 1 or more, not {release.l2_squared} and {release.dim}")
     if release.l1 != Sensitivity(release.l2_squared, release.dim).l1:
         raise InputError("Delta1 is not what Delta2 and the length give")
-    if release.variance != _least(plans):
+    if release.variance != least:
         raise InputError("the reserved variance is not the least that the noise of the chunks allows")
     check_noise(release, plans)
 
@@ -205,6 +205,11 @@ def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | N
         raise InputError("there is noise of more clients than take part")
     if brought is not None and event.clients * event.scale**2 > brought * (1 + _CLOSE):
         raise InputError("there is more noise in the price than in the sum")
+
+
+def counted(plan: NoisePlan, dropped: int | None) -> Fraction:
+    """Return the variance that privacy may count on after so many dropouts; if they are not known, the least."""
+    return _reserved(plan) if dropped is None else plan.charged(range(plan.clients - dropped), b"")
 
 
 def _least(plans: Sequence[NoisePlan]) -> Fraction:

@@ -18,6 +18,7 @@ from dordis.errors import BudgetExceeded, InputError, RoundFailed
 from dordis.federation import evidence
 from dordis.federation import records as recording
 from dordis.federation.beacon import Beacon
+from dordis.federation.charges import OwnersCount
 from dordis.federation.config import RunConfig
 from dordis.federation.coordinator import Coordinator, Finished, next_index
 from dordis.federation.design import Design, ProtocolKind
@@ -88,8 +89,13 @@ class Home(Protocol):
         """Write to a new run's directory what the run cannot go on without."""
         ...
 
-    def open(self, run: bytes, selection: Selection, attended: Mapping[Attendance, tuple[int, ...]]) -> Rounds:
-        """Begin, or go on: `attended` are the rounds so far, by run and index, and who was in them."""
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """Say what the owners of the clients allow that a policy refuses unless it is told otherwise."""
+        ...
+
+    def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnersCount]) -> Rounds:
+        """Begin, or go on: `counted` is what owners may have counted for the rounds so far, by run and index."""
         ...
 
 
@@ -196,6 +202,7 @@ def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | N
         words=design.words,
         terms=design.terms,
         stages=job.protocol.stages,
+        consents=home.consents,
         unit=job.app.unit,
         predecessor=predecessor,
     )
@@ -303,13 +310,6 @@ class Run:
         self.records.close(result)
         return result
 
-    def _attended(self) -> dict[Attendance, tuple[int, ...]]:
-        """Return who was charged in every round of this run and of those before."""
-        if self._ledger is None:
-            return {}
-        mine = {(self.records.id, index): present for index, present in self._ledger.attended().items()}
-        return self._ledger.carried() | mine
-
     def _coordinator(self, watch: Watch) -> Coordinator:
         job, home, config = self.job, self.home, self.job.config
         selection = selection_of(job, home, self.records.id)
@@ -318,7 +318,7 @@ class Run:
             job.app,
             job.design,
             selection,
-            home.open(self.records.id, selection, self._attended()),
+            home.open(self.records.id, selection, {} if self._ledger is None else self._ledger.counted()),
             self._ledger,
             registry=home.root,
             beacon=home.beacon if job.protocol.sparse or config.federation.selection == "vrf" else None,

@@ -107,6 +107,10 @@ class Turns(ABC):
     def window(self, index: int) -> frozenset[ClientId]:
         """Return the clients due in a round."""
 
+    @abstractmethod
+    def turns(self, client: ClientId, index: int, rounds: int) -> int:
+        """Return how often a client is due in so many rounds from an index on."""
+
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Return those due who are available."""
         return tuple(sorted(self.window(index).intersection(available)))
@@ -140,6 +144,10 @@ class Everyone(Turns):
     def window(self, index: int) -> frozenset[ClientId]:
         """Return the set."""
         return self.members
+
+    def turns(self, client: ClientId, index: int, rounds: int) -> int:
+        """Return all rounds, for a member."""
+        return rounds if client in self.members else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +183,17 @@ class Balanced(Turns):
             self._windows.clear()
             self._windows[index] = frozenset(self.permutation[(first + i) % N] for i in range(self.count))
         return self._windows[index]
+
+    def turns(self, client: ClientId, index: int, rounds: int) -> int:
+        """Return how often a client is due: its place is passed once in every N places of the endless sequence."""
+        if client not in self._places:
+            return 0
+        first, N, place = index * self.count, len(self.registry), self._places[client]
+        return (first + rounds * self.count - 1 - place) // N - (first - 1 - place) // N
+
+    @cached_property
+    def _places(self) -> dict[ClientId, int]:
+        return {u: place for place, u in enumerate(self.permutation)}
 
     @cached_property
     def _windows(self) -> dict[int, frozenset[ClientId]]:

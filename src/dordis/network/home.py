@@ -10,7 +10,9 @@ from pathlib import Path
 from dordis import wire
 from dordis.errors import InputError
 from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
+from dordis.federation.charges import OwnersCount
 from dordis.federation.durable import create
+from dordis.federation.owner import policy_of
 from dordis.federation.participation import Attendance
 from dordis.federation.registry import Registry
 from dordis.federation.run import Job
@@ -79,7 +81,12 @@ class NetworkHome:
         create(path / SECRET, self.secret)
         self.registry.save(path / REGISTRY)
 
-    def open(self, run: bytes, selection: Selection, attended: Mapping[Attendance, tuple[int, ...]]) -> Rounds:
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """Say what owners allow who agree to the run as it is configured, beyond what they would by default."""
+        return policy_of(self.job.design, self.job.protocol.name).consents
+
+    def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnersCount]) -> Rounds:
         """Listen for clients."""
         settings = self.job.config.deployment
         self.server = Server(self.door, run, Patience(settings.deadlines), limit=frame_limit(self.job))

@@ -15,9 +15,12 @@ from dordis.federation.run import Job
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
 from dordis.network.messages import Welcome
 from dordis.protocol import ClientId
+from dordis.protocols.costs import noise_ratios
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client
-from dordis.rounds.terms import SLACK, noise_ratio
+
+LEAST_NOISE = Fraction(4, 5)
+"""Part of the planned noise below which a round is refused: cohorts of other sizes round a little differently."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Installed:
             self.registry.root(),
             self.keys.vrf,
             self.beacon,
+            self.job.design.kind,
         )
         journals = self.directory.journals
         client = Client(
@@ -83,5 +87,6 @@ class Installed:
     @property
     def policy(self) -> Policy:
         """Return what the owner agrees to: the run as it is configured, and nothing less."""
-        agreed = policy_of(self.job.design)
-        return msgspec.structs.replace(agreed, noise=SLACK**2 * noise_ratio(self.job.design.example()))
+        design = self.job.design
+        agreed = policy_of(design, self.job.protocol.name)
+        return msgspec.structs.replace(agreed, noise=LEAST_NOISE * min(noise_ratios(design.example())))

@@ -25,8 +25,6 @@ ORDERS = (*range(2, 129), *(round(128 * 2 ** (i / 16)) for i in range(1, 113)))
 """Up to 16,384, for small epsilon."""
 SAMPLE_DISTANCE = 2.0**-105
 """Total variation between one sample of Skellam or discrete Gaussian noise and its law, at most, at any variance."""
-RETRIES = Fraction(1, 20)
-"""Rounds that fail after an unmask request has left are paid for and tried again: one in twenty is provided for."""
 CAP, ALL_ROUNDS = "cap", "all-rounds"
 _LARGEST_EXPONENT = 700.0
 _ROUNDING = 1 + 1e-12  # the ledger computes the multiplier from sigma again: the last bit must not cost a round
@@ -210,14 +208,14 @@ class ParticipationSchedule:
     """Say how often one client's data is used, out of `population` clients with `per_round` in each round.
 
     Accounting is over the participation cap, which every client counts and keeps to, or over all rounds, as in the
-    paper.  The server knows who takes part: sampling amplifies nothing.
+    paper.  The server knows who takes part: sampling amplifies nothing.  Nothing is set aside for rounds that fail:
+    what they cost is made up for by more noise in those that are left.
     """
 
     population: int
     per_round: int
     rounds: int
     accounting: str = CAP
-    retries: Fraction = RETRIES
 
     def __post_init__(self) -> None:
         if not 1 <= self.per_round <= self.population:
@@ -226,15 +224,13 @@ class ParticipationSchedule:
             raise InputError(f"there is at least one round, not {self.rounds}")
         if self.accounting not in (CAP, ALL_ROUNDS):
             raise InputError(f"accounting is over the '{CAP}' or over '{ALL_ROUNDS}', not '{self.accounting}'")
-        if not 0 <= self.retries <= 1:
-            raise InputError(f"the allowance for retries lies in 0..1, not {float(self.retries)}")
 
     @property
     def releases(self) -> int:
-        """Return how many rounds count for one client: the cap, ceil(R n / N) with the allowance, or all rounds."""
+        """Return how many rounds count for one client: the cap, ceil(R n / N), or all rounds."""
         if self.accounting == ALL_ROUNDS:
             return self.rounds
-        return math.ceil((1 + self.retries) * self.rounds * Fraction(self.per_round, self.population))
+        return -(-self.rounds * self.per_round // self.population)
 
     def run(self, release: Event) -> Event:
         """Return the event of a whole run that makes the same release in every round."""

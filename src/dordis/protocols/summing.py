@@ -77,11 +77,18 @@ class SummingSetup(ProtocolServer[None]):
         """Return nothing: chunks read what the set-up holds."""
 
 
+class SummingChunk(ProtocolServer[ChunkOutput]):
+    """What sums one chunk."""
+
+    u3: tuple[ClientId, ...] = ()
+    """The clients whose input is in the sum; empty until that is known."""
+
+
 class SummingServer(ProtocolServer[tuple[ChunkOutput, ...]]):
     """The server's machine: a set-up once a round, then the chunks, one after the other or in a pipeline."""
 
     setup: SummingSetup
-    chunks: Sequence[ProtocolServer[ChunkOutput]]
+    chunks: Sequence[SummingChunk]
 
     @property
     def workflow(self) -> Sequence[Step]:

@@ -276,7 +276,7 @@ class ClientRound:
         """Ask the owner about the parameters, encode the update by them, and enter the summing protocol."""
         client, parameters = self._client, request.parameters
         rules.check_rules(parameters)
-        checks.check_fits(self.invite, parameters)
+        checks.check_fits(self.invite, parameters, client.mechanism)
         checks.check_dense(parameters, client.protocol)
         client.owner.consent(parameters, request.proofs)
         private = DistributedDP.of(parameters, self.invite.dim, client.mechanism)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
+from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Resource, Step
 from dordis.protocols.collecting import collect
 from dordis.protocols.limits import LARGEST_DIM, LONGEST_INVITE
@@ -16,7 +17,7 @@ from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import model as models
 from dordis.rounds.app import RoundInfo
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.terms import Terms, check_terms_kept
+from dordis.rounds.terms import Terms, check_terms, check_terms_kept
 
 LARGEST_MODEL = 1 << 34
 """Bytes of a model at most."""
@@ -89,6 +90,7 @@ def check_invite(invite: Invite) -> None:
     if not 0 <= invite.model_bytes <= LARGEST_MODEL or not 1 <= invite.dim <= LARGEST_DIM:
         raise ParametersRefused(f"a model has 0 to {LARGEST_MODEL} bytes, an update 1 to {LARGEST_DIM} coordinates")
     models.check_dtype(invite.dtype)
+    check_terms(invite.terms)
 
 
 def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
@@ -127,11 +129,11 @@ def check_same_round(invite: Invite, parameters: Parameters) -> None:
         raise ParametersRefused("the parameters are for another round than the invitation")
 
 
-def check_fits(invite: Invite, parameters: Parameters) -> None:
+def check_fits(invite: Invite, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
     """The parameters fit the invitation."""
     check_same_round(invite, parameters)
     check_same_model(invite, parameters)
-    check_terms_kept(invite.terms, Terms.of(parameters))
+    check_terms_kept(invite.terms, Terms.of(parameters, kind))
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from dordis.drive import AsyncExchange
 from dordis.errors import DordisError, InputError
 from dordis.pipeline.executor import Compute, Timeline, execute_async
 from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.protocol import ClientId, Flow, Garbled, Message, ProtocolServer, Replies, Requests, Resource, Step
+from dordis.protocol import ClientId, Flow, Garbled, Message, Replies, Requests, Resource, Step
 from dordis.protocols.delivery import DeliveryServer
 from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import ChunkOutput, SummingProtocol, SummingServer
+from dordis.protocols.summing import ChunkOutput, SummingChunk, SummingProtocol, SummingServer
 from dordis.rounds.invitation import Invitation, InvitationServer
 
 REFUSED = "refused"
@@ -33,7 +33,11 @@ def silent(stage: str) -> None:
     """Watch nothing."""
 
 
-def uncharged() -> None:
+def uncounted(clients: Collection[ClientId]) -> None:
+    """Count nothing: there is no ledger."""
+
+
+def uncharged(dropped: Mapping[int, int]) -> None:
     """Charge nothing: there is no ledger."""
 
 
@@ -44,8 +48,11 @@ class AgreedRound:
     parameters: Parameters
     mechanism: Mechanism
     proofs: Mapping[ClientId, bytes] = field(default_factory=dict)
-    before_disclosure: Callable[[], None] = uncharged
-    """Called once before the first request leaves whose answer costs privacy; it may raise."""
+    before_upload: Callable[[Collection[ClientId]], None] = uncounted
+    """Called once before the first request for data leaves, with those who are asked; it may raise."""
+    before_disclosure: Callable[[Mapping[int, int]], None] = uncharged
+    """Called once before the first request leaves whose answer costs privacy, with |D| of the chunks that are closed
+    by then; it may raise."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +98,12 @@ class Rounds(Protocol):
         ...
 
 
-class RoundChunk(ProtocolServer[ChunkOutput]):
+class RoundChunk(SummingChunk):
     """One chunk: the paper's five stages."""
 
     def __init__(
         self,
-        summing: ProtocolServer[ChunkOutput],
+        summing: SummingChunk,
         chunk: int,
         private: DistributedDP,
         receivers: Callable[[], Collection[ClientId]],
@@ -150,6 +157,11 @@ class RoundServer(SummingServer):
         sums = enumerate(summing.chunks)
         self.chunks: list[RoundChunk] = [RoundChunk(machine, chunk, private, receiving) for chunk, machine in sums]
 
+    def dropped(self) -> dict[int, int]:
+        """Return |D| of every chunk whose U3 is closed."""
+        n = len(self._private.parameters.clients)
+        return {chunk.chunk: n - len(chunk.summing.u3) for chunk in self.chunks if chunk.summing.u3}
+
     def aggregate(self) -> Aggregate:
         """Return the decoded sum and its mean, once every chunk is decoded; stripes are undone here."""
         if not self._by_chunk:
@@ -188,7 +200,7 @@ class RoundEngine:
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients, send the model to those who lack it, and have them train."""
         server, before = InvitationServer(invitation), _count(self._meter)
-        timeline = self._execute(server.workflow, (), _Noted(self._exchange, watch, uncharged))
+        timeline = self._execute(server.workflow, (), _Noted(self._exchange, watch))
         up, down, model = _count(self._meter, before)
         return Gathered(server.output(), step_seconds(timeline), up, down, model)
 
@@ -197,7 +209,7 @@ class RoundEngine:
         parameters, before = agreed.parameters, _count(self._meter)
         refused = 0 if self._meter is None else len(self._meter.errors)
         server = self.server(agreed)
-        noted = _Noted(self._exchange, watch, agreed.before_disclosure)
+        noted = _Noted(self._exchange, watch, agreed.before_upload, lambda: agreed.before_disclosure(server.dropped()))
         timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], noted)
         up, down, _ = _count(self._meter, before)
         errors = [] if self._meter is None else self._meter.errors[refused:]
@@ -224,13 +236,23 @@ class RoundEngine:
 class _Noted:
     """An exchange that tells what is sent, announces what costs privacy, and notes who does not answer."""
 
-    def __init__(self, exchange: AsyncExchange, watch: Watch, before_disclosure: Callable[[], None]) -> None:
-        self._exchange, self._watch, self._before_disclosure = exchange, watch, before_disclosure
-        self._announced = False
+    def __init__(
+        self,
+        exchange: AsyncExchange,
+        watch: Watch,
+        before_upload: Callable[[Collection[ClientId]], None] = uncounted,
+        before_disclosure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._exchange, self._watch = exchange, watch
+        self._before_upload, self._before_disclosure = before_upload, before_disclosure
+        self._counted = self._announced = False
         self._missed: dict[ClientId, str] = {}
 
     async def __call__(self, requests: Requests) -> Replies:
         kinds = {type(request) for request in requests.values()}
+        if not self._counted and any(kind.uploads for kind in kinds):
+            self._before_upload(requests.keys())
+            self._counted = True
         if not self._announced and any(kind.discloses for kind in kinds):
             self._before_disclosure()
             self._announced = True

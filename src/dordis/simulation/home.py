@@ -16,6 +16,7 @@ from dordis.crypto import kdf
 from dordis.drive import Exchange
 from dordis.errors import InputError
 from dordis.federation.beacon import SeedBeacon
+from dordis.federation.charges import OwnersCount
 from dordis.federation.durable import create
 from dordis.federation.owner import Owner, policy_of
 from dordis.federation.participation import Attendance, MemoryParticipation
@@ -26,6 +27,7 @@ from dordis.federation.selection import Selection, Uniform, Verifiable
 from dordis.pipeline.executor import in_turn
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Message, Requests
+from dordis.protocols.costs import FREE, RoundCost
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Invitation, Train
@@ -92,7 +94,8 @@ class SimulatedClients:
     def _made(self, u: ClientId) -> Client:
         home, counted = self._home, self._participation[u]
         signing, vrf = home.private_keys(u, self._selection)
-        owner = Owner(u, home.policy, self._selection, counted, home.root, vrf, home.beacon)
+        kind = home.job.design.kind
+        owner = Owner(u, home.policy, self._selection, counted, home.root, vrf, home.beacon, kind)
         return Client(
             u,
             home.clients(u),
@@ -101,7 +104,7 @@ class SimulatedClients:
             signing=signing,
             registry=self._signing,
             suite=home.job.suite,
-            mechanism=home.job.design.kind,
+            mechanism=kind,
             models=LastModel(self._models),
             entropy=home.entropy,
         )
@@ -164,7 +167,7 @@ class SimulatedHome:
         self,
         run: bytes,
         selection: Selection,
-        attended: Mapping[Attendance, tuple[int, ...]],
+        counted: Mapping[Attendance, OwnersCount],
         tap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
     ) -> Rounds:
         """Make the clients; owners remember rounds of before a restart: simulated ones keep no file of their own.
@@ -172,9 +175,10 @@ class SimulatedHome:
         `tap` may put something before the exchange of messages.
         """
         participation = {u: MemoryParticipation() for u in self.identities.ids}
-        for (began, index), present in attended.items():
-            for u in participation.keys() & set(map(ClientId, present)):
-                participation[u].reserve(began, index)
+        for (began, index), count in counted.items():
+            cost = FREE if count.cost is None else RoundCost(count.cost, count.distance)
+            for u in participation.keys() & set(map(ClientId, count.clients)):
+                participation[u].reserve(began, index, cost=cost)
         departures = Departures(self._dropout, self.job.protocol)
         members = Members(participation, self.cap, departures if isinstance(selection, Uniform) else None)
         clients = SimulatedClients(self, selection, participation)
@@ -194,13 +198,18 @@ class SimulatedHome:
 
     @property
     def cap(self) -> int | None:
-        """Return how often an owner lets a client take part; where nothing is proved, there is nothing to keep to."""
-        return self.job.design.cap if self.job.design.proves else None
+        """Return how often an owner lets a client take part, where it cannot bound by itself what that costs."""
+        return self.job.design.cap if self.job.design.proves and not self.job.design.counts else None
 
     @cached_property
     def policy(self) -> Policy:
         """Return what all owners agree to: the run as it is configured, and nothing less."""
-        return policy_of(self.job.design)
+        return policy_of(self.job.design, self.job.protocol.name)
+
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """Say what all owners allow beyond what they would by default."""
+        return self.policy.consents
 
     def _seed(self, purpose: str) -> bytes:
         """Return 32 bytes for one purpose, from the seed of the simulation."""

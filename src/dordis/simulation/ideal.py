@@ -90,13 +90,15 @@ class IdealRounds:
         leaving = {u: self._departures.leaving[u] for u in parameters.clients if u in self._departures.leaving}
         course = self._protocol.predict(parameters, leaving)
         u3 = course.survivors()
+        agreed.before_upload([u for u in parameters.clients if self._is_asked(leaving.get(u))])
         total = np.zeros(parameters.dim, np.uint32)
         for u in u3:
             taking_part = self._round(u)
             total += taking_part.encode(private)
             taking_part.attend()
         course.check_before_disclosure()
-        agreed.before_disclosure()
+        gone = len(parameters.clients) - len(u3)
+        agreed.before_disclosure(dict.fromkeys(range(len(parameters.chunks)), gone))
         course.check_after_disclosure()
         chunks = range(len(parameters.chunks))
         outputs = tuple(self._output(parameters, chunk, u3, total, course) for chunk in chunks)
@@ -105,8 +107,12 @@ class IdealRounds:
             if u not in leaving:
                 self._round(u).use(aggregate)
         stages = {"sum": time.perf_counter() - started}
-        gone = {stage: tuple(int(u) for u in leaving if leaving[u] == stage) for stage in self._protocol.stages}
-        return RoundResult(outputs, aggregate, stages, {stage: clients for stage, clients in gone.items() if clients})
+        left = {stage: tuple(int(u) for u in leaving if leaving[u] == stage) for stage in self._protocol.stages}
+        return RoundResult(outputs, aggregate, stages, {stage: clients for stage, clients in left.items() if clients})
+
+    def _is_asked(self, leaving: str | None) -> bool:
+        """Tell whether a client that leaves at a stage is asked for its upload."""
+        return leaving is None or self._protocol.stages.index(leaving) >= self._protocol.upload
 
     def _round(self, u: ClientId) -> ClientRound:
         taking_part = self._clients[u].round

@@ -104,7 +104,7 @@ def toy_design(
     protocol: SummingProtocol = SECAGG,
 ) -> Design:
     """Design a run in which everyone takes part in every round, and everyone has a coordinate."""
-    everyone = ParticipationSchedule(clients, clients, rounds, retries=Fraction(0))
+    everyone = ParticipationSchedule(clients, clients, rounds)
     tolerance = clients // 10 if protocol.sparse else None
     dim = max(LEAST_DIM, clients)
     setting = Setting(everyone, dim=dim, delta=delta, colluders=colluders, tolerance=tolerance)

@@ -9,12 +9,12 @@ from dordis.errors import ProtocolError
 from dordis.kernels.ring import Vector
 from dordis.privacy.noise import add_noise
 from dordis.privacy.xnoise import Due
-from dordis.protocol import ClientId, Flow, ProtocolServer, Resource, Step
+from dordis.protocol import ClientId, Flow, Resource, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.collecting import collect, ensure_enough
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Disclosure, Joined
-from dordis.protocols.summing import ChunkOutput, SummingServer, SummingSetup
+from dordis.protocols.summing import ChunkOutput, SummingChunk, SummingServer, SummingSetup
 
 
 class PlaintextSetup(SummingSetup):
@@ -37,7 +37,7 @@ class PlaintextSetup(SummingSetup):
         ensure_enough(self.parameters, Begin.__name__, self.ready)
 
 
-class PlaintextChunk(ProtocolServer[ChunkOutput]):
+class PlaintextChunk(SummingChunk):
     """Sum one chunk; the due components in `kept` are not removed, so that two protocols can be compared."""
 
     def __init__(self, setup: PlaintextSetup, chunk: int, kept: Due) -> None:
@@ -45,7 +45,7 @@ class PlaintextChunk(ProtocolServer[ChunkOutput]):
         self._setup, self._kept = setup, kept
         self._total: Vector = np.zeros(0, np.uint32)
         self._stayed: dict[int, tuple[int, ...]] = {}
-        self.u3: tuple[ClientId, ...] = ()
+        self.u3 = ()
 
     @property
     def workflow(self) -> Sequence[Step]:

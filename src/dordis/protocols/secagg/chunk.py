@@ -15,7 +15,7 @@ from dordis.errors import ProtocolError, TooFewClients, Unrecoverable
 from dordis.kernels.packing import add_packed
 from dordis.kernels.ring import Vector
 from dordis.privacy.xnoise import Due
-from dordis.protocol import ClientId, Flow, ProtocolServer, Replies, Resource, Step
+from dordis.protocol import ClientId, Flow, Replies, Resource, Step
 from dordis.protocols.collecting import catch, collect, ensure_enough
 from dordis.protocols.secagg import masking, recovery, statements
 from dordis.protocols.secagg.escrow import FIRST_SEED, KEY, SELF_MASK, Escrow
@@ -32,13 +32,13 @@ from dordis.protocols.secagg.messages import (
     Unmasking,
 )
 from dordis.protocols.secagg.setup import SetupServer
-from dordis.protocols.summing import ChunkOutput
+from dordis.protocols.summing import ChunkOutput, SummingChunk
 
 Reply = TypeVar("Reply", MaskedInput, Agreement, Unmasking, NoiseShares)
 Parsed = TypeVar("Parsed")
 
 
-class ChunkServer(ProtocolServer[ChunkOutput]):
+class ChunkServer(SummingChunk):
     """Stages 2 to 5 of one chunk; stage 3 only against a malicious server."""
 
     def __init__(self, setup: SetupServer, chunk: int) -> None:
@@ -49,7 +49,7 @@ class ChunkServer(ProtocolServer[ChunkOutput]):
         self._total: Vector = np.zeros(0, np.uint32)
         self._tokens: dict[ClientId, bytes] = {}
         self._signatures: dict[ClientId, bytes] = {}
-        self.u3: tuple[ClientId, ...] = ()
+        self.u3 = ()
         self.u4: tuple[ClientId, ...] = ()
         self.u5: tuple[ClientId, ...] = ()
         self._due: Due = {}

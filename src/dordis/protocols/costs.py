@@ -1,0 +1,95 @@
+"""What a round costs each of its clients: one function of the hashed parameters, for clients and server alike.
+
+The cost is a theta^2 (`dordis.privacy.gdp`), the sum over the releases of the round: the update, and the clipping bit
+where there is one.  A release counts on the least noise of its chunks that any U3 with |D| <= T leaves.  To leave a
+client out means that its update is zero and that its bit is 0, neither +s nor -s.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from dordis.errors import InputError
+from dordis.privacy import accounting, gdp
+from dordis.privacy.accounting import SAMPLE_DISTANCE, Event, SkellamSum
+from dordis.privacy.mechanisms import TABLE
+from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom
+from dordis.privacy.skellam import Sensitivity
+from dordis.protocols.distributed_dp import mechanism_of, releases_of
+from dordis.protocols.parameters import Parameters
+
+
+class RoundCost(NamedTuple):
+    """A theta^2, infinite where nothing is proved, and how far the noise is from its law, in total variation."""
+
+    theta_squared: float
+    distance: float
+
+    def plus(self, other: "RoundCost") -> "RoundCost":
+        """Return the cost of both."""
+        if math.inf in (self.theta_squared, other.theta_squared):
+            return RoundCost(math.inf, self.distance + other.distance)
+        both = gdp.composed((self.theta_squared, other.theta_squared))
+        return RoundCost(both, self.distance + other.distance)
+
+
+FREE = RoundCost(0.0, 0.0)
+UNPROVED = RoundCost(math.inf, 0.0)
+
+
+def round_cost(parameters: Parameters, kind: type[Mechanism] | None = None) -> RoundCost:
+    """Return what a round costs each client, whoever drops out; of a mechanism of others, given its `kind`."""
+    try:
+        mechanism = mechanism_of(parameters, kind=kind)
+        (update, least), *others = _sums(parameters)
+        least += brought_variance(parameters)
+        events = [mechanism.release(least) if mechanism.priced else _skellam(update, least)]
+        events += [_skellam(changed, least) for changed, least in others]
+    except InputError:
+        return UNPROVED
+    plan = parameters.plans[0]
+    samples = parameters.dim * len(parameters.clients) * (len(plan.base) + len(plan.removable))
+    cost = accounting.composed((accounting.theta_squared(event), 1) for event in events)
+    return RoundCost(cost, samples * SAMPLE_DISTANCE)
+
+
+def _sums(parameters: Parameters) -> list[tuple[Sensitivity, Fraction]]:
+    """Return what a client can change in each release, and the least noise of its chunks that the protocol leaves."""
+    return [(changed, protocol_variance(parameters, chunks)) for changed, chunks in releases_of(parameters)]
+
+
+def _skellam(changed: Sensitivity, variance: Fraction) -> Event:
+    return SkellamSum(changed.squared, changed.l1, float(variance))
+
+
+def noise_ratios(parameters: Parameters) -> list[Fraction]:
+    """Return for every release the least noise, whoever drops, over what one client can change, both squared.
+
+    It is 0 where that is not bounded.
+    """
+    brought = brought_variance(parameters)
+    return [
+        (least + brought) / changed.squared if changed.squared > 0 else Fraction(0)
+        for changed, least in _sums(parameters)
+    ]
+
+
+def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
+    """Return the least noise of some chunks: the protocol's, and what clients bring beside it."""
+    return protocol_variance(parameters, chunks) + brought_variance(parameters)
+
+
+def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
+    """Return the least noise of some chunks that the protocol leaves."""
+    return min(plan.reserved() for plan in {parameters.plans[chunk] for chunk in chunks})
+
+
+def brought_variance(parameters: Parameters) -> Fraction:
+    """Return the least noise that clients bring with a mechanism of dordis; there is none of it on a clipping bit."""
+    written, n = parameters.encoding, len(parameters.clients)
+    if not written.noise or written.bit or written.mechanism not in TABLE:
+        return Fraction(0)
+    mechanism = mechanism_of(parameters)
+    kept = mechanism.kept(n - parameters.tolerance, n, parameters.colluders)
+    return Fraction(0 if mechanism.noise_from is NoiseFrom.SERVER else kept.charged)
