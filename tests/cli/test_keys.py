@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dordis.federation.authority import load_authority
-from dordis.federation.certificates import new_tls_key
+from dordis.federation.certificates import load_certificate, new_tls_key
 from dordis.federation.identity import PrivateKeys, load_keys
 from dordis.federation.membership import SignedRegistry
 from dordis.federation.requests import new_request
@@ -60,7 +59,7 @@ def test_the_page_leads_from_nothing_to_three_clients(federation: Path) -> None:
     for key in federation.rglob("*.key"):
         assert key.stat().st_mode & 0o777 == 0o600
     registry = SignedRegistry.load(
-        federation / "federation" / "registry.json", load_authority(federation / "federation" / "ca.pem")
+        federation / "federation" / "registry.json", load_certificate(federation / "federation" / "ca.pem")
     )
     assert list(registry.registry) == [1, 2, 3]
     assert registry.root().hex() in done("keys", "list", "federation", cwd=federation)

@@ -212,7 +212,7 @@ def test_an_authority_is_made_once_and_its_key_is_for_its_owner(authority, tmp_p
     key.chmod(0o644)
     with pytest.raises(InputError, match="chmod 600"):
         authority.approve(asked("alice", drawn()))
-    with pytest.raises(InputError, match="cannot read the authority"):
+    with pytest.raises(InputError, match="cannot read the certificate"):
         Authority(tmp_path / "nowhere", NOW).registry.root()
 
 

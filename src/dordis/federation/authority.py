@@ -61,7 +61,7 @@ class Authority:
     @property
     def certificate(self) -> x509.Certificate:
         """Return the authority's own certificate."""
-        return load_authority(self.path / CERTIFICATE_FILE)
+        return certificates.load_certificate(self.path / CERTIFICATE_FILE)
 
     @property
     def registry(self) -> SignedRegistry:
@@ -153,16 +153,6 @@ class Authority:
         """Sign a membership under the next version."""
         following = msgspec.structs.replace(membership, version=membership.version + 1, signed=_written(self.now))
         SignedRegistry.sign(following, key).save(self.path / REGISTRY_FILE)
-
-
-def load_authority(path: Path) -> x509.Certificate:
-    """Read the certificate of an authority."""
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read the authority's certificate {path}: {error.strerror}") from None
-    except ValueError:
-        raise InputError(f"{path} is not the certificate of an authority") from None
 
 
 def admitted(

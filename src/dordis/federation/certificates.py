@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -187,6 +188,16 @@ def from_der(data: bytes) -> x509.Certificate:
         return x509.load_der_x509_certificate(data)
     except ValueError:
         raise LoginRefused("this is not a certificate") from None
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate from a PEM file, the first if there are several."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read the certificate {path}: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"{path} is not a certificate in PEM") from None
 
 
 def fingerprint(data: bytes) -> str:

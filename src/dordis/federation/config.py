@@ -113,6 +113,8 @@ class Deployment(Section, frozen=True):
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
     login: Literal["mutual", "challenge"] = "mutual"
     """How clients prove who they are: by the certificate of their TLS, or, behind a load balancer, by a signature."""
+    balancers: tuple[str, ...] = ()
+    """PEM files with the certificates of load balancers that end TLS: what clients see, and sign."""
     beacon: str = ""
     """A file of published randomness, for selection `vrf` and for `secagg+`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0

@@ -131,6 +131,8 @@ class Body:
         end = self.received + len(piece)
         if end > self.beside.size:
             raise MalformedMessage("a body is longer than was announced")
+        if self._buffer is None and self._file is None:
+            raise MalformedMessage("nobody waits for this body any more")
         if self._buffer is not None:
             memoryview(self._buffer)[self.received : end] = piece
         elif self._file is not None:

@@ -10,7 +10,7 @@ import logging
 import operator
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -125,9 +125,7 @@ class Participant:
         """
         pause = FIRST_PAUSE
         while True:
-            async with ClientSession(
-                trust_env=True, timeout=ClientTimeout(total=None, sock_connect=30.0), auto_decompress=False
-            ) as session:
+            async with new_session() as session:
                 try:
                     if await self._connected(session):
                         return
@@ -141,10 +139,26 @@ class Participant:
 
     async def _connected(self, session: ClientSession) -> bool:
         """Answer what is asked on one connection; tell whether the run is over."""
+        async with await self._opened(session, "/login") as socket:
+            welcome = await self._log_in(socket)
+        bodies = Bodies(session, self._address, welcome, self._credentials.context)
+        async with await self._opened(session, "/control", bodies.headers) as socket:
+            log.info("connected as client %d", welcome.client)
+            async with asyncio.TaskGroup() as group:
+                ended = await self._answer(socket, bodies, self._answering(welcome), group)
+        if isinstance(ended, DordisError):
+            raise ended
+        return ended
+
+    async def _opened(
+        self, session: ClientSession, path: str, headers: Mapping[str, str] | None = None
+    ) -> ClientWebSocketResponse:
+        """Open a WebSocket."""
         try:
-            socket = await session.ws_connect(
-                self._address.url("/control"),
+            return await session.ws_connect(
+                self._address.url(path),
                 protocols=(SUBPROTOCOL,),
+                headers=headers,
                 ssl=self._credentials.context,
                 heartbeat=HEARTBEAT,
                 max_msg_size=wire.LIMIT,
@@ -157,12 +171,6 @@ class Participant:
             raise
         except aiohttp.ClientConnectorCertificateError as error:
             raise LoginRefused(f"the server's certificate is not accepted: {error.certificate_error}") from None
-        async with socket:
-            welcome = await self._log_in(socket)
-            log.info("connected as client %d", welcome.client)
-            bodies = Bodies(session, self._address, welcome, self._credentials.context)
-            async with asyncio.TaskGroup() as group:
-                return await self._answer(socket, bodies, self._answering(welcome), group)
 
     async def _log_in(self, socket: ClientWebSocketResponse) -> Welcome:
         asked = await _received(socket)
@@ -185,8 +193,11 @@ class Participant:
 
     async def _answer(
         self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, group: asyncio.TaskGroup
-    ) -> bool:
-        """Answer requests in the order in which they come, until the connection ends."""
+    ) -> bool | DordisError:
+        """Answer requests in the order in which they come, until the connection ends: the run is over, or not, or why.
+
+        A refusal is returned: raised, a group of tasks would wrap it.
+        """
         tasks: list[asyncio.Task[None]] = []
         try:
             while True:
@@ -199,6 +210,8 @@ class Participant:
                 tasks.append(group.create_task(self._one(socket, bodies, party, message)))
         except ConnectionError:
             return False
+        except DordisError as error:
+            return error
         finally:
             for task in tasks:
                 task.cancel()
@@ -233,7 +246,7 @@ class Bodies:
     def __init__(self, session: ClientSession, address: Address, welcome: Welcome, context: ssl.SSLContext) -> None:
         self._session, self._address, self._context = session, address, context
         self._port = welcome.port or address.port
-        self._headers = {"Authorization": f"Bearer {welcome.token.hex()}"}
+        self.headers = {"Authorization": f"Bearer {welcome.token.hex()}"}
 
     async def fetch(self, beside: Beside) -> bytes:
         """Fetch what is announced, in pieces, and go on where it broke off; what is not as announced is refused."""
@@ -242,7 +255,7 @@ class Bodies:
         url, got = self._address.url(f"/blobs/{beside.digest.hex()}"), bytearray()
         for trial in range(TRIES):
             try:
-                headers = self._headers | ({"Range": f"bytes={len(got)}-"} if got else {})
+                headers = self.headers | ({"Range": f"bytes={len(got)}-"} if got else {})
                 async with self._session.get(url, headers=headers, ssl=self._context) as response:
                     response.raise_for_status()
                     async for piece in response.content.iter_any():
@@ -276,7 +289,7 @@ class Bodies:
 
     async def _put(self, url: str, data: wire.Bulk, offset: int) -> tuple[int, int]:
         size = len(data)
-        headers = self._headers | {"Content-Length": str(size - offset)}
+        headers = self.headers | {"Content-Length": str(size - offset)}
         if offset:
             headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
         body = pieces_of(data, offset)
@@ -285,10 +298,23 @@ class Bodies:
 
     async def _progress(self, url: str) -> tuple[int, int]:
         try:
-            async with self._session.head(url, headers=self._headers, ssl=self._context) as response:
+            async with self._session.head(url, headers=self.headers, ssl=self._context) as response:
                 return response.status, int(response.headers.get("Upload-Offset", "0"))
         except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, 0
+
+
+def new_session() -> ClientSession:
+    """Return what makes connections: they go to the server alone, through a proxy if the environment names one."""
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_stay_here)
+    timeout = ClientTimeout(total=None, sock_connect=30.0)
+    return ClientSession(trust_env=True, timeout=timeout, auto_decompress=False, trace_configs=[trace])
+
+
+async def _stay_here(*_: Any) -> None:
+    """A server must not send its clients to other machines, which it may not reach itself."""
+    raise aiohttp.ClientConnectionError("the server sends this client elsewhere, and it does not go")
 
 
 async def _received(socket: ClientWebSocketResponse) -> Any:

@@ -8,6 +8,7 @@ import msgspec
 from dordis.errors import InputError
 from dordis.federation import run as running
 from dordis.federation.beacon import FileBeacon
+from dordis.federation.certificates import load_certificate
 from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.config import RunConfig
 from dordis.federation.identity import load_identity, load_server_identity
@@ -67,7 +68,10 @@ class DeployedJob:
     def _door(self, members: Registry) -> FederationDoor:
         credentials = load_server_identity(self.identity, utc())
         mutual = self.job.config.deployment.login == "mutual"
-        return FederationDoor(credentials, members, self.registry, mutual)
+        balancers = tuple(map(Path, self.job.config.deployment.balancers))
+        for path in balancers:
+            load_certificate(path)  # what cannot be read shows now, not when somebody logs in
+        return FederationDoor(credentials, members, self.registry, mutual, balancers)
 
 
 def participant(

@@ -32,8 +32,8 @@ class FederationDoor:
     """The members that the run began with."""
     signed: Path
     mutual: bool = True
-    balancers: tuple[bytes, ...] = ()
-    """Certificates of load balancers that end TLS, in DER."""
+    balancers: tuple[Path, ...] = ()
+    """PEM files with the certificates of load balancers that end TLS; they are read for every log-in."""
     now: Callable[[], datetime] = utc
 
     @cached_property
@@ -43,12 +43,20 @@ class FederationDoor:
 
     def admit(self, certificate: bytes | None, challenge: bytes, answer: bytes) -> ClientId:
         """Return the client; whoever is unknown, revoked or of another federation is refused."""
-        authority = self.credentials.authority
-        admission = Admission(self.registry, SignedRegistry.load(self.signed, authority))
+        authority, admission = self.credentials.authority, Admission(self.registry, self._current())
         if self.mutual:
             return login.verify_certificate(certificate or b"", authority, admission, self.now())
-        own = (certificates.to_der(self.credentials.certificate), *self.balancers)
+        own = [certificates.to_der(self.credentials.certificate)]
+        own += [certificates.to_der(certificates.load_certificate(path)) for path in self.balancers]
         return login.verify_answer(answer, challenge, own, authority, admission, self.now())
+
+    def revoked(self) -> frozenset[ClientId]:
+        """Return the clients of the run that were revoked since it began."""
+        gone = self._current().revoked
+        return frozenset(u for u, identity in self.registry.items() if identity.signing.hex() in gone)
+
+    def _current(self) -> SignedRegistry:
+        return SignedRegistry.load(self.signed, self.credentials.authority)
 
 
 @dataclass(frozen=True)

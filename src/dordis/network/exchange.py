@@ -155,7 +155,7 @@ class NetworkExchange:
         if message.id not in self._open[u]:
             self._check_late(u, message.id, None)
             return
-        self._refuse(u, ProtocolError(f"the client declined: {message.error[:64]}"))
+        self._refuse(u, ProtocolError(f"the client declined: {message.error[:64]!a}"))
 
     def delivered(self, u: ClientId, id: int, buffer: bytearray) -> None:
         """Take a vector that has come whole."""

@@ -92,7 +92,7 @@ class NetworkHome:
         self.server = Server(self.door, run, Patience(settings.deadlines), limit=frame_limit(self.job))
         self.server.start(settings.host, settings.port)
         self.listening(self.server.port)
-        return NetworkRounds(self.job, self.registry, self.server)
+        return NetworkRounds(self.job, self.registry, self.server, self.door)
 
     def close(self) -> None:
         """Tell the clients that the run is over."""
@@ -104,8 +104,8 @@ class NetworkHome:
 class NetworkRounds:
     """Rounds with clients that are connected."""
 
-    def __init__(self, job: Job, registry: Registry, server: Server) -> None:
-        self._server, self._everyone = server, frozenset(registry)
+    def __init__(self, job: Job, registry: Registry, server: Server, door: Door) -> None:
+        self._server, self._door, self._everyone = server, door, frozenset(registry)
         self._least, self._wait = job.design.setting.t, job.config.deployment.wait
         self._engine = RoundEngine(
             server.exchange,
@@ -119,6 +119,7 @@ class NetworkRounds:
 
     def available(self, index: int) -> Collection[ClientId]:
         """Return who is connected: the first round waits for everybody, for a while, and every one for enough."""
+        self._server.dismiss(self._door.revoked())
         wait, self._wait = self._wait, 0.0
         there = self._server.wait(self._everyone.issubset, wait) if wait else self._server.connected()
         if len(there) < self._least:

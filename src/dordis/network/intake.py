@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from aiohttp import ClientError, web
 
@@ -13,8 +15,8 @@ from dordis.network.messages import TOKEN_BYTES, Beside
 from dordis.protocol import ClientId
 
 BUFFERS = 4
-SLOTS, CLIENT_SLOTS = 64, 2
-"""Bodies that are taken at once, from all clients and from one; others are told to come again."""
+SLOTS, CLIENT_SLOTS = 64, 4
+"""Bodies that are taken at once, from all clients, and transfers of one client; others are told to come again."""
 ANNOUNCED = 5.0
 """Seconds that a body may be earlier than its announcement, which comes on another connection."""
 RETRY = {"Retry-After": "1"}
@@ -32,15 +34,23 @@ class Intake:
     def __init__(self, delivered: Delivered, buffers: Buffers | None = None) -> None:
         self.buffers = Buffers(BUFFERS) if buffers is None else buffers
         self._delivered = delivered
-        self._tokens: dict[bytes, ClientId] = {}
+        self._tokens: dict[bytes, tuple[ClientId, bytes]] = {}
         self._expected: dict[tuple[ClientId, int], Body] = {}
         self._done: dict[ClientId, set[int]] = {}
         self._early: dict[tuple[ClientId, int], asyncio.Event] = {}
         self._taken: Counter[ClientId] = Counter()
+        self._receiving = 0
 
-    def admit(self, client: ClientId, token: bytes) -> None:
-        """Let a client put bodies with this token, and with no other."""
-        self._tokens = {known: u for known, u in self._tokens.items() if u != client} | {token: client}
+    def admit(self, client: ClientId, machine: bytes) -> bytes:
+        """Return a token for all that a client does from now on; one that it had before is void."""
+        self.dismiss(client)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._tokens[token] = (client, machine)
+        return token
+
+    def dismiss(self, client: ClientId) -> None:
+        """Take nothing more from a client, and give it nothing."""
+        self._tokens = {token: held for token, held in self._tokens.items() if held[0] != client}
 
     def expect(self, client: ClientId, id: int, beside: Beside) -> None:
         """Take a body of this size for a request; one that is announced again goes on where it stopped."""
@@ -79,23 +89,19 @@ class Intake:
         client, id = self.client(request), _number(request.match_info["id"])
         if id in self._done.get(client, ()):
             return _refused(204)
-        if self._taken[client] >= CLIENT_SLOTS or self._taken.total() >= SLOTS:
-            return _refused(503, RETRY)
-        self._taken[client] += 1
-        try:
+        with self.slot(client):
             return await self._take(client, id, request)
-        finally:
-            self._taken[client] -= 1
 
     async def _take(self, client: ClientId, id: int, request: web.Request) -> web.Response:
         body = await self._announced(client, id)
         if body is None:
             return _refused(404)
-        if body.busy:
+        if body.busy or self._receiving >= SLOTS:
             return _refused(503, RETRY)
         if _offset(request, body.beside.size) != body.received:
             return _refused(416, {"Upload-Offset": str(body.received)})
         body.busy = True
+        self._receiving += 1
         try:
             await body.receive(request.content)
             if body.received < body.beside.size:
@@ -107,6 +113,7 @@ class Intake:
             return _refused(422)
         finally:
             body.busy = False
+            self._receiving -= 1
         if self._expected.pop((client, id), None) is None:  # the deadline has passed meanwhile
             self.buffers.give(buffer)
             return _refused(404)
@@ -126,13 +133,28 @@ class Intake:
                 self._early.pop((client, id), None)
         return self._expected.get((client, id))
 
-    def client(self, request: web.Request) -> ClientId:
-        """Return the client that a request is from, by its token."""
+    @contextmanager
+    def slot(self, client: ClientId) -> Iterator[None]:
+        """Hold one of the few transfers that a client may have under way at once, or tell it to come again."""
+        if self._taken[client] >= CLIENT_SLOTS:
+            raise web.HTTPServiceUnavailable(headers={"Connection": "close", **RETRY})
+        self._taken[client] += 1
+        try:
+            yield
+        finally:
+            self._taken[client] -= 1
+
+    def holder(self, request: web.Request) -> tuple[ClientId, bytes]:
+        """Return the client that a request is from, and its machine, by its token."""
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        client = self._tokens.get(bytes.fromhex(given)) if _TOKEN.fullmatch(given) else None
-        if client is None:
+        held = self._tokens.get(bytes.fromhex(given)) if _TOKEN.fullmatch(given) else None
+        if held is None:
             raise web.HTTPUnauthorized(headers={"Connection": "close"})
-        return client
+        return held
+
+    def client(self, request: web.Request) -> ClientId:
+        """Return the client that a request is from."""
+        return self.holder(request)[0]
 
 
 def _number(text: str) -> int:

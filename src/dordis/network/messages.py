@@ -85,4 +85,4 @@ class Ended(Message, frozen=True):
 
 
 FromServer = Challenge | Welcome | Asked | Ended
-FromClient = Hello | Answered | Declined
+FromClient = Answered | Declined

@@ -9,7 +9,7 @@ import logging
 import secrets
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +25,6 @@ from dordis.network.messages import (
     CHALLENGE_BYTES,
     MACHINE_BYTES,
     SUBPROTOCOL,
-    TOKEN_BYTES,
     VERSION_HEADER,
     Answered,
     Challenge,
@@ -47,10 +46,14 @@ LOGIN, FAREWELL = 10.0, 1.0
 HEARTBEAT = 20.0
 """Seconds between signs of life on a connection."""
 BACKLOG = 1024
+LARGEST_HELLO = 8192
+"""Bytes that are taken from whoever has not logged in."""
 STRANGERS = 128
 """Connections that have not logged in yet, at once; others are told to come again."""
 LINGER = 0.1
 """Seconds that a body which is not wanted is read on, so that its sender sees the answer."""
+TAKEN = 30.0
+"""Seconds in which a client takes a piece of what it fetches."""
 REFUSED = 1008
 """WebSocket's code for a client that is not wanted."""
 BANNED = 60.0
@@ -67,6 +70,10 @@ class Door(Protocol):
 
     def admit(self, certificate: bytes | None, challenge: bytes, answer: bytes) -> ClientId:
         """Return the client that showed a certificate in TLS, or answered a challenge; else raise `LoginRefused`."""
+        ...
+
+    def revoked(self) -> frozenset[ClientId]:
+        """Return the clients of the run that were revoked since it began."""
         ...
 
 
@@ -97,6 +104,7 @@ class Server:
         self._lines: dict[ClientId, Line] = {}
         self._banned: dict[ClientId, float] = {}
         self._strangers = 0
+        self._closing: set[asyncio.Future[bool]] = set()
         self._change = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dordis network", daemon=True)
@@ -145,14 +153,33 @@ class Server:
             self._change.wait_for(lambda: enough(frozenset(self._lines)), seconds)
             return frozenset(self._lines)
 
+    def dismiss(self, clients: Collection[ClientId]) -> None:
+        """Cut off clients that are not members any more."""
+        self.perform(self._dismiss(clients))
+
     # On the loop
+
+    async def _dismiss(self, clients: Collection[ClientId]) -> None:
+        for client in clients:
+            self.intake.dismiss(client)
+            self.exchange.leave(client)
+            if (line := self._lines.get(client)) is not None:
+                log.warning("client %d is cut off: it was revoked", client)
+                await line.socket.close(code=REFUSED, message=b"this client was revoked")
 
     async def _listen(self, host: str, port: int) -> int:
         app = web.Application(middlewares=[self._noted])
-        app.add_routes([web.get("/control", self._control), web.get("/blobs/{digest}", self._fetch)])
+        app.add_routes([web.get("/login", self._login), web.get("/control", self._control)])
+        app.add_routes([web.get("/blobs/{digest}", self._fetch)])
         app.add_routes(self.intake.routes())
         self._runner = web.AppRunner(
-            app, access_log=None, lingering_time=LINGER, shutdown_timeout=1.0, handler_cancellation=True
+            app,
+            access_log=None,
+            lingering_time=LINGER,
+            shutdown_timeout=1.0,
+            handler_cancellation=True,
+            keepalive_timeout=LOGIN,  # also for a connection without a request, or with one that never ends
+            auto_decompress=False,  # the length of a body is what it says
         )
         await self._runner.setup()
         context = self._door.context
@@ -208,57 +235,73 @@ class Server:
             line.outgoing.put_nowait(message)
         return line is not None
 
-    async def _control(self, request: web.Request) -> web.StreamResponse:
-        """Let a client in, and take what it sends until it leaves."""
+    async def _login(self, request: web.Request) -> web.StreamResponse:
+        """Find out who a client is, in small frames only, and give it a token for everything else."""
         check_version(request.headers)
         if self._strangers >= STRANGERS:
             raise web.HTTPServiceUnavailable(headers={"Retry-After": "1"})
-        socket = web.WebSocketResponse(
-            protocols=(SUBPROTOCOL,), heartbeat=HEARTBEAT, max_msg_size=self._limit, compress=False
-        )
+        socket = web.WebSocketResponse(protocols=(SUBPROTOCOL,), max_msg_size=LARGEST_HELLO, compress=False)
         await socket.prepare(request)
         self._strangers += 1
         try:
             async with asyncio.timeout(LOGIN):
-                line = await self._let_in(request, socket)
+                await socket.send_bytes(wire.encode(await self._admitted(request, socket)))
+            await socket.close()
         except (DordisError, TimeoutError, TypeError) as error:
             log.warning("refused %s: %s", request.remote, error or "no log-in in time")
-            await socket.close(code=REFUSED, message=str(error).encode()[:120])
-            return socket
+            await socket.close(code=REFUSED, message=_reason(error))
         finally:
             self._strangers -= 1
+        return socket
+
+    async def _admitted(self, request: web.Request, socket: web.WebSocketResponse) -> Welcome:
+        """Challenge whoever connects; welcome a client that is let in."""
+        challenge = secrets.token_bytes(CHALLENGE_BYTES)
+        await socket.send_bytes(wire.encode(Challenge(challenge)))
+        hello = wire.decode(await socket.receive_bytes(), Hello, LARGEST_HELLO)
+        if len(hello.machine) != MACHINE_BYTES:
+            raise MalformedMessage("a machine is named by 16 bytes")
+        client = self._door.admit(shown_by(request), challenge, hello.answer)
+        self._check_not_banned(client)
+        self._check_absent(client, hello.machine)
+        return Welcome(client, self._run, self.intake.admit(client, hello.machine))
+
+    async def _control(self, request: web.Request) -> web.StreamResponse:
+        """Take what a client sends until it leaves."""
+        check_version(request.headers)
+        client, machine = self.intake.holder(request)
+        socket = web.WebSocketResponse(
+            protocols=(SUBPROTOCOL,), heartbeat=HEARTBEAT, max_msg_size=self._limit, compress=False
+        )
+        await socket.prepare(request)
+        try:
+            line = self._line(client, machine, socket)
+        except LoginRefused as error:
+            log.warning("refused %s: %s", request.remote, error)
+            await socket.close(code=REFUSED, message=_reason(error))
+            return socket
         await self._serve(line)
         return socket
 
-    async def _let_in(self, request: web.Request, socket: web.WebSocketResponse) -> Line:
-        """Challenge whoever connects; return the line of a client that is let in."""
-        challenge = secrets.token_bytes(CHALLENGE_BYTES)
-        await socket.send_bytes(wire.encode(Challenge(challenge)))
-        hello = wire.decode(await socket.receive_bytes(), Hello, self._limit)
-        if len(hello.machine) != MACHINE_BYTES:
-            raise MalformedMessage("a machine is named by 16 bytes")
-        tls = request.transport.get_extra_info("ssl_object") if request.transport else None
-        shown = tls.getpeercert(binary_form=True) if tls is not None else None
-        client = self._door.admit(shown, challenge, hello.answer)
-        self._check_not_banned(client)
-        await self._replace(client, hello.machine)
-        token = secrets.token_bytes(TOKEN_BYTES)
-        self.intake.admit(client, token)
-        line = Line(client, hello.machine, socket)
-        await socket.send_bytes(wire.encode(Welcome(client, self._run, token)))
+    def _line(self, client: ClientId, machine: bytes, socket: web.WebSocketResponse) -> Line:
+        """Give a client its line, in place of one that it had before; nothing else happens in between."""
+        self._check_absent(client, machine)
+        before, line = self._lines.get(client), Line(client, machine, socket)
+        with self._change:
+            self._lines[client] = line
+            self._change.notify_all()
+        if before is not None:
+            self._closing.add(task := asyncio.ensure_future(before.socket.close()))
+            task.add_done_callback(self._closing.discard)
         return line
 
-    async def _replace(self, client: ClientId, machine: bytes) -> None:
-        """Close the connection that a client had before; another machine does not take a place that is in use."""
+    def _check_absent(self, client: ClientId, machine: bytes) -> None:
+        """Another machine does not take a place that is in use."""
         before = self._lines.get(client)
-        if before is None:
-            return
-        if before.machine != machine:
+        if before is not None and before.machine != machine:
             raise LoginRefused(
                 f"client {client} is connected already, from another machine: one identity is one client"
             )
-        self._lines.pop(client, None)
-        await before.socket.close()
 
     def _check_not_banned(self, client: ClientId) -> None:
         if self._banned.get(client, 0.0) > self._loop.time():
@@ -267,9 +310,6 @@ class Server:
     async def _serve(self, line: Line) -> None:
         """Take what a client sends, until it leaves or breaks the rules."""
         writer = asyncio.ensure_future(line.write())
-        with self._change:
-            self._lines[line.client] = line
-            self._change.notify_all()
         log.info("client %d is connected", line.client)
         for message in self.exchange.connected(line.client):
             line.outgoing.put_nowait(message)
@@ -282,7 +322,8 @@ class Server:
             log.warning("client %d is cut off: %s", line.client, error)
             self._banned[line.client] = self._loop.time() + BANNED
             self.exchange.leave(line.client)
-            await line.socket.close(code=REFUSED, message=str(error).encode()[:120])
+            self.intake.dismiss(line.client)
+            await line.socket.close(code=REFUSED, message=_reason(error))
         finally:
             writer.cancel()
             with self._change:
@@ -298,12 +339,10 @@ class Server:
                 self.exchange.answered(client, message)
             case Declined() as message:
                 self.exchange.declined(client, message)
-            case _:
-                raise MalformedMessage("a client says hello once")
 
     async def _fetch(self, request: web.Request) -> web.StreamResponse:
         """Give what is offered under a digest, or the rest of it; it is public to all clients of the run."""
-        self.intake.client(request)
+        client = self.intake.client(request)
         try:
             data = self.blobs.get(bytes.fromhex(request.match_info["digest"]))
             start = request.http_range.start or 0
@@ -313,10 +352,24 @@ class Server:
             raise web.HTTPNotFound
         response = web.StreamResponse(status=206 if start else 200)
         response.content_length = len(data) - start
-        await response.prepare(request)
-        async for piece in pieces_of(data, start):
-            await response.write(piece)
+        with self.intake.slot(client):
+            await response.prepare(request)
+            async for piece in pieces_of(data, start):
+                async with asyncio.timeout(TAKEN):
+                    await response.write(piece)
         return response
+
+
+def shown_by(request: web.Request) -> bytes | None:
+    """Return the certificate that TLS was shown, in DER, if any."""
+    tls = request.transport.get_extra_info("ssl_object") if request.transport else None
+    shown: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
+    return shown
+
+
+def _reason(error: BaseException) -> bytes:
+    """Return what fits into the end of a WebSocket."""
+    return str(error).encode("ascii", "replace")[:120]
 
 
 def check_version(headers: Mapping[str, str]) -> None:
