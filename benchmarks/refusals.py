@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from benchmarks import blame
 from benchmarks.figure import Figure
 
 Family = Callable[[bool], dict[str, float]]
@@ -12,6 +13,7 @@ Family = Callable[[bool], dict[str, float]]
 FIGURES: dict[str, Figure] = {
     "worst_refusal_ms": Figure("ms", at_most=50, note="CPU, of over 100 hostile messages of up to 1 MB"),
     "worst_refusal_mb": Figure("MB", at_most=20, note="growth of the peak of memory, in a fresh process"),
+    **blame.FIGURES,
 }
 
 
@@ -29,7 +31,7 @@ def hostile(quick: bool) -> dict[str, float]:
     }
 
 
-FAMILIES: tuple[Family, ...] = (hostile,)
+FAMILIES: tuple[Family, ...] = (hostile, blame.run)
 
 
 def run(quick: bool) -> dict[str, float]:

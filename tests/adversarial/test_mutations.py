@@ -106,7 +106,7 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.FRESH_SECRETS: one_secret_for_all_chunks,
     names.COMMITTED_SECRET: lambda *_: True,
     names.COMMITTED_SEED: lambda *_: True,
-    names.FITS: lambda *_: True,
+    names.FITS: lambda self, chunk, holder, wanted, shares: np.ones(len(wanted), np.bool_),
     names.IS_LIAR: lambda partners, _: partners > 1,  # whoever explains more than one accusation goes alone
     names.READ_EVICTIONS: lambda _: (),
     names.UPLOAD_FORMAT: add_whatever_comes,

@@ -140,8 +140,7 @@ class Garbler:
     def handle(self, request):
         if isinstance(request, DeliverShares) and self.peer in request.ciphertexts:
             damaged = bytes(len(request.ciphertexts[self.peer]))
-            ciphertexts = {**request.ciphertexts, self.peer: damaged}
-            request = DeliverShares(request.members, ciphertexts, request.hashes)
+            request = DeliverShares(request.members, {**request.ciphertexts, self.peer: damaged})
         return self.client.handle(request)
 
 

@@ -26,7 +26,7 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocol import MemoryJournal
 from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SecAggClient
-from dordis.protocols.secagg.masking import Channel, split
+from dordis.protocols.secagg.masking import Channel
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
     CollectInput,
@@ -36,7 +36,7 @@ from dordis.protocols.secagg.messages import (
     SharesDelivered,
     Unmask,
 )
-from dordis.protocols.secagg.share_hashes import hashes_length
+from dordis.protocols.secagg.share_hashes import split_hashes
 from tests.crypto.suites import like
 from tests.protocols.rounds import Round, random_inputs
 
@@ -386,10 +386,9 @@ class TwoFacedDealer(Deviant):
         )
         reply, other = self.client.handle(request), double.handle(request)
         mixed = {v: (other if v in self.fooled else reply).ciphertexts[v] for v in reply.ciphertexts}
-        size = hashes_length(P)
-        hashes = [split(sent.hashes, size, len(IDS)) for sent in (reply, other)]
-        fitting = b"".join(hashes[v in self.fooled and self.hashed][place] for place, v in enumerate(IDS))
-        return msgspec.structs.replace(reply, ciphertexts=mixed, hashes=fitting)
+        if not self.hashed:
+            mixed = {v: split_hashes(P, mixed[v])[0] + split_hashes(P, reply.ciphertexts[v])[1] for v in mixed}
+        return msgspec.structs.replace(reply, ciphertexts=mixed)
 
 
 FOOLED = [(OTHER,), (OTHER, THIRD), (THIRD, LAST), (3, 5, 8, 21)]
@@ -571,7 +570,8 @@ def test_shares_of_the_wrong_number_or_range_are_accused_though_they_open(alter)
     def meddle(request):
         keys = [dealer.state.advertisements[u].channel for u in (LIAR, OTHER)]
         channel = Channel(DEFAULT, P, LIAR, OTHER, keys, agreement.agree(dealer.state.channel, keys[1]))
-        altered = channel.encrypt(alter(channel.decrypt(request.ciphertexts[LIAR])))
+        sealed, hashes = split_hashes(P, request.ciphertexts[LIAR])
+        altered = channel.encrypt(alter(channel.decrypt(sealed))) + hashes
         return change(ciphertexts=lambda c: c | {LIAR: altered})(request)
 
     victim = Intercepted(SecAggClient(OTHER, inputs[OTHER]), DeliverShares, meddle)
@@ -654,7 +654,6 @@ def among(ids):
     return change(
         members=lambda _: P.pack({ME, *ids}),
         ciphertexts=lambda c: {u: text for u, text in c.items() if u in ids},
-        hashes=lambda h: h[: hashes_length(P) * len(ids)],
     )
 
 
@@ -707,8 +706,6 @@ FROM_THE_SERVER = {
     "the shares of a stranger": (DeliverShares, change(ciphertexts=lambda c: c | {99: b"x"}), ProtocolError, "U2"),
     "the shares of myself": (DeliverShares, change(ciphertexts=lambda c: c | {ME: b"x"}), ProtocolError, "U2"),
     "shares of U2 withheld": (DeliverShares, change(ciphertexts=without_first), ProtocolError, "U2"),
-    "hashes short": (DeliverShares, change(hashes=shorter), MalformedMessage, "items"),
-    "no hashes": (DeliverShares, change(hashes=lambda _: b""), MalformedMessage, "items"),
     "U2 with more than T missing": (DeliverShares, among((OTHER, THIRD)), TooManyDropouts, "tolerates 3"),
     "U2 smaller than t": (DeliverShares, among((OTHER,)), ProtocolError, "quorum|threshold"),
     "U2 with nobody else": (DeliverShares, among(()), ProtocolError, "quorum|threshold"),

@@ -19,6 +19,7 @@ from dordis.federation.retry import to_evict
 from dordis.protocol import ClientId, Message
 from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.messages import CollectInput, DeliverShares, EncryptedShares, ShareKeys, Unmask
+from dordis.protocols.secagg.share_hashes import split_hashes
 from dordis.simulation.exchange import Lost, nothing_lost
 
 RULES = "the rules of eviction"
@@ -66,7 +67,8 @@ def blame_holder(session: Session) -> str:
         own = session.state(dealer)
         keys = {ClientId(u): shown for u, shown in own.advertisements.items()}
         spoiled = flipped(own.own_shares, sharing.SHARE_BYTES)  # the share of the self-mask
-        sent = channel(session.parameters, keys, dealer, session.victim, own.channel).encrypt(spoiled)
+        _, hashes = split_hashes(session.parameters, reply.ciphertexts[session.victim])
+        sent = channel(session.parameters, keys, dealer, session.victim, own.channel).encrypt(spoiled) + hashes
         unsigned = replace(reply, ciphertexts=reply.ciphertexts | {int(session.victim): sent})
         signed = session.sign(dealer, statements.shares(session.parameters, dealer, unsigned))
         return replace(unsigned, signature=signed)

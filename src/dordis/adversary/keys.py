@@ -9,7 +9,7 @@ from dordis.adversary import names
 from dordis.adversary.attack import Attack, attack
 from dordis.adversary.forms import enter, show_keys
 from dordis.adversary.participants import COMPLETE, IDS, STRANGER, keys_of
-from dordis.adversary.reconstruct import channel, claim_update, rebuild, unmasked, without_noise
+from dordis.adversary.reconstruct import channel, claim_update, deal, rebuild, unmasked, without_noise
 from dordis.adversary.session import KEYS, Session
 from dordis.crypto import agreement, sharing
 from dordis.federation.registry import Identity, Registry
@@ -18,7 +18,7 @@ from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.escrow import Escrow
 from dordis.protocols.secagg.masking import split
 from dordis.protocols.secagg.messages import Advertisement, DeliverShares
-from dordis.protocols.secagg.share_hashes import share_hashes
+from dordis.protocols.secagg.share_hashes import split_hashes
 
 LOW_ORDER = (1).to_bytes(32, "little")
 
@@ -35,10 +35,10 @@ def play_all_peers(session: Session) -> str:
     own = {u: agreement.generate() for u in parameters.clients if u != victim}
     show_keys(session, {u: replace(session.keys[u], channel=agreement.public(own[u]), masking=new_key()) for u in own})
     ciphertexts, peers = session.shares[victim].ciphertexts, session.peers(victim)
-    opened = {u: channel(parameters, session.keys, victim, u, own[u]).decrypt(ciphertexts[u]) for u in peers}
-    sent = {int(u): channel(parameters, session.keys, u, victim, own[u]).encrypt(opened[u]) for u in peers}
-    hashed = b"".join(share_hashes(parameters, u, victim, opened[u]) for u in peers)
-    session.ask(victim, DeliverShares(parameters.pack(parameters.clients), sent, hashed))
+    sealed = {u: split_hashes(parameters, ciphertexts[u])[0] for u in peers}
+    opened = {u: channel(parameters, session.keys, victim, u, own[u]).decrypt(sealed[u]) for u in peers}
+    sent = {int(u): deal(parameters, session.keys, u, victim, own[u], opened[u]) for u in peers}
+    session.ask(victim, DeliverShares(parameters.pack(parameters.clients), sent))
     session.upload([victim])
     count = Escrow(parameters, 0).shared
     parts = {u: split(shares, sharing.SHARE_BYTES, count) for u, shares in opened.items()}

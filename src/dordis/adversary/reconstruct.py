@@ -15,6 +15,7 @@ from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import masking, recovery
 from dordis.protocols.secagg.messages import Advertisement
+from dordis.protocols.secagg.share_hashes import share_hashes
 
 MASKS = "masks that the adversary does not know"
 Shares = dict[ClientId, dict[ClientId, bytes]]
@@ -28,6 +29,19 @@ def channel(
     public = [keys[u].channel for u in (sender, receiver)]
     other = next(key for key in public if key != agreement.public(private))
     return masking.Channel(DEFAULT, parameters, sender, receiver, public, agreement.agree(private, other))
+
+
+def deal(
+    parameters: Parameters,
+    keys: Mapping[ClientId, Advertisement],
+    dealer: ClientId,
+    holder: ClientId,
+    private: bytes,
+    shares: bytes,
+) -> bytes:
+    """Return what a dealer sends to a holder: shares, encrypted, and their hashes."""
+    sealed = channel(parameters, keys, dealer, holder, private).encrypt(shares)
+    return sealed + share_hashes(parameters, dealer, holder, shares)
 
 
 def disclosed(session: Session, u3: Clients, replies: Unmaskings) -> tuple[Shares, Shares]:

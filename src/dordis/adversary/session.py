@@ -34,7 +34,6 @@ from dordis.privacy.xnoise import context
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Requests, reply_to
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer, masking, messages
-from dordis.protocols.secagg.share_hashes import hashes_length
 from dordis.protocols.secagg.state import SecAggState, Secrets
 from dordis.rounds.invitation import SendModel, Train
 from dordis.rounds.model import ModelBytes
@@ -213,7 +212,7 @@ class Session:
         members = [u for u in self.u2 if u not in hidden]
         senders = sorted(self.parameters.neighbourhoods[v] & {*members} - {v})
         ciphertexts = {int(u): self.shares[u].ciphertexts[v] for u in senders}
-        return messages.DeliverShares(self.parameters.pack(members), ciphertexts, self.hashes(v, senders))
+        return messages.DeliverShares(self.parameters.pack(members), ciphertexts)
 
     def open(self, who: Clients | None = None) -> None:
         """End of stage 1."""
@@ -256,14 +255,6 @@ class Session:
         return {u: share for u, share in given.items() if share}
 
     # What is public
-
-    def hashes(self, v: ClientId, dealers: Clients) -> bytes:
-        """Return the hashes that some dealers sent of a client's shares."""
-        size, hashed = hashes_length(self.parameters), []
-        for u in sorted(dealers):
-            holders = sorted(self.parameters.neighbourhoods[u] & self.keys.keys())
-            hashed.append(masking.split(self.shares[u].hashes, size, len(holders))[holders.index(v)])
-        return b"".join(hashed)
 
     def masking_key(self, u: ClientId, chunk: int = 0) -> bytes:
         """Return a public masking key."""

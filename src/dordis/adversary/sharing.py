@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dordis.adversary import names
 from dordis.adversary.attack import Attack, attack
 from dordis.adversary.forms import isolate, show_shares, spoil_sum
-from dordis.adversary.reconstruct import channel, claim_both_halves, disclosed
+from dordis.adversary.reconstruct import claim_both_halves, deal, disclosed
 from dordis.adversary.session import SHARES, UPLOADS, Session
 from dordis.crypto import sharing
 from dordis.kernels.field import PRIME, lagrange
@@ -33,12 +33,9 @@ def deal_too_few(session: Session) -> str:
     """Leave out the dealer's last share: the victim could not answer for its noise, and would be blamed."""
     dealer = session.peers(session.victim)[0]
     own = session.state(dealer)
-    sending = channel(session.parameters, session.keys, dealer, session.victim, own.channel)
     due, short = session.delivery(session.victim), own.own_shares[: -sharing.SHARE_BYTES]
-    hashes = [session.hashes(session.victim, [u]) for u in session.peers(session.victim)]
-    hashes[0] = share_hashes(session.parameters, dealer, session.victim, short)
-    ciphertexts = due.ciphertexts | {int(dealer): sending.encrypt(short)}
-    return show_shares(session, replace(due, ciphertexts=ciphertexts, hashes=b"".join(hashes)))
+    sent = deal(session.parameters, session.keys, dealer, session.victim, own.channel, short)
+    return show_shares(session, replace(due, ciphertexts=due.ciphertexts | {int(dealer): sent}))
 
 
 @attack("shares altered by their dealer", checks=(names.COMMITTED_SECRET,))
@@ -53,9 +50,9 @@ def deal_another_secret(session: Session) -> str:
         dealt = replace(own.secrets[0], self_mask=secrets.token_bytes(32)).shared
         rows = sharing.split(dealt, [parameters.point(v) for v in holders], parameters.threshold)
         shares = dict(zip(holders, map(sharing.to_bytes, rows), strict=True))
-        hashes = b"".join(share_hashes(parameters, dealer, v, share) for v, share in shares.items())
         own.own_shares = shares.pop(dealer)
-        false = {int(v): channel(parameters, keys, dealer, v, own.channel).encrypt(shares[v]) for v in shares}
+        false = {int(v): deal(parameters, keys, dealer, v, own.channel, share) for v, share in shares.items()}
+        hashes = share_hashes(parameters, dealer, dealer, own.own_shares)
         unsigned = replace(reply, ciphertexts=false, hashes=hashes)
         return replace(unsigned, signature=session.sign(dealer, statements.shares(parameters, dealer, unsigned)))
 
@@ -119,7 +116,7 @@ ATTACKS = (
     spoiled(
         "shares withheld",
         "The victim is shown the true U2 and no ciphertexts, and is left with no peer to mask with.",
-        lambda session: isolate(session, replace(session.delivery(session.victim), ciphertexts={}, hashes=b"")),
+        lambda session: isolate(session, replace(session.delivery(session.victim), ciphertexts={})),
         checks=(names.DELIVERED,),
     ),
     deal_too_few,

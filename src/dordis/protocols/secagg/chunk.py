@@ -185,10 +185,10 @@ class ChunkServer(SummingChunk):
         wanted = [(u, place) for u, owed in places.items() for place in owed]
         parsed = sharing.from_bytes(shares, len(wanted)).reshape(len(places), -1, sharing.LIMBS)
         cut = split(shares, sharing.SHARE_BYTES, len(wanted))
-        fits = [self._setup.fits(self.chunk, u, v, place, share) for (u, place), share in zip(wanted, cut, strict=True)]
-        if not all(fits):
+        fits = self._setup.fits(self.chunk, v, wanted, cut)
+        if not fits.all():
             catch(v, self._setup.liars)
-        return recovery.Held(tuple(places), parsed, np.array(fits, np.bool_).reshape(parsed.shape[:2]))
+        return recovery.Held(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
 
     def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
         """Tell whether a recovered secret is the one that its owner committed to."""

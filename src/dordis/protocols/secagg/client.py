@@ -40,7 +40,7 @@ from dordis.protocols.secagg.messages import (
     Unmask,
     Unmasking,
 )
-from dordis.protocols.secagg.share_hashes import hashes_length, share_hashes
+from dordis.protocols.secagg.share_hashes import share_hashes, split_hashes
 from dordis.protocols.secagg.state import SecAggState, Secrets
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SummingClient
@@ -160,16 +160,18 @@ class SecAggClient(SummingClient[SecAggState]):
             self._entropy,
         )
         plaintexts = dict(zip(peers, (sharing.to_bytes(share) for share in shares), strict=True))
-        hashes = b"".join(share_hashes(parameters, self.me, v, share) for v, share in plaintexts.items())
         self.state.own_shares = plaintexts.pop(self.me)
         unsigned = EncryptedShares(
-            ciphertexts={v: self._channel(self.me, v).encrypt(share) for v, share in plaintexts.items()},
+            ciphertexts={
+                v: self._channel(self.me, v).encrypt(share) + share_hashes(parameters, self.me, v, share)
+                for v, share in plaintexts.items()
+            },
             commitments=b"".join(
                 commitment
                 for chunk, s in enumerate(own)
                 for commitment in masking.commitments(parameters, chunk, self.me, s.self_mask, s.removable)
             ),
-            hashes=hashes,
+            hashes=share_hashes(parameters, self.me, self.me, self.state.own_shares),
         )
         signed = self._sign(statements.shares(parameters, self.me, unsigned))
         return msgspec.structs.replace(unsigned, signature=signed)
@@ -197,20 +199,20 @@ class SecAggClient(SummingClient[SecAggState]):
         checks.check_tolerated(u2, parameters)
         checks.check_neighbours(u2, parameters, self.me)
         checks.check_delivered(ciphertexts.keys(), (u2 & parameters.neighbourhoods[self.me]) - {self.me})
-        hashes = split(request.hashes, hashes_length(parameters), len(ciphertexts))
         self.state.members = request.members
         accused = []
         self.state.shares = {self.me: self.state.own_shares}
-        for (u, ciphertext), hashed in zip(ciphertexts.items(), hashes, strict=True):
+        for u, sent in ciphertexts.items():
             try:
-                self.state.shares[u] = self._opened(ClientId(u), ciphertext, hashed)
+                self.state.shares[u] = self._opened(ClientId(u), sent)
             except (DecryptionFailed, ProtocolError, SharingError):
                 accused.append(ClientId(u))
         self.state.accused = bool(accused)
         return SharesDelivered(accused=parameters.pack(accused))
 
-    def _opened(self, u: ClientId, ciphertext: bytes, hashed: bytes) -> bytes:
+    def _opened(self, u: ClientId, sent: bytes) -> bytes:
         """Return the shares that a peer sent, if they are as many as mine, in range, and those that it hashed."""
+        ciphertext, hashed = split_hashes(self._parameters, sent)
         share, sharing = self._channel(u, self.me).decrypt(ciphertext), self._suite.sharing
         checks.check_share_length(share, self.state.own_shares)
         sharing.from_bytes(share, len(share) // sharing.SHARE_BYTES)

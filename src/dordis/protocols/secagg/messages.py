@@ -40,7 +40,7 @@ class AdvertiseKeys(Opening, frozen=True):
 class EncryptedShares(Message, frozen=True):
     """Shares for each peer, encrypted to it, commitments to all that is shared, and a hash of every share.
 
-    The hashes are in the order of holders, the sender among them, then of chunks and secrets.
+    A ciphertext is followed by the hashes of what is in it; `hashes` are those of the shares that the sender keeps.
     """
 
     ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]
@@ -63,12 +63,11 @@ class SharesDelivered(Message, frozen=True):
 
 
 class DeliverShares(Message, frozen=True):
-    """End of stage 1: U2, what its members sent to you, and of their hashes those of your shares."""
+    """End of stage 1: U2, and what its members sent to you: ciphertexts, each with the hashes of what is in it."""
 
     reply: ClassVar = SharesDelivered
     members: bytes
     ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]
-    hashes: bytes
 
 
 class InputReady(Message, frozen=True):

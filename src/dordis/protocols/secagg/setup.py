@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, Unrecoverable
 from dordis.protocol import ClientId, Flow, Resource, Step
@@ -18,9 +21,11 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     SharesDelivered,
 )
-from dordis.protocols.secagg.share_hashes import HASH_BYTES, hashes_length, share_hash
+from dordis.protocols.secagg.share_hashes import HASH_BYTES, hasher, hashes_length
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SummingSetup
+
+Fits = npt.NDArray[np.bool_]
 
 
 class SetupServer(SummingSetup):
@@ -36,7 +41,6 @@ class SetupServer(SummingSetup):
         self.keys: dict[ClientId, Advertisement] = {}
         self._seen: set[bytes] = set()
         self.shares: dict[ClientId, EncryptedShares] = {}
-        self._hashes: dict[ClientId, dict[ClientId, bytes]] = {}
         self.liars: set[ClientId] = set()
         """Who was caught in a lie so far, in the set-up or in any chunk."""
 
@@ -83,19 +87,17 @@ class SetupServer(SummingSetup):
             statements.verify(self.suite, self.registry, u, statement, reply.signature)
         shared, chunks = Escrow(self.parameters, 0).shared, len(self.parameters.chunks)
         split(reply.commitments, KEY_BYTES, (shared - 1) * chunks)
-        length = shared * chunks * self.suite.sharing.SHARE_BYTES + self.suite.cipher.TAG_BYTES
-        if any(len(sent) != length for sent in reply.ciphertexts.values()):
-            raise ProtocolError("a ciphertext has the wrong length")
-        holders = sorted((u, *peers))
-        hashes = split(reply.hashes, hashes_length(self.parameters), len(holders))
-        self._hashes[u] = dict(zip(holders, hashes, strict=True))
+        hashed = hashes_length(self.parameters)
+        length = shared * chunks * self.suite.sharing.SHARE_BYTES + self.suite.cipher.TAG_BYTES + hashed
+        if any(len(sent) != length for sent in reply.ciphertexts.values()) or len(reply.hashes) != hashed:
+            raise ProtocolError("a ciphertext or the hashes have the wrong length")
         return reply
 
     def deliver_shares(self) -> Flow:
-        """End of stage 1: route the ciphertexts and their hashes; an accusation ends the round."""
+        """End of stage 1: route the ciphertexts with their hashes; an accusation ends the round."""
         u2 = self.shares
         members = self.parameters.pack(u2)
-        replies = yield {v: DeliverShares(members, self._addressed_to(v), self._hashes_for(v)) for v in u2}
+        replies = yield {v: DeliverShares(members, self._addressed_to(v)) for v in u2}
         accused = collect(u2, SharesDelivered, replies, self._checked_accusation, self.liars)
         accusations = frozenset((dealer, holder) for holder, dealers in accused.items() for dealer in dealers)
         if accusations:
@@ -112,14 +114,20 @@ class SetupServer(SummingSetup):
     def _addressed_to(self, v: ClientId) -> dict[int, bytes]:
         return {u: self.shares[u].ciphertexts[v] for u in self.holdings(v) if u != v}
 
-    def _hashes_for(self, v: ClientId) -> bytes:
-        return b"".join(self._hashes[u][v] for u in self.holdings(v) if u != v)
-
-    def fits(self, chunk: int, dealer: ClientId, holder: ClientId, place: int, share: bytes) -> bool:
-        """Tell whether a holder shows the share that its dealer hashed."""
-        start = HASH_BYTES * (chunk * Escrow(self.parameters, chunk).shared + place)
-        expected = self._hashes[dealer][holder][start : start + HASH_BYTES]
-        return share_hash(self.parameters, chunk, dealer, holder, place, share) == expected
+    def fits(
+        self, chunk: int, holder: ClientId, wanted: Sequence[tuple[ClientId, int]], shares: Sequence[bytes]
+    ) -> Fits:
+        """Tell which shares, of secrets by dealer and place, a holder shows as their dealers hashed them."""
+        count, sent = Escrow(self.parameters, chunk).shared, self.shares
+        ends = range(HASH_BYTES * (chunk * count + 1) - hashes_length(self.parameters), 1, HASH_BYTES)
+        spans = [slice(end - HASH_BYTES, end or None) for end in ends]  # hashes are last in what is sent
+        hashed = hasher(self.parameters)
+        fits = [
+            hashed(chunk, u, holder, place, share)
+            == (sent[u].hashes if u == holder else sent[u].ciphertexts[holder])[spans[place]]
+            for (u, place), share in zip(wanted, shares, strict=True)
+        ]
+        return np.array(fits, np.bool_)
 
     def holdings(self, v: ClientId) -> tuple[ClientId, ...]:
         """Return the members of U2 of whose secrets a client holds shares: its neighbourhood, itself included."""

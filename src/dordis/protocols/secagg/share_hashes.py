@@ -4,37 +4,49 @@ A hash covers a whole share, never a limb: a share is as hard to guess as the se
 salt is needed.
 """
 
-import hashlib
+from collections.abc import Callable
+from hashlib import sha256
 from struct import Struct
 
+from dordis.errors import MalformedMessage
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg.escrow import Escrow
-from dordis.protocols.secagg.masking import split
 
 HASH_BYTES = 16
 _WHERE = Struct(">QQQQ")
 
 
-def share_hash(
-    parameters: Parameters, chunk: int, dealer: ClientId, holder: ClientId, place: int, share: bytes
-) -> bytes:
-    """Hash a share of the secret at a place of a chunk; all that stands before the share has a fixed length."""
-    where = _WHERE.pack(chunk, dealer, holder, place)
-    named = b"dordis/v1/share" + parameters.round + parameters.digest + where
-    return hashlib.sha256(named + share).digest()[:HASH_BYTES]
+def hasher(parameters: Parameters) -> Callable[[int, ClientId, ClientId, int, bytes], bytes]:
+    """Return what hashes a share, given chunk, dealer, holder, the place of its secret in the chunk, and the share.
+
+    All that is hashed before the share has a fixed length.
+    """
+    named, pack = b"dordis/v1/share" + parameters.round + parameters.digest, _WHERE.pack
+    return lambda chunk, dealer, holder, place, share: sha256(
+        named + pack(chunk, dealer, holder, place) + share
+    ).digest()[:HASH_BYTES]
 
 
 def share_hashes(parameters: Parameters, dealer: ClientId, holder: ClientId, shares: bytes) -> bytes:
     """Hash all shares that a holder has of a dealer, in the order of chunks and secrets."""
-    count, chunks = Escrow(parameters, 0).shared, len(parameters.chunks)
-    cut = split(shares, len(shares) // (count * chunks), count * chunks)
+    hashed, chunks, count = hasher(parameters), len(parameters.plans), Escrow(parameters, 0).shared
+    size, rest = divmod(len(shares), chunks * count)
+    if rest:
+        raise MalformedMessage("the shares of all secrets have one length")
     return b"".join(
-        share_hash(parameters, *where, share)
-        for where, share in zip(
-            ((chunk, dealer, holder, place) for chunk in range(chunks) for place in range(count)), cut, strict=True
-        )
+        [
+            hashed(chunk, dealer, holder, place, shares[(start := size * (chunk * count + place)) : start + size])
+            for chunk in range(chunks)
+            for place in range(count)
+        ]
     )
+
+
+def split_hashes(parameters: Parameters, sent: bytes) -> tuple[bytes, bytes]:
+    """Cut what a dealer sent into the ciphertext and the hashes that follow it."""
+    end = max(0, len(sent) - hashes_length(parameters))
+    return sent[:end], sent[end:]
 
 
 def hashes_length(parameters: Parameters) -> int:

@@ -23,8 +23,7 @@ def shares(parameters: Parameters, u: ClientId, promised: EncryptedShares) -> by
     sent = hashlib.sha256()
     for v, ciphertext in sorted(promised.ciphertexts.items()):
         sent.update(_id(v) + hashlib.sha256(ciphertext).digest())
-    hashed = hashlib.sha256(promised.hashes).digest()
-    return _statement(b"shares", parameters, _id(u), promised.commitments, sent.digest(), hashed)
+    return _statement(b"shares", parameters, _id(u), promised.commitments, sent.digest(), promised.hashes)
 
 
 def survivors(parameters: Parameters, chunk: int, bitmap: bytes) -> bytes:
