@@ -102,6 +102,31 @@ def test_a_model_of_ones_own_learns_from_a_mapping(table, tmp_path):
     assert [line["epsilon"] for line in result.history] == sorted(line["epsilon"] for line in result.history)
 
 
+@pytest.mark.parametrize("model", ["softmax", pytest.param("cnn", marks=pytest.mark.torch)])
+def test_models_of_ours_take_images(model, tmp_path):
+    if model == "cnn":
+        pytest.importorskip("torch", reason="needs the extra 'torch'")
+    rng = np.random.default_rng(2)
+    held = [(rng.normal(size=(4, 8, 8)), rng.integers(0, 2, 4)) for _ in range(12)]
+    result = dordis.train(
+        model, held, test=held[0], epsilon=8, rounds=1, fidelity="ideal", output=tmp_path, lr=0.1, epochs=1
+    )
+    assert 0 <= result.metrics["accuracy"] <= 1
+    assert result.unit == "clients = 12, as they were given"
+
+
+def test_numbers_are_learnt_from_a_list(tmp_path):
+    rng = np.random.default_rng(3)
+    inputs = rng.normal(size=(40, 30, 2))
+    held = [(x, x @ [0.5, -1.0] + 0.25) for x in inputs]
+    result = dordis.train(
+        "linear", held, test=held[0], target="regression", lr=0.1, average=0.0,
+        epsilon=8, rounds=8, fidelity="ideal", output=tmp_path,
+    )  # fmt: skip
+    assert result.metrics["rmse"] < 0.6  # guessing the mean gives 1.1
+    assert result.model.shape == (3,)
+
+
 def test_without_test_data_there_are_no_metrics(table, tmp_path):
     result = dordis.train("softmax", pairs(table), epsilon=8, rounds=1, fidelity="ideal", output=tmp_path)
     assert result.metrics == {}

@@ -117,10 +117,12 @@ def train(
 ) -> RunResult:
     """Train a model over clients, each of whom gets (epsilon, delta)-differential privacy, whoever drops out.
 
-    `model` is a torch module, a `Model` of your own, or "softmax" or "mlp".  `clients` is a list of pairs (x, y), a
-    mapping of such pairs, or a DataFrame, in which `client` and `label` name two columns.  `test`, if given, is public:
-    a pair or a DataFrame.  `training` are further settings of `dordis.apps.learning.Settings`, such as epochs, batch,
-    lr, optimiser and average.  All clients take part in every round, or 100 of them, unless `per_round` says otherwise.
+    `model` is a torch module, a `Model` of your own, or the name of one of ours: "softmax", "mlp", "linear" for
+    numbers (with target="regression"), with torch "cnn", "resnet18" or "vgg19" for images. `clients` is a list of
+    pairs (x, y), a mapping of such pairs, or a DataFrame, in which `client` and `label` name two columns. `test`, if
+    given, is public: a pair or a DataFrame. `training` are further settings of `dordis.apps.learning.Settings`, such
+    as epochs, batch, lr, optimiser and average. All clients take part in every round, or 100 of them, unless
+    `per_round` says otherwise.
 
     >>> import dordis, tempfile
     >>> import numpy as np

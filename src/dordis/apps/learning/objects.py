@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dordis.apps.learning.app import Learning, first
-from dordis.apps.learning.data import Samples, Target, Unit, check_inputs, check_targets
+from dordis.apps.learning.data import Samples, Target, Unit, check_inputs, check_targets, flat
 from dordis.apps.learning.making import check_fits, make_model
 from dordis.apps.learning.models import Model
 from dordis.apps.learning.networks import Inputs
@@ -26,6 +26,9 @@ def gather(
     if len(shapes) != 1:
         raise InputError(f"all clients, and the test data, have inputs of one shape, not of {sorted(shapes)}")
     (shape,) = shapes
+    if isinstance(model, str):  # our own models take rows
+        held = [(flat(x), y) for x, y in held]
+        tested = tested and (flat(tested[0]), tested[1])
     targets = [y for _, y in [*held, *([tested] if tested else [])]]
     classes = 1 if target == "regression" else settings.classes or 1 + max(int(y.max(initial=0)) for y in targets)
     whole = as_model(model, Inputs(shape, classes, target=target), settings, seed)
