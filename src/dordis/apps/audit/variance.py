@@ -14,10 +14,11 @@ is symmetric and falls away from 0 on the circle of 2^b numbers; hence |Z| grows
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ _CUT = 6
 """Standard deviations at which a square is cut."""
 _REACH, _FURTHER = 12, 40
 """Beyond 12 sigma + 40 a Skellam variable lies with a chance below 10^-25, by Bernstein's inequality."""
-_HALVINGS = 60
+_HALVINGS = 20
 _STEEPEST = 2.0**40
 
 
@@ -46,7 +47,7 @@ class SquareLaw:
     cut: int
     chances: Floats
 
-    @property
+    @cached_property
     def values(self) -> Floats:
         """Return the values, from 0 to 1."""
         return (np.arange(self.cut + 1) / self.cut) ** 2
@@ -57,7 +58,8 @@ class SquareLaw:
         top = float(exponents.max())
         weights = self.chances * np.exp(exponents - top)
         mass = float(weights.sum())
-        return top + math.log(mass), float(weights @ self.values) / mass
+        weights *= self.values
+        return top + math.log(mass), float(weights.sum()) / mass
 
 
 @lru_cache(maxsize=64)
@@ -127,12 +129,15 @@ def centred(vector: Vector, bits: int) -> Integers:
 def _chernoff(measured: Sequence[Measured], side: int) -> float:
     """Return the least bound on the chance of a sum beyond the one that was seen, to the right or to the left."""
     seen = sum(some.cut_squares for some in measured)
+    counts: Counter[SquareLaw] = Counter()
+    for some in measured:
+        counts[some.law] += some.count
 
     def bound(steepness: float) -> tuple[float, float]:
-        tilts = [some.law.tilted(side * steepness) for some in measured]
-        grown = [some.count * log_mean for some, (log_mean, _) in zip(measured, tilts, strict=True)]
-        mean = math.fsum(some.count * tilt for some, (_, tilt) in zip(measured, tilts, strict=True))
-        return math.fsum(grown) - side * steepness * seen, side * (mean - seen)
+        tilts = [(count, *law.tilted(side * steepness)) for law, count in counts.items()]
+        moment = math.fsum(count * log_mean for count, log_mean, _ in tilts)
+        mean = math.fsum(count * tilted for count, _, tilted in tilts)
+        return moment - side * steepness * seen, side * (mean - seen)
 
     return math.exp(min(0.0, bound(_minimum(lambda steepness: bound(steepness)[1]))[0]))
 
