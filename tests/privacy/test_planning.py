@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from dp_accounting import get_sigma_gaussian
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,6 +89,18 @@ def test_a_plan_fits_the_ring_and_the_sampler(budget: float, bits: int, clients:
     assert max((*planned.noise.base, *planned.noise.removable)) <= LARGEST_VARIANCE
     assert 2**20 % planned.variance.denominator == 0
     assert planned.sensitivity == skellam.sensitivity(planned.scale, 1.0, setting.padded)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("budget", [0.5, 1.0, 3.0, 6.0, 10.0])
+def test_without_colluders_the_noise_is_that_of_a_trusted_server(budget: float, delta: float) -> None:
+    """The oracle is dp-accounting's exact Gaussian; 24 bits, 1 to 50 participations."""
+    for cap in (1, 3, 50):
+        setting = Setting(ParticipationSchedule(100, 50, 2 * cap), dim=1000, delta=delta, bits=24, colluders=0)
+        planned = plan(setting, budget)
+        assert planned.cap == cap
+        assert planned.multiplier == pytest.approx(get_sigma_gaussian(budget, delta) * math.sqrt(cap), rel=1e-6)
+        assert planned.times_trusted == pytest.approx(1.0, abs=1e-3)
 
 
 def test_no_smaller_variance_on_the_grid_would_do() -> None:

@@ -17,10 +17,11 @@ import pytest
 from dordis import drive
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.encoding import Grid
+from dordis.privacy.encoding import Grid, centred
 from dordis.privacy.mechanisms.ddgauss import DDGauss
 from dordis.privacy.mechanisms.none import NoMechanism
 from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.noise import noise
 from dordis.privacy.planning import Setting, plan
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols import parameters as rules
@@ -234,6 +235,32 @@ def test_any_protocol_that_sums_will_do(name):
         left = output.left
     error = aggregate.mean - np.mean(list(updates.values()), axis=0)
     assert np.mean(error**2) == pytest.approx(float(left) / (result.scale * N) ** 2, rel=0.13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropped", [0, 1])
+@pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT])
+@pytest.mark.parametrize("name", [MALICIOUS, "secagg+"])
+def test_the_noise_that_a_colluder_does_not_know_is_the_noise_that_is_charged(name, scheme, dropped):
+    """Measured at the end of the whole protocol; the survivor who keeps most tells the server its noise."""
+    quorum = least_quorum(N, 1, MALICIOUS)
+    schedule = ParticipationSchedule(100, N, 50)
+    setting = Setting(schedule, dim=BLOCK, delta=1e-4, bits=20, scheme=scheme, threshold=quorum, tolerance=1)
+    parameters = agree_on(plan(setting, 6.0), **PROTOCOLS[name])
+    dp = DistributedDP.of(parameters, BLOCK)
+    vectors = {u: dp.encode(update, entropy(u)) for u, update in zeros(parameters, BLOCK).items()}
+    clients = {u: make_client(parameters, u, x, entropy=entropy(1000 + u)) for u, x in vectors.items()}
+    (output,) = Round(parameters, vectors, lost(range(2, 2 + dropped)), clients=clients).run()
+    assert len(output.survivors) == N - dropped
+    due, noise_plan = parameters.due(0, output.survivors), parameters.plans[0]
+    colluder = min(output.survivors, key=lambda u: len(due[u]))
+    secrets, unknown = clients[colluder].state.secrets[0], centred(output.total, parameters.bits).astype(np.int64)
+    removable = enumerate(zip(secrets.removable, noise_plan.removable, strict=True))
+    kept = [*zip(secrets.base, noise_plan.base, strict=True), *(own for k, own in removable if k not in due[colluder])]
+    for seed, variance in kept:
+        unknown -= noise(seed, variance, BLOCK)
+    assert np.mean(unknown.astype(np.float64) ** 2) == pytest.approx(float(output.charged), rel=PRECISION)
+    assert 1 <= output.charged / noise_plan.variance < 1 + PRECISION
 
 
 # What is agreed on

@@ -1,7 +1,9 @@
 """The privacy statement: true of every noise strategy, mode and fidelity, and loud where something is wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dordis.privacy.accounting import ParticipationSchedule
@@ -38,7 +40,7 @@ def test_every_proof_comes_with_unit_adjacency_accountant_cap_and_limits(tmp_pat
         "delta = 1e-05",
         "Gaussian differential privacy",
         "covers 2 participations",
-        "refuses to take part more often than its owner allows",
+        "refuses to take part more often, or to spend more, than its owner allows",
         "Dropout that depends on a client's data",
         "The metrics in this report",
         f"Noise strategy '{noise}",
@@ -175,3 +177,34 @@ def test_a_run_without_its_ledger_claims_nothing(tmp_path: Path) -> None:
 def test_more_participations_than_planned_are_noticed(tmp_path: Path) -> None:
     path = make(tmp_path, rounds=40, planned=20)
     assert "took part 4 times, and the plan covers 2" in warned(path, Level.WARNING)
+
+
+def test_a_run_that_was_stopped_by_hand_states_its_budget_and_what_was_spent(tmp_path: Path) -> None:
+    for stopped, stated in (("rounds", False), ("budget", False), ("interrupted", True), (None, True)):
+        path = make(tmp_path / str(stopped), stopped=stopped)
+        facts = facts_of(path)
+        assert facts.epsilon is not None
+        assert facts.epsilon < 6.0
+        assert facts.stated == (6.0 if stated else facts.epsilon)
+        text = words(path)
+        assert ("Whoever ends a run because of its results states its budget" in text) is stated
+        assert statement(facts).headline.count("epsilon = 6,") == stated
+
+
+def test_what_owners_consented_to_is_shown(tmp_path: Path) -> None:
+    path = make(tmp_path)
+    assert "What owners consented to" not in words(path)
+    said = ("the noise scheme 'orig'", "rounds whose cost a client cannot bound by itself")
+    facts = facts_of(path)
+    manifest = msgspec.structs.replace(facts.run.manifest, consents=said)
+    (item,) = [
+        item
+        for item in statement(replace(facts, run=replace(facts.run, manifest=manifest))).items
+        if item.heading == "What owners consented to"
+    ]
+    assert item.points == said
+
+
+@pytest.mark.parametrize("noise", PROVING)
+def test_no_statement_speaks_of_theta(tmp_path: Path, noise: str) -> None:
+    assert "theta" not in words(make(tmp_path, noise=noise))

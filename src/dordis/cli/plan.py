@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from dordis.cli import tables
-from dordis.privacy.accounting import gaussian_multiplier
 from dordis.privacy.planning import Outlook, Plan, forecast
 
 SCHEMES = ("orig", "conservative", "xnoise")
@@ -29,8 +28,8 @@ def facts(plan: Plan) -> Table:
         "of delta, for graphs and lots that fail": f"{setting.failure:.3g}",
         "noise multiplier, sigma / Delta2": f"{plan.multiplier:.4f}",
         "noise on the sum, sigma / clip": f"{plan.sigma / setting.clip:.4f}",
-        "noise on the sum, times what a trusted server would add": written(trusted(plan)),
-        "the same, if every client trusted nobody": written(trusted(plan, local=True)),
+        "noise on the sum, times what a trusted server would add": written(plan.times_trusted),
+        "the same, if every client trusted nobody": written(plan.times_trusted and math.sqrt(n)),
         "signal-to-noise per round, at most": f"{plan.signal_to_noise:.3g}",
         "signal-to-noise, unrelated updates": f"{plan.signal_to_noise / math.sqrt(n):.3g}",
         "bits per coordinate": str(plan.bits),
@@ -47,26 +46,6 @@ def facts(plan: Plan) -> Table:
         rows["clipping bit, sigma / Delta2"] = f"{plan.bit.multiplier:.4f}"
         rows["part of norms below the clip bound, error"] = f"{plan.bit.error(n, setting.kappa):.4f}"
     return tables.facts(rows, title)
-
-
-def gaussian(plan: Plan) -> float | None:
-    """Return the multiplier of Gaussian noise, added by a trusted server, that proves the same; None if none does."""
-    if not 0 < plan.epsilon < math.inf:
-        return None
-    return gaussian_multiplier(plan.epsilon, plan.cap, plan.setting.given_delta)
-
-
-def trusted(plan: Plan, local: bool = False) -> float | None:
-    """Return the noise left in a sum, nobody dropping out, over what a trusted server would add; None if none does.
-
-    The same for `local` privacy, where every client adds that much.
-    """
-    central = gaussian(plan)
-    if central is None:
-        return None
-    if local:
-        return math.sqrt(plan.setting.clients)
-    return plan.sigma * math.sqrt(plan.setting.kappa) / (plan.setting.clip * central)
 
 
 def written(times: float | None) -> str:
@@ -108,8 +87,8 @@ def fields(plan: Plan, outlook: Iterable[Outlook]) -> dict[str, object]:
         "noise_multiplier": plan.multiplier,
         "sigma": plan.sigma,
         "sigma_int": plan.sigma_int,
-        "central_gaussian_multiplier": gaussian(plan),
-        "times_trusted_server": trusted(plan),
+        "central_gaussian_multiplier": plan.trusted_multiplier,
+        "times_trusted_server": plan.times_trusted,
         "signal_to_noise": plan.signal_to_noise,
         "bits": plan.bits,
         "bytes_per_client": plan.bytes_per_client,

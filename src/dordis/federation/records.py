@@ -55,6 +55,10 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One masked update; keys and shares come on top."""
     quantile: float | None = None
     """The quantile of the norms that the clip bound follows, from `clip` on; None where the bound is fixed."""
+    multiplier: float | None = None
+    """The noise multiplier: standard deviation over what one client can change; None where clients add none."""
+    times_trusted: float | None = None
+    """The noise on a sum, over what a trusted server would add for the same guarantee."""
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

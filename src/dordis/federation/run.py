@@ -197,6 +197,8 @@ def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | N
             colluders=setting.colluders,
             upload_bytes=packed_size(mechanism.grid.padded, mechanism.grid.bits),
             quantile=clipping.rule.target if clipping.rule else None,
+            multiplier=plan.multiplier if plan else None,
+            times_trusted=plan.times_trusted if plan else None,
         ),
         trust=design.trust(job.protocol.hides_updates, home.fidelity == "ideal"),
         words=design.words,

@@ -221,6 +221,20 @@ class Plan:
         return self.sigma_int / self.sensitivity.l2
 
     @property
+    def trusted_multiplier(self) -> float | None:
+        """Return the noise multiplier with which a trusted server proves the same; None if none does."""
+        if not 0 < self.epsilon < math.inf:
+            return None
+        return accounting.gaussian_multiplier(self.epsilon, self.cap, self.setting.noise_delta)
+
+    @property
+    def times_trusted(self) -> float | None:
+        """Return the noise left in a sum, nobody dropping out, over what a trusted server would add, as deviations."""
+        if self.trusted_multiplier is None:
+            return None
+        return self.sigma * math.sqrt(self.setting.kappa) / (self.setting.clip * self.trusted_multiplier)
+
+    @property
     def cap(self) -> int:
         """Return how many releases of one client are accounted for."""
         return self.setting.participation.releases

@@ -66,6 +66,21 @@ class Facts:
         return self.ledger.summary.epsilon if self.ledger.summary is not None else None
 
     @property
+    def looked(self) -> bool:
+        """Tell whether the run may have been stopped by somebody who looked at its results."""
+        return self.run.result is None or self.run.result.stopped == "interrupted"
+
+    @property
+    def stated(self) -> float | None:
+        """Return the epsilon that can be stated: what was spent, or the budget where the results decided on the end.
+
+        A bound that was fixed before holds whenever a run is stopped; what it has spent by then depends on its results.
+        """
+        if self.epsilon is None or self.budget is None or not self.looked:
+            return self.epsilon
+        return max(self.epsilon, self.budget)
+
+    @property
     def stated_rounds(self) -> tuple[RoundRecord, ...]:
         """Return the records of the rounds, without what they say of epsilon where none can be stated."""
         if self.epsilon is not None:

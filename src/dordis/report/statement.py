@@ -39,6 +39,7 @@ def statement(facts: Facts) -> Statement:
         items: tuple[Item, ...] = (
             Item("What is proved", why),
             Item("Noise", tuple(_noise(facts))),
+            *_consents(facts),
             _run(facts),
             _evidence(facts),
         )
@@ -46,6 +47,7 @@ def statement(facts: Facts) -> Statement:
         items = (
             Item("What is protected", tuple(_unit(facts))),
             Item("From whom", tuple(_adversary(facts))),
+            *_consents(facts),
             Item("How well", tuple(_amount(facts)), facts.run.manifest.terms),
             Item("How often a client may take part", tuple(_participation(facts))),
             Item("Mechanism and noise", (*_mechanism(facts), *_noise(facts))),
@@ -78,7 +80,7 @@ def _headline(facts: Facts, proves: bool) -> str:
     if not proves:
         return "No finite epsilon is recorded: as far as the records go, this run proves nothing about privacy."
     would = "A deployment like this simulation would be" if facts.trust.simulated else "This run is"
-    pair = f"(epsilon = {number(facts.epsilon)}, delta = {number(facts.run.manifest.plan.delta)})"
+    pair = f"(epsilon = {number(facts.stated)}, delta = {number(facts.run.manifest.plan.delta)})"
     over = f", which is more than its budget of {number(facts.budget)}" if facts.overspent else ""
     return f"{would} {pair}-differentially private for each single client, against {_against(facts)}{over}."
 
@@ -133,8 +135,17 @@ def _server(facts: Facts, colluders: str) -> Iterator[str]:
         yield f"A server of the mode '{manifest.mode}', which this report does not know, together with {colluders}."
 
 
+def _consents(facts: Facts) -> Iterator[Item]:
+    if facts.run.manifest.consents:
+        said = (
+            "The policy of an owner refuses the following unless it is told otherwise. The owners of the clients of "
+            "this run allowed it explicitly:"
+        )
+        yield Item("What owners consented to", (said,), facts.run.manifest.consents)
+
+
 def _amount(facts: Facts) -> Iterator[str]:
-    epsilon, budget, delta = facts.epsilon, facts.budget, facts.run.manifest.plan.delta
+    epsilon, budget, delta = facts.stated, facts.budget, facts.run.manifest.plan.delta
     if epsilon is None or math.isinf(epsilon):
         yield f"No finite epsilon is recorded, at delta = {number(delta)}."
         return
@@ -142,6 +153,11 @@ def _amount(facts: Facts) -> Iterator[str]:
         f"epsilon = {number(epsilon)} at delta = {number(delta)}, for the client that has spent most; "
         + ("no budget was set." if budget is None else f"the budget is {number(budget)}.")
     )
+    if facts.looked and epsilon != facts.epsilon:
+        yield (
+            f"Spent so far is epsilon = {number(facts.epsilon)}. Whoever ends a run because of its results states its "
+            "budget: when it ends depends on the data."
+        )
     if facts.overspent:
         yield f"This is MORE than the budget of {number(budget)}."
     yield from _carried(facts)
@@ -173,8 +189,8 @@ def _participation(facts: Facts) -> Iterator[str]:
         f"frequent client took part {count(facts.participations, 'time')}; epsilon is for what took place."
     )
     yield (
-        "Beyond: a client of a deployment counts for itself, over all runs and servers, and refuses to take part more "
-        "often than its owner allows."
+        "Beyond: a client of a deployment counts for itself what its rounds cost, over all runs and servers, and "
+        "refuses to take part more often, or to spend more, than its owner allows."
     )
     summary = facts.ledger.summary
     if not facts.trust.stops:

@@ -38,6 +38,8 @@ def settings(facts: Facts) -> TextTable:
         "clip": number(plan.clip) + ("" if plan.quantile is None else f", then the {percent(plan.quantile)} quantile"),
         "scale": number(plan.scale, 6),
         "noise on the sum, sigma": number(plan.sigma),
+        "noise multiplier, sigma over what a client can change": number(plan.multiplier),
+        "noise on the sum, times what a trusted server would add": number(plan.times_trusted),
         "epsilon planned": number(plan.epsilon),
         "delta": number(plan.delta),
         "participation cap": str(plan.cap),
