@@ -17,7 +17,7 @@ from dordis.network.bulk import Blobs
 from dordis.network.deadlines import Patience
 from dordis.network.intake import Intake, check_size
 from dordis.network.messages import Answered, Asked, Beside, Declined
-from dordis.protocol import ClientId, Message, Replies, Requests, reply_to
+from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening
 from dordis.rounds.invitation import Invite, SendModel
@@ -130,6 +130,7 @@ class NetworkExchange:
                 yield asking.client, wire.decode(frame, reply_to(asking.request), bulk=bulk)
             except MalformedMessage as error:
                 self._loop.call_soon_threadsafe(self._refuse, asking.client, error)
+                yield asking.client, Garbled()
             finally:
                 if buffer is not None:
                     self._loop.call_soon_threadsafe(self._intake.buffers.give, buffer)
