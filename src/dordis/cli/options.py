@@ -31,6 +31,12 @@ CsvFile = Annotated[
 ]
 Epsilon = Annotated[float, typer.Option(help="The privacy budget of all that is printed.")]
 Delta = Annotated[float | None, typer.Option(help="Its delta; min(n^-1.1, 1e-5) for n clients if not given.")]
+QueryLedger = Annotated[
+    Path | None, typer.Option("--ledger", help="Charge the answer to this file, over all queries of the same clients.")
+]
+QueryLimit = Annotated[
+    float | None, typer.Option("--budget", help="Epsilon beyond which a new --ledger answers nothing.")
+]
 Dropped = Annotated[int, typer.Option(help="How many clients vanish on the way, for trying it out.")]
 Fidelity = Annotated[str, typer.Option(help="ideal, or full: every message of the protocol, which takes long.")]
 

@@ -302,7 +302,7 @@ class Account:
         """Return what a client has spent, and would have with a round more; infinity where failures take all delta."""
         left = self.budget.delta - float(self.failure(more))
         return (
-            accounting.spent(frozenset(self._costs(client, more).items()), left, self._renyi) if left > 0 else math.inf
+            accounting.spent(frozenset(self.costs(client, more).items()), left, self._renyi) if left > 0 else math.inf
         )
 
     def failure(self, more: Charge | None = None) -> Fraction:
@@ -320,7 +320,8 @@ class Account:
             return self._indices, self._likeliest
         return max(self._indices, more.index + 1), max(self._likeliest, more.failure)
 
-    def _costs(self, client: int, more: Charge | None) -> Counter[ReleaseCost]:
+    def costs(self, client: int, more: Charge | None = None) -> Counter[ReleaseCost]:
+        """Return what a client has paid for, and would have with a round more."""
         return self._spent.get(client, Counter()) + Counter(more.reserved if more else ())
 
     def worst(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
@@ -338,7 +339,7 @@ class Account:
     def _theta_squared(self, client: int, more: Charge | None = None) -> float:
         if self._renyi:
             return math.inf
-        costs = self._costs(client, more).items()
+        costs = self.costs(client, more).items()
         return accounting.composed((theta_squared(cost.event), times) for cost, times in costs)
 
     def clients(self) -> list[int]:

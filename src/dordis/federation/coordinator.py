@@ -40,6 +40,7 @@ class Finished:
     metrics: Metrics
     receipt: Receipt
     result: RoundResult = field(repr=False)
+    parameters: Parameters = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Coordinator:
             below=result.aggregate.below,
         )
         receipt = Receipt.of(parameters, result.outputs, head)
-        return Finished(record, Metrics(number, values), receipt, result)
+        return Finished(record, Metrics(number, values), receipt, result, parameters)
 
     def _failed(self, failure: Failure) -> Failed:
         return Failed(failure.index, str(failure.error), self._evicted(failure.index))

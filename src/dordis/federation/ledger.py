@@ -70,6 +70,12 @@ class Ledger:
         """Begin a ledger that is kept nowhere, for simulations."""
         return cls(MemoryLines(_first_line(run, budget)), run)
 
+    @property
+    def run(self) -> bytes:
+        """Return the id of the run, or what stands for it."""
+        with self._locked() as (account, _):
+            return account.run
+
     def check_budget(self, charge: Charge) -> None:
         """Raise `BudgetExceeded` if the round, at its reserved noise, takes one of its clients beyond the budget."""
         with self._locked() as (account, _):

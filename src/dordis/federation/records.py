@@ -26,7 +26,7 @@ Kind = TypeVar("Kind")
 
 CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
 LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"
-EVICTIONS = "evictions.jsonl"
+EVICTIONS, REGISTRY = "evictions.jsonl", "registry.json"
 _HOW = {
     "ideal": "ideal: a simulation in one process that had everybody's data and computed what the protocol would give",
     "full": "simulated in one process, which ran every message of the protocol and had everybody's data",

@@ -13,11 +13,12 @@ from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.config import RunConfig
 from dordis.federation.identity import load_identity, load_server_identity
 from dordis.federation.membership import SignedRegistry
+from dordis.federation.records import REGISTRY
 from dordis.federation.registry import Registry
 from dordis.federation.run import Job, Run
 from dordis.network.client import Address, Participant
 from dordis.network.doors import FederationDoor, FederationPass, utc
-from dordis.network.home import REGISTRY, NetworkHome
+from dordis.network.home import NetworkHome
 from dordis.network.member import Installed
 
 

@@ -14,6 +14,7 @@ from dordis.federation.charges import OwnersCount
 from dordis.federation.durable import create
 from dordis.federation.owner import policy_of
 from dordis.federation.participation import Attendance
+from dordis.federation.records import REGISTRY
 from dordis.federation.registry import Registry
 from dordis.federation.run import Job
 from dordis.federation.selection import Selection
@@ -27,7 +28,6 @@ log = logging.getLogger("dordis.network")
 
 SECRET = "selection.key"  # noqa: S105  the name of a file
 """File of 32 bytes from which clients are drawn, where the server draws."""
-REGISTRY = "registry.json"
 """The members that a run began with."""
 MOST_CHUNKS = 64
 SHARE_BYTES = 256

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 from dordis.crypto.suite import DEFAULT
+from dordis.errors import InputError
 from dordis.federation.config import RunConfig
 from dordis.federation.coordinator import Coordinator, Finished
 from dordis.federation.design import Design
+from dordis.federation.ledger import Ledger
 from dordis.federation.run import Job
 from dordis.federation.selection import Everyone, Selection
 from dordis.privacy.encoding import SEED_BYTES, Entropy
@@ -57,9 +59,13 @@ def single_round(
     chunks: int = 1,
     rounds: Callable[[bytes, Selection], Rounds] | None = None,
     watch: Watch = silent,
+    ledger: Ledger | None = None,
 ) -> Finished:
-    """Run the round once, without a ledger; whatever fails is raised.  `rounds` replaces the home's own."""
-    job, run = home.job, home.entropy(RUN_BYTES)
+    """Run the round once; whatever fails is raised.  `rounds` replaces the home's own.
+
+    A `ledger` is charged when the round is over, before anything of it is told: here nobody sees a sum before that.
+    """
+    job, run = home.job, home.entropy(RUN_BYTES) if ledger is None else ledger.run
     selection = Everyone(frozenset(home.identities.ids), run, job.design.setting.t)
     coordinator = Coordinator(
         run,
@@ -76,4 +82,18 @@ def single_round(
         protocol=job.protocol.name,
         entropy=home.entropy,
     )
-    return coordinator.round(1, 0)
+    finished = coordinator.round(1, 0 if ledger is None else ledger.last_index() + 1)
+    if ledger is not None:
+        charge_round(ledger, job.design, finished)
+    return finished
+
+
+def charge_round(ledger: Ledger, design: Design, finished: Finished) -> None:
+    """Write down what a round has cost; beyond the ledger's budget raise, so that its sum stays untold."""
+    parameters = finished.parameters
+    charge = design.charge(parameters)
+    if charge is None:
+        raise InputError("a round that proves nothing is not charged to a ledger")
+    dropped = [len(parameters.clients) - count for count in finished.record.survivors]
+    ledger.reserve(charge.closed(dict(enumerate(dropped))))
+    ledger.complete(parameters.index, finished.result.outputs)

@@ -3,6 +3,7 @@
 import math
 import secrets
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,20 @@ import numpy.typing as npt
 from dordis.apps import histogram as histograms
 from dordis.apps.analytics import bounds as bounding
 from dordis.apps.analytics.bounds import Bounds
-from dordis.apps.analytics.release import IDEAL, Conditions, PrivateSum, QueryBudget, design, one_hot, private_sum
+from dordis.apps.analytics.release import (
+    IDEAL,
+    Conditions,
+    PrivateSum,
+    QueryBudget,
+    design,
+    one_hot,
+    private_sum,
+    query_ledger,
+)
 from dordis.apps.analytics.results import PrivateHistogram, PrivateMean, figures
 from dordis.apps.analytics.values import table
 from dordis.errors import InputError
+from dordis.federation.ledger import Ledger
 from dordis.privacy import accounting
 from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.encoding import Entropy
@@ -37,6 +48,8 @@ def mean(
     colluders: int = 1,
     mode: str = MALICIOUS,
     fidelity: str = IDEAL,
+    ledger: str | Path | None = None,
+    budget: float | None = None,
     entropy: Entropy = secrets.token_bytes,
 ) -> PrivateMean:
     """Return the mean of clients' values under distributed differential privacy, one row for each client.
@@ -50,7 +63,9 @@ def mean(
     Privacy is for one client, whose row is replaced by the middle of the bounds, against the server and `colluders` of
     the clients.  `delta` is min{n^-1.1, 10^-5} if it is not given.  As many clients as `dropped` vanish at random.
     `fidelity` is "ideal", where the noise that is left in the sum is drawn at once, or "full", where every message of
-    SecAgg is made, against a server whose `mode` is "malicious" or "semi-honest".  Leave `entropy` alone but in tests:
+    SecAgg is made, against a server whose `mode` is "malicious" or "semi-honest".  A `ledger` is a file in which all
+    queries over the same clients are charged, row by row: rows must keep their places.  It is begun by the first query,
+    with a `budget` in epsilon, if one is given, beyond which nothing is answered.  Leave `entropy` alone but in tests:
     whoever can foretell it can remove the noise.
 
     >>> import dordis
@@ -62,8 +77,9 @@ def mean(
     (1.0, 1e-05, 1000, (0.0, 100.0))
     """
     rows, single = table(values)
-    how = Conditions(colluders, mode, dropped, fidelity, entropy)
-    limits, spent, left = _bounded(rows, bounds, QueryBudget.of(epsilon, delta, len(rows)), how)
+    wanted = QueryBudget.of(epsilon, delta, len(rows))
+    how = Conditions(colluders, mode, dropped, fidelity, entropy, _ledger(ledger, wanted.delta, budget))
+    limits, spent, left = _bounded(rows, bounds, wanted, how)
     scaled, columns = limits.scaled(rows), rows.shape[1]
     planned = design(len(rows), columns, math.sqrt(columns), left, how)
     summed = private_sum(planned, lambda client: scaled[client], how)
@@ -87,6 +103,8 @@ def histogram(
     colluders: int = 1,
     mode: str = MALICIOUS,
     fidelity: str = IDEAL,
+    ledger: str | Path | None = None,
+    budget: float | None = None,
     entropy: Entropy = secrets.token_bytes,
 ) -> PrivateHistogram:
     """Return how many clients have a value in each bin, under distributed differential privacy.
@@ -106,9 +124,9 @@ def histogram(
     [25.0, 50.0, 75.0]
     """
     rows, single = table(values)
-    how = Conditions(colluders, mode, dropped, fidelity, entropy)
-    budget, columns = QueryBudget.of(epsilon, delta, len(rows)), rows.shape[1]
-    between, limits, spent, left = _binned(rows, bins, edges, bounds, budget, how)
+    wanted, columns = QueryBudget.of(epsilon, delta, len(rows)), rows.shape[1]
+    how = Conditions(colluders, mode, dropped, fidelity, entropy, _ledger(ledger, wanted.delta, budget))
+    between, limits, spent, left = _binned(rows, bins, edges, bounds, wanted, how)
     width = between.shape[1] + 1
     planned = design(len(rows), width * columns, math.sqrt(columns), left, how)
     places = [np.searchsorted(own, column, side="right") for own, column in zip(between, rows.T, strict=True)]
@@ -121,6 +139,12 @@ def histogram(
         bounds=None if limits is None else (figures(limits.low, single), figures(limits.high, single)),
         **_common(summed, spent, left.delta, len(rows), how),
     )
+
+
+def _ledger(path: str | Path | None, delta: float, budget: float | None) -> Ledger | None:
+    if path is None and budget is not None:
+        raise InputError("a budget over several queries needs the ledger that they are charged to")
+    return None if path is None else query_ledger(path, delta, budget)
 
 
 def _bounded(rows: Floats, bounds: GivenBounds | None, budget: QueryBudget, how: Conditions) -> _Bounded:

@@ -7,12 +7,14 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
 from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.ledger import Budget, Ledger
 from dordis.federation.strategies.xnoise import XNoise
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
@@ -26,7 +28,7 @@ from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.planning import Plan, Setting
 from dordis.privacy.skellam import MOST_BITS, Floats
-from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
+from dordis.protocols.parameters import MALICIOUS, RUN_BYTES, SEMI_HONEST
 from dordis.protocols.secagg import SECAGG
 from dordis.simulation.availability import ByRate
 from dordis.simulation.home import SimulatedHome
@@ -54,12 +56,24 @@ class Conditions:
     dropped: int = 0
     fidelity: str = IDEAL
     entropy: Entropy = field(default=secrets.token_bytes, repr=False)
+    ledger: Ledger | None = None
+    """What every release is charged to, if anything."""
 
     def __post_init__(self) -> None:
         if self.mode not in (MALICIOUS, SEMI_HONEST):
             raise InputError(f"the mode is '{MALICIOUS}' or '{SEMI_HONEST}', not '{self.mode}'")
         if self.fidelity not in (IDEAL, FULL):
             raise InputError(f"the fidelity is '{IDEAL}' or '{FULL}', not '{self.fidelity}'")
+
+
+def query_ledger(path: str | Path, delta: float, budget: float | None) -> Ledger:
+    """Open the ledger of the queries over one population, or begin it; a budget is set when it begins."""
+    where = Path(path)
+    if where.exists():
+        if budget is not None:
+            raise InputError(f"the ledger {where} has begun: its budget is set once, leave it out")
+        return Ledger.open(where)
+    return Ledger.create(where, secrets.token_bytes(RUN_BYTES), Budget(budget, delta))
 
 
 @dataclass(frozen=True)
@@ -138,7 +152,7 @@ def deviation(planned: Design, left: float, count: int) -> float:
 
 def private_sum(planned: Design, updates: Updates, how: Conditions) -> PrivateSum:
     """Run one round; of all clients, `how.dropped` vanish before they upload."""
-    result = single_round(_home(planned, updates, how)).result
+    result = single_round(_home(planned, updates, how), ledger=how.ledger).result
     (output,) = result.outputs
     count = len(output.survivors)
     cost = ReleaseCost(planned.mechanism.release(_plan(planned).variance), planned.setting.distance)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dordis.cli.commands.mean import WITHIN, common, read_bounds, read_numbers, rounded, said
-from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json
+from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit
 from dordis.cli.tables import right, show, table
 from dordis.errors import InputError
 
@@ -38,6 +38,8 @@ def histogram(
     dropped: Dropped = 0,
     fidelity: Fidelity = "ideal",
     as_json: Json = False,
+    ledger: QueryLedger = None,
+    budget: QueryLimit = None,
 ) -> None:
     """Count privately how many clients have a value in each bin."""
     from dordis.apps import analytics
@@ -55,6 +57,8 @@ def histogram(
         delta=delta,
         dropped=dropped,
         fidelity=fidelity,
+        ledger=ledger,
+        budget=budget,
     )
     show(as_json, fields(read.names[0], result), shown(read.names[0], result), *said(result))
 

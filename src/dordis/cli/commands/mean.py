@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json
+from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit
 from dordis.cli.tables import right, show, table
 from dordis.errors import InputError
 
@@ -37,6 +37,8 @@ def mean(
     dropped: Dropped = 0,
     fidelity: Fidelity = "ideal",
     as_json: Json = False,
+    ledger: QueryLedger = None,
+    budget: QueryLimit = None,
 ) -> None:
     """Compute the private mean of columns of a CSV file."""
     from dordis.apps import analytics
@@ -50,6 +52,8 @@ def mean(
         bounds=read_bounds(bounds or (), len(read.names)),
         dropped=dropped,
         fidelity=fidelity,
+        ledger=ledger,
+        budget=budget,
     )
     show(as_json, fields(read.names, result), shown(read.names, result), *said(result))
 

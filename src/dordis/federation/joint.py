@@ -1,0 +1,122 @@
+"""What several runs and queries over one population cost together.
+
+Clients are known again by their registered keys, where a run keeps its registry.  Where it does not, nobody knows who
+is who, and the client that has spent most in such a run is taken to be everybody.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from dordis.errors import InputError, LedgerDamaged
+from dordis.federation import evidence, ledger, records
+from dordis.federation.charges import Account
+from dordis.federation.records import LEDGER, MANIFEST, REGISTRY
+from dordis.federation.registry import Registry
+from dordis.privacy import accounting
+from dordis.privacy.accounting import ReleaseCost
+
+Costs = Counter[ReleaseCost]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run, or one ledger of queries: what it has cost, and the keys of its clients, where they are kept."""
+
+    path: Path
+    account: Account
+    keys: dict[int, str]
+
+    @property
+    def worst(self) -> Costs:
+        """Return what the client that has spent most has spent."""
+        client = self.account.worst(self.account.clients())
+        return Counter() if client is None else self.account.costs(client)
+
+    @property
+    def epsilon(self) -> float:
+        """Return what it has cost alone, at its own delta."""
+        client = self.account.worst(self.account.clients())
+        return 0.0 if client is None else self.account.epsilon(client)
+
+    @property
+    def how(self) -> str:
+        """Say how its clients are added to those of other parts."""
+        return "known by their keys" if self.keys else "the worst stands for all"
+
+
+@dataclass(frozen=True)
+class JointAccount:
+    """The sum: epsilon of the client that has spent most, at `delta`."""
+
+    epsilon: float
+    delta: float
+    parts: tuple[Part, ...]
+
+
+def joint(paths: Sequence[Path], delta: float | None = None) -> JointAccount:
+    """Add up runs and ledgers; `delta` is the smallest of theirs if it is not given."""
+    if not paths:
+        raise InputError("name the runs, or ledgers, that are to be added up")
+    parts = tuple(part_of(path) for path in paths)
+    check_once(parts)
+    joined = [part for part in parts if part.keys]
+    added = [part for part in parts if not part.keys]
+    everybody: Costs = sum((part.worst for part in added), Counter())
+    clients: dict[str, Costs] = {}
+    for part in joined:
+        for client in part.account.clients():
+            clients[part.keys[client]] = clients.get(part.keys[client], Counter()) + part.account.costs(client)
+    at = min(part.account.budget.delta for part in parts) if delta is None else accounting.check_delta(delta)
+    failing = sum((part.account.failure() for part in parts), Fraction(0))
+    left = at - float(failing)
+    if left <= 0:
+        raise InputError(f"the graphs and lots of these runs may fail with {float(failing):.3g}: choose a larger delta")
+    worst = max(
+        (accounting.spent(frozenset((costs + everybody).items()), left) for costs in clients.values()),
+        default=accounting.spent(frozenset(everybody.items()), left),
+    )
+    return JointAccount(worst, at, parts)
+
+
+def part_of(path: Path) -> Part:
+    """Read a run, whose files must bear each other out, or a ledger alone."""
+    if not (path / MANIFEST).is_file():
+        file = path / LEDGER if path.is_dir() else path
+        return Part(path, ledger.read(file)[0], {})
+    stored = records.load(path)
+    if evidence.check_evidence(stored) is None:
+        raise InputError(f"the run at {path} proves nothing: there is no sum with it")
+    account, _ = ledger.read(path / LEDGER, stored.id)
+    return Part(path, account, registered(path, stored.manifest.registry, account))
+
+
+def registered(path: Path, root: str, account: Account) -> dict[int, str]:
+    """Return the keys of a run's clients, if it keeps a registry: the one that its manifest names."""
+    if not (path / REGISTRY).is_file():
+        return {}
+    registry = Registry.load(path / REGISTRY)
+    check_root(path, registry, root)
+    keys = {int(u): identity.signing.hex() for u, identity in registry.items()}
+    return keys if keys.keys() >= set(account.clients()) else {}
+
+
+def check_root(path: Path, registry: Registry, root: str) -> None:
+    """The registry is the one that the run began with."""
+    if registry.root().hex() != root:
+        raise LedgerDamaged(f"{path / REGISTRY} is not the registry that the run began with: restore it")
+
+
+def check_once(parts: Sequence[Part]) -> None:
+    """No run is counted twice: neither by itself, nor as one that another has succeeded."""
+    seen: set[bytes] = set()
+    for part in parts:
+        for account in part.account.line():
+            if account.run in seen:
+                raise InputError(
+                    f"the run {account.run.hex()[:16]} is named twice, or is a predecessor of another: name the last "
+                    "one of a line of successors only"
+                )
+            seen.add(account.run)

@@ -1,0 +1,94 @@
+"""Runs and queries over the same clients add up: by key where clients are known, by the worst where they are not."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import dordis
+from dordis.errors import BudgetExceeded, InputError
+from dordis.federation import ledger
+from dordis.federation.joint import joint
+from dordis.federation.records import REGISTRY
+from dordis.federation.registry import Keys, Registry
+from dordis.privacy import gdp
+from dordis.simulation.run import prepare
+from tests.cli.commands import dordis as command
+from tests.simulation.whole_runs import settings_of
+
+DELTA = 1e-5
+AGES = [20 + i % 50 for i in range(300)]
+
+
+def asked(path: Path, epsilon: float, **options: object) -> dordis.Aggregate:
+    return dordis.mean(AGES, epsilon=epsilon, bounds=(0, 100), delta=DELTA, ledger=path, **options)
+
+
+def test_queries_add_up_in_their_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "queries.jsonl"
+    asked(path, 1.0)
+    once = ledger.verify(path)
+    asked(path, 1.0)
+    dordis.histogram(AGES, epsilon=1.0, edges=[30, 60], delta=DELTA, ledger=path)
+    summary = ledger.verify(path)
+    assert (once.completed, summary.completed, len(summary.clients)) == (1, 3, 300)
+    theta = 3 * gdp.theta_budget(1.0, DELTA)
+    assert summary.epsilon == pytest.approx(gdp.epsilon(theta, DELTA), rel=1e-3)
+    assert joint([path]).epsilon == pytest.approx(summary.epsilon)
+
+
+def test_beyond_the_budget_nothing_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "queries.jsonl"
+    asked(path, 1.0, budget=1.3)
+    before = path.read_bytes()
+    with pytest.raises(BudgetExceeded):
+        asked(path, 1.0)
+    assert path.read_bytes() == before
+    asked(path, 0.3)
+    with pytest.raises(InputError, match="set once"):
+        asked(path, 0.1, budget=2.0)
+
+
+def test_a_budget_without_a_ledger_is_refused() -> None:
+    with pytest.raises(InputError, match="needs the ledger"):
+        dordis.mean(AGES, epsilon=1, bounds=(0, 100), budget=2.0)
+
+
+def simulated(root: Path, name: str) -> Path:
+    under_way = prepare(settings_of("simulation.fidelity=ideal", "federation.rounds=2", f"name={name}")).start(root, "")
+    under_way.complete()
+    return under_way.records.path
+
+
+def test_unknown_clients_are_all_taken_to_be_the_worst(tmp_path: Path) -> None:
+    first, second, queries = simulated(tmp_path, "a"), simulated(tmp_path, "b"), tmp_path / "queries.jsonl"
+    asked(queries, 1.0)
+    alone = [joint([path], DELTA).epsilon for path in (first, second, queries)]
+    together = joint([first, second, queries], DELTA)
+    budgets = math.fsum(gdp.theta_budget(epsilon, DELTA) for epsilon in alone)
+    assert together.epsilon == pytest.approx(gdp.epsilon(budgets, DELTA), rel=1e-4)
+    shown = command("ledger", "sum", first, second, queries, "--delta", DELTA, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["epsilon"] == together.epsilon
+
+
+def test_clients_are_joined_by_their_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = simulated(tmp_path, "a"), simulated(tmp_path, "b")
+    everyone = ledger.verify(first / "ledger.jsonl").clients
+    shared = {u: Keys.generate().identity() for u in everyone}
+    strangers = {u: Keys.generate().identity() for u in everyone}
+    for keys, grows in ((shared, True), (strangers, False)):
+        for path, own in ((first, shared), (second, keys)):
+            Registry(own).save(path / REGISTRY)
+        monkeypatch.setattr("dordis.federation.joint.check_root", lambda *_: None)
+        assert (joint([first, second]).epsilon > joint([first]).epsilon * 1.01) == grows
+
+
+def test_a_run_counts_once_and_its_registry_is_its_own(tmp_path: Path) -> None:
+    first = simulated(tmp_path, "a")
+    with pytest.raises(InputError, match="named twice"):
+        joint([first, first])
+    Registry({1: Keys.generate().identity()}).save(first / REGISTRY)
+    with pytest.raises(dordis.DordisError, match="not the registry"):
+        joint([first])
