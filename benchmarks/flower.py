@@ -74,8 +74,8 @@ class MeteredGrid:
 class OneRound:
     """A strategy that asks everyone once and keeps the average."""
 
-    def __init__(self, clients: int) -> None:
-        self._proxies = [SimpleNamespace(node_id=u, cid=str(u)) for u in range(1, clients + 1)]
+    def __init__(self, nodes: Iterable[int]) -> None:
+        self._proxies = [SimpleNamespace(node_id=u, cid=str(u)) for u in nodes]
         self.survivors: list[int] = []
         self.average = np.zeros(0, np.float32)
 
@@ -94,7 +94,7 @@ def play(setting: Setting) -> Costs:
     """Run one round on the complete graph with Flower's default ring and return what it costs."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-    strategy, grid = OneRound(setting.clients), MeteredGrid(setting)
+    strategy, grid = OneRound(range(1, setting.clients + 1)), MeteredGrid(setting)
     context = LegacyContext(
         _context(0), strategy=strategy, client_manager=SimpleNamespace(num_available=lambda: setting.clients)
     )

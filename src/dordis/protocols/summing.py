@@ -126,6 +126,12 @@ class SummingClient(ProtocolClient[Remembered]):
         return len(self._parameters.chunks)
 
     @property
+    def uploaded(self) -> bool:
+        """Tell whether all chunks of the input have left."""
+        place = next(i for i, entry in enumerate(self.routine) if entry.request.uploads)
+        return all(self.state.passed.get(chunk, 0) > place for chunk in range(self.chunks))
+
+    @property
     def _parameters(self) -> Parameters:
         if self.state.parameters is None:
             raise ProtocolError("no round has begun")

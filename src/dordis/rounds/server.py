@@ -5,7 +5,7 @@ Where the clients are is the business of the exchange; the pipeline executor dec
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,6 +27,8 @@ REFUSED = "refused"
 Watch = Callable[[str], None]
 """Told what begins: a stage of the round."""
 Traffic = tuple[int | None, int | None, int | None]
+Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
+"""How steps follow each other: chunks in a pipeline, or all of them together."""
 
 
 def silent(stage: str) -> None:
@@ -39,6 +41,11 @@ def uncounted(clients: Collection[ClientId]) -> None:
 
 def uncharged(dropped: Mapping[int, int]) -> None:
     """Charge nothing: there is no ledger."""
+
+
+async def at_once(work: Callable[[], Any]) -> Any:
+    """Compute where the round is run, and nowhere else."""
+    return work()
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,11 @@ class Meter(Protocol):
 
 
 class RoundEngine:
-    """Run rounds over an exchange; `run` and `compute` say in which time, and where the server computes."""
+    """Run rounds over an exchange; `run` and `compute` say in which time, and where the server computes.
+
+    `execute` says in which order the steps of several chunks are run.  Without `delivers` the sums go to nobody: the
+    clients hear of them in another way.
+    """
 
     def __init__(
         self,
@@ -192,7 +203,10 @@ class RoundEngine:
         meter: Meter | None = None,
         run: Callable[[Coroutine[Any, Any, Timeline]], Timeline] = asyncio.run,
         compute: Compute = asyncio.to_thread,
+        execute: Execute = execute_async,
+        delivers: bool = True,
     ) -> None:
+        self._execute_steps, self._receivers = execute, None if delivers else ()
         self._exchange, self._protocol, self._registry = exchange, protocol, registry
         self.available = available
         self._suite, self._meter, self._run, self._compute = suite, meter, run, compute
@@ -227,10 +241,10 @@ class RoundEngine:
         """Return the server's machine of a round."""
         parameters = agreed.parameters
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
-        return RoundServer(summing, DistributedDP(parameters, agreed.mechanism))
+        return RoundServer(summing, DistributedDP(parameters, agreed.mechanism), self._receivers)
 
     def _execute(self, setup: Sequence[Step], chunks: Sequence[Sequence[Step]], exchange: AsyncExchange) -> Timeline:
-        return self._run(execute_async(setup, chunks, exchange, self._compute))
+        return self._run(self._execute_steps(setup, chunks, exchange, self._compute))
 
 
 class _Noted:

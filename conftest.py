@@ -1,0 +1,10 @@
+"""Where no doctests are looked for: modules of extras that are not installed cannot be imported."""
+
+from importlib.util import find_spec
+
+collect_ignore_glob = [
+    pattern
+    for module, patterns in {"flwr": ["src/dordis/integrations/flower/*", "tests/integrations/flower/apps.py"]}.items()
+    if find_spec(module) is None
+    for pattern in patterns
+]

@@ -1,0 +1,1 @@
+"""Handwritten digits, learnt privately with Flower and dordis."""

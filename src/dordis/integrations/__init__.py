@@ -1,0 +1,1 @@
+"""dordis where its users already are: Flower, Ray."""

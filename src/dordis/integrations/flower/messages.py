@@ -1,0 +1,78 @@
+"""Messages of dordis inside messages of Flower: several of them in one record, and what a run begins with."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from flwr.app import ConfigRecord, RecordDict
+
+from dordis import wire
+from dordis.errors import MalformedMessage
+from dordis.protocol import Message
+
+RECORD = "dordis"
+"""The name of the record in a Flower message that holds ours."""
+MOST = 4096
+"""Messages of dordis in one message of Flower at most."""
+
+Sealed = tuple[bytes, wire.Bulk]
+"""A message as it travels: its frame and what goes beside it."""
+
+
+class Enrolled(Message, frozen=True):
+    """My public keys."""
+
+    signing: bytes
+    vrf: bytes
+
+
+class Enrol(Message, frozen=True):
+    """Before a run: show your public keys; nothing else is asked, and no data is touched."""
+
+    reply: ClassVar = Enrolled
+
+
+class CharterRead(Message, frozen=True):
+    """I know the run."""
+
+
+class Charter(Message, frozen=True):
+    """What a run is, to a node that has pinned nothing: who takes part, and how clients are selected.
+
+    It comes once, before the first invitation.  A node that has pinned a registry of its own compares the roots.
+    """
+
+    reply: ClassVar = CharterRead
+    run: bytes
+    registry: bytes
+    """As `Registry.to_bytes` writes it."""
+    protocol: str
+    selection: str
+    per_round: int
+    least: int
+
+
+def seal(message: Message) -> Sealed:
+    """Encode a message."""
+    return wire.encode(message), wire.bulk_of(message)
+
+
+def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
+    """Put messages into a record, and why there are not more of them."""
+    values: dict[str, Any] = {"count": len(sealed), "refusal": refusal}
+    for place, (frame, bulk) in enumerate(sealed):
+        values[f"{place}"] = frame
+        if len(bulk):
+            values[f"{place}-bulk"] = bytes(bulk)
+    return ConfigRecord(values)
+
+
+def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
+    """Take the messages out of a record, whoever wrote it, and why there are not more."""
+    record = content.config_records[RECORD]
+    count, refusal = record.get("count"), record.get("refusal", "")
+    if not isinstance(count, int) or not 0 <= count <= MOST or not isinstance(refusal, str):
+        raise MalformedMessage("this is not a record of dordis")
+    sealed = [(record.get(f"{place}"), record.get(f"{place}-bulk", b"")) for place in range(count)]
+    if not all(isinstance(part, bytes) for message in sealed for part in message):
+        raise MalformedMessage("this is not a record of dordis")
+    return sealed, refusal
