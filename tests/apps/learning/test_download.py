@@ -14,6 +14,7 @@ from dordis.apps.learning.download import Remote, fetch
 from dordis.apps.learning.sources import Source, load
 from dordis.errors import InputError
 from tests.apps.learning import fixtures
+from tests.cli.commands import dordis
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -109,6 +110,18 @@ def test_a_data_set_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatc
     for _ in range(2):
         assert load(Source("cifar10")).x_train.shape == (40, 3072)
     assert server.asked == [None]
+
+
+def test_a_wrong_checksum_is_one_line_and_exit_code_2(server, tmp_path, monkeypatch):
+    server.files["/c.tar.gz"] = b"something else"
+    official = sources.NAMED["cifar10"]
+    monkeypatch.setitem(
+        sources.NAMED, "cifar10", replace(official, remotes=(remote(server, b"what it was", "c.tar.gz"),))
+    )
+    monkeypatch.setenv("DORDIS_DATA", str(tmp_path / "cache"))
+    done = dordis("run", "--preset", "cifar10", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "SHA-256" in done.stderr
 
 
 def test_official_addresses_have_sizes_and_checksums():
