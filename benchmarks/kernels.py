@@ -55,6 +55,7 @@ FIGURES = {
     "shamir_vs_pycryptodome": Figure("times", note="both ways; theirs extrapolated from half a secret (16 bytes)"),
     "x25519_per_s": Figure("1/s", note="agreements"),
     "ed25519_verify_per_s": Figure("1/s", note="verifications"),
+    "client_import_cpu_s": Figure("s", at_most=0.6, note="CPU of `import dordis.rounds.client` in a new process, best"),
     "warm_start_s": Figure("s", at_most=2, note="a new process that calls every kernel once, machine code cached"),
     "help_s": Figure("s", at_most=1, note="dordis --help in a new process"),
     "cold_start_s": Figure("s", note="the same with nothing cached"),
@@ -204,9 +205,17 @@ def _curve(quick: bool) -> dict[str, float]:
 def _warm_start(cache: dict[str, str] | None = None, count: int = 1) -> dict[str, float]:
     """Time a new process whose kernels are cached: the turn that is not counted sees to that."""
     return {
+        "client_import_cpu_s": min(_import_seconds("dordis.rounds.client") for _ in range(3 * count)),
         "warm_start_s": best_wall(lambda: _in_new_process("benchmarks.touch", environment=cache or {}), count),
         "help_s": best_wall(lambda: _in_new_process("dordis", "--help"), count),
     }
+
+
+def _import_seconds(module: str) -> float:
+    """Return the CPU seconds that an import takes in a new process."""
+    script = f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"
+    run = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return float(run.stdout)
 
 
 def _starts() -> dict[str, float]:

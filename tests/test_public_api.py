@@ -33,3 +33,16 @@ def test_importing_dordis_imports_neither_numpy_nor_numba() -> None:
     program = "import sys, dordis; print(sorted({'numpy', 'numba'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_a_client_needs_neither_dp_accounting_nor_scipy_nor_aiohttp() -> None:
+    script = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("dp_accounting", "scipy", "aiohttp"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import dordis.federation.client_directory, dordis.federation.owner, dordis.rounds.client
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
