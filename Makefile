@@ -11,7 +11,7 @@ space := $(empty) $(empty)
 BIN := .venv/bin
 DEV := .venv/installed/$(subst $(space),$(comma),$(strip dev $(sort $(subst $(comma),$(space),$(EXTRAS)))))
 # Tests of an extra that was asked for must not be skipped, all of them, without anybody noticing.
-REQUIRED := --require network $(addprefix --require$(space),$(filter torch,$(subst $(comma),$(space),$(EXTRAS))))
+REQUIRED := --require network $(addprefix --require$(space),$(filter torch flower,$(subst $(comma),$(space),$(EXTRAS))))
 # The demo takes whatever is installed already, and nothing beyond the core if nothing is.
 ANY := $(or $(firstword $(wildcard .venv/installed/*)),.venv/installed/core)
 
@@ -35,7 +35,7 @@ test-slow: $(DEV)  ## run the slow tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --require network
 
 test-all:  ## run all tests, slow ones too, with every extra installed
-	@$(MAKE) --no-print-directory test test-slow EXTRAS=torch,nlp
+	@$(MAKE) --no-print-directory test test-slow EXTRAS=torch,nlp,flower,ray
 
 lint: $(DEV)  ## check style, types and layers
 	$(BIN)/ruff check
