@@ -56,6 +56,8 @@ class RunResult:
     """Why no epsilon can be stated although there should be one: the ledger was altered or lost."""
     unit: str = ""
     """What one client is, whom privacy protects as a whole: "clients = 60 hospitals, from the column hospital"."""
+    run_as: str = ""
+    """What was run: a simulation protects nobody, and its epsilon is what a deployment like it would have."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -222,4 +224,5 @@ def _result(path: Path, model: Any) -> RunResult:
         fidelity=stored.manifest.fidelity,
         problem=problem,
         unit=stored.manifest.unit,
+        run_as=stored.manifest.how,
     )

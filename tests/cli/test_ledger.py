@@ -122,6 +122,6 @@ def test_an_overspent_ledger_is_refused_after_the_facts(tmp_path: Path, monkeypa
     monkeypatch.setattr(charges.Account, "check_budget", lambda *_: None)
     ledger.reserve(charge_of())
     shown = run(where, "--json")
-    assert (shown.returncode, shown.stderr.count("\n")) == (2, 1)
+    assert (shown.returncode, shown.stderr.count("\n")) == (3, 1)
     assert json.loads(shown.stdout)["epsilon"] > 0.01
     assert "the budget is 0.01" in shown.stderr

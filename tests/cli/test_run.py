@@ -36,6 +36,9 @@ def test_json_is_one_object_and_nothing_else(tmp_path):
     done = dordis("run", *SMALL, "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
     assert {"accuracy", "epsilon", "delta", "rounds", "seconds", "fidelity"} <= told.keys()
+    assert told["simulated"]
+    assert told["run_as"].startswith("simulated in one process")
+    assert not told["overspent"]
     assert told["rounds"] == 2
     assert 0 < told["epsilon"] <= 6
     assert told["delta"] == 1e-5
@@ -187,7 +190,7 @@ def test_the_default_run_learns_as_much_with_dropout_as_without(tmp_path):
 def test_a_budget_that_is_overspent_is_named_so(tmp_path):
     keys = ("-c", "federation.rounds=3", "-c", "privacy.noise.kind=orig")
     done = dordis("run", "--preset", "ideal", *keys, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     assert "OVERSPENT" in done.stdout
 
 

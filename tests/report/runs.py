@@ -14,6 +14,7 @@ from dordis.federation.design import Design
 from dordis.federation.ledger import Ledger
 from dordis.federation.receipt import Receipt
 from dordis.federation.records import (
+    DEPLOYED,
     LEDGER,
     RECEIPTS,
     Failed,
@@ -147,7 +148,7 @@ def manifest_of(kind: Kind, design: Design) -> Manifest:
         registry="ab" * 32,
         beacon="drand",
         plan=plan,
-        trust=design.trust(kind.protocol != "plaintext", kind.fidelity == "ideal"),
+        trust=design.trust(kind.protocol != "plaintext", kind.fidelity != DEPLOYED),
         words=design.words,
         terms=ParticipationSchedule(POPULATION, PER_ROUND, kind.planned).terms(design.mechanism.noise_from.against),
     )

@@ -111,11 +111,13 @@ def test_the_headline_numbers_are_the_last(tmp_path: Path) -> None:
     assert f"{100 * mean:.3g} % dropout" in found.text
 
 
-@pytest.mark.parametrize("fidelity", ["full", "ideal"])
+@pytest.mark.parametrize("fidelity", ["full", "ideal", records.DEPLOYED])
 def test_fidelity_is_always_said(tmp_path: Path, fidelity: str) -> None:
     found = report(make(tmp_path, fidelity=fidelity))
+    simulated = fidelity != records.DEPLOYED
     assert f"fidelity: {fidelity} (" in found.text
-    assert found.kinds("badge warning") == (fidelity != "full")
+    assert found.kinds("badge warning") == simulated
+    assert ("simulated in one process" in found.text) == simulated
 
 
 def test_failed_attempts_are_listed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dordis.federation.records import DEPLOYED
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.report.alerts import Level, alerts
 from dordis.report.facts import Facts, gather
@@ -103,7 +104,7 @@ def test_central_trusts_the_server_and_local_nobody(tmp_path: Path) -> None:
     assert "everyone but the server, which is trusted" in words(central)
     assert "trusts the server" in warned(central, Level.WARNING)
     assert "The server and all other clients together" in words(local)
-    assert not warned(local, Level.WARNING)
+    assert "trusts the server" not in warned(local, Level.WARNING)
     for path in (central, local):
         assert "not to be deployed" in words(path)
 
@@ -143,11 +144,28 @@ def test_a_run_in_plaintext_protects_nobody_whatever_the_noise(tmp_path: Path, n
     assert said not in words(make(tmp_path / "masked", noise=noise))
 
 
-def test_ideal_fidelity_protected_nobody(tmp_path: Path) -> None:
-    path = make(tmp_path, fidelity="ideal")
+@pytest.mark.parametrize("fidelity", ["ideal", "full"])
+def test_a_simulation_protected_nobody(tmp_path: Path, fidelity: str) -> None:
+    path = make(tmp_path, fidelity=fidelity)
     assert statement(facts_of(path)).headline.startswith("A deployment like this simulation would be")
     assert "this run itself protected nobody" in words(path)
-    assert "simulation" in warned(path, Level.WARNING)
+    assert "Simulated in one process" in warned(path, Level.WARNING)
+    assert ("the protocol was not run" in words(path)) == (fidelity == "ideal")
+
+
+def test_only_a_deployed_run_is_private_itself(tmp_path: Path) -> None:
+    path = make(tmp_path, fidelity=DEPLOYED)
+    assert statement(facts_of(path)).headline.startswith("This run is (epsilon")
+    assert "imulat" not in words(path) + warned(path, Level.WARNING)
+
+
+def test_a_deleted_ledger_leaves_no_claim_either(tmp_path: Path) -> None:
+    path = make(tmp_path)
+    (path / "ledger.jsonl").unlink()
+    stated = statement(facts_of(path))
+    assert not stated.proves
+    assert "does not verify" in stated.headline
+    assert "there is no ledger" in warned(path, Level.BAD)
 
 
 def test_a_damaged_ledger_leaves_no_claim(tmp_path: Path) -> None:

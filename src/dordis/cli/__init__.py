@@ -3,8 +3,7 @@
 A command is a file in `commands`: the function of the same name, with its options, its help and its work.  A folder is
 a group of commands.  `--help` imports all of these files, so that what is heavy is imported where a command needs it.
 
-Exit codes: 0 done, 1 `dordis attack` or `dordis audit` found something, 2 refused with one line on stderr, 130
-interrupted.  Anything else is a bug and keeps its traceback.
+What the exit codes mean is in `exits`.  Anything else is a bug and keeps its traceback.
 """
 
 import sys
@@ -16,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from dordis import __version__
-from dordis.cli import commands
-from dordis.errors import DordisError
+from dordis.cli import commands, exits
+from dordis.errors import BudgetExceeded, DordisError
 
 FIRST = ("run", "report", "mean", "histogram", "init", "doctor", "demo", "profile", "plan", "attack", "audit")
 """Commands that `--help` lists first, most used ones before others; the rest follow by name."""
@@ -54,14 +53,16 @@ def main() -> None:
         reason = error.format_message()
         _refuse("Missing command: --help lists them." if reason == MISSING else reason)
     except typer.Abort:
-        sys.exit(130)
+        sys.exit(exits.INTERRUPTED)
+    except BudgetExceeded as error:
+        _refuse(str(error), exits.OVER_BUDGET)
     except DordisError as error:
         _refuse(str(error))
 
 
-def _refuse(reason: str) -> None:
+def _refuse(reason: str, code: int = exits.REFUSED) -> None:
     typer.echo("dordis: " + " ".join(reason.split()), err=True)
-    sys.exit(2)
+    sys.exit(code)
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,7 +71,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help=commands.__doc__)
+@app.callback(help=commands.__doc__, epilog=exits.table())
 def _dordis(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")

@@ -12,8 +12,9 @@ from rich.text import Text
 from dordis.cli import tables
 from dordis.federation.coordinator import Finished
 from dordis.federation.records import Result as Outcome
-from dordis.federation.records import RoundRecord, load
-from dordis.federation.run import Job, Run
+from dordis.federation.records import RoundRecord, how_run
+from dordis.federation.run import Job
+from dordis.report.facts import Facts
 from dordis.report.figures import spaced
 
 SHOWN = 10
@@ -102,13 +103,16 @@ def headline(job: Job, fidelity: str) -> str:
     """Say in one line what runs."""
     config, design = job.config, job.design
     federation, protocol = config.federation, config.protocol
+    as_run = how_run(fidelity).partition(",")[0]
+    if as_run != fidelity:
+        as_run += f" with {fidelity} fidelity"
     goal = f"epsilon {design.epsilon:g}, delta {design.delta:g}" if design.proves else "no privacy"
     if design.proves:
         goal += f" {design.mechanism.noise_from.against}"
     return (
         f"{config.name}: {federation.clients} clients, {federation.per_round} a round, {federation.rounds} rounds; "
         f"{config.privacy.noise.name} noise, {goal}; {protocol.use} against a {protocol.mode} server, "
-        f"{fidelity} fidelity"
+        f"{as_run}"
     )
 
 
@@ -143,16 +147,17 @@ def stage_times(record: RoundRecord) -> str:
     return "last round: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in longest)
 
 
-def summary(under_way: Run, result: Outcome) -> Table:
+def summary(facts: Facts, result: Outcome) -> Table:
     """Lay out what a run came to."""
-    run, design = load(under_way.records.path), under_way.job.design
-    budget = f" of {design.epsilon:g}" if design.proves else ""
+    run, budget = facts.run, "" if facts.budget is None else f" of {facts.budget:g}"
     proved = "nothing is proved" if result.epsilon is None else f"{result.epsilon:.3f}{budget} at {result.delta:g}"
-    if result.epsilon is not None and design.proves and result.epsilon > design.epsilon:
+    if facts.overspent:
         proved += ": OVERSPENT"
     ended = {"rounds": "all done", "budget": "the next one would pass the budget"}.get(result.stopped, result.stopped)
     rows = {name: shown(name, value) for name, value in result.metrics.items()}
     rows |= {"epsilon, delta": proved, "rounds": f"{result.rounds} of {run.manifest.rounds}, {ended}"}
+    if facts.stated is not None and facts.trust.simulated:
+        rows["a deployment like this"] = f"would be ({facts.stated:.4g}, {result.delta:g})-differentially private"
     if run.manifest.predecessor is not None:
         rows["goes on from"] = f"run {run.manifest.predecessor.run[:16]}, {run.manifest.before} rounds: epsilon adds up"
     if run.rounds:
@@ -163,7 +168,7 @@ def summary(under_way: Run, result: Outcome) -> Table:
         rows["noise left of wanted"] = f"{min(kept):.3f} to {max(kept):.3f}"
     if up := [record.up / len(record.clients) for record in run.rounds if record.up is not None]:
         rows["upload of a client"] = f"{sum(up) / len(up) / 1e3:,.1f} kB a round"
-    rows |= {"seconds": f"{result.seconds:.1f}", "fidelity": result.fidelity, "records": str(under_way.records.path)}
+    rows |= {"seconds": f"{result.seconds:.1f}", "run as": run.manifest.how, "records": str(run.path)}
     return tables.facts(rows, run.manifest.name)
 
 

@@ -27,9 +27,12 @@ Kind = TypeVar("Kind")
 CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
 LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"
 EVICTIONS, REGISTRY = "evictions.jsonl", "registry.json"
+DEPLOYED = "deployed"
+"""The fidelity of a run whose clients are processes of their own; every other run is simulated."""
 _HOW = {
-    "ideal": "ideal: a simulation in one process that had everybody's data and computed what the protocol would give",
-    "full": "simulated in one process, which ran every message of the protocol and had everybody's data",
+    "ideal": "simulated in one process, which had everybody's data and computed what the protocol would give",
+    "full": "simulated in one process, which had everybody's data and ran every message of the protocol",
+    DEPLOYED: "deployed, every client answered over the network and kept its data",
 }
 _LINES = "lines"
 """Where a checkpoint keeps the lines of its round."""
@@ -73,7 +76,7 @@ class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hides_updates: bool
     """Whether the protocol keeps single updates from the server."""
     simulated: bool
-    """Whether only the result of the protocol was computed, by one program that had everybody's data."""
+    """Whether one program had everybody's data: what is proved, is proved of a deployment like the run."""
 
 
 class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,7 +119,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: str
     selection: str
     fidelity: str
-    """`full`: every message of the protocol was sent; `ideal`: only its result was computed, with the same noise."""
+    """`deployed`; or simulated: `full`, with every message, or `ideal`, its result computed with the same noise."""
     registry: str
     """Root of the registry, in hex; empty if the clients have no keys."""
     beacon: str
@@ -141,7 +144,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def how(self) -> str:
         """Say what was run, in the words that go with every figure: what is simulated protects nobody."""
-        return _HOW.get(self.fidelity, "")
+        return how_run(self.fidelity)
+
+
+def how_run(fidelity: str) -> str:
+    """Say what a fidelity means; nothing of one that is not known."""
+    return _HOW.get(fidelity, "")
 
 
 class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -200,7 +200,7 @@ def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | N
             multiplier=plan.multiplier if plan else None,
             times_trusted=plan.times_trusted if plan else None,
         ),
-        trust=design.trust(job.protocol.hides_updates, home.fidelity == "ideal"),
+        trust=design.trust(job.protocol.hides_updates, home.fidelity != recording.DEPLOYED),
         words=design.words,
         terms=design.terms,
         stages=job.protocol.stages,

@@ -14,7 +14,7 @@ from dordis.federation.charges import OwnersCount
 from dordis.federation.durable import create
 from dordis.federation.owner import policy_of
 from dordis.federation.participation import Attendance
-from dordis.federation.records import REGISTRY
+from dordis.federation.records import DEPLOYED, REGISTRY
 from dordis.federation.registry import Registry
 from dordis.federation.run import Job
 from dordis.federation.selection import Selection
@@ -46,7 +46,7 @@ class NetworkHome:
     """Told the port, once clients can come."""
     server: Server | None = None
 
-    fidelity = "full"
+    fidelity = DEPLOYED
 
     @classmethod
     def resume(cls, job: Job, registry: Registry, door: Door, path: Path) -> "NetworkHome":

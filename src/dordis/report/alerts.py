@@ -54,7 +54,11 @@ def _warnings(facts: Facts) -> Iterator[str]:
     if facts.trust.noise is NoiseFrom.SERVER:
         yield f"The strategy '{manifest.noise}' trusts the server: epsilon does not hold against it."
     if facts.trust.simulated:
-        yield "Ideal fidelity: a simulation. The protocol was not run; its result was computed, with the same noise."
+        ideal = " The protocol was not run; its result was computed, with the same noise."
+        yield (
+            "Simulated in one process, which had everybody's data: what is stated is what a deployment like this would "
+            "prove." + (ideal if manifest.fidelity == "ideal" else " Every message of the protocol was sent.")
+        )
     if facts.trust.proves and facts.participations > manifest.plan.cap:
         yield (
             f"A client took part {count(facts.participations, 'time')}, and the plan covers {manifest.plan.cap}: "

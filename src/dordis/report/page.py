@@ -83,7 +83,9 @@ def _run(facts: Facts, place: int, *, several: bool) -> str:
 
 def _badges(facts: Facts) -> str:
     manifest = facts.run.manifest
-    words = "simulated, the protocol was not run" if facts.trust.simulated else "every message was sent"
+    words = "the protocol was not run" if manifest.fidelity == "ideal" else "every message was sent"
+    if facts.trust.simulated:
+        words = f"simulated in one process, {words}"
     protocol = f"protocol: {manifest.protocol}, {manifest.mode}"
     badges = {
         f"fidelity: {manifest.fidelity} ({words})": "badge warning" if facts.trust.simulated else "badge",

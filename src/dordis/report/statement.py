@@ -256,12 +256,14 @@ def _outside(facts: Facts) -> Iterator[str]:
 
 
 def _run(facts: Facts) -> Item:
-    said = "Full fidelity: every message of the protocol was made, sent and answered."
+    said = "Deployed: every client answered over the network, and every message of the protocol was sent."
     if facts.trust.simulated:
+        protocol = "every message of the protocol was made, sent and answered, by"
+        if facts.run.manifest.fidelity == "ideal":
+            protocol = "the protocol was not run; its result was computed, with noise of the same law, by"
         said = (
-            "IDEAL fidelity: a simulation. The protocol was not run; its result was computed, with noise of the same "
-            "law, by one program that had everybody's data. What is stated here is what a deployment would prove; this "
-            "run itself protected nobody."
+            f"SIMULATED in one process: {protocol} one program that had everybody's data. What is stated here is what "
+            "a deployment like this would prove; this run itself protected nobody."
         )
     return Item("What was run", (said, facts.exposure) if facts.exposure else (said,))
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import typer
 
+from dordis.cli.exits import FOUND
 from dordis.cli.options import Json
 from dordis.cli.tables import show, table
 
@@ -27,4 +28,4 @@ def attack(as_json: Json = False) -> None:
         f"{len(ATTACKS)} attacks in {len(runs)} runs, {succeeded} succeeded",
     )
     if succeeded:
-        raise typer.Exit(1)
+        raise typer.Exit(FOUND)

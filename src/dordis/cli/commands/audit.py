@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dordis.cli.exits import FOUND
 from dordis.cli.options import Json
 from dordis.cli.tables import facts, show
 from dordis.errors import InputError
@@ -64,7 +65,7 @@ def audit(
     }
     show(as_json, setup | {"found": bool(result.findings)} | asdict(result), facts(told, title))
     if result.findings:
-        raise typer.Exit(1)
+        raise typer.Exit(FOUND)
 
 
 def _words(result: "Audit") -> dict[str, str]:

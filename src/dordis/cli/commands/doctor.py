@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from dordis import __version__
+from dordis.cli.exits import FOUND
 from dordis.cli.options import JsonArray
 from dordis.cli.tables import show, table
 
@@ -42,7 +43,7 @@ def doctor(as_json: JsonArray = False) -> None:
     shown = table("what", "value", "", rows=rows, title=f"dordis {__version__}")
     show(as_json, [asdict(finding) for finding in findings], shown)
     if any(finding.ok is False for finding in findings):
-        raise typer.Exit(1)
+        raise typer.Exit(FOUND)
 
 
 def system() -> list[Finding]:

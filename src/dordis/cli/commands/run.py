@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dordis.cli import tables
+from dordis.cli.exits import INTERRUPTED, OVER_BUDGET
 from dordis.cli.options import ConfigFile, DataDir, Json, Overrides, Preset, given_data
 from dordis.errors import InputError, RoundFailed
 
@@ -81,7 +82,7 @@ def drive(under_way: "Run", console: "Console", as_json: bool, again: str) -> "R
             raise InputError(_failed(under_way, error)) from None
         except KeyboardInterrupt:
             console.print(f"interrupted; go on with: dordis {again} {under_way.records.path}")
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
         if under_way.over_budget is not None:
             display.note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
     return result
@@ -99,24 +100,32 @@ def _failed(under_way: "Run", error: RoundFailed) -> str:
 
 
 def show(under_way: "Run", result: "Result", as_json: bool) -> None:
-    """Tell how a run ended, and where its report is."""
+    """Tell how a run ended, and where its report is; that it has spent too much has an exit code of its own."""
     from dordis.cli.run_display import summary
+    from dordis.report.facts import gather
     from dordis.report.files import write
 
-    report = write([under_way.records.path])
+    path = under_way.records.path
+    (facts,), report = gather([path]), write([path])
     outcome = {
         "clients": under_way.job.app.unit,
         "accuracy": result.metrics.get("accuracy"),
         **result.metrics,
         "epsilon": result.epsilon,
         "delta": result.delta,
+        "budget": facts.budget,
+        "overspent": facts.overspent,
+        "simulated": facts.trust.simulated,
+        "run_as": facts.run.manifest.how,
         "rounds": result.rounds,
         "seconds": round(result.seconds, 3),
         "fidelity": result.fidelity,
         "stopped": result.stopped,
-        "path": str(under_way.records.path),
+        "path": str(path),
     }
-    tables.show(as_json, outcome, summary(under_way, result), f"report: {report}")
+    tables.show(as_json, outcome, summary(facts, result), f"report: {report}")
+    if facts.overspent:
+        raise typer.Exit(OVER_BUDGET)
 
 
 def _tell(simulated: "SimulatedJob", as_json: bool) -> None:
