@@ -86,7 +86,7 @@ def make(root: Path, **changes: Any) -> Path:
         records.finish(record, metrics_of(kind, number, rng), {"model": np.zeros(3)})
     if kind.stopped is not None:
         last = metrics_of(kind, kind.rounds, random.Random(0)).values if kind.rounds else {}
-        spent = ledger.summary().epsilon if kind.rounds and ledger else None
+        spent = ledger.spent()[0] if kind.rounds and ledger else None
         records.close(Result(kind.stopped, kind.rounds, 150.5, spent, 1e-5, kind.fidelity, last))
     return records.path
 
@@ -111,9 +111,9 @@ def charged(records: Records, design: Design, ledger: Ledger | None, record: Rou
         return record
     ledger.reserve(charge)
     ledger.complete(record.index, outcomes)
-    spent = ledger.summary()
-    Receipt.of(parameters, outcomes, spent.head).save(records.path / RECEIPTS)
-    return msgspec.structs.replace(record, epsilon=spent.epsilon)
+    spent, head = ledger.spent()
+    Receipt.of(parameters, outcomes, head).save(records.path / RECEIPTS)
+    return msgspec.structs.replace(record, epsilon=spent)
 
 
 def manifest_of(kind: Kind, design: Design) -> Manifest:

@@ -201,6 +201,15 @@ class Round:
         return tuple(u for u in self.charge.clients if u not in absent)
 
 
+Paid = frozenset[tuple[ReleaseCost, int]]
+"""What a client has paid for, and how often each."""
+
+
+@lru_cache(maxsize=1 << 14)
+def _composed(paid: Paid) -> float:
+    return accounting.composed((theta_squared(cost.event), times) for cost, times in paid)
+
+
 class Account:
     """Add up what every client has spent; a rule that is broken raises `InputError` and changes nothing.
 
@@ -301,9 +310,7 @@ class Account:
     def epsilon(self, client: int, more: Charge | None = None) -> float:
         """Return what a client has spent, and would have with a round more; infinity where failures take all delta."""
         left = self.budget.delta - float(self.failure(more))
-        return (
-            accounting.spent(frozenset(self.costs(client, more).items()), left, self._renyi) if left > 0 else math.inf
-        )
+        return accounting.spent(self._paid(client, more), left, self._renyi) if left > 0 else math.inf
 
     def failure(self, more: Charge | None = None) -> Fraction:
         """Return the chance that the graph or the lots failed under any index so far, that of a round more included.
@@ -324,6 +331,12 @@ class Account:
         """Return what a client has paid for, and would have with a round more."""
         return self._spent.get(client, Counter()) + Counter(more.reserved if more else ())
 
+    def _paid(self, client: int, more: Charge | None = None) -> Paid:
+        """Return the same as a value that can be looked up: most clients have paid for the same."""
+        if more is not None:
+            return frozenset(self.costs(client, more).items())
+        return frozenset(item for item in self._spent.get(client, {}).items() if item[1])
+
     def worst(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
         """Return who of some clients has spent most, or would have: the first of those who have."""
         costs = {u: self._theta_squared(u, more) for u in clients}
@@ -337,10 +350,7 @@ class Account:
         return all(self._theta_squared(u) < math.inf for u in self._spent)
 
     def _theta_squared(self, client: int, more: Charge | None = None) -> float:
-        if self._renyi:
-            return math.inf
-        costs = self.costs(client, more).items()
-        return accounting.composed((theta_squared(cost.event), times) for cost, times in costs)
+        return math.inf if self._renyi else _composed(self._paid(client, more))
 
     def clients(self) -> list[int]:
         """Return everyone who was ever in U."""

@@ -1,5 +1,6 @@
 """Public features depend on one input alone, are whitened by drawn images, and stand in place of inputs."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,14 @@ from dordis.errors import InputError
 from dordis.rounds.app import Task
 
 
-@pytest.fixture(autouse=True)
-def few_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def few_drawn() -> Iterator[None]:
     """Take the statistics of fewer images than the package does."""
-    monkeypatch.setattr(public, "DRAWN", 40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(public, "DRAWN", 40)
+        public._whitening_grey.cache_clear()
+        yield
     public._whitening_grey.cache_clear()
-    public._whitening_colour.cache_clear()
 
 
 @pytest.fixture
@@ -34,10 +37,10 @@ def test_a_row_depends_on_its_own_image_alone(images: np.ndarray) -> None:
 
 
 def test_an_image_and_its_mirror_image_have_the_same_features() -> None:
-    colour = np.random.default_rng(6).random((2, 3, 32, 32))
-    found = scattered(colour)
+    colour = np.random.default_rng(6).random((2, 3, 32, 32)).astype(np.float32)
+    found = public._colour(colour)
     assert found.shape == (2, (81 + 17 + 17) * 16)
-    np.testing.assert_allclose(found, scattered(colour[..., ::-1]), atol=1e-4)
+    np.testing.assert_allclose(found, public._colour(colour[..., ::-1]), atol=1e-4)
 
 
 def test_whitening_is_the_inverse_root_of_the_covariance_and_a_ridge() -> None:
