@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 from scipy.stats import binom
@@ -73,6 +75,27 @@ def test_a_clip_bound_that_follows_a_quantile_takes_its_share_of_the_budget() ->
     assert followed["clipping_bit_multiplier"] == pytest.approx(fixed["noise_multiplier"] / math.sqrt(0.1), rel=0.01)
     assert 0 < followed["fraction_below_error"] < 0.05
     assert "clipping bit" in run(*FEMNIST, "--epsilon", "6", "--clip-share", "0.1").stdout
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+SHOWN = re.findall(r"\$ dordis plan (.*)\n((?:.+\n)+)```", PAGE)
+
+
+@pytest.mark.parametrize(("options", "sentences"), SHOWN, ids=["10", "1000", "100000"])
+def test_a_plan_ends_with_the_sentences_that_the_page_shows(options: str, sentences: str) -> None:
+    shown = run(*options.split())
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.endswith("\n\n" + sentences)
+
+
+def test_programs_get_the_same_advice() -> None:
+    found = json.loads(run(*FEMNIST, "--epsilon", "25", "--protocol", "secagg+", "--json").stdout)
+    assert found["signal_to_noise_run"] == pytest.approx(found["signal_to_noise"] * math.sqrt(50))
+    assert list(found["larger_cohorts"]) == ["200", "400", "1000"]
+    assert (found["chosen"]["per_round"], found["chosen"]["rounds"]) == (1000, 50)
+    assert found["chosen"]["signal_to_noise_run"] == found["larger_cohorts"]["1000"]
+    assert len(found["warnings"]) == 2  # delta = 1/N, and epsilon
+    assert len(found["advice"]) == 7
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,19 @@ from collections.abc import Iterable
 
 from rich.table import Table
 
-from dordis.cli import tables
+from dordis.cli import plan_advice, tables
+from dordis.privacy.advice import Replan, advise
 from dordis.privacy.planning import Outlook, Plan, forecast
 
 SCHEMES = ("orig", "conservative", "xnoise")
 
 
-def show(plan: Plan, as_json: bool) -> None:
-    """Print a plan with an outlook on dropout."""
-    outlook = forecast(plan)
+def show(plan: Plan, replan: Replan, as_json: bool) -> None:
+    """Print a plan with an outlook on dropout, and say whether it has enough clients."""
+    outlook, advice = forecast(plan), advise(plan, replan)
     terms = (f"epsilon: {term}" for term in plan.setting.participation.terms())
-    tables.show(as_json, fields(plan, outlook), facts(plan), dropouts(plan, outlook), *terms)
+    told = fields(plan, outlook) | plan_advice.fields(advice)
+    tables.show(as_json, told, facts(plan), dropouts(plan, outlook), *terms, "", *plan_advice.sentences(advice))
 
 
 def facts(plan: Plan) -> Table:

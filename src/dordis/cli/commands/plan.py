@@ -76,23 +76,35 @@ def plan(
     from dordis.federation.selection import colluder_quantile
     from dordis.privacy import planning
     from dordis.privacy.accounting import ParticipationSchedule
+    from dordis.protocols.limits import MOST_CLIENTS
 
     if protocol not in ("secagg", "secagg+") or selection not in ("balanced", "uniform", "vrf"):
         raise InputError("--protocol is 'secagg' or 'secagg+', --selection 'balanced', 'uniform' or 'vrf'")
     kind = ProtocolKind(mode, sparse=protocol == "secagg+", lots=selection == "vrf")
-    setting = planning.Setting(
-        ParticipationSchedule(clients, per_round, rounds, accounting),
-        dim=dim,
-        clip=clip,
-        delta=delta,
-        bits=read_bits(bits),
-        tolerance=tolerance if dropout is None else graphs.dropped(per_round, dropout),
-        colluders=colluder_quantile(clients, per_round, colluders) if kind.lots else colluders,
-        share=clip_share,
-        failure=kind.failure(rounds),
-    )
-    planned = planning.plan(setting, epsilon) if epsilon is not None else planning.account(setting, sigma or 0.0)
-    noise.show(planned, as_json)
+
+    def setting(n: int, R: int) -> planning.Setting:
+        in_proportion = None if tolerance is None else tolerance * n // per_round
+        return planning.Setting(
+            ParticipationSchedule(clients, n, R, accounting),
+            dim=dim,
+            clip=clip,
+            delta=delta,
+            bits=read_bits(bits),
+            tolerance=in_proportion if dropout is None else graphs.dropped(n, dropout),
+            colluders=colluder_quantile(clients, n, colluders) if kind.lots else colluders,
+            share=clip_share,
+            failure=kind.failure(R),
+        )
+
+    given = setting(per_round, rounds)
+    planned = planning.plan(given, epsilon) if epsilon is not None else planning.account(given, sigma or 0.0)
+
+    def replan(n: int, R: int) -> planning.Plan:
+        if n > MOST_CLIENTS:
+            raise InputError(f"a round has at most {MOST_CLIENTS} clients, not {n}")
+        return planning.plan(setting(n, R), planned.epsilon)
+
+    noise.show(planned, replan, as_json)
 
 
 def read_bits(text: str) -> int | None:
