@@ -89,9 +89,9 @@ def counting() -> tuple[Suite, Counter]:
     """Return the default suite and how often each of its functions was called."""
     calls: Counter = Counter()
 
-    def counted(name, function, *arguments):
+    def counted(name, function, *arguments, **options):
         calls[name] += 1
-        return function(*arguments)
+        return function(*arguments, **options)
 
     def watched(part):
         module = getattr(DEFAULT, part)

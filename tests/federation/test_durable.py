@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dordis.federation import durable
-from dordis.federation.durable import PRIVATE, FileLines, MemoryLines
+from dordis.federation.durable import PRIVATE, FileLines, MemoryLines, hold
 
 ROOT, SRC = Path(__file__).parents[2], Path(durable.__file__).parents[1]
 OLD, NEW = b"old\n", b"new line\n"
@@ -236,3 +236,13 @@ def test_no_file_has_no_lines_and_is_not_made_by_mending(path):
 def test_no_other_module_writes_durably():
     homes = {file.name for file in SRC.rglob("*.py") if "fsync(" in file.read_text(encoding="utf-8")}
     assert homes == {"durable.py"}
+
+
+def test_a_directory_has_one_process_at_a_time_and_the_other_is_told_which(tmp_path):
+    held = hold(tmp_path)
+    code = "import sys, pathlib; from dordis.federation.durable import hold; hold(pathlib.Path(sys.argv[1]))"
+    other = [sys.executable, "-c", code, str(tmp_path)]
+    refused = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert f"another process is running it (pid {os.getpid()})" in refused.stderr
+    os.close(held)
+    assert subprocess.run(other, capture_output=True, check=False).returncode == 0

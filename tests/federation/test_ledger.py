@@ -104,7 +104,20 @@ def test_a_round_without_an_output_stays_charged_in_full_and_its_index_is_used_u
     assert ledger.summary().clients == approx(dict.fromkeys(range(6), ONE_ROUND))
     assert ledger.summary().reserved == 1
     with pytest.raises(InputError, match="next index"):
+        ledger.reserve(charge_of(clients=[3, 5, 8, 9, 11, 30]))
+
+
+def test_a_round_that_goes_on_after_a_restart_is_charged_and_completed_once(make):
+    ledger, outcome = make(), ended(parameters_of(), (), {1})
+    for _ in range(2):
         ledger.reserve(charge_of())
+        ledger.check_budget(charge_of())
+        assert ledger.summary().lines == 2
+    for _ in range(2):
+        ledger.complete(0, outcome)
+        assert ledger.summary().lines == 3
+    with pytest.raises(InputError):
+        ledger.complete(0, ended(parameters_of(), (), {2}))
 
 
 def test_the_last_index_is_that_of_any_round_ever_reserved(make):

@@ -1,6 +1,8 @@
 """What the processes of the network's tests do: a server, and clients that stop at a request of a round."""
 
 import asyncio
+import hashlib
+import itertools
 import logging
 import os
 import signal
@@ -12,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from dordis.network.deploy import DeployedJob, participant
+from dordis.network.state import ServerState
+from dordis.protocol import ENCODER
 from dordis.rounds.app import AppClient, AppServer
 from dordis.simulation import reading
 from dordis.simulation.config import Config
@@ -77,16 +81,30 @@ def settings(keys: list[str]) -> Config:
     return reading.over_defaults(given)
 
 
-def serve(folder: str, keys: list[str], listening: str, resume: str = "") -> None:
-    """Serve a run in a folder with a federation; write the port to a pipe."""
+def serve(folder: str, keys: list[str], listening: str, resume: str = "", only: int = 0, dies: int = 0) -> None:
+    """Serve a run in a folder with a federation, or `only` some rounds; write the port to a pipe.
+
+    `dies` is the place among all that is made durable from then on where the process kills itself: see `_mortal`.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     home, config = Path(folder), settings(keys)
     job = DeployedJob.of(config, 0, home / "server.key", home / "registry.json")
     run = job.resume(Path(resume)) if resume else job.start(home / "runs", reading.written(config))
 
-    run.home.listening = lambda port: Path(listening).write_text(str(port))
+    def listen(port: int) -> None:
+        _mortal(dies)
+        Path(listening).write_text(str(port))
+
+    run.home.listening = listen
     try:
-        run.complete()
+        if only and run.done >= only:  # killed when the round was on the disk already: nobody is listened to
+            listen(0)
+            run.close("rounds")
+        elif only:
+            list(itertools.islice(run.rounds(), only - run.done))
+            run.close("rounds")
+        else:
+            run.complete()
     finally:
         run.home.close()
 
@@ -99,6 +117,7 @@ def join(
     kill: list[Any] | None = None,
     cut: list[Any] | None = None,
     welcomed: str = "",
+    dies: int = 0,
 ) -> None:
     """Join as a client; `kill` and `cut` are a round and a request at which something happens.
 
@@ -114,12 +133,35 @@ def join(
         at[tuple(kill)] = lambda: os.kill(os.getpid(), signal.SIGKILL)
     if cut is not None:
         at[cut[0], cut[1]] = lambda: (Path(cut[2]).write_text("here"), Path(cut[3]).read_text())
-    made.made = _watched(made.made, at, welcomed)
+    made.made = _watched(made.made, at, welcomed, home / f"c{client}.opened")
+    _mortal(dies)
     asyncio.run(made.stay())
 
 
-def _watched(made: Any, at: dict[tuple[int, str], Callable[[], Any]], welcomed: str) -> Any:
-    """Make clients to which something happens when a request of a round comes, once."""
+def _mortal(place: int) -> None:
+    """Kill this process at a sync to the disk or a commit, counted from now on: even before it, odd after it."""
+    count = 0
+
+    def dying(act: Callable[..., Any]) -> Callable[..., Any]:
+        def acted(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            if place == 2 * count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = act(*arguments)
+            if place == 2 * count + 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return acted
+
+    if place:
+        os.fsync = dying(os.fsync)
+        ServerState._commit = dying(ServerState._commit)
+
+
+def _watched(made: Any, at: dict[tuple[int, str], Callable[[], Any]], welcomed: str, opened: Path) -> Any:
+    """Make clients to which something happens when a request of a round comes, once; they note what opens sums."""
 
     def watched(welcome: Any) -> Any:
         party = made(welcome)
@@ -129,6 +171,10 @@ def _watched(made: Any, at: dict[tuple[int, str], Callable[[], Any]], welcomed: 
             nonlocal number
             number = getattr(request, "number", number)
             at.pop((number, type(request).__name__), lambda: None)()
+            if request.discloses:
+                with opened.open("a") as file:
+                    digest = hashlib.sha256(ENCODER.encode(request)).hexdigest()
+                    file.write(f"{party.round.invite.round.hex()} {request.chunk} {digest}\n")
             return handle(request)
 
         party.handle = noticed

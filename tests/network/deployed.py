@@ -35,7 +35,8 @@ class Deployed:
     def serve(self, **options: Any) -> None:
         """Start the server, and wait until it listens."""
         pipe = self.pipe("listening")
-        options |= {"folder": self.folder, "keys": self.keys, "listening": pipe}
+        keys = [*self.keys, f"deployment.port={self.port}"]  # the same as before, so that clients find it again
+        options |= {"folder": self.folder, "keys": keys, "listening": pipe}
         self.server = self.zygote.start("serve", self.folder / "server.log", **options)
         self.port = int(pipe.read_text())
 
@@ -50,15 +51,34 @@ class Deployed:
         self.join(u, welcomed=pipe, **options)
         pipe.read_text()
 
+    def join_missing(self) -> None:
+        """Start the clients that are not running."""
+        for u in range(1, len(list(self.folder.glob("c*.key"))) + 1):
+            if u not in self.clients:
+                self.join(u)
+
+    def stop(self) -> None:
+        """Kill everybody."""
+        self.zygote.kill(self.server, *self.clients.values())
+
     def end(self) -> int:
-        """Wait for the end of the server; return how it ended."""
-        return self.zygote.wait(self.server)
+        """Wait for the end of the server; clients end with the run, at the latest.  Return how the server ended."""
+        code = self.zygote.wait(self.server)
+        if code == 0:
+            self.zygote.kill(*self.clients.values())
+            self.clients.clear()
+        return code
 
     @property
     def run(self) -> Path:
-        """Return the directory of the run."""
-        (path,) = (self.folder / "runs" / "digits").iterdir()
-        return path
+        """Return the directory of the run that began last."""
+        return max((self.folder / "runs" / "digits").iterdir())
+
+    def check_opened_once(self) -> None:
+        """No chunk of any round was opened by two different requests."""
+        lines = {line for path in self.folder.glob("*.opened") for line in path.read_text().splitlines()}
+        chunks = [tuple(line.split()[:2]) for line in lines]
+        assert len(chunks) == len(set(chunks))
 
     def stored(self) -> StoredRun:
         """Return what was recorded."""

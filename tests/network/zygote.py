@@ -23,7 +23,9 @@ HANG = 600.0
 
 def main() -> None:
     from dordis.network.warm import compile_kernels
+    from tests.network import actors
 
+    assert actors.Total  # imported here, so that no child has to
     compile_kernels()
     tell("ready")
     noticed, notice = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -127,6 +129,12 @@ class Zygote:
         with self._change:
             assert self._change.wait_for(lambda: self._codes[pid] is not None, HANG)
             return self._codes[pid]
+
+    def wait_any(self, *pids: int) -> int:
+        """Wait until one of some processes has ended; return which."""
+        with self._change:
+            assert self._change.wait_for(lambda: any(self._codes[pid] is not None for pid in pids), HANG)
+            return next(pid for pid in pids if self._codes[pid] is not None)
 
     def kill(self, *pids: int) -> None:
         """Kill processes, in a way that they cannot notice, and wait for their end."""

@@ -99,8 +99,10 @@ class Prg(Protocol):
     def Stream(self) -> Streams:  # noqa: N802
         """Return the maker of keystreams."""
 
-    def add_masks(self, acc: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int, /) -> None:
-        """Add and subtract the masks of keystreams, modulo 2^bits, in place."""
+    def add_masks(
+        self, acc: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int, /, *, threads: int = 1
+    ) -> None:
+        """Add and subtract the masks of keystreams, modulo 2^bits, in place, in so many threads."""
 
 
 class Signature(Protocol):

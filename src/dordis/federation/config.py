@@ -3,6 +3,7 @@
 Privacy and performance are apart: nothing under `performance` changes a guarantee.
 """
 
+import os
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -82,6 +83,14 @@ class Performance(Section, frozen=True):
 
     chunks: Positive | Literal["auto"] = 1
     """Pieces of an update that are summed in a pipeline; `auto` finds the best number from the rounds' own timings."""
+
+    threads: Count = 0
+    """In which a server removes masks; 0: as many as there are cores."""
+
+    @property
+    def cores(self) -> int:
+        """Return the number of threads."""
+        return self.threads or os.cpu_count() or 1
 
     @property
     def fixed_chunks(self) -> int:

@@ -54,6 +54,18 @@ class _Summed:
     result: RoundResult
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A round whose parameters were fixed before a restart: it goes on with them."""
+
+    number: int
+    parameters: Parameters
+    proofs: Mapping[ClientId, bytes]
+    invited: int
+    allowed: float
+    """What its clients were found to be able to pay."""
+
+
 class Coordinator:
     """Run the rounds of one run; without a `ledger` nothing is proved and nothing counted."""
 
@@ -73,6 +85,7 @@ class Coordinator:
         chunks: int | AutoChunks = 1,
         protocol: str = "",
         clipping: Clipping | None = None,
+        begun: Begun | None = None,
         evictions: Evictions | None = None,
         entropy: Entropy = secrets.token_bytes,
     ) -> None:
@@ -83,6 +96,7 @@ class Coordinator:
         self._clipping = clipping or Clipping(design.setting.clip)
         self._evictions = Evictions() if evictions is None else evictions
         self._count = 1
+        self._begun = begun
 
     def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[Finished]:
         """Run rounds until `count` are finished, of which `done` were before; `index` is the first that is free.
@@ -99,6 +113,8 @@ class Coordinator:
         """Run one round under this index or, where it fails or too few can pay for it, under one of the next."""
         self._count = max(self._count, number)
         began, started = timestamp(), time.perf_counter()
+        if self._begun is not None and self._begun.number == number:
+            index = self._begun.parameters.index
         attempted = attempt(lambda i: self._sum(RoundInfo(number, i, self._run)), index, self._tries)
         summed = attempted.output
         parameters, result = summed.agreed.parameters, summed.result
@@ -146,29 +162,40 @@ class Coordinator:
 
     def _sum(self, info: RoundInfo) -> _Summed:
         """Gather the clients, agree on the parameters, make sure that the budget allows it, and sum."""
-        model = ModelBytes.of(self._app.model(), self._app.dtype)
-        invitation, planned = self._invitation(info, model)
-        gathered = self._rounds.gather(invitation, self._watch)
-        parameters, design, proofs = self._agree(info, model, gathered, planned)
+        begun, self._begun = self._begun, None
+        resumed = begun is not None and (begun.number, begun.parameters.index) == (info.number, info.index)
+        if begun is not None and resumed:
+            gathered, invited, parameters, proofs = Gathered({}), begun.invited, begun.parameters, begun.proofs
+            planned = self._design.within(begun.allowed).clipped(self._clipping.bound)
+            design = planned.sized(len(parameters.clients))
+        else:
+            model = ModelBytes.of(self._app.model(), self._app.dtype)
+            invitation, planned = self._invitation(info, model)
+            gathered, invited = self._rounds.gather(invitation, self._watch), len(invitation.clients)
+            parameters, design, proofs = self._agree(info, model, gathered, planned)
         charge = None if self._ledger is None else design.charge(parameters)
-        if self._ledger is not None and charge is not None:
+        if self._ledger is not None and charge is not None and not resumed:
             self._ledger.check_budget(charge.best)
 
         def count(asked: Collection[ClientId]) -> None:
             """Write down what owners count before anything is uploaded."""
-            if self._ledger is not None and charge is not None:
+            counted = self._ledger is not None and (self._run, info.index) in self._ledger.counted()
+            if self._ledger is not None and charge is not None and not (resumed and counted):
                 self._ledger.count(info.index, map(int, asked), round_cost(parameters, design.kind))
 
         def announce(dropped: Mapping[int, int]) -> None:
             """Write the cost down before anything is disclosed."""
-            if self._ledger is not None and charge is not None:
+            charged = self._ledger is not None and self._ledger.round(info.index) is not None
+            if self._ledger is not None and charge is not None and not (resumed and charged):
                 self._ledger.reserve(charge.closed(dropped))
 
-        agreed = AgreedRound(parameters, design.mechanism, proofs, count, announce)
+        agreed = AgreedRound(
+            parameters, design.mechanism, proofs, count, announce, info.number, invited, planned.allowed
+        )
         result = self._run_round(agreed)
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
             self._chunks = self._chunks.observe(design.mechanism.grid.padded, result.timeline)
-        return _Summed(len(invitation.clients), gathered, agreed, design, result)
+        return _Summed(invited, gathered, agreed, design, result)
 
     def _run_round(self, agreed: AgreedRound) -> RoundResult:
         """Sum, and evict whoever lied: whether the round survived that or not, they are in none of the next."""

@@ -13,8 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dordis.errors import InputError
+
 PRIVATE, PUBLIC = 0o600, 0o666
 """Modes of new files: for the owner alone, or as the umask allows."""
+LOCK = ".lock"
+"""File in a directory that only one process may use, with its id."""
 
 
 def create(path: Path, data: bytes) -> None:
@@ -91,6 +95,20 @@ def mend_lines(path: Path, last: bytes) -> None:
         lines.append(last)
     if lines or path.exists():
         replace(path, b"".join(lines))
+
+
+def hold(path: Path) -> int:
+    """Let no other process have a directory as long as the descriptor that is returned is open; or say which has it."""
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise InputError(f"the run at {path} is under way: another process is running it (pid {holder})") from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, b"%d\n" % os.getpid())
+    return descriptor
 
 
 class MemoryLines:

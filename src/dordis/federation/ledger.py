@@ -77,9 +77,14 @@ class Ledger:
             return account.run
 
     def check_budget(self, charge: Charge) -> None:
-        """Raise `BudgetExceeded` if the round, at its reserved noise, takes one of its clients beyond the budget."""
+        """Raise `BudgetExceeded` if the round, at its reserved noise, takes one of its clients beyond the budget.
+
+        One that is charged already is within it.
+        """
         with self._locked() as (account, _):
-            account.check_budget(charge)
+            known = account.rounds.get(charge.index)
+            if known is None or known.charge != charge:
+                account.check_budget(charge)
 
     def count(self, index: int, clients: Iterable[int], cost: RoundCost) -> None:
         """Remember what owners may count, durably when this returns; the first request for an upload may leave then."""
@@ -90,17 +95,26 @@ class Ledger:
             self._record(file, Counted(self._book.head, index, *astuple(count)))
 
     def reserve(self, charge: Charge) -> None:
-        """Charge a round within the budget, durably when this returns; the first unmask request may leave then."""
+        """Charge a round within the budget, durably when this returns; the first unmask request may leave then.
+
+        A round that goes on after a restart, charged the same before, is not charged again.
+        """
         with self._locked() as (account, file):
+            known = account.rounds.get(charge.index)
+            if known is not None and known.charge == charge:
+                return
             account.check_reservable(charge)
             account.check_budget(charge)
             self._record(file, Reserved(self._book.head, charge))
 
     def complete(self, index: int, outcomes: Sequence[ChunkOutput]) -> None:
-        """Replace what was reserved by what each chunk kept, as the outputs of the round tell."""
+        """Replace what was reserved by what each chunk kept, as the outputs of the round tell; the same again: once."""
         with self._locked() as (account, file):
-            charge = account.check_open(index).charge
+            known = account.rounds.get(index)
+            charge = account.check_open(index).charge if known is None else known.charge
             facts = tuple(fact_of(charge, outcome) for outcome in outcomes)
+            if known is not None and known.facts == facts:
+                return
             account.check_completable(index, facts)
             self._record(file, Completed(self._book.head, index, facts))
 

@@ -4,6 +4,8 @@ Whatever can be wrong with a configuration shows in `prepare`, before anything i
 are is the business of its `Home`.
 """
 
+import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,8 +22,9 @@ from dordis.federation import records as recording
 from dordis.federation.beacon import Beacon
 from dordis.federation.charges import OwnersCount
 from dordis.federation.config import RunConfig
-from dordis.federation.coordinator import Coordinator, Finished, next_index
+from dordis.federation.coordinator import Begun, Coordinator, Finished, next_index
 from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.durable import hold
 from dordis.federation.evictions import Evictions
 from dordis.federation.ledger import Ledger
 from dordis.federation.participation import Attendance
@@ -92,6 +95,10 @@ class Home(Protocol):
     @property
     def consents(self) -> tuple[str, ...]:
         """Say what the owners of the clients allow that a policy refuses unless it is told otherwise."""
+        ...
+
+    def begun(self) -> Begun | None:
+        """Return the round that was under way when the server stopped, if it can go on."""
         ...
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnersCount]) -> Rounds:
@@ -224,12 +231,23 @@ class Run:
         records = Records.create(root, manifest_of(job, home, recording.timestamp()), config)
         home.store(records.path)
         ledger = Ledger.create(records.path / LEDGER, records.id, job.design.budget) if job.design.proves else None
-        return cls(job, records, home, ledger)
+        return cls(job, records, home, ledger)._alone()
 
     @classmethod
     def resume(cls, job: Job, home: Home, path: Path) -> "Run":
-        """Go on with a run after its last finished round."""
+        """Go on with a run after its last finished round, or in the one that was under way; one process at a time."""
         stored = recording.load(path)
+        held = hold(path)
+        try:
+            run = cls._resumed(job, home, path, stored)
+        except BaseException:
+            os.close(held)
+            raise
+        weakref.finalize(run, os.close, held)
+        return run
+
+    @classmethod
+    def _resumed(cls, job: Job, home: Home, path: Path, stored: StoredRun) -> "Run":
         evidence.check_model(stored)
         evidence.check_evidence(stored)
         records = Records.open(path)
@@ -264,7 +282,12 @@ class Run:
         records.begin(state)
         budget = job.design.budget
         ledger = Ledger.succeed(earlier, records.path / LEDGER, records.id, budget) if earlier else None
-        return cls(job, records, home, ledger)
+        return cls(job, records, home, ledger)._alone()
+
+    def _alone(self) -> "Run":
+        """Keep other processes out of the directory."""
+        weakref.finalize(self, os.close, hold(self.records.path))
+        return self
 
     @property
     def done(self) -> int:
@@ -330,6 +353,7 @@ class Run:
             protocol=job.protocol.name,
             clipping=next_clipping(self.records, Clipping.of(config.privacy.clip)),
             evictions=Evictions(self.records.path / EVICTIONS),
+            begun=home.begun(),
         )
 
 

@@ -77,7 +77,7 @@ class NetworkExchange:
 
     async def __call__(self, requests: Requests) -> Replies:
         """Send the requests; the replies that come in time are given one by one."""
-        self._note(next(iter(requests.values()), None))
+        self.note(next(iter(requests.values()), None))
         call, messages = Call(), {}
         for u, request in requests.items():
             if u in self._out:
@@ -92,7 +92,7 @@ class NetworkExchange:
             self._end(call)
         return self._replies(call)
 
-    def _note(self, request: Message | None) -> None:
+    def note(self, request: Message | None) -> None:
         """Take note of a round that begins, and of its parameters."""
         if isinstance(request, Invite):
             self._out.clear()

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from dordis import wire
 from dordis.errors import InputError
 from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.charges import OwnersCount
+from dordis.federation.coordinator import Begun
 from dordis.federation.durable import create
 from dordis.federation.owner import policy_of
 from dordis.federation.participation import Attendance
@@ -19,10 +21,12 @@ from dordis.federation.registry import Registry
 from dordis.federation.run import Job
 from dordis.federation.selection import Selection
 from dordis.network.deadlines import Patience
+from dordis.network.recorded import RecordedExchange
 from dordis.network.server import Door, Server
+from dordis.network.state import ServerState
 from dordis.protocol import ClientId
 from dordis.rounds.invitation import Invitation
-from dordis.rounds.server import AgreedRound, Gathered, RoundEngine, RoundResult, Rounds, Watch, silent
+from dordis.rounds.server import AgreedRound, Gathered, RoundEngine, RoundResult, Rounds, RoundServer, Watch, silent
 
 log = logging.getLogger("dordis.network")
 
@@ -45,6 +49,7 @@ class NetworkHome:
     listening: Callable[[int], None] = lambda port: None
     """Told the port, once clients can come."""
     server: Server | None = None
+    state: ServerState | None = None
 
     fidelity = DEPLOYED
 
@@ -52,7 +57,7 @@ class NetworkHome:
     def resume(cls, job: Job, registry: Registry, door: Door, path: Path) -> "NetworkHome":
         """Go on with the secret that a run began with."""
         try:
-            return cls(job, registry, door, (path / SECRET).read_bytes())
+            return cls(job, registry, door, (path / SECRET).read_bytes(), state=ServerState(path))
         except OSError:
             raise InputError(f"the run at {path} cannot go on: its {SECRET} is missing") from None
 
@@ -80,6 +85,11 @@ class NetworkHome:
         """Write what clients are drawn from, and the registry."""
         create(path / SECRET, self.secret)
         self.registry.save(path / REGISTRY)
+        self.state = ServerState(path)
+
+    def begun(self) -> Begun | None:
+        """Return the round that was under way when the server stopped."""
+        return None if self.state is None else self.state.begun()
 
     @property
     def consents(self) -> tuple[str, ...]:
@@ -92,29 +102,48 @@ class NetworkHome:
         self.server = Server(self.door, run, Patience(settings.deadlines), limit=frame_limit(self.job))
         self.server.start(settings.host, settings.port)
         self.listening(self.server.port)
-        return NetworkRounds(self.job, self.registry, self.server, self.door)
+        if self.state is None:
+            raise InputError("a run is stored before it is opened")
+        return NetworkRounds(self.job, self.registry, self.server, self.door, self.state)
 
     def close(self) -> None:
         """Tell the clients that the run is over."""
         if self.server is not None:
             self.server.stop()
             self.server = None
+        if self.state is not None:
+            self.state.end()
+            self.state = None
+
+
+class RecordedEngine(RoundEngine):
+    """An engine that lets its exchange see the machine of the round."""
+
+    def __init__(self, recorded: RecordedExchange, *arguments: Any, **options: Any) -> None:
+        super().__init__(recorded, *arguments, **options)
+        self._recorded = recorded
+
+    def server(self, agreed: AgreedRound) -> RoundServer:
+        """Return the server's machine of a round."""
+        self._recorded.begin(super().server(agreed), agreed.parameters)
+        return self._recorded.machine
 
 
 class NetworkRounds:
-    """Rounds with clients that are connected."""
+    """Rounds with clients that are connected; what a round came to so far is kept."""
 
-    def __init__(self, job: Job, registry: Registry, server: Server, door: Door) -> None:
-        self._server, self._door, self._everyone = server, door, frozenset(registry)
+    def __init__(self, job: Job, registry: Registry, server: Server, door: Door, state: ServerState) -> None:
+        self._server, self._door, self._state, self._everyone = server, door, state, frozenset(registry)
         self._least, self._wait = job.design.setting.t, job.config.deployment.wait
-        self._engine = RoundEngine(
-            server.exchange,
+        self._engine = RecordedEngine(
+            RecordedExchange(server.exchange, state),
             job.protocol,
             registry.signing_keys(),
             self.available,
             suite=job.suite,
             meter=server.exchange,
             run=server.perform,
+            threads=job.config.performance.cores,
         )
 
     def available(self, index: int) -> Collection[ClientId]:
@@ -132,7 +161,13 @@ class NetworkRounds:
         return self._engine.gather(invitation, watch)
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Sum their updates."""
+        """Sum their updates; a round that was under way before a restart goes on when its clients are back."""
+        begun = self._state.begun()
+        if begun is None or begun.parameters != agreed.parameters:
+            self._state.begin(Begun(agreed.number, agreed.parameters, agreed.proofs, agreed.invited, agreed.allowed))
+        elif self._wait:
+            wait, self._wait = self._wait, 0.0
+            self._server.wait(frozenset(agreed.parameters.clients).issubset, wait)
         return self._engine.sum(agreed, watch)
 
 

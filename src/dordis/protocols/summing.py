@@ -72,6 +72,8 @@ class SummingSetup(ProtocolServer[None]):
 
     ready: tuple[ClientId, ...] = ()
     """The clients that completed it."""
+    threads: int = 1
+    """In how many threads the server computes what can be divided: the same comes out."""
 
     def output(self) -> None:
         """Return nothing: chunks read what the set-up holds."""

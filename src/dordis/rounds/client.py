@@ -234,12 +234,13 @@ class ClientRound:
         return self.sum(request)
 
     def take_piece(self, request: SendModel) -> PieceReceived:
-        """Take the next piece of the model, or one that came before."""
-        start, end, size = request.offset, request.offset + len(request.data), len(self._pieces)
+        """Take the next piece of the model, or one that came before: a server that was restarted sends it again."""
+        held = self._pieces if self._model is None or self.accepted.has_model else self._model.data
+        start, end, size = request.offset, request.offset + len(request.data), len(held)
         if self._model is None and start == size and 0 < len(request.data) <= self.invite.model_bytes - size:
             self._journal.note(request)
             self._pieces += request.data
-        elif self._model is not None or not 0 <= start < end <= size or self._pieces[start:end] != request.data:
+        elif not 0 <= start < end <= size or held[start:end] != request.data:
             raise UnexpectedRequest("this piece of the model is out of turn")
         return PieceReceived(start)
 

@@ -60,6 +60,12 @@ class AgreedRound:
     before_disclosure: Callable[[Mapping[int, int]], None] = uncharged
     """Called once before the first request leaves whose answer costs privacy, with |D| of the chunks that are closed
     by then; it may raise."""
+    number: int = 0
+    """The round's number, for people."""
+    invited: int = 0
+    """Clients that were asked."""
+    allowed: float = 0.0
+    """What the clients were found to be able to pay, for a round that goes on after a restart."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +211,10 @@ class RoundEngine:
         compute: Compute = asyncio.to_thread,
         execute: Execute = execute_async,
         delivers: bool = True,
+        threads: int = 1,
     ) -> None:
         self._execute_steps, self._receivers = execute, None if delivers else ()
+        self._threads = threads
         self._exchange, self._protocol, self._registry = exchange, protocol, registry
         self.available = available
         self._suite, self._meter, self._run, self._compute = suite, meter, run, compute
@@ -241,6 +249,7 @@ class RoundEngine:
         """Return the server's machine of a round."""
         parameters = agreed.parameters
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
+        summing.setup.threads = self._threads
         return RoundServer(summing, DistributedDP(parameters, agreed.mechanism), self._receivers)
 
     def _execute(self, setup: Sequence[Step], chunks: Sequence[Sequence[Step]], exchange: AsyncExchange) -> Timeline:

@@ -159,6 +159,9 @@ class SimulatedHome:
         """Return what clients are drawn from, where the server draws."""
         return self._seed("selection")
 
+    def begun(self) -> None:
+        """Return nothing: simulated clients are gone with the process."""
+
     def store(self, path: Path) -> None:
         """Write the secret that all keys are derived from."""
         create(path / SECRET, self.identities.secret)
@@ -252,6 +255,7 @@ class LocalRounds:
             available,
             suite=job.suite,
             meter=exchange,
+            threads=job.config.performance.cores,
         )
         self.available = available
         self.sum = self._engine.sum

@@ -152,6 +152,7 @@ class ChunkServer(SummingChunk):
             {u: secret for u, secret in secrets.items() if u not in survivors},
             {u: secret for u, secret in secrets.items() if u in survivors},
             {u: self._setup.masking_key(u, self.chunk) for u in self.u3},
+            self._setup.threads,
         )
 
     def _rebuilt(self, held: Mapping[ClientId, recovery.Held]) -> dict[ClientId, bytes]:

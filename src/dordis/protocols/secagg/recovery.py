@@ -130,10 +130,11 @@ def remove_masks(
     lost_keys: Mapping[ClientId, bytes],
     self_masks: Mapping[ClientId, bytes],
     survivors: Mapping[ClientId, bytes],
+    threads: int = 1,
 ) -> None:
     """Remove the self-masks of U3, and the masks that each of U3 shares with a lost neighbour.
 
-    `survivors` gives the public masking key of each member of U3.
+    `survivors` gives the public masking key of each member of U3.  Masks are made in so many `threads`.
     """
     added: list[Any] = []
     subtracted = [masking.self_mask(suite, parameters, chunk, u, seed) for u, seed in self_masks.items()]
@@ -141,4 +142,4 @@ def remove_masks(
         for u in sorted(parameters.neighbourhoods[lost] & survivors.keys()):
             mask = masking.pair_mask(suite, parameters, chunk, (u, lost), private, survivors[u])
             (subtracted if u < lost else added).append(mask)
-    suite.prg.add_masks(total, added, subtracted, parameters.bits)
+    suite.prg.add_masks(total, added, subtracted, parameters.bits, threads=threads)

@@ -1,0 +1,56 @@
+"""What a server keeps of the round under way: it is there again after a restart, and no sum is opened in two ways."""
+
+import pytest
+
+from dordis.errors import ProtocolError
+from dordis.federation.coordinator import Begun
+from dordis.network.state import Closed, ServerState
+from dordis.protocols.secagg.messages import Unmask
+from tests.rounds.parties import agreed
+
+PARAMETERS = agreed(chunks=2)
+BEGUN = Begun(3, PARAMETERS, {1: b"proof", 2: b""}, 7, 1.5)
+
+
+def unmask(survivors):
+    return dict.fromkeys(PARAMETERS.clients, Unmask(0, PARAMETERS.pack(survivors)))
+
+
+def test_a_round_and_its_stages_are_there_again_after_a_restart(tmp_path):
+    state = ServerState(tmp_path)
+    assert state.begun() is None
+    state.begin(BEGUN)
+    state.close_stage(("CollectInput", 1), Closed({2: b"two", 5: b"five"}, b"sum"))
+    state.end()
+    again = ServerState(tmp_path)
+    assert again.begun() == BEGUN
+    assert again.closed(("CollectInput", 1)) == Closed({2: b"two", 5: b"five"}, b"sum")
+    assert again.closed(("CollectInput", 0)) is None
+    assert again.has_begun(1)
+    assert not again.has_begun(0)
+    again.end()
+
+
+def test_a_new_round_takes_the_place_of_the_one_before(tmp_path):
+    state = ServerState(tmp_path)
+    state.begin(BEGUN)
+    state.close_stage(("Begin", -1), Closed({1: b"one"}))
+    state.disclose(("Unmask", 0), unmask(PARAMETERS.clients))
+    state.begin(Begun(4, PARAMETERS, {}, 7, 1.5))
+    assert state.closed(("Begin", -1)) is None
+    state.disclose(("Unmask", 0), unmask(PARAMETERS.clients[1:]))
+    state.end()
+
+
+def test_a_sum_is_opened_by_the_same_requests_again_and_by_no_others(tmp_path):
+    state = ServerState(tmp_path)
+    state.begin(BEGUN)
+    state.disclose(("Unmask", 0), unmask(PARAMETERS.clients))
+    state.end()
+    state = ServerState(tmp_path)
+    state.disclose(("Unmask", 0), unmask(PARAMETERS.clients))
+    with pytest.raises(ProtocolError, match="opened"):
+        state.disclose(("Unmask", 0), unmask(PARAMETERS.clients[1:]))
+    with pytest.raises(ProtocolError, match="opened"):
+        state.disclose(("Unmask", 0), dict(list(unmask(PARAMETERS.clients).items())[1:]))
+    state.end()
