@@ -1,7 +1,7 @@
 """Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds,
 or `privacy`: encoding, decoding and planning, `simulation`: simulated rounds beside Flower's, `learning`: training, and
 the paper's CNN beside Flower's, `pipeline`: plans beside what rounds take, `refusals`: what it costs to refuse and
-to blame, or `flower`: private rounds under Flower.
+to blame, `flower`: private rounds under Flower, or `network`: deployed rounds over loopback.
 
 What is compared with other packages is left out where they are not installed.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, flower_rounds, kernels, learning, pipeline, privacy, refusals, simulation
+from benchmarks import aggregation, flower_rounds, kernels, learning, network, pipeline, privacy, refusals, simulation
 from benchmarks.figure import Figure, Suite
 
 SUITES: dict[str, Suite] = {
@@ -26,6 +26,7 @@ SUITES: dict[str, Suite] = {
     "flower": flower_rounds,
     "pipeline": pipeline,
     "refusals": refusals,
+    "network": network,
 }
 WIDTH_OF_A_FILE = 140
 

@@ -17,6 +17,7 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
     "privacy": r"",
     "simulation": r"flwr_.*|vs_flwr",
     "refusals": r"",
+    "network": r"",
     "learning": r"flwr_.*|cnn_vs_flwr",
     "flower": r".*",
     "pipeline": r"rss_m1_.*|rss_m8_(d9M_mb|over_m1|n16_over_n8|bytes_per_coordinate)|modelled_over_real_.*",

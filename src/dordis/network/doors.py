@@ -24,7 +24,7 @@ def utc() -> datetime:
 class FederationDoor:
     """Let members of a run in, by mutual TLS, or by the answer to a challenge.
 
-    The registry that the authority signed last is read again for every log-in: whoever it revokes is out.
+    The registry that the authority signed last is read again when its file changes: whoever it revokes is out.
     """
 
     credentials: Credentials
@@ -35,6 +35,7 @@ class FederationDoor:
     balancers: tuple[Path, ...] = ()
     """PEM files with the certificates of load balancers that end TLS; they are read for every log-in."""
     now: Callable[[], datetime] = utc
+    _read: dict[tuple[int, int, int], SignedRegistry] = field(default_factory=dict, repr=False)
 
     @cached_property
     def context(self) -> ssl.SSLContext:
@@ -56,7 +57,14 @@ class FederationDoor:
         return frozenset(u for u, identity in self.registry.items() if identity.signing.hex() in gone)
 
     def _current(self) -> SignedRegistry:
-        return SignedRegistry.load(self.signed, self.credentials.authority)
+        """Return the registry as it was signed last; it is read again when the file has changed."""
+        status = self.signed.stat()
+        seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if seen not in self._read:
+            read = SignedRegistry.load(self.signed, self.credentials.authority)
+            self._read.clear()
+            self._read[seen] = read
+        return self._read[seen]
 
 
 @dataclass(frozen=True)

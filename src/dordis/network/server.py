@@ -17,7 +17,7 @@ from aiohttp import WSMsgType, web
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, LoginRefused, MalformedMessage
-from dordis.network.bulk import Blobs, pieces_of
+from dordis.network.bulk import PIECE, Blobs, pieces_of
 from dordis.network.deadlines import Patience
 from dordis.network.exchange import NetworkExchange
 from dordis.network.intake import Intake
@@ -180,6 +180,7 @@ class Server:
             handler_cancellation=True,
             keepalive_timeout=LOGIN,  # also for a connection without a request, or with one that never ends
             auto_decompress=False,  # the length of a body is what it says
+            read_bufsize=PIECE,
         )
         await self._runner.setup()
         context = self._door.context

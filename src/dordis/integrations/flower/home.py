@@ -90,6 +90,9 @@ class FlowerHome:
         """Return the root of the registry."""
         return self.registry.root()
 
+    def begun(self) -> None:
+        """Return nothing: a round that was cut is not taken up again."""
+
     def store(self, path: Path) -> None:
         """Write the registry, for owners to compare."""
         self.registry.save(path / REGISTRY)
