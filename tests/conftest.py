@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 hypothesis.settings.register_profile(
     "dordis",
     deadline=None,
+    derandomize=True,
     suppress_health_check=[
         hypothesis.HealthCheck.too_slow,
         hypothesis.HealthCheck.data_too_large,

@@ -14,7 +14,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import special
 
@@ -326,6 +326,7 @@ def test_the_ends_of_the_range_are_safe() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.floats(0.1, 30), st.floats(1e-12, 0.1), st.floats(1e-12, 1e-3))
+@example(30.0, 0.03, 0.0008897282286266888)
 def test_the_samplers_distance_is_paid_for_in_delta(epsilon: float, delta: float, part: float) -> None:
     distance = part * delta / (1 + math.exp(epsilon))
     budget = gdp.theta_budget(epsilon, delta, distance)

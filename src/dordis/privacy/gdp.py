@@ -85,7 +85,7 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
         if lower >= proved or _charge(lower, distance) > charge:
             break
         saved, proved, charge = charge - _charge(lower, distance), lower, _charge(lower, distance)
-        if saved < _AIM * delta:
+        if saved < 2.0**-50 * delta:
             break
     return proved
 
