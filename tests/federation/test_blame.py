@@ -27,7 +27,7 @@ def agreed(clients, index, graph):
     n = len(clients)
     settings = {"mode": SEMI_HONEST, "threshold": n // 2 + 1}
     if graph == "SecAgg+":
-        k = min(n - 2 + n % 2, 16)
+        k = min(n - 2 + n % 2, 16) if n > 7 else n - 1  # fewer have no sparse graph that stands two colluders
         threshold, quorum = least_threshold(n, T_C, MALICIOUS, k), least_quorum(n, T_C, MALICIOUS)
         settings = {"mode": MALICIOUS, "degree": k, "threshold": threshold, "quorum": quorum, "beacon": bytes(32)}
     return agree_on(
@@ -191,8 +191,8 @@ def test_nobody_has_to_go_when_nobody_lies():
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("first", LIES)
 def test_every_lie_of_one_liar_with_every_lie_of_another(graph, first):
-    for second in LIES.values():
-        check(10, graph, {3: LIES[first], 7: second})
+    for second in list(LIES)[list(LIES).index(first) :]:
+        check(10, graph, {3: LIES[first], 7: LIES[second]})
 
 
 @pytest.mark.slow
