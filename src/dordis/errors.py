@@ -32,6 +32,8 @@
 `InputError` is also a `ValueError`.  No message ever contains a key, seed, share or plaintext.
 """
 
+from pathlib import Path
+
 
 class DordisError(Exception):
     """Root of the tree: catch this to catch everything dordis raises on purpose."""
@@ -45,7 +47,10 @@ class MissingExtra(InputError):
     """An optional dependency is needed and absent; `extra` names the one to install."""
 
     def __init__(self, extra: str) -> None:
-        super().__init__(f"this needs the extra '{extra}': pip install 'dordis[{extra}]'")
+        # From a clone the package is installed from there; no index has to have it.
+        clone = Path(__file__).resolve().parents[2]
+        source = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'dordis[{extra}]'"
+        super().__init__(f"this needs the extra '{extra}': pip install {source}")
         self.extra = extra
 
 

@@ -22,7 +22,11 @@ def named(text: str, what: str, kind: type[Kind]) -> Kind:
     except ModuleNotFoundError as error:
         if error.name == "torch":
             raise MissingExtra("torch") from None
+        if error.name is not None and module != error.name and not module.startswith(f"{error.name}."):
+            raise InputError(f"{what}: '{module}' imports '{error.name}', which is not installed: install it") from None
         raise InputError(f"{what}: there is no module '{error.name}'; run from the folder it is in") from None
+    except SyntaxError as error:
+        raise InputError(f"{what}: {error.filename}, line {error.lineno}, is not Python: {error.msg}") from None
     if not hasattr(home, name):
         raise InputError(f"{what}: the module '{module}' has no '{name}'")
     thing = getattr(home, name)

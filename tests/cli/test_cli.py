@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dordis
-from dordis.cli import FIRST, app, group_of, main
+from dordis.cli import FIRST, app, exits, group_of, main
 from dordis.cli.demo import DIM, simulate
 from dordis.errors import InputError
 from dordis.kernels.packing import unpack
@@ -148,3 +148,14 @@ def test_a_bug_keeps_its_traceback_and_shows_no_locals(monkeypatch: pytest.Monke
     with pytest.raises(ZeroDivisionError):
         main()
     assert app.pretty_exceptions_enable is False
+
+
+def test_the_exit_codes_are_one_table_in_the_help() -> None:
+    shown = commands.dordis("-h").stdout
+    for code, meaning in exits.MEANINGS.items():
+        assert re.search(rf"^ +{code}  {re.escape(meaning)}$", shown, re.MULTILINE)
+
+
+def test_every_command_has_a_short_help() -> None:
+    for command in (("run",), ("mean",), ("ledger", "verify")):
+        assert commands.dordis(*command, "-h").stdout == commands.dordis(*command, "--help").stdout != ""

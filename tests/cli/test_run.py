@@ -95,6 +95,20 @@ def test_a_model_for_other_data_is_named(tmp_path):
     assert list(tmp_path.glob("runs/*")) == []
 
 
+def test_short_options_stand_for_keys(tmp_path):
+    given = ("--name", "mine", "--output", "here", "--epsilon", "7", "--rounds", "1", "--clients", "60")
+    done = dordis("run", *SMALL, *given, "-q", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (path,) = tmp_path.glob("here/mine/*")
+    manifest = records.load(path).manifest
+    assert (manifest.rounds, manifest.clients, manifest.config["privacy"]["epsilon"]) == (1, 60, 7.0)
+
+
+def test_a_setting_of_the_application_that_is_nearly_right_is_named(tmp_path):
+    done = dordis("run", *SMALL, "-c", "app.options.lrr=1", cwd=tmp_path)
+    assert done.stderr == "dordis: there is no setting 'app.options.lrr': did you mean 'lr'?\n"
+
+
 def test_resume_stands_alone(tmp_path):
     done = dordis("run", "--resume", "somewhere", "-c", "federation.rounds=3", cwd=tmp_path)
     assert done.returncode == 2

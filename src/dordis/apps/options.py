@@ -12,6 +12,7 @@ import numpy as np
 from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
 from dordis.rounds.app import Task
+from dordis.simulation.reading import explained
 
 Settings = TypeVar("Settings")
 Shared = TypeVar("Shared")
@@ -32,7 +33,7 @@ def shared(settings: type[Settings], make: Callable[[Settings, Task], Shared]) -
         try:
             return make(msgspec.json.decode(options, type=settings), Task({}, population, seed, folder))
         except msgspec.ValidationError as error:
-            raise InputError(f"in the options of the application: {error}") from error
+            raise InputError(explained(str(error), "app.options", settings)) from error
 
     return lambda task: build(
         msgspec.json.encode(task.options, order="sorted"), task.population, task.seed, task.folder

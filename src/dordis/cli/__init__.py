@@ -6,6 +6,8 @@ a group of commands.  `--help` imports all of these files, so that what is heavy
 What the exit codes mean is in `exits`.  Anything else is a bug and keeps its traceback.
 """
 
+import errno
+import io
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
@@ -21,6 +23,9 @@ from dordis.errors import BudgetExceeded, DordisError
 FIRST = ("run", "report", "mean", "histogram", "init", "doctor", "demo", "profile", "plan", "attack", "audit")
 """Commands that `--help` lists first, most used ones before others; the rest follow by name."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""What the system says if a file cannot take any more: no bug, and nothing that dordis can mend."""
+
 MISSING = "Missing command."
 """What typer says if there is no command, without a word on which ones there are."""
 
@@ -28,7 +33,13 @@ MISSING = "Missing command."
 def group_of(package: ModuleType) -> typer.Typer:
     """Return the commands in a package, and the groups in it."""
     # Plain tracebacks, because pretty ones may print local variables, and those may be secrets.
-    group = typer.Typer(name="dordis", help=package.__doc__, pretty_exceptions_enable=False, rich_markup_mode=None)
+    group = typer.Typer(
+        name="dordis",
+        help=package.__doc__,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     names = {module.name: module.ispkg for module in iter_modules(package.__path__)}
     for name in sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
         module = import_module(f"{package.__name__}.{name}")
@@ -47,6 +58,9 @@ USAGE: Any = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasat
 
 def main() -> None:
     """Run the command line and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone shows ? for the rest
     try:
         sys.exit(app(prog_name="dordis", standalone_mode=False))
     except USAGE as error:
@@ -57,7 +71,12 @@ def main() -> None:
     except BudgetExceeded as error:
         _refuse(str(error), exits.OVER_BUDGET)
     except DordisError as error:
-        _refuse(str(error))
+        _refuse("; ".join((str(error), *getattr(error, "__notes__", ()))))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = f" at {error.filename}" if error.filename else ""
+        _refuse("; ".join((f"cannot write{where}: {error.strerror}", *getattr(error, "__notes__", ()))))
 
 
 def _refuse(reason: str, code: int = exits.REFUSED) -> None:

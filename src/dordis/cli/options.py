@@ -1,6 +1,7 @@
 """Options that several commands have, each with its one help text."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,9 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JsonArray = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print how long the stages of each round took.")]
 
 # Of a configured run.
 PRESETS = "cifar10, cifar100, femnist, ideal, mnist-writers, quick, reddit, sparse"
@@ -44,6 +48,11 @@ Fidelity = Annotated[str, typer.Option(help="ideal, or full: every message of th
 Costs = Annotated[Path | None, typer.Option(help="Measured costs: read from here, or measured and written here.")]
 PaperOnly = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
 Charts = Annotated[Path | None, typer.Option(help="Write every chart as SVG into this directory.")]
+
+
+def as_keys(short: Mapping[str, str | float | None]) -> list[str]:
+    """Return the settings that options with short names stand for."""
+    return [f"{key}={json.dumps(value)}" for key, value in short.items() if value is not None]
 
 
 def given_data(data_dir: Path | None) -> list[str]:

@@ -24,8 +24,11 @@ SHOWN = 10
 class Display:
     """Show a run: live on a terminal, one line a round elsewhere, nothing if it is to be quiet."""
 
-    def __init__(self, job: Job, fidelity: str, done: int, console: Console, quiet: bool) -> None:
-        self._job, self._fidelity, self._console, self._quiet = job, fidelity, console, quiet
+    def __init__(
+        self, job: Job, fidelity: str, done: int, console: Console, *, quiet: bool, verbose: bool = False
+    ) -> None:
+        self._job, self._fidelity, self._console = job, fidelity, console
+        self._quiet, self._verbose = quiet, verbose
         self._rows: deque[Finished] = deque(maxlen=SHOWN)
         self._stage = ""
         self._progress = Progress(
@@ -68,6 +71,8 @@ class Display:
         self._progress.update(self._task, completed=finished.record.number)
         if not self._quiet and not self._is_live:
             self._console.print(line(finished, self._job))
+        if self._verbose:
+            self.note(stage_times(finished.record))
 
     def note(self, text: str) -> None:
         """Say something beside the rounds."""

@@ -271,12 +271,24 @@ def check_able(available: int, able: int, least: int) -> None:
         raise BudgetUsedUp(able, least)
 
 
-def check_finite(values: Mapping[str, float], number: int) -> dict[str, float]:
-    """Refuse metrics of an application that went astray; no number stands for them."""
-    for name, value in values.items():
+def check_finite(values: object, number: int) -> dict[str, float]:
+    """Refuse metrics of an application that are no numbers, or went astray; no number stands for them."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
+    measured = {str(name): _as_number(name, value) for name, value in values.items()}
+    for name, value in measured.items():
         if not math.isfinite(value):
             raise InputError(f"'{name}' is not finite after round {number}: training diverged, lower its learning rate")
-    return dict(values)
+    return measured
+
+
+def _as_number(name: object, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"evaluate() returns a number for every name, and for '{name}' it is {type(value).__name__}"
+        ) from None
 
 
 def next_index(ledger: Ledger | None, last: RoundRecord | None) -> int:

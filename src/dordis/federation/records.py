@@ -297,8 +297,8 @@ class Records:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 state = {name: stored[name] for name in stored.files}
             lines = msgspec.json.decode(state.pop(_LINES).tobytes(), type=dict[str, bytes])
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise InputError(f"the checkpoint {path} cannot be read: {error}") from None
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, msgspec.DecodeError) as error:
+            raise InputError(f"the checkpoint {path} cannot be read: {error}; restore it, or start a new run") from None
         return lines, state
 
     def last(self) -> RoundRecord | None:

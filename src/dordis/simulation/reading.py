@@ -131,14 +131,20 @@ def config_of(settings: dict[str, Any]) -> Config:
         raise InputError(explained(str(error))) from None
 
 
-def explained(error: str) -> str:
-    """Say which key is wrong and, if a name is nearly right, which one was meant."""
+def explained(error: str, section: str = "", kind: type | None = None) -> str:
+    """Say which key is wrong and, if a name is nearly right, which one was meant.
+
+    The settings are those of a `section` of this `kind`, if one is given.
+    """
     unknown = _UNKNOWN.fullmatch(error)
     if unknown is None:
         place = _PLACE.search(error)
-        return f"{place['path']}: {error[: place.start()]}{_choices(place['path'], error)}" if place else error
-    field, path = unknown["field"], unknown["path"] or ""
-    known = fields(path)
+        if place is None:
+            return f"{section}: {error}" if section else error
+        path = ".".join(filter(None, (section, place["path"])))
+        return f"{path}: {error[: place.start()]}{_choices(place['path'], error) if kind is None else ''}"
+    field, path = unknown["field"], ".".join(filter(None, (section, unknown["path"])))
+    known = fields(path) if kind is None else list(getattr(kind, "__struct_fields__", ())) if path == section else []
     near = difflib.get_close_matches(field, known, 1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}" if known else ""
     whole = f"{path}.{field}" if path else field

@@ -1,7 +1,10 @@
 """Train a model, or compute anything else that is a mean, over simulated clients, as a configuration says."""
 
+import shlex
+import signal
 import sys
-from contextlib import nullcontext
+import threading
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +12,12 @@ import typer
 
 from dordis.cli import tables
 from dordis.cli.exits import INTERRUPTED, OVER_BUDGET
-from dordis.cli.options import ConfigFile, DataDir, Json, Overrides, Preset, given_data
+from dordis.cli.options import ConfigFile, DataDir, Json, Overrides, Preset, Quiet, Verbose, as_keys, given_data
 from dordis.errors import InputError, RoundFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from dordis.federation.records import Result
@@ -25,6 +30,11 @@ def run(
     preset: Preset = None,
     setting: Overrides = None,
     data_dir: DataDir = None,
+    name: Annotated[str | None, typer.Option(help="The name of the run: -c name=...")] = None,
+    output: Annotated[str | None, typer.Option(help="Where runs are kept: -c output=...")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The privacy budget: -c privacy.epsilon=...")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds: -c federation.rounds=...")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients there are: -c federation.clients=...")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
     succeed: Annotated[
         Path | None,
@@ -33,6 +43,8 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan, and the bytes and seconds to expect; run nothing.")
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Train a model privately over simulated clients.
@@ -40,11 +52,20 @@ def run(
     Any other private mean can be computed, too: app.server and app.client name what is.
     """
     from dordis.federation.records import CONFIG
+    from dordis.federation.run_lock import run_lock
     from dordis.simulation import reading
     from dordis.simulation.run import prepare
 
+    short = {
+        "name": name,
+        "output": output,
+        "privacy.epsilon": epsilon,
+        "federation.rounds": rounds,
+        "federation.clients": clients,
+    }
+    given = [*(setting or ()), *given_data(data_dir), *as_keys(short)]
     if resume is not None:
-        if config is not None or preset is not None or setting or data_dir or dry_run:
+        if config is not None or preset is not None or given or dry_run:
             raise InputError("a run goes on as it was configured: give --resume alone")
         config = resume / CONFIG
     if succeed is not None:
@@ -54,38 +75,69 @@ def run(
     if (began := resume or succeed) is not None and not (began / CONFIG).is_file():
         raise InputError(f"there is no run at {began}: it has no {CONFIG}")
     reading.find_modules(config)
-    settings = reading.read(config, preset, [*(setting or ()), *given_data(data_dir)])
+    settings = reading.read(config, preset, given)
     console = tables.console(stderr=as_json)
     with console.status("planning the noise") if console.is_terminal else nullcontext():
         job = prepare(settings)
     if dry_run:
         _tell(job, as_json)
         return
-    text = reading.written(settings)
-    output = Path(settings.output)
-    if succeed is not None:
-        under_way = job.succeed(succeed, output, text)
-    else:
-        under_way = job.resume(resume) if resume else job.start(output, text)
-    result = drive(under_way, console, as_json, "run --resume")
-    show(under_way, result, as_json)
+    text, folder = reading.written(settings), Path(settings.output)
+    with ExitStack() as held:
+        if began is not None:
+            held.enter_context(run_lock(began))
+        if succeed is not None:
+            under_way = job.succeed(succeed, folder, text)
+        else:
+            under_way = job.resume(resume) if resume else job.start(folder, text)
+        if resume is None:
+            held.enter_context(run_lock(under_way.records.path))
+        result = drive(under_way, console, "run --resume", quiet=quiet or as_json, verbose=verbose)
+        show(under_way, result, as_json, quiet=quiet)
 
 
-def drive(under_way: "Run", console: "Console", as_json: bool, again: str) -> "Result":
-    """Run all rounds that are left, showing them; whatever ends the run is written down.  `again` is how to go on."""
+def drive(under_way: "Run", console: "Console", again: str, *, quiet: bool, verbose: bool = False) -> "Result":
+    """Run all rounds that are left, showing them; whatever ends the run is written down.
+
+    `again` is how to go on: whatever stops the run before its end, an exception of an application too, is told with it.
+    """
     from dordis.cli.run_display import Display
 
-    with Display(under_way.job, under_way.home.fidelity, under_way.done, console, quiet=as_json) as display:
+    go_on = f"go on with: dordis {again} {shlex.quote(str(under_way.records.path))}"
+    shown = Display(under_way.job, under_way.home.fidelity, under_way.done, console, quiet=quiet, verbose=verbose)
+    with shown as display, terminated_as_interrupted():
         try:
             result = under_way.complete(display.stage, display.finished)
         except RoundFailed as error:
-            raise InputError(_failed(under_way, error)) from None
+            failed = InputError(_failed(under_way, error))
+            failed.add_note(go_on)
+            raise failed from None
         except KeyboardInterrupt:
-            console.print(f"interrupted; go on with: dordis {again} {under_way.records.path}")
+            console.print(f"interrupted; {go_on}")
             sys.exit(INTERRUPTED)
+        except Exception as error:
+            error.add_note(go_on)
+            raise
         if under_way.over_budget is not None:
             display.note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
     return result
+
+
+@contextmanager
+def terminated_as_interrupted() -> "Iterator[None]":
+    """Let a request to end, SIGTERM, end a run as Ctrl-C does: what was done is kept, and told."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _failed(under_way: "Run", error: RoundFailed) -> str:
@@ -99,7 +151,7 @@ def _failed(under_way: "Run", error: RoundFailed) -> str:
     )
 
 
-def show(under_way: "Run", result: "Result", as_json: bool) -> None:
+def show(under_way: "Run", result: "Result", as_json: bool, *, quiet: bool = False) -> None:
     """Tell how a run ended, and where its report is; that it has spent too much has an exit code of its own."""
     from dordis.cli.run_display import summary
     from dordis.report.facts import gather
@@ -123,7 +175,8 @@ def show(under_way: "Run", result: "Result", as_json: bool) -> None:
         "stopped": result.stopped,
         "path": str(path),
     }
-    tables.show(as_json, outcome, summary(facts, result), f"report: {report}")
+    if as_json or not quiet:
+        tables.show(as_json, outcome, summary(facts, result), f"report: {report}")
     if facts.overspent:
         raise typer.Exit(OVER_BUDGET)
 

@@ -1,7 +1,9 @@
 """Run what a configuration says with clients on machines of their own, which join over the network."""
 
 import logging
+import shlex
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +33,7 @@ def serve(
     """
     from dordis.cli.commands import run as simulated
     from dordis.federation.records import CONFIG
+    from dordis.federation.run_lock import run_lock
     from dordis.network.deploy import DeployedJob
     from dordis.network.home import NetworkHome
     from dordis.network.warm import compile_kernels
@@ -47,15 +50,19 @@ def serve(
     job = DeployedJob.of(settings, settings.simulation.seed, identity, registry)
     compile_kernels()
     output, text = Path(settings.output), reading.written(settings)
-    if succeed is not None:
-        under_way = job.succeed(succeed, output, text)
-    else:
-        under_way = job.start(output, text) if resume is None else job.resume(resume)
-    home = under_way.home
-    assert isinstance(home, NetworkHome)  # noqa: S101
-    home.listening = lambda port: console.print(f"listening at {settings.deployment.host}:{port}")
-    try:
-        result = simulated.drive(under_way, console, as_json, "serve --resume")
-    finally:
-        home.close()
+    with ExitStack() as held:
+        if (before := resume or succeed) is not None:
+            held.enter_context(run_lock(before))
+        if succeed is not None:
+            under_way = job.succeed(succeed, output, text)
+        else:
+            under_way = job.start(output, text) if resume is None else job.resume(resume)
+        if resume is None:
+            held.enter_context(run_lock(under_way.records.path))
+        home = under_way.home
+        assert isinstance(home, NetworkHome)  # noqa: S101
+        held.callback(home.close)
+        home.listening = lambda port: console.print(f"listening at {settings.deployment.host}:{port}")
+        again = f"serve --identity {shlex.quote(str(identity))} --registry {shlex.quote(str(registry))} --resume"
+        result = simulated.drive(under_way, console, again, quiet=as_json)
     simulated.show(under_way, result, as_json)
