@@ -252,7 +252,7 @@ def test_numbers_of_any_kind_are_taken():
     ("options", "reason"),
     [
         ({"epsilon": 0}, "epsilon is a number above 0, not 0"),
-        ({"delta": 1.5}, "delta lies between 0 and 1"),
+        ({"delta": 1.5}, "delta is a number between 0 and 1"),
         ({"bounds": (1, 1)}, "each low one is below the high one"),
         ({"bounds": (0, math.inf)}, "bounds are finite"),
         ({"bounds": (0, [1, 2])}, "an array of 1"),
@@ -301,3 +301,20 @@ def test_the_grid_is_fine_and_its_noise_can_be_drawn(clients, dim, epsilon):
 def test_bounds_that_nearly_overflow_are_kept():
     found = bounding.given((-1e308, 1e308), 1)
     assert found.scaled(np.array([[1e308], [-1e308], [0.0]])).ravel().tolist() == [1, -1, 0]
+
+
+def test_columns_keep_their_names_and_name_what_is_wrong():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": np.arange(20.0, 70.0), "height": np.linspace(1, 2, 50)}, columns=["height", "age"])
+    result = dordis.mean(frame, epsilon=3, bounds=(0, 100))
+    assert result.columns == ("height", "age")
+    assert dordis.mean(np.asfortranarray(frame.to_numpy()), epsilon=3, bounds=(0, 100)).columns == ()
+    frame.loc[7, "age"] = np.nan
+    with pytest.raises(InputError, match=r"row 7 \(counted from 0\), column 'age' is NaN"):
+        dordis.mean(frame, epsilon=3, bounds=(0, 100))
+
+
+@pytest.mark.parametrize("budget", [{"epsilon": "1"}, {"epsilon": 1.0, "delta": "small"}, {"epsilon": None}])
+def test_a_budget_that_is_no_number_is_one_line(budget):
+    with pytest.raises(InputError, match="is a number"):
+        dordis.mean(range(10), bounds=(0, 10), **budget)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from dordis.cli.commands.mean import mean, rounded
 from dordis.errors import InputError
+from tests.cli.commands import dordis
 
 AGES = np.random.default_rng(0).integers(18, 90, 400)
 INCOMES = np.random.default_rng(1).normal(3000, 500, 400).round(2)
@@ -160,3 +162,23 @@ def test_unusable_options_are_refused(people, options, reason):
 )
 def test_figures_are_written_to_the_digits_that_mean_something(value, within, expected):
     assert rounded(value, within) == expected
+
+
+def test_rows_without_a_number_are_named_or_skipped_and_counted(tmp_path):
+    path = tmp_path / "gaps.csv"
+    path.write_text("age\n" + "\n".join([*map(str, range(20, 60)), "nan", "unknown"]) + "\n")
+    refused = dordis("mean", path, "--epsilon", "2", "--bounds", "0,100")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "line 42, column 'age'" in refused.stderr
+    told = json.loads(dordis("mean", path, "--epsilon", "2", "--bounds", "0,100", "--skip-invalid", "--json").stdout)
+    assert (told["skipped"], told["clients"]) == (2, 40)
+    shown = dordis("histogram", path, "--epsilon", "2", "--edges", "40", "--skip-invalid").stdout
+    assert "2 rows without a finite number were left out" in shown
+
+
+def test_the_example_of_the_readme_runs_as_it_stands():
+    root = Path(__file__).parents[2]
+    (line,) = re.findall(r"^dordis (mean .*?) +#", (root / "README.md").read_text(), re.MULTILINE)
+    done = dordis(*line.split(), cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert "salary" in done.stdout

@@ -41,6 +41,9 @@ QueryLedger = Annotated[
 QueryLimit = Annotated[
     float | None, typer.Option("--budget", help="Epsilon beyond which a new --ledger answers nothing.")
 ]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out rows in which a value is missing or not a finite number.")
+]
 Dropped = Annotated[int, typer.Option(help="How many clients vanish on the way, for trying it out.")]
 Fidelity = Annotated[str, typer.Option(help="ideal, or full: every message of the protocol, which takes long.")]
 

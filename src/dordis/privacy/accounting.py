@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from fractions import Fraction
 from functools import lru_cache
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -267,8 +268,8 @@ def default_delta(population: int) -> float:
 
 def check_delta(delta: float) -> float:
     """Return delta, or refuse it."""
-    if not 0 < delta < 1:
-        raise InputError(f"delta lies between 0 and 1, not at {delta}")
+    if not isinstance(delta, Real) or not 0 < delta < 1:
+        raise InputError(f"delta is a number between 0 and 1, not {delta!r}")
     return delta
 
 
@@ -279,6 +280,6 @@ def check_epsilon(epsilon: float) -> float:
 
 def check_positive(name: str, value: float) -> float:
     """Return a finite number above 0, or refuse it."""
-    if not 0 < value < math.inf:
-        raise InputError(f"{name} is a number above 0, not {value}")
+    if not isinstance(value, Real) or not 0 < value < math.inf:
+        raise InputError(f"{name} is a number above 0, not {value!r}")
     return value

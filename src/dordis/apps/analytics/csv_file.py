@@ -4,7 +4,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ class Columns:
 
     names: tuple[str, ...]
     values: Floats = field(repr=False)
+    skipped: int = 0
+    """Rows that were left out because a value was missing, or was no finite number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +64,16 @@ def read_cells(path: Path) -> Cells:
     return Cells(path, tuple(names), lines)
 
 
-def read_columns(path: Path, wanted: Sequence[str] | None = None) -> Columns:
-    """Read columns of numbers by name, or all of them."""
+def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invalid: bool = False) -> Columns:
+    """Read columns of numbers by name, or all of them; rows without a number in one of them are refused, or skipped."""
     cells = read_cells(path)
     places = _places(path, cells.names, wanted)
-    return Columns(tuple(cells.names[i] for i in places), cells.at(places))
+    held = len(cells.lines)
+    if skip_invalid:
+        cells = replace(cells, lines=[line for line in cells.lines if all(_is_finite(line[1][i]) for i in places)])
+        if not cells.lines:
+            raise InputError(f"no row of {path} has finite numbers in all columns that are asked for")
+    return Columns(tuple(cells.names[i] for i in places), cells.at(places), held - len(cells.lines))
 
 
 def _lines(path: Path) -> Lines:
@@ -107,9 +114,14 @@ def _cell(path: Path, line: int, name: str, text: str) -> float:
     number = _number(text)
     if number is None or not math.isfinite(number):
         several = any(mark in name for mark in ";\t|")  # the name looks like those of several columns
-        advice = "put commas between the columns" if several else "mend it, or choose other columns by name"
+        advice = "put commas between the columns" if several else "mend it, choose other columns, or skip such rows"
         raise InputError(f"line {line}, column '{name}' of {path} is not a finite number: {advice}")
     return number
+
+
+def _is_finite(text: str) -> bool:
+    number = _number(text)
+    return number is not None and math.isfinite(number)
 
 
 def _number(text: str) -> float | None:

@@ -23,7 +23,7 @@ from dordis.apps.analytics.release import (
     query_ledger,
 )
 from dordis.apps.analytics.results import PrivateHistogram, PrivateMean, figures
-from dordis.apps.analytics.values import table
+from dordis.apps.analytics.values import column_names, table
 from dordis.errors import InputError
 from dordis.federation.ledger import Ledger
 from dordis.privacy import accounting
@@ -87,6 +87,7 @@ def mean(
         mean=figures(limits.centre + limits.half * (summed.total / summed.count), single),
         sigma=figures(limits.half * (summed.sigma / summed.count), single),
         bounds=(figures(limits.low, single), figures(limits.high, single)),
+        columns=column_names(values),
         **_common(summed, spent, left.delta, len(rows), how),
     )
 
@@ -137,6 +138,7 @@ def histogram(
         sigma=summed.sigma,
         edges=between[0] if single else between,
         bounds=None if limits is None else (figures(limits.low, single), figures(limits.high, single)),
+        columns=column_names(values),
         **_common(summed, spent, left.delta, len(rows), how),
     )
 

@@ -30,6 +30,8 @@ class PrivateAnswer:
     colluders: int
     mode: str
     fidelity: str
+    columns: tuple[str, ...] = ()
+    """The names of the columns, if the values came with names, as a DataFrame does."""
 
     @property
     def terms(self) -> tuple[str, ...]:

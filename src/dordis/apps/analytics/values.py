@@ -14,6 +14,11 @@ LEAST_CLIENTS = 3
 """With fewer, the server and one more client know what the others hold."""
 
 
+def column_names(values: object) -> tuple[str, ...]:
+    """Return the names of columns that know theirs, as those of a DataFrame do; else none."""
+    return tuple(map(str, getattr(values, "columns", ())))
+
+
 def table(values: npt.ArrayLike) -> tuple[Floats, bool]:
     """Return finite values as (clients, columns), and whether they came as a single column, (clients,).
 
@@ -31,8 +36,7 @@ def table(values: npt.ArrayLike) -> tuple[Floats, bool]:
         raise InputError("the rows are empty: give a value or more for each client")
     astray = np.argwhere(~np.isfinite(rows))
     if astray.size:
-        row, column = astray[0].tolist()
-        raise InputError(f"the value in row {row}, column {column} (counted from 0) is NaN or infinite")
+        raise InputError(f"the value in {_place(astray[0].tolist(), values)} is NaN or infinite")
     return rows, single
 
 
@@ -48,9 +52,19 @@ def _array(values: npt.ArrayLike) -> Floats:
     numbers = np.array([_number(item) for item in objects.flat]).reshape(objects.shape)
     astray = np.argwhere(np.isnan(numbers))
     if astray.size:
-        row, column = (*astray[0].tolist(), 0)[:2]
-        raise InputError(f"the value in row {row}, column {column} (counted from 0) is not a number")
+        raise InputError(f"the value in {_place(astray[0].tolist(), values)} is not a number")
     return numbers
+
+
+def _place(place: Sequence[int], values: object) -> str:
+    """Say where a value is: by the name of its column, if that has one."""
+    row, column = (*place, 0)[:2]
+    names = column_names(values)
+    return (
+        f"row {row} (counted from 0), column '{names[column]}'"
+        if names
+        else (f"row {row}, column {column} (counted from 0)")
+    )
 
 
 def _ragged(values: npt.ArrayLike) -> str:

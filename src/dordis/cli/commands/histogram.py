@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.commands.mean import WITHIN, common, read_bounds, read_numbers, rounded, said
-from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit
+from dordis.cli.commands.mean import WITHIN, common, left_out, read_bounds, read_numbers, rounded, said
+from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit, SkipInvalid
 from dordis.cli.tables import right, show, table
 from dordis.errors import InputError
 
@@ -40,12 +40,13 @@ def histogram(
     as_json: Json = False,
     ledger: QueryLedger = None,
     budget: QueryLimit = None,
+    skip_invalid: SkipInvalid = False,
 ) -> None:
     """Count privately how many clients have a value in each bin."""
     from dordis.apps import analytics
     from dordis.apps.analytics.csv_file import read_columns
 
-    read = read_columns(file, None if column is None else [column])
+    read = read_columns(file, None if column is None else [column], skip_invalid=skip_invalid)
     if len(read.names) > 1:
         raise InputError(f"{file} has several columns: choose one with --column, of {', '.join(read.names)}")
     result = analytics.histogram(
@@ -60,7 +61,8 @@ def histogram(
         ledger=ledger,
         budget=budget,
     )
-    show(as_json, fields(read.names[0], result), shown(read.names[0], result), *said(result))
+    told = fields(read.names[0], result) | {"skipped": read.skipped}
+    show(as_json, told, shown(read.names[0], result), *said(result), *left_out(read.skipped))
 
 
 def shown(name: str, result: "PrivateHistogram") -> "Table":

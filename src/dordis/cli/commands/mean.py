@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit
+from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit, SkipInvalid
 from dordis.cli.tables import right, show, table
 from dordis.errors import InputError
 
@@ -39,12 +39,15 @@ def mean(
     as_json: Json = False,
     ledger: QueryLedger = None,
     budget: QueryLimit = None,
+    skip_invalid: SkipInvalid = False,
 ) -> None:
     """Compute the private mean of columns of a CSV file."""
     from dordis.apps import analytics
     from dordis.apps.analytics.csv_file import read_columns
 
-    read = read_columns(file, None if columns is None else [name.strip() for name in columns.split(",")])
+    read = read_columns(
+        file, None if columns is None else [name.strip() for name in columns.split(",")], skip_invalid=skip_invalid
+    )
     result = analytics.mean(
         read.values,
         epsilon=epsilon,
@@ -55,7 +58,8 @@ def mean(
         ledger=ledger,
         budget=budget,
     )
-    show(as_json, fields(read.names, result), shown(read.names, result), *said(result))
+    told = fields(read.names, result) | {"skipped": read.skipped}
+    show(as_json, told, shown(read.names, result), *said(result), *left_out(read.skipped))
 
 
 def read_bounds(texts: Sequence[str], columns: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -109,6 +113,12 @@ def said(result: "PrivateAnswer") -> Iterator[str]:
     gone = f", of which {result.dropped} dropped out" if result.dropped else ""
     yield f"{spent}; {result.clients} clients{gone}"
     yield from (f"  {term}" for term in result.terms)
+
+
+def left_out(skipped: int) -> Iterator[str]:
+    """Say that rows were skipped, and that this is not private."""
+    if skipped:
+        yield f"  {skipped} rows without a finite number were left out: who they are, and how many, is not protected"
 
 
 def common(result: "PrivateAnswer") -> dict[str, object]:
