@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import SUITES
 from benchmarks.figure import Figure
+from benchmarks.held_out import PARTS, held_out, save
 from benchmarks.timing import ratio, side_by_side
+from dordis.apps.learning.data import Dataset
+from dordis.apps.learning.formats.npz import read_npz
 
 NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be installed
     "kernels": r"cold_start_s|flwr_.*|shamir_vs_pycryptodome",
@@ -60,3 +64,15 @@ def test_a_ratio_says_how_much_faster_the_subject_is():
 def test_a_bar_is_cleared_when_it_is_reached(figure, passing, failing):
     assert figure.met_by(passing)
     assert not figure.met_by(failing)
+
+
+@pytest.mark.parametrize("keys", [np.arange(120) // 5, None])
+def test_what_is_held_out_is_training_data_of_clients_that_do_not_train(keys, tmp_path):
+    x, test = np.arange(120.0)[:, None], np.full((30, 1), -1.0)
+    chosen = held_out(Dataset(x, np.arange(120) % 2, test, np.zeros(30, np.int64), keys=keys, outputs=2))
+    save(chosen, tmp_path / "held_out.npz")
+    found = read_npz(tmp_path / "held_out.npz")
+    assert sorted(np.concatenate([found.x_train, found.x_test]).ravel()) == sorted(x.ravel())
+    assert len(found.x_test) == 120 // PARTS
+    if keys is not None:
+        assert not {*found.keys} & {*(found.x_test.ravel() // 5)}

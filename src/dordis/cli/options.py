@@ -14,7 +14,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print how long the stages of each round took.")]
 
 # Of a configured run.
-PRESETS = "cifar10, cifar100, femnist, ideal, mnist-writers, quick, reddit, sparse"
+PRESETS = (
+    "cifar10, cifar10-features, cifar10-features-large, cifar100, femnist, ideal, mnist-writers, mnist-writers-cnn, "
+    "quick, reddit, sparse"
+)
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="CONFIG.toml", help="A configuration; that of the preset digits if not given.")
 ]

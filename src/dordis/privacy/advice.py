@@ -14,7 +14,7 @@ from dordis.errors import InputError
 from dordis.privacy.planning import Plan
 
 NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
-"""Ratios of a whole run: below the first nothing is learnt, from the last on the noise costs little accuracy."""
+"""Ratios of a whole run: below the first next to nothing is learnt, from the last on the noise costs little."""
 LARGEST_COHORT = 1000
 """Clients a round that are proposed at most; more can take part."""
 LARGEST_EPSILON = 20.0
@@ -100,8 +100,8 @@ def warnings(plan: Plan) -> tuple[str, ...]:
     found, clients = [], plan.setting.participation.population
     if run_ratio(plan) < NOTHING:
         found.append(
-            f"nothing will be learnt: the noise of the whole run is {1 / run_ratio(plan):.3g} times as long as its "
-            "signal, even if all updates agree"
+            f"next to nothing will be learnt: the noise of the whole run is {1 / run_ratio(plan):.3g} times as long as "
+            "its signal, even if all updates agree"
         )
     if plan.setting.given_delta >= 1 / clients:
         found.append(

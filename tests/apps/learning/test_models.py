@@ -1,10 +1,13 @@
 """Gradients are those of the loss, by finite differences."""
 
+import msgspec
 import numpy as np
 import pytest
 
-from dordis.apps.learning.models import Mlp, Softmax, softmax
+from dordis.apps.learning.models import Mlp, Softmax, Work, softmax
+from dordis.apps.learning.settings import Settings
 from dordis.errors import InputError
+from dordis.simulation import reading
 
 
 def loss(model, parameters, x, y, offset):
@@ -56,3 +59,23 @@ def test_hidden_units_begin_different_and_follow_the_seed():
 def test_a_hidden_layer_without_units_is_refused():
     with pytest.raises(InputError):
         Mlp(6, 3, hidden=0)
+
+
+def test_inputs_of_single_precision_have_the_same_scores():
+    rng = np.random.default_rng(4)
+    model, x = Softmax(40, 3), rng.normal(size=(50, 40)).astype(np.float32)
+    parameters = rng.normal(size=model.dim)
+    np.testing.assert_allclose(model.scores(parameters, x), model.scores(parameters, x.astype(np.float64)), atol=1e-4)
+
+
+@pytest.mark.parametrize("preset", ["mnist-writers", "cifar10-features", "cifar10-features-large"])
+def test_presets_with_features_take_one_step_that_is_longer_than_the_clip_bound(preset):
+    config = reading.read(preset=preset)
+    rng, model = np.random.default_rng(5), Softmax(729, 10)
+    x, y = rng.normal(size=(20, 729)), rng.integers(0, 10, 20)
+    x *= 5 / np.linalg.norm(x, axis=1, keepdims=True)  # as public features are
+    start = rng.normal(size=model.dim)
+    step = model.fit(start, Work((x, y), 10, (0,)), msgspec.convert(config.app.options, Settings))
+    slope = model.gradient(start, x, y, np.zeros(10))
+    np.testing.assert_allclose(step / np.linalg.norm(step), -slope / np.linalg.norm(slope), atol=1e-12)
+    assert np.linalg.norm(step) > config.privacy.clip
