@@ -115,7 +115,7 @@ ATTACKS = (
         "an invitation to another protocol",
         "The server has the victim train for a protocol that the victim does not speak.",
         lambda session: accept(session, lambda invite: replace(invite, protocol="plaintext")),
-        checks=(names.INVITATION + "check_protocol",),
+        overlapping=(names.INVITATION + "check_protocol", names.POLICY + "check_protocol"),
     ),
     Attack(
         "a sparse graph for a complete one",
