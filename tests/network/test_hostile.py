@@ -62,11 +62,12 @@ class Villain:
         """Log in, and do something; return when the server has cut the connection, and how."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HANG)) as session:
             options = {"protocols": (SUBPROTOCOL,), "ssl": self.credentials.context}
-            async with session.ws_connect(f"{self.base}/control", **options) as socket:
+            async with session.ws_connect(f"{self.base}/login", **options) as socket:
                 challenge = wire.decode((await socket.receive()).data, FromServer)
                 assert isinstance(challenge, Challenge)
                 await socket.send_bytes(wire.encode(Hello(b"", bytes(MACHINE_BYTES))))
                 self.welcome = wire.decode((await socket.receive()).data, FromServer)
+            async with session.ws_connect(f"{self.base}/control", headers=self.headers(), **options) as socket:
                 return await deed(self, session, socket)
 
     async def request(self, socket):
@@ -207,6 +208,7 @@ def test_a_hostile_sender_is_cut_off_and_honest_clients_go_on(local, deed, monke
     villain = Villain(local)
     act = villain.start(deed)
     local.server.wait(lambda there: VILLAIN in there or act.done(), HANG)
+    assert not act.done() or act.exception() is None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = local.server.perform(local.server.exchange(to_all(Begin(PARAMETERS), (*HONEST, VILLAIN))))
     answered = {u for u, _ in began}
