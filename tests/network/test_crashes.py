@@ -1,4 +1,9 @@
-"""SIGKILL at every commit, of the server and of a client: the round goes on, and its sum is right and opened once."""
+"""SIGKILL at commits of the server and of a client: the round goes on, and its sum is right and opened once.
+
+Every sixth commit is tried; with DORDIS_EVERY_CRASH set, every one, which takes many minutes.
+"""
+
+import os
 
 import pytest
 
@@ -14,6 +19,7 @@ KEYS = [
     "deployment.deadlines.grace=600",
 ]
 CLIENTS = 5
+STRIDE = 1 if os.environ.get("DORDIS_EVERY_CRASH") else 6
 
 
 @pytest.fixture
@@ -24,9 +30,9 @@ def fleet(zygote, tmp_path):
 
 
 def test_a_server_killed_at_any_commit_goes_on_with_the_same_sum(fleet):
-    places, died = 1, True
+    places, died = 2 - STRIDE, True
     while died:
-        places += 1
+        places += STRIDE
         fleet.serve(only=1, dies=places)
         fleet.join_missing()
         died = fleet.end() != 0
@@ -43,9 +49,9 @@ def test_a_server_killed_at_any_commit_goes_on_with_the_same_sum(fleet):
 
 
 def test_a_client_killed_at_any_commit_goes_on_in_the_same_round(fleet):
-    places, died = 1, True
+    places, died = 2 - STRIDE, True
     while died:
-        places += 1
+        places += STRIDE
         fleet.serve(only=1)
         fleet.join(1, dies=places)
         fleet.join_missing()
@@ -54,7 +60,8 @@ def test_a_client_killed_at_any_commit_goes_on_in_the_same_round(fleet):
             fleet.join(1)
         assert fleet.end() == 0
         (record,) = fleet.stored().rounds
-        assert record.dropped == {}
+        # Killed after its last message of the round, a client has closed it, and declines when that is sent again.
+        assert record.dropped in ({}, {"refused": (1,)})
         assert [len(chunk) for chunk in fleet.receipt(0)["survivors"]] == [CLIENTS, CLIENTS]
         fleet.check_sums()
         fleet.check_opened_once()
