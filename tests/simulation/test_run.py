@@ -351,7 +351,7 @@ def test_the_same_seed_gives_the_same_clients_and_dropouts_and_other_secrets(tmp
 @pytest.mark.slow
 def test_kill_leaves_a_run_that_goes_on_with_its_ledger_intact(tmp_path):
     """Kill a real process in the middle of three rounds, each at another point, and let it go on until it is done."""
-    keys = [f"-c{key}" for key in (*TOY, "app.server=tests.simulation.held_toys:Server", "federation.clients=24",
+    keys = [f"-c{key}" for key in (*TOY, "app.server=tests.simulation.held_toys:Server", "federation.clients=48",
                                    "federation.rounds=4", f"output={tmp_path}")]  # fmt: skip
     command, arguments = [sys.executable, "-m", "dordis", "run", "--json"], keys
     for finished, point in enumerate(["use_output 0", "evaluate 2", "state 3"]):

@@ -98,6 +98,7 @@ def end_round(session: Session, kind: type[Message], alter: Callable[..., Messag
 @attack("a restart after an eviction", graphs=(COMPLETE,), checks=(names.READ_EVICTIONS,))
 def restart(session: Session) -> str:
     """Wait until the server is started again: whoever was evicted is to be back."""
+    session.trail.stage = "Invite"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "evictions.jsonl"
         Evictions(path).add(1, [session.victim], "it lied")
