@@ -117,8 +117,8 @@ def test_a_whole_run_is_borne_out(run: Path) -> None:
     assert dordis.load(run).problem == ""
     shown = command("ledger", "verify", run)
     assert shown.returncode == 0, shown.stderr
-    assert "ideal: a simulation" in shown.stdout
-    assert "ideal" in json.loads(command("ledger", "verify", run / records.LEDGER, "--json").stdout)["run_as"]
+    assert "simulated in one process" in shown.stdout
+    assert "simulated" in json.loads(command("ledger", "verify", run / records.LEDGER, "--json").stdout)["run_as"]
 
 
 @pytest.mark.parametrize("tamper", TAMPERINGS, ids=lambda tamper: tamper.__name__)
