@@ -4,6 +4,7 @@ Each line of its input is a JSON list: the name of a function of `tests.network.
 file for what it prints.  It tells, a JSON list each, which processes it started and how they ended.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -141,7 +142,8 @@ class Zygote:
         for pid in pids:
             with self._change:
                 if self._codes[pid] is None:
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # it has ended, and its code is on its way
+                        os.kill(pid, signal.SIGKILL)
             self.wait(pid)
 
     def close(self) -> None:
