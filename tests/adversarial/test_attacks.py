@@ -98,7 +98,7 @@ REFUSED = {
     "two colluders that accuse one dealer": ("the rules of eviction", "DeliverShares"),
     "a malformed upload in every round": ("the rules of eviction", "CollectInput"),
     "a wrong signature in every round": ("the rules of eviction", "ShareKeys"),
-    "a restart after an eviction": ("the evictions on disk", ""),
+    "a restart after an eviction": ("the evictions on disk", "Invite"),
     # noise
     "stage 5 for a seed that is not due": ("check_subset (ProtocolError)", "RemoveNoise"),
     "a seed that does not match its commitment": ("ChunkServer._is_committed", "RemoveNoise"),
