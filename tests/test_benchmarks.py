@@ -30,9 +30,8 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
 }
 
 
-@pytest.mark.parametrize(
-    "suite", [suite if suite == "simulation" else pytest.param(suite, marks=pytest.mark.slow) for suite in SUITES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", SUITES)
 def test_a_quick_run_prints_every_figure_as_one_flat_json_object(suite):
     if suite == "learning":
         pytest.importorskip("torch", reason="the extra 'torch' is not installed")

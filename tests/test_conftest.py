@@ -44,6 +44,7 @@ def test_every_example_draws_the_same():
     assert len(drawn) == 1
 
 
+@pytest.mark.slow
 def test_a_kind_of_which_no_test_was_run_fails_the_session(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    first: one\n    second: another\n")
     (tmp_path / "test_two_kinds.py").write_text(TWO_KINDS)

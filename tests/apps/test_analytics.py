@@ -85,6 +85,7 @@ def test_a_given_delta_is_kept():
     assert dordis.mean(AGES, epsilon=1, delta=1e-7, bounds=(0, 100)).delta == 1e-7
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_budget_add_up():
     """The oracle is Gaussian noise by dp-accounting: bounds get a tenth of 1 / sigma^2, so sqrt(10) times the noise."""
     result, delta = dordis.mean(AGES, epsilon=2, entropy=Entropy()), default_delta(len(AGES))
@@ -97,6 +98,7 @@ def test_the_parts_of_the_budget_add_up():
     assert dordis.mean(AGES, epsilon=2, bounds=(0, 128)).epsilon_for_bounds == 0
 
 
+@pytest.mark.slow
 def test_the_mean_without_bounds_is_within_found_ones():
     result = dordis.mean(np.stack([AGES, -AGES, AGES - 54], axis=1), epsilon=3, entropy=Entropy())
     assert (result.bounds[0].tolist(), result.bounds[1].tolist()) == ([0, -128, -64], [128, 0, 64])
@@ -161,6 +163,7 @@ def test_an_indicator_has_one_one_for_each_column():
     assert np.linalg.norm(update(1)) == pytest.approx(math.sqrt(2))
 
 
+@pytest.mark.slow
 def test_randomness_does_not_depend_on_the_values():
     """Both tables are clipped to the same, so that with the same bytes the results are the same."""
     one, two = (dordis.mean(v, epsilon=1, bounds=(0, 1), entropy=Entropy(b"same")) for v in (AGES, 1000 * AGES))
@@ -176,6 +179,7 @@ def test_clients_who_drop_are_not_in_the_mean_and_change_no_guarantee(fidelity):
     assert abs(result.mean - 0.5) < 6 * result.sigma
 
 
+@pytest.mark.slow
 def test_bounds_are_found_by_the_whole_protocol_too():
     result = dordis.mean(np.linspace(1, 60, 40), epsilon=40, fidelity="full", dropped=2)
     assert result.bounds[0] <= 0 < 64 <= result.bounds[1]

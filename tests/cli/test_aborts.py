@@ -88,6 +88,7 @@ def test_metrics_that_are_no_numbers_are_one_line(folder, server, said):
     assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_is_run_by_one_process_and_termination_ends_it_as_an_interrupt_does(tmp_path):
     given = [f"-c{key}" for key in (*TOY, "app.server=tests.simulation.held_toys:Server", "name=broken")]
     command = [sys.executable, "-m", "dordis", "run", *given]

@@ -33,6 +33,7 @@ def test_json_is_one_object() -> None:
     assert found["counted"] >= 1
 
 
+@pytest.mark.slow
 def test_a_faulty_mechanism_gives_exit_code_1_after_the_facts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

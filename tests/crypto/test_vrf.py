@@ -48,6 +48,7 @@ def test_the_vectors_reach_candidates_outside_the_prime_order_group():
     assert any(reference.multiply(reference.Q, point) != reference.IDENTITY for point in candidates)
 
 
+@pytest.mark.slow
 @given(st.binary(min_size=32, max_size=32), st.binary(max_size=200))
 @settings(max_examples=15, deadline=None)
 def test_proofs_and_outputs_are_those_of_the_reference(private, alpha):

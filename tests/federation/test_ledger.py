@@ -351,6 +351,7 @@ ROUNDS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(ROUNDS, st.sampled_from([None, 0.5, 1.0]))
 def test_epsilon_of_every_client_is_that_of_the_rounds_it_took_part_in(rounds, budget):

@@ -230,6 +230,7 @@ def test_a_crash_between_counting_and_the_upload_still_counts(path):
         FileParticipation(path, 1).reserve(RUN, 1)
 
 
+@pytest.mark.slow
 def test_two_processes_together_stay_within_the_cap(path):
     code = (
         "say('ready'); sys.stdin.readline()\n"

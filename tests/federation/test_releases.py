@@ -146,6 +146,7 @@ def test_rounds_of_ddgauss_are_composed():
     assert summary.mechanisms == ("ddgauss",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [Fraction(1, 4), 5, 10**4, 10**6])
 def test_the_discrete_gaussian_sampler_is_as_near_to_its_law_as_is_charged(variance):
     found = masses(variance)

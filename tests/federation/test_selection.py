@@ -312,6 +312,7 @@ def test_vrf_unavailable_clients_may_be_left_out():
     strategy.verify(vrf_round(selected.clients), selected.proofs, selected.clients[0])
 
 
+@pytest.mark.slow
 def test_vrf_cohorts_are_binomial_around_the_expected_size():
     strategy, rounds, N, p = verifiable(expected=10), 60, 30, 1 / 3
     lots = [lot(proof) / 2**128 for index in range(rounds) for proof in prove(strategy, index, EVERYONE).values()]

@@ -50,10 +50,12 @@ def test_the_first_use_prints_one_line(first_use):
     assert any(Path(cache).rglob("*.nbc"))
 
 
+@pytest.mark.slow
 def test_later_uses_and_other_functions_print_nothing(first_use):
     cache, _ = first_use
     assert stderr_of(TWO_KERNELS + OWN_FUNCTION, cache) == ""
 
 
+@pytest.mark.slow
 def test_another_function_alone_prints_nothing(tmp_path):
     assert stderr_of("import dordis.kernels.ring" + OWN_FUNCTION, tmp_path) == ""

@@ -35,6 +35,7 @@ def test_rotation_is_the_matrix_product(dtype, tolerance, shape, seed):
     assert np.allclose(backwards, transforms.unrotate(wide, block, signs.tobytes()), rtol=0, atol=10 * tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("block", "blocks"), [(512, 9), (1024, 5), (2048, 3), (4096, 3)])
 def test_long_blocks_are_the_matrix_product(block, blocks):
     x, signs = gaussian(block * blocks), signs_of(block * blocks)

@@ -63,6 +63,7 @@ def test_the_largest_and_smallest_lanes_carry_nothing_over(width, fill):
     assert acc.tolist() == answer
 
 
+@pytest.mark.slow
 def test_three_byte_lanes_are_not_read_past_the_last():
     checked = numba.njit(boundscheck=True)(ring.add_three_byte_lanes.py_func)
     for count in (1, 4, 5):

@@ -88,6 +88,7 @@ workflows = st.lists(st.sampled_from(Resource), min_size=1, max_size=6).filter(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data(), workflows, st.integers(1, 8))
 def test_every_stage_starts_and_ends_as_planned(data, resources, m):

@@ -51,6 +51,7 @@ def test_powers_of_two_are_tried_first_and_then_the_best_is_used():
     assert used[-1] not in (1, 2, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_stragglers_and_noise_hardly_change_the_choice(seed):
     rng = np.random.default_rng(seed)
@@ -103,6 +104,7 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_stopped():
     assert (again, used + rest) == trained(17)
 
 
+@pytest.mark.slow
 def test_what_is_kept_does_not_grow_for_ever():
     chunks, _ = trained(100)
     late, _ = trained(60, chunks=chunks)

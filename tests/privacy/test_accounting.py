@@ -55,6 +55,7 @@ def test_epsilon_is_the_exact_one_of_gaussian_noise(z: float, count: int, delta:
         assert accounting.gaussian_multiplier(exact, count, delta) == pytest.approx(z, rel=1e-6)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.floats(1e3, 1e9), st.floats(1.0001, 10), st.integers(1, 50), st.floats(1e-8, 1e-2))
 def test_more_noise_fewer_rounds_or_a_larger_delta_never_cost_more(

@@ -50,6 +50,7 @@ def accuracy(signal: float, noise: float) -> float:
     return 0.5 * math.erfc(-SEPARATION * signal / math.hypot(signal, noise) / math.sqrt(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "least", "most", "said"),
     [

@@ -236,6 +236,7 @@ def skellam(x, variance):
     return total / angles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [10**5, 131_072, 10**7, 10**9])
 def test_masses_of_large_variances_are_the_skellam_law_rounded_down(variance):
     masses = build(variance).pmf

@@ -55,6 +55,7 @@ def test_the_step_is_the_geometric_one():
     assert next_bound(3.0, 0.5, Quantile(0.5)) == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 def test_with_noise_the_fraction_is_unbiased_and_as_noisy_as_planned():
     bit, norms, runs = plan_bit(multiplier=3.0, clients=100, bits=BITS), NORMS[::8], 2000
     seen = [

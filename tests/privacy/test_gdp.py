@@ -324,6 +324,7 @@ def test_the_ends_of_the_range_are_safe() -> None:
     assert gdp.theta_budget(1e6, 1e-5) == gdp.theta_budget(gdp.LARGEST_EPSILON, 1e-5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.floats(0.1, 30), st.floats(1e-12, 0.1), st.floats(1e-12, 1e-3))
 @example(30.0, 0.03, 0.0008897282286266888)

@@ -382,7 +382,8 @@ def leaks_in_some_view(n: int, k: int, t_k: int, q: int, colluders: int, dropped
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize(
     ("n", "k", "t_k", "least_dropped"),
-    [(5, 2, 2, 0), (5, 2, 3, 0), (6, 2, 3, 0), (6, 2, 2, 2), (6, 4, 4, 1), (6, 4, 5, 0), (6, 4, 3, 2), (7, 4, 4, 2)],
+    [(5, 2, 2, 0), (5, 2, 3, 0), (6, 2, 3, 0), (6, 2, 2, 2), (6, 4, 4, 1), (6, 4, 5, 0)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in [(6, 4, 3, 2), (7, 4, 4, 2)]],
 )
 def test_the_search_agrees_with_trying_all_views(n: int, k: int, t_k: int, least_dropped: int, checked: bool) -> None:
     for colluders in coalitions(n):

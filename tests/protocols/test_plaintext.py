@@ -112,6 +112,7 @@ def test_components_that_are_to_be_kept_are():
     assert np.array_equal(output.total, play.expected(0, IDS, removed))
 
 
+@pytest.mark.slow
 @given(
     early=st.sets(st.sampled_from(IDS), max_size=5),
     late=st.sets(st.sampled_from(IDS), max_size=5),

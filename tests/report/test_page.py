@@ -187,6 +187,7 @@ def test_a_run_without_rounds_has_a_report(tmp_path: Path, stopped: str | None) 
     assert report(path, make(tmp_path, name="other")).figures()[:2] == ["metric_1", "metric_2"]
 
 
+@pytest.mark.slow
 def test_many_rounds_are_drawn_as_means(tmp_path: Path) -> None:
     text = page(gather([make(tmp_path, rounds=200, planned=200)]))
     Page(text)

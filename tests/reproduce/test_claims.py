@@ -67,6 +67,7 @@ def test_what_a_scheme_adds_is_a_share_of_the_seconds_of_orig(paper):
     assert added(at_none[:3], Scheme.EXACT, lambda time: time.plain) == [pytest.approx((exact - orig) / orig)]
 
 
+@pytest.mark.slow
 def test_aggregation_takes_more_of_a_round_the_more_clients_and_with_noise():
     assert all(claim.holds is not False for claim in share_claims(shares(PAPER)))
 

@@ -168,6 +168,7 @@ def test_both_charge_the_same_rounds_and_leave_the_same_noise(leaving, mode, sch
     assert (one.left, one.stayed) == (other.left, other.stayed)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(leaving=st.dictionaries(st.integers(1, 8), st.sampled_from(PLAINTEXT.stages[1:]), max_size=6))
 @example(leaving={1: "Disclose", 2: "Disclose", 3: "Contribute"})

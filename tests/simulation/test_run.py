@@ -147,6 +147,7 @@ def test_clients_that_select_themselves_make_rounds_of_any_size(tmp_path, fideli
     assert 0 < run.close("rounds").epsilon <= 6
 
 
+@pytest.mark.slow
 def test_failed_rounds_use_up_participations_in_both_fidelities(tmp_path):
     keys = ("federation.rounds=20", "federation.clients=24", "federation.per_round=12", "federation.tries=40",
             "simulation.dropout.kind=stages", "simulation.dropout.rates={CollectInput=0.3}",

@@ -79,6 +79,7 @@ def test_right_noise_passes(scheme):
     assert [found(seed, scheme) for seed in SEEDS[:1]] == [()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "words"), [(Fraction(1, 2), SMALL), (Fraction(2), LARGE)])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_noise_that_is_wrong_by_a_factor_of_two_in_variance_is_found(faulty, scheme, factor, words):
@@ -104,6 +105,7 @@ def test_rounds_on_a_sparse_graph_are_audited_like_others(faulty):
     assert SMALL in " ".join(found(0, **many))
 
 
+@pytest.mark.slow
 def test_noise_of_the_size_of_real_units_on_the_integer_grid_is_found(faulty):
     """The fault of the paper's code: its noise had the standard deviation of real units, 8000 times too small."""
     faulty(times(Fraction(1, 8000**2)))
@@ -134,6 +136,7 @@ def test_noise_that_does_not_make_up_for_colluders_is_found(monkeypatch):
     assert found(0) == ("privacy counts on less noise than was planned",)
 
 
+@pytest.mark.slow
 def test_a_charge_that_counts_on_the_noise_of_colluders_is_found(monkeypatch):
     monkeypatch.setattr(NoisePlan, "charged", NoisePlan.left)
     assert found(0, clients=40, colluders=12) == (

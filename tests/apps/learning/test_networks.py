@@ -34,6 +34,7 @@ def test_normalisation_keeps_no_statistics():
             assert not list(made.buffers())
 
 
+@pytest.mark.slow
 def test_a_residual_network_takes_images_as_rows():
     module = resnet18(Inputs((3, 16, 16), 5), width=32)
     alone, both = torch.rand(1, 768), torch.rand(1, 768)
@@ -61,6 +62,7 @@ def learn(task, rounds, per_round):
     return before, server.evaluate()
 
 
+@pytest.mark.slow
 def test_a_cnn_learns_images():
     plain = {"average": 0.0, "balance": 0.0, "optimiser": {"kind": "fedavg", "lr": 1.0}}
     how = {"lr": 0.1, "epochs": 5, "batch": 10, "limit": 100, "partition": {"kind": "iid"}}
@@ -83,6 +85,7 @@ def words(tmp_path):
     return plain | training | data | {"model": "albert", "options": SMALL}
 
 
+@pytest.mark.slow
 def test_albert_learns_the_next_word(words):
     before, after = learn(Task(words, 3), rounds=2, per_round=3)
     assert before["perplexity"] > 20 > 4 > after["perplexity"] > 1

@@ -147,6 +147,7 @@ def narrow(features, classes):
     return torch.nn.Linear(features - 1, classes)
 
 
+@pytest.mark.slow
 def test_numbers_are_learnt_by_least_squares(tmp_path):
     rng = np.random.default_rng(4)
     x = rng.normal(size=(400, 3))
