@@ -66,3 +66,16 @@ def test_clients_may_be_killed_at_every_stage_be_cut_off_or_come_late(zygote, tm
 
 def gone(record):
     return {u for clients in record.dropped.values() for u in clients}
+
+
+def test_updates_of_several_lengths_are_summed_by_a_server_that_is_started_again(zygote, tmp_path):
+    keys = ["federation.rounds=3", "app.server=tests.simulation.toys:Growing", "app.client=tests.simulation.toys:Half"]
+    fleet = Deployed(zygote, tmp_path, 5, [*keys, "deployment.wait=600"])
+    fleet.serve(only=1)
+    fleet.join_missing()
+    assert fleet.end() == 0
+    fleet.serve(resume=fleet.run)
+    fleet.join_missing()
+    assert fleet.end() == 0
+    assert [(record.number, record.dim) for record in fleet.stored().rounds] == [(1, 40), (2, 3000), (3, 3000)]
+    assert fleet.check_ledger().reserved == 0

@@ -56,3 +56,41 @@ class Toy(DSkellam, frozen=True, tag="tests.simulation.toys:Toy"):
 
     priced = True
     words = "toy noise, for a test"
+
+
+class Growing(AppServer):
+    """The first round has short updates, the others long ones; every mean is kept."""
+
+    def __init__(self, short=40, long=3000, more=0):
+        self._dims, self._more, self.means = (short, long), more, []
+
+    @property
+    def dim(self):
+        return self._dims[min(len(self.means), 1)] + (self._more if self.means else 0)
+
+    @property
+    def dims(self):
+        return self._dims
+
+    def use_output(self, round, aggregate):
+        self.means.append(aggregate.mean)
+
+    def evaluate(self):
+        return {"mean": float(self.means[-1].mean())}
+
+    def state(self):
+        return {f"mean{i}": mean for i, mean in enumerate(self.means)}
+
+    def restore(self, state):
+        self.means = [state[f"mean{i}"] for i in range(len(state))]
+
+
+class Half(AppClient):
+    """Half of the largest norm, the same in every coordinate of the round."""
+
+    def __init__(self, place, short=40, long=3000, more=0):
+        self._dims = (short, long)
+
+    def prepare_data(self, round, model):
+        dim = self._dims[min(round.number - 1, 1)]
+        return np.full(dim, 0.5 / np.sqrt(dim))

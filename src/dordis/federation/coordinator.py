@@ -147,6 +147,7 @@ class Coordinator:
             epsilon=spent,
             failures=tuple(self._failed(failure) for failure in attempted.failures),
             evicted=self._evicted(parameters.index),
+            dim=summed.design.setting.dim,
             clip=parameters.encoding.clip or None,
             below=result.aggregate.below,
         )
@@ -166,7 +167,7 @@ class Coordinator:
         resumed = begun is not None and (begun.number, begun.parameters.index) == (info.number, info.index)
         if begun is not None and resumed:
             gathered, invited, parameters, proofs = Gathered({}), begun.invited, begun.parameters, begun.proofs
-            planned = self._design.within(begun.allowed).clipped(self._clipping.bound)
+            planned = self._next_design().within(begun.allowed).clipped(self._clipping.bound)
             design = planned.sized(len(parameters.clients))
         else:
             model = ModelBytes.of(self._app.model(), self._app.dtype)
@@ -215,7 +216,7 @@ class Coordinator:
         least = self._design.least
         able = self._able(frozenset(self._rounds.available(info.index)) - self._evictions.clients, info)
         candidates = self._selection.candidates(info.index, able)
-        design = self._design
+        design = self._next_design()
         if self._ledger is not None and design.counts:
             design = design.within(min((able[u] for u in candidates), default=design.allowed))
         design = design.clipped(self._clipping.bound)
@@ -224,13 +225,18 @@ class Coordinator:
             number=info.number,
             protocol=self._protocol,
             registry=self._registry,
-            dim=self._app.dim,
+            dim=design.setting.dim,
             terms=design.promise(least),
             model=model.digest,
             model_bytes=len(model.data),
             dtype=model.dtype,
         )
         return Invitation(invite, model, candidates), design
+
+    def _next_design(self) -> Design:
+        """Return the design for updates as long as those of the next round are."""
+        check_planned(self._app.dim, self._app.dims)
+        return self._design.of_dim(self._app.dim)
 
     def _agree(
         self, info: RoundInfo, model: ModelBytes, gathered: Gathered, planned: Design
@@ -252,7 +258,9 @@ class Coordinator:
     def _next_chunks(self, design: Design) -> int:
         """Return the number of chunks for a round: as given, or what the rounds so far make best."""
         grid = design.mechanism.grid
-        return self._chunks.next(grid.padded, grid.blocks) if isinstance(self._chunks, AutoChunks) else self._chunks
+        if isinstance(self._chunks, AutoChunks):
+            return self._chunks.next(grid.padded, grid.blocks)
+        return min(self._chunks, grid.blocks)
 
     def _able(self, clients: Collection[ClientId], info: RoundInfo) -> dict[ClientId, float]:
         """Return what clients can pay for a round, of those who can; the others would refuse."""
@@ -263,6 +271,15 @@ class Coordinator:
         able = {u: paid for u, paid in allowances.each(clients, self._selection, info.index, left).items() if paid}
         check_able(len(clients), len(able), self._design.least)
         return able
+
+
+def check_planned(dim: int, dims: Collection[int]) -> None:
+    """Refuse an update of a length that the application did not name before the run was planned."""
+    if dim not in dims:
+        raise InputError(
+            f"the application's next update has {dim} coordinates, and its `dims` are {', '.join(map(str, dims))}: "
+            "name every length there"
+        )
 
 
 def check_able(available: int, able: int, least: int) -> None:

@@ -163,6 +163,18 @@ class Design:
         kept = Terms.of(self.example(), self.kind)
         return kept.promised(least, max(self.allowed, kept.cost) if self.counts else kept.cost / SLACK)
 
+    def of_dim(self, dim: int) -> "Design":
+        """Return the same for updates of another length, at the same cost, with as many bits; each is planned once."""
+        if dim not in self._lengths:
+            bits = self.plan.bits if self.plan else self.setting.bits
+            setting = replace(self.setting, dim=dim, bits=bits)
+            self._lengths[dim] = replace(self, setting=setting, allowance=self.allowed)
+        return self._lengths[dim]
+
+    @cached_property
+    def _lengths(self) -> "dict[int, Design]":
+        return {self.setting.dim: self}
+
     def sized(self, clients: int) -> "Design":
         """Return the same for rounds of so many clients, with as many releases for each; each size is planned once."""
         if clients not in self._sizes:

@@ -193,6 +193,8 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Clients that were asked; those who were not ready in time are not in `clients`."""
     model_bytes: int | None = None
     """Of the bytes to the clients, those of the model; None where no message was sent."""
+    dim: int | None = None
+    """Length of an update; None where an older version did not write it down."""
     clip: float | None = None
     """The clip bound; None where nothing is clipped."""
     below: float | None = None

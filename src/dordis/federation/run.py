@@ -123,6 +123,8 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     kind = kind_of(privacy.mechanism) if privacy.mechanism else DSkellam
     design = Design(privacy.noise, setting_of(config, app, protocol), privacy.epsilon, agreement, kind)
     design.example(config.performance.fixed_chunks)
+    for dim in app.dims:
+        design.of_dim(dim).example()
     return Job(config, app, design, protocol, suite)
 
 
@@ -136,7 +138,7 @@ def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> 
         colluders = colluder_quantile(federation.clients, federation.per_round, colluders)
     return Setting(
         ParticipationSchedule(federation.clients, federation.per_round, federation.rounds, privacy.accounting),
-        dim=app.dim,
+        dim=max(app.dims),
         clip=clipping.bound,
         delta=privacy.delta,
         bits=privacy.bits,
@@ -403,7 +405,7 @@ def check_same(config: RunConfig, records: Records) -> None:
 def check_succeeds(job: Job, before: StoredRun) -> None:
     """A run goes on from one that computed the same, and that counted what it cost."""
     manifest, config = before.manifest, job.config
-    if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.app.dim:
+    if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.design.setting.dim:
         raise InputError(f"the run at {before.path} computed something else: a successor has the same application")
     if job.design.proves and not manifest.trust.proves:
         raise InputError(f"the run at {before.path} counted no privacy: nobody knows what its clients have spent")

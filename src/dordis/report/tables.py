@@ -32,7 +32,7 @@ def settings(facts: Facts) -> TextTable:
         "fidelity": manifest.fidelity,
         "registry": manifest.registry or "none: clients have no keys",
         "beacon": manifest.beacon or "none",
-        "coordinates of an update": f"{plan.dim:,}",
+        "coordinates of an update": _dims(facts),
         "bits of a coordinate": str(plan.bits),
         "one masked update": size(plan.upload_bytes),
         "clip": number(plan.clip) + ("" if plan.quantile is None else f", then the {percent(plan.quantile)} quantile"),
@@ -48,6 +48,14 @@ def settings(facts: Facts) -> TextTable:
         "colluders tolerated, T_C": str(plan.colluders),
     }
     return TextTable(("", ""), tuple(rows.items()))
+
+
+def _dims(facts: Facts) -> str:
+    """Return the length of updates, or all lengths that they had."""
+    longest = facts.run.manifest.plan.dim
+    lengths = list(dict.fromkeys(record.dim or longest for record in facts.run.rounds))
+    had = ", ".join(f"{dim:,}" for dim in lengths)
+    return f"{longest:,}" if lengths in ([], [longest]) else f"at most {longest:,}; in turn {had}"
 
 
 def rounds(facts: Facts) -> TextTable:

@@ -59,7 +59,12 @@ class AppServer(ABC):
     @property
     @abstractmethod
     def dim(self) -> int:
-        """Return the length of an update."""
+        """Return the length of an update in the next round."""
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Return every length that updates of the run may have, of which the next round has `dim`; usually one."""
+        return (self.dim,)
 
     @property
     def unit(self) -> str:

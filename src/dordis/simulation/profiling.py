@@ -156,7 +156,7 @@ def profile(
     watch: Watch = silent,
 ) -> Profiled:
     """Time rounds of every length in every number of chunks, in turn, and fit the model; a first round warms up."""
-    config, bench = simulated.config, Bench(simulated, hardware, max(simulated.job.app.dim, *dims))
+    config, bench = simulated.config, Bench(simulated, hardware, max(*simulated.job.app.dims, *dims))
     watch("warming up")
     first = bench.virtual(dims[0], max(numbers))
     taken = Profile()

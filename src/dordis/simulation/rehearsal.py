@@ -46,15 +46,19 @@ def home_of_zeros(simulated: SimulatedJob, design: Design, identities: Identitie
 
 
 def rehearse(simulated: SimulatedJob) -> Rehearsed:
-    """Run one round that nobody takes part in, and one client's work, whose result is forgotten."""
+    """Run one round that nobody takes part in, and one client's work, whose result is forgotten.
+
+    Where rounds have updates of several lengths, that round has the longest.
+    """
     job = simulated.job
-    n, dim = job.design.setting.clients, min(job.app.dim, LONGEST)
+    n, longest = job.design.setting.clients, job.design.setting.dim
+    dim = min(longest, LONGEST)
     design = replace(job.design, setting=replace(job.design.setting, dim=dim))
     identities = Identities(secrets.token_bytes(32), simulated.ids[:n])
     home = home_of_zeros(simulated, design, identities, simulated.config.simulation.fidelity)
     started = time.perf_counter()
     result = single_round(home).result
-    seconds, factor = time.perf_counter() - started, job.app.dim / dim
+    seconds, factor = time.perf_counter() - started, longest / dim
     model = len(ModelBytes.of(job.app.model(), job.app.dtype).data)
     return Rehearsed(
         work=n * _work(simulated),
