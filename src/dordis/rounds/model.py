@@ -52,7 +52,9 @@ class ModelBytes:
 
 def digest(dtype: str, data: bytes) -> bytes:
     """Return the hash of a model that all clients of a round start from."""
-    return hashlib.sha256(b"dordis/v1/model" + dtype.encode() + data).digest()
+    hashed = hashlib.sha256(b"dordis/v1/model" + dtype.encode())
+    hashed.update(data)  # not copied: a model may be large
+    return hashed.digest()
 
 
 def check_dtype(dtype: str) -> None:

@@ -90,7 +90,8 @@ class TorchModel(Model):
         if any(buffer.is_floating_point() for buffer in module.buffers()):
             raise InputError("the module has buffers, as batch normalisation does: use group normalisation instead")
         self.target = target
-        self._module = module.to(device_named(device))
+        self.device = device_named(device)
+        self._module = module.to(self.device)
         self._named = {name: parameter.detach() for name, parameter in self._module.named_parameters()}
         if not self._named:
             raise InputError("the module has no parameters to train")
@@ -104,6 +105,10 @@ class TorchModel(Model):
     def threads(self) -> int | None:
         """Return the number of threads for one operation: one where the model is small, or torch's own choice."""
         return 1 if self.dim <= SMALL else None
+
+    @cached_property
+    def _desk(self) -> "Desk":
+        return Desk(self)
 
     def initial(self, rng: np.random.Generator) -> Floats:
         """Return the parameters that the module was made with."""
@@ -122,23 +127,21 @@ class TorchModel(Model):
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
         """Train with torch's own optimisers, on the device; every step takes the samples that others would take."""
         x, y = work.samples
-        offset = self._parameters(trainer.label_offset(y, work.classes, how.balance))
-        inputs, labels = self._inputs(x), self._labels(y)
-        begun = self._views(self._parameters(start))
-        held = {name: view.clone().requires_grad_() for name, view in begun.items()}
-        optimiser = self._optimiser(list(held.values()), how)
         self._module.train()
         with threads(self.threads), seeded(_number(work.seed)):
+            offset = self._parameters(trainer.label_offset(y, work.classes, how.balance))
+            inputs, labels = self._inputs(x), self._labels(y)
+            desk = self._desk
+            desk.lay(start)
+            optimiser = self._optimiser(list(desk.held.values()), how)
             for batch in trainer.batches(len(y), how, work.seed):
                 rows = self._torch.from_numpy(batch).to(inputs.device)
-                optimiser.zero_grad()
-                self._loss(held, inputs[rows], labels[rows], offset).backward()
+                optimiser.zero_grad(set_to_none=False)
+                self._loss(desk.held, inputs[rows], labels[rows], offset).backward()
                 if how.proximal:
-                    for name, tensor in held.items():
-                        tensor.grad += how.proximal * (tensor.detach() - begun[name])
+                    desk.slope.add_(desk.at - desk.begun, alpha=how.proximal)
                 optimiser.step()
-        moved = [(held[name].detach() - begun[name]).reshape(-1) for name in held]
-        update: Floats = self._torch.cat(moved).cpu().numpy()
+            update: Floats = (desk.at - desk.begun).cpu().numpy()
         trainer.check_converged(update, how)
         return update
 
@@ -227,6 +230,27 @@ class TorchModel(Model):
     def _call(self, views: dict[str, Any], x: Any) -> Any:
         """Call the module with its parameters replaced."""
         return self._torch.func.functional_call(self._module, views, (x,))
+
+
+class Desk:
+    """Where one client after the other trains: its parameters and slopes, in memory that is taken once.
+
+    Memory that is new costs more than the step of a small client in it.
+    """
+
+    def __init__(self, model: TorchModel) -> None:
+        self._given = model._parameters(np.zeros(model.dim)).cpu()
+        self.begun = self._given.to(model.device, copy=True)
+        self.at, self.slope = self.begun.clone(), self.begun.clone()
+        self.held = model._views(self.at)
+        for name, slope in model._views(self.slope).items():
+            self.held[name].requires_grad_().grad = slope
+
+    def lay(self, start: Numbers) -> None:
+        """Begin with these parameters."""
+        np.copyto(self._given.numpy(), start)
+        self.begun.copy_(self._given)
+        self.at.copy_(self.begun)
 
 
 def _number(seed: Sequence[int]) -> int:
