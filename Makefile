@@ -1,6 +1,7 @@
 # Everything runs in .venv, which is made on demand: `make demo` and `make test` need python3 (3.11 or newer) with venv.
 # EXTRAS adds optional dependencies: make test EXTRAS=torch.
 
+SHELL := bash
 PYTHON ?= python3
 EXTRAS ?=
 
@@ -14,6 +15,12 @@ DEV := .venv/installed/$(subst $(space),$(comma),$(strip dev $(sort $(subst $(co
 REQUIRED := --require network $(addprefix --require$(space),$(filter torch flower,$(subst $(comma),$(space),$(EXTRAS))))
 # The demo takes whatever is installed already, and nothing beyond the core if nothing is.
 ANY := $(or $(firstword $(wildcard .venv/installed/*)),.venv/installed/core)
+
+# Of what pip says: a line for every package when it comes, with its size, and one when they are installed.  Python
+# compiles what is imported when it is imported, which is less than pip would compile.
+STEPS := -e '/\.metadata/d' \
+  -e 's@^ *(Downloading|Using cached|Processing) ([^/]*/)*([^/ -]+-[^ -]+)-[^ ]*\.whl( \([0-9.]+ [kMG]B\))?.*@  \3\4@p' \
+  -e 's/^Installing collected packages:.*,.*/  all are here: installing them/p'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo deploy-demo test test-slow test-all lint format bench clean
@@ -59,11 +66,13 @@ $(BIN)/python:
 	  || { echo "dordis needs Python 3.11 or newer: install it, or name it with make PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "$(PYTHON) has no venv module: install it (on Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "making .venv, in which everything is installed"
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
 # The stamp's name is the set of extras, so that another set is another installation.
 .venv/installed/%: pyproject.toml constraints.txt | $(BIN)/python
-	@case '$*' in core) what=. ;; *) what='.[$*]' ;; esac; echo "installing dordis $$what into .venv"; \
-	  PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --editable "$$what"
+	@case '$*' in core) what=. ;; *) what='.[$*]' ;; esac; set -o pipefail; \
+	  echo "installing dordis and what it needs into .venv: half a minute, and what the download takes"; \
+	  PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
+	    --no-compile --constraint constraints.txt --editable "$$what" | sed -nE $(STEPS)
 	@mkdir -p .venv/installed && touch '$@'

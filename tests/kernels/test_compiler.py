@@ -1,6 +1,7 @@
 """A first use that compiles says so, once; later uses and other people's functions say nothing."""
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -46,8 +47,40 @@ def first_use(tmp_path_factory):
 
 def test_the_first_use_prints_one_line(first_use):
     cache, said = first_use
-    assert said.splitlines() == ["dordis: compiling kernels, once on this machine (up to half a minute)"]
+    assert said.splitlines() == ["dordis: compiling kernels, once on this machine: about 10 seconds"]
     assert any(Path(cache).rglob("*.nbc"))
+
+
+IN_A_DISPLAY = """
+from rich.console import Console
+
+with Console(stderr=True).status("working"):
+""" + "".join(f"    {line}\n" for line in TWO_KERNELS.strip().splitlines())
+
+
+def terminal_of(code, cache):
+    """Run Python code in a terminal, and return what that shows."""
+    primary, secondary = pty.openpty()
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), "TERM": "xterm"}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    subprocess.run([sys.executable, "-c", code], env=environment, stdin=secondary, stderr=secondary, check=True)
+    os.close(secondary)
+    with os.fdopen(primary, "rb") as screen:
+        return screen.read1(100_000).decode()
+
+
+def test_a_terminal_shows_it_in_one_line_that_goes_away(tmp_path):
+    shown = terminal_of(TWO_KERNELS, tmp_path)
+    assert "\n" not in shown
+    assert shown.count("dordis: compiling ") == 2
+    assert shown.endswith("\r\x1b[K")
+
+
+@pytest.mark.slow
+def test_a_live_display_shows_it_once(tmp_path):
+    shown = terminal_of(IN_A_DISPLAY, tmp_path)
+    assert shown.count("dordis: compiling ") == 1
+    assert "[K" not in shown.replace("\x1b[2K", "")  # that of the display itself
 
 
 @pytest.mark.slow

@@ -10,6 +10,9 @@ from numba.core import event
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+CLEARED = "\r\x1b[K"
+"""Written to a terminal: the line is empty, and begins anew."""
+
 
 def kernel(function: Function) -> Function:
     """Compile a loop on first use, releasing the GIL and keeping the machine code on disk."""
@@ -24,7 +27,11 @@ def inlined(function: Function) -> Function:
 
 
 class _Progress(event.Listener):  # type: ignore[misc]
-    """Say on stderr that kernels are being compiled: a first use takes seconds and should not look hung."""
+    """Say on stderr that kernels are being compiled: a first use takes seconds and should not look hung.
+
+    A terminal shows it in a line that goes away again.  Elsewhere, and where rich shows something live and puts its own
+    stream in place of stderr, which knows whole lines alone, it is said once.
+    """
 
     def __init__(self) -> None:
         self._depth = 0
@@ -47,14 +54,23 @@ class _Progress(event.Listener):  # type: ignore[misc]
         self._depth -= 1
         if self._depth == 0:
             self._seconds += time.monotonic() - self._started
+            if _has_lines_that_go():
+                sys.stderr.write(CLEARED)
+                sys.stderr.flush()
 
     def _announce(self, name: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[Kdordis: compiling {name}, once on this machine ({self._seconds:.0f} s so far)\r")
+        if _has_lines_that_go():
+            so_far = f"once on this machine ({self._seconds:.0f} s so far)"
+            sys.stderr.write(f"{CLEARED}dordis: compiling {name}, {so_far}")
         elif not self._announced:
-            sys.stderr.write("dordis: compiling kernels, once on this machine (up to half a minute)\n")
+            sys.stderr.write("dordis: compiling kernels, once on this machine: about 10 seconds\n")
+            self._announced = True
         sys.stderr.flush()
-        self._announced = True
+
+
+def _has_lines_that_go() -> bool:
+    """Tell whether what is written can be taken away again."""
+    return sys.stderr.isatty() and sys.stderr is sys.__stderr__
 
 
 def _kernel_name(compilation: Any) -> str | None:
