@@ -9,6 +9,7 @@ import numpy as np
 
 from dordis import drive
 from dordis.crypto import signature
+from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DordisError
 from dordis.protocols import plaintext
 from dordis.protocols.parameters import Parameters
@@ -28,13 +29,14 @@ class Round:
     lost_requests: Iterable[Loss] = ()
     lost_replies: Iterable[Loss] = ()
     clients: dict[int, SecAggClient] = field(default_factory=dict)
+    suite: Suite = DEFAULT
 
     def __post_init__(self):
         for u, x in self.inputs.items():
             self.clients.setdefault(u, make_client(self.parameters, u, x))
         losses = _listed(self.lost_requests), _listed(self.lost_replies)
         self.exchange = LocalExchange(self.clients, *losses, ahead=True)
-        self.server = SecAggServer(self.parameters, registry(self.parameters))
+        self.server = SecAggServer(self.parameters, registry(self.parameters), suite=self.suite)
 
     def run(self) -> tuple[ChunkOutput, ...]:
         return drive.run(self.server, self.exchange)
