@@ -24,6 +24,27 @@ class Centroids(Model):
         return -((x[:, None] - parameters.reshape(self.shape)) ** 2).sum(axis=2) / self.spread
 
 
+class WideGradient(Centroids):
+    """A gradient that is not as long as the parameters."""
+
+    def gradient(self, parameters, x, y, offset):
+        return np.zeros(self.dim + 1)
+
+
+class FlatScores(Centroids):
+    """One score for each input, where each class needs one."""
+
+    def scores(self, parameters, x):
+        return np.zeros(len(x))
+
+
+class WordyScores(Centroids):
+    """Scores that are no numbers."""
+
+    def scores(self, parameters, x):
+        return {"class": "first"}
+
+
 def broken(features, classes):
     """Return something that is no model."""
     return "softmax"

@@ -199,3 +199,16 @@ def test_places_and_models_that_do_not_fit_are_refused():
             Client.of(task, place)
     with pytest.raises(InputError, match="650"):
         Client.of(task, 0).prepare_data(info_of(0), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("WideGradient", r"gradient\(\) of the model returns an array of shape \(641,\): it has to be \(640,\)"),
+        ("FlatScores", r"scores\(\) of the model returns an array of shape \(2,\): it has to be \(2, 10\)"),
+        ("WordyScores", r"scores\(\) of the model returns dict, not an array of numbers"),
+    ],
+)
+def test_a_model_whose_methods_return_something_else_is_refused_before_any_round(model, words):
+    with pytest.raises(InputError, match=words):
+        Server.of(Task({"model": f"{OWN}:{model}"}, 10, 0))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dordis.apps.learning import Client, Server
-from dordis.apps.learning.models import Softmax
+from dordis.apps.learning.models import Softmax, Work
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import Training, train
 from dordis.errors import InputError
@@ -37,6 +37,53 @@ def test_a_linear_module_is_softmax_regression():
     np.testing.assert_allclose(model.scores(parameters, X), reference.scores(as_numpy(parameters), X))
     slope = model.gradient(parameters, X, Y, offset)
     np.testing.assert_allclose(as_numpy(slope), reference.gradient(as_numpy(parameters), X, Y, offset))
+
+
+@pytest.mark.parametrize("flattened", [False, True])
+def test_one_output_is_the_log_odds_of_the_second_class(flattened):
+    """The reference is torch's own binary_cross_entropy_with_logits, and softmax regression on scores 0 and s."""
+    layers = [torch.nn.Linear(4, 1).double(), *([torch.nn.Flatten(0)] if flattened else [])]
+    module, y = torch.nn.Sequential(*layers), (Y > 0).astype(np.int64)
+    model = TorchModel(module)
+    model.check_outputs(X[:2], 2)
+    parameters = RNG.normal(size=model.dim)
+    odds = X @ parameters[:4] + parameters[4]
+    np.testing.assert_allclose(model.scores(parameters, X), np.stack([0 * odds, odds], axis=1))
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(torch.tensor(odds), torch.tensor(y).double())
+    told = model.evaluate(parameters, X, y)
+    assert told == {"accuracy": ((odds > 0) == y).mean(), "loss": pytest.approx(float(expected))}
+    slope = model.gradient(parameters, X, y, np.zeros(2))
+    errors = (1 / (1 + np.exp(-odds)) - y) / y.size
+    np.testing.assert_allclose(slope, [*(errors @ X), errors.sum()])
+    works = [Work((X, y), 2, (1, place)) for place in range(2)]
+    together = model.fit_together(model.initial(RNG), works, Training(epochs=2, lr=0.1))
+    for work, update in zip(works, together, strict=True):
+        np.testing.assert_allclose(update, model.fit(model.initial(RNG), work, Training(epochs=2, lr=0.1)))
+
+
+class Pair(torch.nn.Module):
+    """A module that returns more than scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.inner(x), x
+
+
+@pytest.mark.parametrize(
+    ("module", "classes", "words"),
+    [
+        (torch.nn.Linear(4, 1), 3, r"shape \(2, 1\) for 2 inputs: classification needs \(2, 3\)$"),
+        (torch.nn.Linear(4, 3), 2, r"needs \(2, 2\) or \(2, 1\)"),
+        (torch.nn.Linear(5, 2), 2, r"cannot take inputs of shape \(4,\)"),
+        (Pair(), 3, "gives tuple, not scores"),
+    ],
+)
+def test_outputs_of_another_shape_are_refused(module, classes, words):
+    with pytest.raises(InputError, match=words):
+        TorchModel(module).check_outputs(X[:2], classes)
 
 
 def test_a_module_begins_with_its_own_parameters_and_keeps_none():

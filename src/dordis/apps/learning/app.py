@@ -227,7 +227,7 @@ def begin(settings: Settings, task: Task) -> Learning:
     data = with_features(data, settings.features, cache()) if settings.features else data
     inputs = Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder)
     model = make_model(settings.model, inputs, settings.options, seed, settings.device)
-    check_fits(model, data.train(slice(0, 2))[0], data.classes)
+    check_fits(model, data.train(slice(0, 2)), data.classes)
     partition = settings.partition or partition_of(data)
     parts = partition.split(data, task.population, np.random.default_rng((Use.PARTITION, seed)))
 

@@ -167,7 +167,9 @@ def flat(x: Values) -> Values:
 
 
 def check_labels(name: str, y: Values, inputs: int) -> Labels:
-    """Return labels as whole numbers, or say what is wrong with them."""
+    """Return labels as whole numbers, or say what is wrong with them; yes and no are 1 and 0."""
+    if y.dtype.kind == "b":
+        y = y.astype(np.int64)
     if y.shape != (inputs,) or y.dtype.kind not in "iu":
         raise InputError(f"{name} has to hold {inputs} whole numbers, one for each input, not {y.dtype} {y.shape}")
     if y.size and y.min() < 0:

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from dordis.apps.learning.data import Values
+import numpy as np
+
+from dordis.apps.learning.data import Samples
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
 from dordis.apps.learning.networks import NETWORKS, Inputs
 from dordis.apps.learning.torch_model import TorchModel, import_torch, seeded
@@ -49,7 +51,24 @@ def _numpy_model(name: str, inputs: Inputs, options: dict[str, Any]) -> Model:
     )
 
 
-def check_fits(model: Model, x: Values, classes: int) -> None:
-    """A torch module gives as many scores as the data need."""
+def check_fits(model: Model, samples: Samples, classes: int) -> None:
+    """A model takes a few samples of the data to scores and slopes of the shapes that they need, or is refused."""
+    x, y = samples
     if isinstance(model, TorchModel):
         model.check_outputs(x, classes)
+        return
+    dim, start = model.dim, np.asarray(model.initial(np.random.default_rng(0)))
+    check_shape("initial", start, (dim,))
+    scores: Any = model.scores(start, x)
+    check_shape("scores", scores, (len(x),) if classes == 1 and np.ndim(scores) == 1 else (len(x), classes))
+    check_shape("gradient", model.gradient(start, x, y, np.zeros(classes)), (dim,))
+
+
+def check_shape(what: str, values: Any, shape: tuple[int, ...]) -> None:
+    """What a model's own method returns has the shape that its description promises."""
+    try:
+        given = np.asarray(values, np.float64).shape
+    except (TypeError, ValueError):
+        raise InputError(f"{what}() of the model returns {type(values).__name__}, not an array of numbers") from None
+    if given != shape:
+        raise InputError(f"{what}() of the model returns an array of shape {given}: it has to be {shape}")

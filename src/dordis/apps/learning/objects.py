@@ -32,7 +32,7 @@ def gather(
     targets = [y for _, y in [*held, *([tested] if tested else [])]]
     classes = 1 if target == "regression" else settings.classes or 1 + max(int(y.max(initial=0)) for y in targets)
     whole = as_model(model, Inputs(shape, classes, target=target), settings, seed)
-    check_fits(whole, held[0][0][:2], classes)
+    check_fits(whole, (held[0][0][:2], held[0][1][:2]), classes)
     unit = f"clients = {len(held):,}, as they were given" if client is None else ""
     unit = unit or f"clients = {Unit(client or '').counted(len(held))}, from the column {client}"
     return Learning(whole, len(held), held.__getitem__, first(tested, settings.tested), classes, settings, seed, unit)

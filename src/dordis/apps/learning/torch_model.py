@@ -77,7 +77,8 @@ def device_named(name: str) -> Any:
 class TorchModel(Model):
     """Wrap a module that takes inputs (n, ..) to scores (n, classes); it begins with the module's parameters.
 
-    For regression the scores are one number each, for the next token (n, length, tokens).  Modules with buffers of
+    A module for two classes may have one output instead, the log odds of class 1: then the loss is logistic.  For
+    regression the scores are one number each, for the next token (n, length, tokens).  Modules with buffers of
     real numbers are refused: the running statistics of batch normalisation are not in the update, so they would tell
     of one client's data to others, with no noise on them.  Layers that draw at random, such as dropout, draw from the
     seed of the client and the round.
@@ -174,15 +175,23 @@ class TorchModel(Model):
 
     def check_outputs(self, x: Values, classes: int) -> None:
         """The module takes inputs of the data to as many scores as the target needs, or it is refused."""
+        self._module.eval()
         try:
-            shape = tuple(self.scores(self.initial(np.random.default_rng(0)), x).shape)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            with self._torch.no_grad():
+                views = self._views(self._parameters(self.initial(np.random.default_rng(0))))
+                scores = self._torch.func.functional_call(self._module, views, (self._inputs(x),))
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"the module cannot take inputs of shape {x.shape[1:]}: {said}") from None
+        if not isinstance(scores, self._torch.Tensor):
+            raise InputError(f"the module gives {type(scores).__name__}, not scores")
+        shape, n = tuple(scores.shape), len(x)
         each = {"classification": (classes,), "regression": (1,), "next-token": (*x.shape[1:], classes)}[self.target]
-        if shape != (len(x), *each) and not (self.target == "regression" and shape == (len(x),)):
+        one = self.target == "regression" or (self.target == "classification" and classes == 2)
+        if shape != (n, *each) and not (one and shape in ((n,), (n, 1))):
+            or_one = f" or {(n, 1)}" if one and each != (1,) else ""
             raise InputError(
-                f"the module gives scores of shape {shape} for {len(x)} inputs: {self.target} needs {(len(x), *each)}"
+                f"the module gives scores of shape {shape} for {n} inputs: {self.target} needs {(n, *each)}{or_one}"
             )
 
     def trained(self, parameters: Floats) -> Any:
@@ -228,8 +237,11 @@ class TorchModel(Model):
         }
 
     def _call(self, views: dict[str, Any], x: Any) -> Any:
-        """Call the module with its parameters replaced."""
-        return self._torch.func.functional_call(self._module, views, (x,))
+        """Call the module with its parameters replaced; one output for two classes is the score of the second."""
+        scores = self._torch.func.functional_call(self._module, views, (x,))
+        if self.target != "classification" or (scores.ndim == 2 and scores.shape[1] > 1):
+            return scores
+        return self._torch.nn.functional.pad(scores.reshape(-1, 1), (1, 0))
 
 
 class Desk:
