@@ -73,10 +73,12 @@ class ParticipationRefused(ParametersRefused):
 class BudgetRefused(ParametersRefused):
     """With this round the client would have spent more than its owner allows, over all runs and servers."""
 
-    def __init__(self, epsilon: float, budget: float, delta: float) -> None:
+    def __init__(self, epsilon: float, budget: float, delta: float, failure: float = 0.0) -> None:
         told = (
             "nothing is proved about this round" if epsilon == float("inf") else f"epsilon would become {epsilon:.4g}"
         )
+        if failure >= delta:
+            told = f"the graphs or lots of its rounds fail with a chance of {failure:.3g}"
         super().__init__(f"{told}, this client's owner allows {budget:.4g} at delta {delta:.3g}, over all rounds")
         self.epsilon, self.budget, self.delta = epsilon, budget, delta
 

@@ -139,6 +139,7 @@ REFUSED = {
     "rounds failed on purpose to spend a client's budget": ("check_budget (BudgetRefused)", "Invite"),
     "an upload that was paid for at the invitation only": ("check_budget (BudgetRefused)", "CollectInput"),
     "a clipping bit without noise": ("check_budget (BudgetRefused)", "Invite"),
+    "a sparse graph that was drawn under many indices": ("check_budget (BudgetRefused)", "AdvertiseKeys"),
     "a clipping bit below the noise that the owner asks for": ("check_noise (ParametersRefused)", "Invite"),
     "a clipping bit of a huge scale": ("check_bit (ParametersRefused)", "AdvertiseKeys"),
     "a protocol that the owner does not allow": ("check_protocol (ParametersRefused)", "Invite"),

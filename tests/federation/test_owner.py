@@ -231,3 +231,13 @@ def test_participants_need_neither_dp_accounting_nor_scipy():
 def test_an_owner_shows_no_key():
     owner = Owner(1, POLICY, BALANCED, MemoryParticipation(), REGISTRY.root(), keys_of(1).vrf, BEACON)
     assert repr(keys_of(1).vrf) not in repr(owner)
+
+
+@pytest.mark.parametrize("degree", [0, 6])
+@pytest.mark.parametrize("lots", [False, True])
+def test_what_a_round_costs_an_owner_includes_the_chances_of_graph_and_lot(degree, lots):
+    parameters = parameters_of(EVERYONE, 3, **(sparse(14) if degree else {}), beacon=BEACON.value(3) if degree else b"")
+    selection = Verifiable(REGISTRY, RUN, Fraction(14), 5, BEACON) if lots else Balanced(REGISTRY, RUN, 14, 5)
+    owner = Owner(1, POLICY, selection, MemoryParticipation(), REGISTRY.root(), keys_of(1).vrf, BEACON)
+    owner.attend(parameters, bytes(32))
+    assert owner.participation.spent().failure == 4 * (bool(degree) + lots) * 2.0**-40

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 
+import dp_accounting
 import pytest
 
-from dordis.errors import InputError, ParametersRefused, ParticipationRefused
+from dordis.errors import BudgetRefused, InputError, ParametersRefused, ParticipationRefused
 from dordis.federation import durable
 from dordis.federation import participation as module
-from dordis.federation.participation import FileParticipation, MemoryParticipation
+from dordis.federation.participation import FileParticipation, Limits, MemoryParticipation, OwnerBudget
+from dordis.protocols.costs import RoundCost
 from tests.federation.cohorts import OTHER_RUN, RUN
 from tests.held import held
 
@@ -65,6 +67,37 @@ def test_beyond_the_cap_nothing_is_counted_and_what_was_counted_stays_allowed(ma
     assert isinstance(refused.value, ParametersRefused)
     assert mine.count() == 2
     mine.reserve(RUN, 1)
+
+
+def test_the_chance_of_a_failure_is_that_of_every_index_up_to_the_last_of_each_run(make):
+    mine, chance = make(), 2.0**-40
+    for run, index in [(RUN, 4), (RUN, 2), (OTHER_RUN, 9), (RUN, 4)]:
+        mine.reserve(run, index, cost=RoundCost(0.01, 0.0, chance))
+    assert mine.spent().failure == 15 * chance
+    assert mine.spent({(RUN, 4): RoundCost(0.01, 0.0, chance)}) == mine.spent()
+    more = mine.spent({(RUN, 6): RoundCost(0.02, 0.0, 2 * chance)})
+    assert more.failure == 24 * chance
+    assert more.theta_squared == pytest.approx(0.05)
+
+
+def test_a_budget_is_kept_at_the_delta_that_failures_leave(make):
+    """The theta^2 that a delta allows is dp-accounting's Gaussian at that delta less the chances."""
+    budget, chance = OwnerBudget(2.0, 1e-6), 1e-7
+    for index, allowed in ((0, 9e-7), (4, 5e-7), (8, 1e-7)):
+        noise = dp_accounting.get_sigma_gaussian(2.0, allowed)
+        for factor in (0.999, 1.001):
+            cost = RoundCost(factor / noise**2, 0.0, chance)
+            assert budget.covers(make().spent({(RUN, index): cost})) is (factor < 1)
+    with pytest.raises(BudgetRefused, match="the graphs or lots of its rounds fail with a chance of 1e-06"):
+        make().reserve(RUN, 9, cost=RoundCost(1e-9, 0.0, chance), limits=Limits(None, budget))
+
+
+def test_lines_of_rounds_that_cannot_fail_are_as_they_were(path):
+    mine = FileParticipation(path)
+    mine.reserve(RUN, 0, cost=RoundCost(0.5, 1e-20))
+    mine.reserve(RUN, 1, cost=RoundCost(0.5, 1e-20, 2.0**-40))
+    assert [len(line.split()) for line in path.read_bytes().splitlines()] == [6, 7]
+    assert mine.spent() == (1.0, 2e-20, 2 * 2.0**-40)
 
 
 def test_a_cap_of_zero_allows_nothing(make):

@@ -11,6 +11,7 @@ from dordis.adversary import names
 from dordis.adversary.attack import Attack, attack
 from dordis.adversary.forms import enter
 from dordis.adversary.participants import (
+    BEACON,
     BITS,
     COMPLETE,
     DIM,
@@ -18,6 +19,7 @@ from dordis.adversary.participants import (
     INDEX,
     NEW_RUN,
     RUN,
+    SPARSE,
     careful_owner,
     invitation,
     lenient,
@@ -35,6 +37,8 @@ from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import SEMI_HONEST
 
 BUDGET = (1.0, 1e-5)
+MANY = 2**24
+"""So many graphs, each with a chance of 2^-40 to fail, take more than delta."""
 SMALL = DSkellam(Grid(DIM, 1, 1.0, BITS), 2.0, skellam.sensitivity(1.0, 2.0, DIM).squared)
 """For updates that are clipped, so that noise can hide them."""
 NOISY: Mapping[str, Any] = {"encoding": encoding_of(SMALL, bytes(32)), "variances": [2000]}
@@ -123,8 +127,8 @@ def upload_in_two_rounds(session: Session) -> str:
 
 
 def enter_dear(session: Session) -> str:
-    """Enter a round whose clipping bit has next to no noise."""
-    return enter(session, careful_owner(session.victim, Policy(epsilon=BUDGET[0], delta=BUDGET[1])))
+    """Enter a round that costs more than a budget allows."""
+    return enter(session, careful_owner(session.victim, Policy(colluders=0, epsilon=BUDGET[0], delta=BUDGET[1])))
 
 
 NO_NOISE = lenient(mechanisms=frozenset({"none"}))
@@ -170,6 +174,14 @@ ATTACKS = (
         enter_dear,
         overlapping=(names.AFFORDABLE,),
         agreed=with_bit(2**12, 1),
+    ),
+    Attack(
+        "a sparse graph that was drawn under many indices",
+        "The server passes over indices until colluders surround the victim; each is a chance that delta must cover.",
+        enter_dear,
+        overlapping=(names.AFFORDABLE,),
+        graphs=(SPARSE,),
+        agreed={**NOISY, "index": MANY, "beacon": BEACON.value(MANY)},
     ),
     in_bit(
         "a clipping bit below the noise that the owner asks for",

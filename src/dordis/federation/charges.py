@@ -28,13 +28,12 @@ from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, context
-from dordis.protocols import neighbourhood
+from dordis.protocols.costs import NEVER, graph_failure
 from dordis.protocols.distributed_dp import releases_of
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.protocols.secagg import ChunkOutput
 
 theta_squared = lru_cache(maxsize=1 << 12)(accounting.theta_squared)
-NEVER = Fraction(0)
 """No chance; this very object, the default, is left out of what is written."""
 
 
@@ -87,7 +86,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             reserve=parameters.reserve,
             variances=tuple(plan.variance for plan in plans),
             releases=released(plans, sums, priced),
-            failure=lot_failure + (neighbourhood.failure(parameters.mode) if parameters.degree else 0) or NEVER,
+            failure=lot_failure + graph_failure(parameters),
         )
         check_charge(charge)
         return charge

@@ -46,10 +46,14 @@ class ProtocolKind:
         """Return the chance that a round has more than T_C colluders."""
         return lot_failure() if self.lots else Fraction(0)
 
+    @property
+    def round_failure(self) -> Fraction:
+        """Return the chance that the graph or the lots of a round fail."""
+        return self.lot_failure + (neighbourhood.failure(self.mode) if self.sparse else Fraction(0))
+
     def failure(self, rounds: int) -> float:
         """Return the chance that the graph or the lots fail under some index that a run of so many rounds may use."""
-        graph = neighbourhood.failure(self.mode) if self.sparse else Fraction(0)
-        return float(TRIES * rounds * (graph + self.lot_failure))
+        return float(TRIES * rounds * self.round_failure)
 
 
 @dataclass(frozen=True)

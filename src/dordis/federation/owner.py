@@ -7,12 +7,12 @@ from fractions import Fraction
 from dordis.errors import ParametersRefused
 from dordis.federation import beacon as beacons
 from dordis.federation.design import Design
-from dordis.federation.participation import Limits, OwnerBudget, Participation, check_budget
+from dordis.federation.participation import Costs, Limits, OwnerBudget, Participation, check_budget
 from dordis.federation.policy import Policy, check_protocol
-from dordis.federation.selection import Selection
+from dordis.federation.selection import Selection, failure_of
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId
-from dordis.protocols.costs import FREE, RoundCost, round_cost
+from dordis.protocols.costs import RoundCost, round_cost
 from dordis.protocols.parameters import Parameters
 from dordis.rounds.invitation import Invite
 
@@ -40,15 +40,15 @@ class Owner:
         check_pinned(invite, self.registry)
         check_protocol(self.policy, invite)
         self.policy.check_terms(invite.terms)
-        check_affordable(self.participation, RoundCost(invite.terms.cost, 0.0), self.policy.budget)
+        cost = RoundCost(invite.terms.cost, 0.0, float(failure_of(self.selection)))
+        check_affordable(self.participation, {(invite.info.run, invite.info.index): cost}, self.policy.budget)
         return self.selection.claim(invite, self.me, self.vrf_key)
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Refuse a round outside the policy, or whose clients or graph were not drawn as they should be."""
         self.policy.check(parameters, self.mechanism)
-        counted = self.participation.has(parameters.run, parameters.index)
-        cost = FREE if counted else round_cost(parameters, self.mechanism)
-        check_affordable(self.participation, cost, self.policy.budget)
+        cost = self._cost(parameters)
+        check_affordable(self.participation, {(parameters.run, parameters.index): cost}, self.policy.budget)
         self.selection.verify(parameters, {ClientId(u): proof for u, proof in proofs.items()}, self.me)
         if parameters.degree:
             if self.beacon is None:
@@ -58,8 +58,10 @@ class Owner:
     def attend(self, parameters: Parameters, machine: bytes) -> None:
         """Count this round and its cost, once and for one machine; refuse it beyond the cap or the budget."""
         limits = Limits(self.policy.participations, self.policy.budget)
-        cost = round_cost(parameters, self.mechanism)
-        self.participation.reserve(parameters.run, parameters.index, machine, cost, limits)
+        self.participation.reserve(parameters.run, parameters.index, machine, self._cost(parameters), limits)
+
+    def _cost(self, parameters: Parameters) -> RoundCost:
+        return round_cost(parameters, self.mechanism, failure_of(self.selection))
 
 
 def policy_of(design: Design, protocol: str) -> Policy:
@@ -90,7 +92,7 @@ def check_pinned(invite: Invite, root: bytes) -> None:
         raise ParametersRefused("the invitation is for another registry than the one that this owner has pinned")
 
 
-def check_affordable(participation: Participation, cost: RoundCost, budget: OwnerBudget | None) -> None:
+def check_affordable(participation: Participation, asked: Costs, budget: OwnerBudget | None) -> None:
     """There is budget left for a round of this cost: no data is touched for one that cannot be paid."""
     if budget is not None:
-        check_budget(participation.spent().plus(cost), budget)
+        check_budget(participation.spent(asked), budget)

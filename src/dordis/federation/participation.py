@@ -8,6 +8,8 @@ file from an earlier day forgets what came since; keep it out of backups that ar
 import hashlib
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -23,11 +25,12 @@ from dordis.protocols.costs import FREE, RoundCost
 Attendance = tuple[bytes, int]
 """A run id and the index of a round."""
 ANY_MACHINE = bytes(32)
+NOTHING: "Costs" = {}
 
 _FIRST = re.compile(rb"[0-9a-f]{64} (0|[1-9][0-9]{0,19}) [0-9a-f]{64} [0-9a-f]{64}\n")
 _NUMBER = rb"[0-9.e+-]{1,32}|inf"
 _LINE = re.compile(
-    rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,19}) ([0-9a-f]{64}) (%b) (%b) ([0-9a-f]{64})\n" % (_NUMBER, _NUMBER)
+    rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,19}) ([0-9a-f]{64}) (%b) (%b)(?: (%b))? ([0-9a-f]{64})\n" % ((_NUMBER,) * 3)
 )
 _START = hashlib.sha256(b"dordis/v2/participations").digest()
 
@@ -40,6 +43,7 @@ class Attended(NamedTuple):
 
 
 Rounds = dict[Attendance, Attended]
+Costs = Mapping[Attendance, RoundCost]
 
 
 class OwnerBudget(msgspec.Struct, frozen=True):
@@ -54,23 +58,46 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
     def covers(self, spent: RoundCost) -> bool:
         """Tell whether costs are within the budget."""
-        return spent.theta_squared <= _largest(self, math.ceil(math.log2(spent.distance)) if spent.distance else None)
+        exponent = math.ceil(math.log2(spent.distance)) if spent.distance else None
+        left = self.delta - spent.failure
+        return left > 0 and spent.theta_squared <= _largest(self.epsilon, left, exponent)
 
     def epsilon_of(self, spent: RoundCost) -> float:
         """Return the epsilon of costs at this delta."""
-        if math.isinf(spent.theta_squared):
+        left = self.delta - spent.failure
+        if math.isinf(spent.theta_squared) or left <= 0:
             return math.inf
-        return gdp.epsilon(spent.theta_squared, self.delta, spent.distance)
+        return gdp.epsilon(spent.theta_squared, left, spent.distance)
 
 
 @lru_cache(maxsize=1 << 10)
-def _largest(budget: OwnerBudget, exponent: int | None) -> float:
+def _largest(epsilon: float, delta: float, exponent: int | None) -> float:
     """Return the largest theta^2 within a budget, for noise that is 2^exponent away from its law at most."""
     distance = 0.0 if exponent is None else 2.0**exponent
-    provable = math.log(budget.delta / (4 * distance)) if distance else math.inf  # as the planner has it
+    provable = math.log(delta / (4 * distance)) if distance else math.inf  # as the planner has it
     if provable <= 0:
         return 0.0
-    return gdp.theta_budget(min(budget.epsilon, provable), budget.delta, distance)
+    return gdp.theta_budget(min(epsilon, provable), delta, distance)
+
+
+@dataclass(frozen=True)
+class Risks:
+    """For every run the number of indices up to the last one counted, and how likely a round of it fails."""
+
+    runs: Mapping[bytes, tuple[int, float]] = field(default_factory=dict)
+
+    def with_rounds(self, costs: Costs) -> "Risks":
+        """Return the same with rounds more."""
+        runs = dict(self.runs)
+        for (run, index), cost in costs.items():
+            indices, likeliest = runs.get(run, (0, 0.0))
+            runs[run] = max(indices, index + 1), max(likeliest, cost.failure)
+        return Risks(runs)
+
+    @property
+    def failure(self) -> float:
+        """Return the chance, at most, that the graph or the lots failed under one of the indices."""
+        return math.fsum(indices * likeliest for indices, likeliest in self.runs.values())
 
 
 class Limits(NamedTuple):
@@ -90,12 +117,11 @@ class Participation(Protocol):
         """Return the number of rounds taken part in."""
         ...
 
-    def spent(self) -> RoundCost:
-        """Return what all of them cost."""
-        ...
+    def spent(self, more: Costs = NOTHING) -> RoundCost:
+        """Return what all of them cost, with some `more` that may be counted already.
 
-    def has(self, run: bytes, index: int) -> bool:
-        """Tell whether a round is counted."""
+        Of every run the chance of a failure is that of all indices up to the last: the server chose among them.
+        """
         ...
 
     def reserve(
@@ -126,19 +152,17 @@ class MemoryParticipation:
     def __init__(self, cap: int | None = None) -> None:
         self._cap = cap
         self._rounds: Rounds = {}
-        self._spent = FREE
+        self._spent, self._risks = FREE, Risks()
 
     def count(self) -> int:
         """Return the number of rounds taken part in."""
         return len(self._rounds)
 
-    def spent(self) -> RoundCost:
-        """Return what all of them cost."""
-        return self._spent
-
-    def has(self, run: bytes, index: int) -> bool:
-        """Tell whether a round is counted."""
-        return (run, index) in self._rounds
+    def spent(self, more: Costs = NOTHING) -> RoundCost:
+        """Return what all of them cost, with some `more` that may be counted already."""
+        fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self._rounds}
+        total = reduce(RoundCost.plus, fresh.values(), self._spent)
+        return total._replace(failure=self._risks.with_rounds(fresh).failure)
 
     def reserve(
         self,
@@ -151,10 +175,14 @@ class MemoryParticipation:
         """Count a round; beyond a limit, or for a second machine, raise."""
         _check_round(run, index, machine)
         if (run, index) not in self._rounds:
-            _check_limits(len(self._rounds), self._spent.plus(cost), Limits(self._cap), limits)
-            self._rounds[run, index] = Attended(machine, cost)
-            self._spent = self._spent.plus(cost)
+            _check_limits(len(self._rounds), self.spent({(run, index): cost}), Limits(self._cap), limits)
+            self._count((run, index), Attended(machine, cost))
         check_machine(self._rounds[run, index].machine, machine)
+
+    def _count(self, attendance: Attendance, attended: Attended) -> None:
+        self._rounds[attendance] = attended
+        self._spent = self._spent.plus(attended.cost)
+        self._risks = self._risks.with_rounds({attendance: attended.cost})
 
 
 class FileParticipation:
@@ -172,13 +200,9 @@ class FileParticipation:
         """Return the number of rounds taken part in."""
         return len(self._read()[0])
 
-    def spent(self) -> RoundCost:
-        """Return what all of them cost."""
-        return _sum(self._read()[0])
-
-    def has(self, run: bytes, index: int) -> bool:
-        """Tell whether a round is counted."""
-        return (run, index) in self._read()[0]
+    def spent(self, more: Costs = NOTHING) -> RoundCost:
+        """Return what all of them cost, with some `more` that may be counted already."""
+        return _sum(self._read()[0], more)
 
     def reserve(
         self,
@@ -201,7 +225,7 @@ class FileParticipation:
                 check_machine(rounds[run, index].machine, machine)
                 file.sync()
             else:
-                _check_limits(len(rounds), _sum(rounds).plus(cost), Limits(self._cap), limits)
+                _check_limits(len(rounds), _sum(rounds, {(run, index): cost}), Limits(self._cap), limits)
                 if not data.endswith(b"\n"):
                     file.cut(sum(map(len, lines)))
                 file.append(_line(run, index, machine, cost, last))
@@ -220,7 +244,7 @@ def check_cap(count: int, cap: int | None) -> None:
 def check_budget(spent: RoundCost, budget: OwnerBudget | None) -> None:
     """What the rounds cost, with the one that is asked for, is within the budget."""
     if budget is not None and not budget.covers(spent):
-        raise BudgetRefused(budget.epsilon_of(spent), budget.epsilon, budget.delta)
+        raise BudgetRefused(budget.epsilon_of(spent), budget.epsilon, budget.delta, spent.failure)
 
 
 def _check_limits(count: int, spent: RoundCost, *all_limits: Limits) -> None:
@@ -266,20 +290,22 @@ def check_costs_counted(line: bytes) -> None:
 
 
 def _read_line(match: re.Match[bytes]) -> tuple[Attendance, Attended] | None:
-    run, index, machine, cost, distance = (text.decode() for text in match.groups()[:5])
+    run, index, machine, *numbers = (text.decode() for text in match.groups()[:6] if text is not None)
     try:
-        counted = Attended(bytes.fromhex(machine), RoundCost(float(cost), float(distance)))
+        counted = Attended(bytes.fromhex(machine), RoundCost(*map(float, numbers)))
     except ValueError:
         return None
     return (bytes.fromhex(run), int(index)), counted
 
 
-def _sum(rounds: Rounds) -> RoundCost:
-    return reduce(RoundCost.plus, (counted.cost for counted in rounds.values()), FREE)
+def _sum(rounds: Rounds, more: Costs = NOTHING) -> RoundCost:
+    costs = {**more, **{attendance: counted.cost for attendance, counted in rounds.items()}}
+    return reduce(RoundCost.plus, costs.values(), FREE)._replace(failure=Risks().with_rounds(costs).failure)
 
 
 def _line(run: bytes, index: int, machine: bytes, cost: RoundCost, last: bytes) -> bytes:
-    said = (run.hex(), str(index), machine.hex(), repr(cost.theta_squared), repr(cost.distance))
+    failure = (repr(cost.failure),) if cost.failure else ()
+    said = (run.hex(), str(index), machine.hex(), repr(cost.theta_squared), repr(cost.distance), *failure)
     text = " ".join(said).encode()
     return b"%b %b\n" % (text, hashlib.sha256(last + text).hexdigest().encode())
 

@@ -303,6 +303,11 @@ def lot_failure() -> Fraction:
     return Fraction(1, 2**NEGLIGIBLE)
 
 
+def failure_of(selection: Selection) -> Fraction:
+    """Return the chance, at most, that a selection puts more than T_C colluders into a round."""
+    return lot_failure() if isinstance(selection, Verifiable) else Fraction(0)
+
+
 def check_semi_honest(mode: str) -> None:
     """The server is trusted to select: here nobody can verify it."""
     if mode == MALICIOUS:

@@ -16,30 +16,38 @@ from dordis.privacy.accounting import SAMPLE_DISTANCE, Event, SkellamSum
 from dordis.privacy.mechanisms import TABLE
 from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom
 from dordis.privacy.skellam import Sensitivity
+from dordis.protocols import neighbourhood
 from dordis.protocols.distributed_dp import mechanism_of, releases_of
 from dordis.protocols.parameters import Parameters
 
 
 class RoundCost(NamedTuple):
-    """A theta^2, infinite where nothing is proved, and how far the noise is from its law, in total variation."""
+    """A theta^2, infinite where nothing is proved, and how far the noise is from its law, in total variation.
+
+    `failure` is the chance that the graph or the lots of the round fail, which delta has to cover.
+    """
 
     theta_squared: float
     distance: float
+    failure: float = 0.0
 
     def plus(self, other: "RoundCost") -> "RoundCost":
         """Return the cost of both."""
-        if math.inf in (self.theta_squared, other.theta_squared):
-            return RoundCost(math.inf, self.distance + other.distance)
-        both = gdp.composed((self.theta_squared, other.theta_squared))
-        return RoundCost(both, self.distance + other.distance)
+        costs = (self.theta_squared, other.theta_squared)
+        both = math.inf if math.inf in costs else gdp.composed(costs)
+        return RoundCost(both, self.distance + other.distance, self.failure + other.failure)
 
 
 FREE = RoundCost(0.0, 0.0)
 UNPROVED = RoundCost(math.inf, 0.0)
+NEVER = Fraction(0)
 
 
-def round_cost(parameters: Parameters, kind: type[Mechanism] | None = None) -> RoundCost:
-    """Return what a round costs each client, whoever drops out; of a mechanism of others, given its `kind`."""
+def round_cost(parameters: Parameters, kind: type[Mechanism] | None = None, lot_failure: Fraction = NEVER) -> RoundCost:
+    """Return what a round costs each client, whoever drops out; of a mechanism of others, given its `kind`.
+
+    `lot_failure` is the chance that its lots draw too many colluders, where lots are drawn.
+    """
     try:
         mechanism = mechanism_of(parameters, kind=kind)
         (update, least), *others = _sums(parameters)
@@ -51,7 +59,12 @@ def round_cost(parameters: Parameters, kind: type[Mechanism] | None = None) -> R
     plan = parameters.plans[0]
     samples = parameters.dim * len(parameters.clients) * (len(plan.base) + len(plan.removable))
     cost = accounting.composed((accounting.theta_squared(event), 1) for event in events)
-    return RoundCost(cost, samples * SAMPLE_DISTANCE)
+    return RoundCost(cost, samples * SAMPLE_DISTANCE, float(graph_failure(parameters) + lot_failure))
+
+
+def graph_failure(parameters: Parameters) -> Fraction:
+    """Return the chance, at most, that the graph of a round does not keep secrecy: on the complete graph it does."""
+    return neighbourhood.failure(parameters.mode) if parameters.degree else NEVER
 
 
 def _sums(parameters: Parameters) -> list[tuple[Sensitivity, Fraction]]:

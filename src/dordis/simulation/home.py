@@ -179,7 +179,8 @@ class SimulatedHome:
         """
         participation = {u: MemoryParticipation() for u in self.identities.ids}
         for (began, index), count in counted.items():
-            cost = FREE if count.cost is None else RoundCost(count.cost, count.distance)
+            failure = float(self.job.design.agreement.round_failure)
+            cost = FREE if count.cost is None else RoundCost(count.cost, count.distance, failure)
             for u in participation.keys() & set(map(ClientId, count.clients)):
                 participation[u].reserve(began, index, cost=cost)
         departures = Departures(self._dropout, self.job.protocol)

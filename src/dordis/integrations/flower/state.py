@@ -72,9 +72,8 @@ class StateParticipation(MemoryParticipation):
         super().__init__()
         self._record = record
         if "participations" in record:
-            self._rounds = msgspec.msgpack.decode(record["participations"], type=Rounds)
-            for attended in self._rounds.values():
-                self._spent = self._spent.plus(attended.cost)
+            for attendance, attended in msgspec.msgpack.decode(record["participations"], type=Rounds).items():
+                self._count(attendance, attended)
 
     def reserve(
         self,
