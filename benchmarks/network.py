@@ -4,41 +4,30 @@ The server is a process of its own; clients are processes too, some of them with
 """
 
 import asyncio
-import contextlib
-import multiprocessing
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
-from aiohttp import web
 
+from benchmarks import receiving
+from benchmarks.deployed import FORK, HANG, federation
 from benchmarks.figure import Figure
 from benchmarks.server_process import peak_bytes
-from dordis.federation.authority import REGISTRY_FILE, Authority
-from dordis.federation.certificates import new_tls_key
 from dordis.federation.config import Deadlines
-from dordis.federation.identity import PrivateKeys, load_identity, load_server_identity, save_keys
+from dordis.federation.identity import load_identity, load_server_identity
 from dordis.federation.membership import SignedRegistry
-from dordis.federation.registry import Keys
-from dordis.federation.requests import new_request, read_request
-from dordis.kernels.packing import add_packed
 from dordis.network.client import Address, Participant
 from dordis.network.deadlines import Patience
 from dordis.network.deploy import DeployedJob, participant
 from dordis.network.doors import FederationDoor, FederationPass
 from dordis.network.server import Server
 from dordis.network.warm import compile_kernels
-from dordis.privacy.xnoise import Scheme
 from dordis.protocol import Message
-from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SECAGG
-from dordis.protocols.secagg.messages import AdvertiseKeys, Advertisement, CollectInput, MaskedInput
+from dordis.protocols.secagg.messages import CollectInput
 from dordis.rounds.app import AppClient, AppServer, RoundInfo
 from dordis.simulation import reading
 from dordis.simulation.config import Config
@@ -49,13 +38,15 @@ FIGURES = {
     "n100_rss_mb": Figure("MB", at_most=600.0, note="the same: most memory of the server's process"),
     "receive_mb_per_cpu_s": Figure("MB/s", at_least=500.0, note="vectors of 2.5 MB, received and added"),
     "receive_vs_bare": Figure("", at_least=0.7, note="the same, against an aiohttp PUT that drops what comes"),
+    "receive_two_processes_cpu": Figure(
+        "", at_least=0.9, at_most=1.1, note="CPU of a server with two receive processes over that with one, same sum"
+    ),
+    "receive_two_processes_wall": Figure("", note="the same: seconds"),
     "silent_client_deadlines": Figure("", at_most=1.2, note="deadlines that a silent client costs, m = 4"),
     "idle_client_kb": Figure("kB", at_most=350.0, note="1,000 clients, connected: memory of the server for each"),
 }
 
-HANG = 3600.0
-FORK = multiprocessing.get_context("fork")
-SIZE, DIM, BITS, SENDERS = 2_500_000, 1_000_000, 20, 50
+DIM, BITS = 1_000_000, 20
 
 
 class Nothing(AppServer):
@@ -103,33 +94,19 @@ def run(quick: bool) -> dict[str, float]:
         keys = ["app.options.dim=200000", "performance.chunks=4", f"deployment.deadlines.stage={deadline}"]
         keys += ["protocol.threshold=4", "protocol.tolerance=1"]
         silent = rounds(folder, 5, 3, keys, silent=True)
-    receive, bare = receiving(2 if quick else 5)
+    receive, bare = receiving.against_bare(2 if quick else 5)
+    cpu, wall = receiving.two_processes(1 if quick else 3)
     return {
         "n12_round_s": min(warm["seconds"][1:]),
         "n100_server_cpu_s": large["cpu"],
         "n100_rss_mb": large["rss"] / 1e6,
         "receive_mb_per_cpu_s": receive,
         "receive_vs_bare": receive / bare,
+        "receive_two_processes_cpu": cpu,
+        "receive_two_processes_wall": wall,
         "silent_client_deadlines": (silent["seconds"][2] - silent["seconds"][1]) / deadline,
         "idle_client_kb": idle(100 if quick else 1000),
     }
-
-
-@contextlib.contextmanager
-def federation(clients: int) -> Iterator[Path]:
-    """Make keys and certificates in a folder of their own."""
-    folder = Path(tempfile.mkdtemp(prefix="dordis-benchmark-"))
-    authority = Authority.create(folder / "authority", "benchmark", datetime.now(UTC))
-    for name in ("server", *(f"c{u}" for u in range(1, clients + 1))):
-        private = PrivateKeys(new_tls_key(), None if name == "server" else Keys.generate())
-        save_keys(folder / f"{name}.key", private)
-        asked = new_request(name, private, ["localhost"] if name == "server" else ())
-        (folder / f"{name}.cert").write_bytes(authority.approve(read_request(asked)).pem)
-    (folder / "registry.json").write_bytes((folder / "authority" / REGISTRY_FILE).read_bytes())
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def settings(clients: int, keys: Sequence[str]) -> Config:
@@ -216,119 +193,6 @@ def falling_silent(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return quiet
 
 
-class Sender:
-    """A client that answers with the same vector, at once."""
-
-    def __init__(self, vector: bytes) -> None:
-        self._vector = vector
-
-    def handle(self, request: Message) -> Message:
-        """Answer."""
-        if isinstance(request, CollectInput):
-            return MaskedInput(request.chunk, self._vector, bytes(32))
-        return Advertisement(bytes(32), bytes(32), bytes(32))
-
-
-def receiving(repeats: int) -> tuple[float, float]:
-    """Return the megabytes that are received in a second of the server's CPU, added up, and dropped by a bare PUT."""
-    with federation(SENDERS) as folder:
-        ours, theirs = FORK.Pipe()
-        server = FORK.Process(target=receive, args=(folder, theirs, repeats))
-        server.start()
-        port, plain = ours.recv()
-        told, tell = FORK.Pipe()
-        senders = FORK.Process(target=send, args=(folder, port, plain, told))
-        senders.start()
-        for _ in range(repeats):
-            ours.recv()
-            tell.send("bare")
-            tell.recv()
-            ours.send("done")
-        rates: tuple[float, float] = ours.recv()
-        server.join()
-        senders.kill()
-        senders.join()
-    return rates
-
-
-def receive(folder: Path, pipe: Any, repeats: int) -> None:
-    """Receive vectors by the exchange, and by a bare PUT, in turn."""
-    credentials = load_server_identity(folder / "server.key", datetime.now(UTC))
-    members = SignedRegistry.load(folder / "registry.json", credentials.authority).registry
-    server = Server(
-        FederationDoor(credentials, members, folder / "registry.json"),
-        bytes(32),
-        Patience(Deadlines(stage=HANG, train=HANG)),
-    )
-    server.start("127.0.0.1", 0)
-    pipe.send((server.port, server.perform(bare_site(server))))
-    everyone = server.wait(lambda there: len(there) == SENDERS)
-    parameters = agree_on(
-        run=bytes(32), index=0, clients=sorted(members), threshold=SENDERS // 2 + 1, tolerance=0, bits=BITS, ends=[DIM],
-        scheme=Scheme.ORIG, variances=[1],
-    )  # fmt: skip
-    list(server.perform(server.exchange(dict.fromkeys(everyone, AdvertiseKeys(parameters)))))
-    total, best, bare = np.zeros(DIM, np.uint32), float("inf"), float("inf")
-    for _ in range(repeats):
-        start = time.process_time()
-        for _, reply in server.perform(server.exchange(dict.fromkeys(everyone, CollectInput(0)))):
-            add_packed(total, reply.vector, BITS)  # type: ignore[attr-defined]
-        best = min(best, time.process_time() - start)
-        start = time.process_time()
-        pipe.send("bare")
-        pipe.recv()
-        bare = min(bare, time.process_time() - start)
-    pipe.send((SENDERS * SIZE / 1e6 / best, SENDERS * SIZE / 1e6 / bare))
-    server.stop()
-
-
-async def bare_site(server: Server) -> int:
-    """Listen for bodies that are read and dropped, on the same loop with the same TLS; return the port."""
-
-    async def dropped(request: web.Request) -> web.Response:
-        async for _ in request.content.iter_any():
-            pass
-        return web.Response()
-
-    app = web.Application()
-    app.router.add_put("/{id}", dropped)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server._door.context)
-    await site.start()
-    return int(runner.addresses[0][1])
-
-
-def send(folder: Path, port: int, plain: int, pipe: Any) -> None:
-    """Be all the senders, and put bodies to the bare site when told to."""
-    vector = np.random.default_rng(0).bytes(SIZE)
-    passes = [FederationPass(load_identity(folder / f"c{u}.key", datetime.now(UTC))) for u in range(1, SENDERS + 1)]
-
-    async def bare() -> None:
-        connector = aiohttp.TCPConnector(limit=8)
-        async with aiohttp.ClientSession(connector=connector) as session:
-
-            async def put(u: int) -> None:
-                url = f"https://localhost:{plain}/{u}"
-                async with session.put(url, data=vector, ssl=passes[0].context) as response:
-                    await response.read()
-
-            await asyncio.gather(*(put(u) for u in range(SENDERS)))
-
-    async def stay() -> None:
-        address = Address("localhost", port)
-        staying = [
-            asyncio.ensure_future(Participant(address, own, lambda welcome: Sender(vector), SECAGG).stay())
-            for own in passes
-        ]
-        while await asyncio.to_thread(pipe.recv):
-            await bare()
-            pipe.send("done")
-        await asyncio.gather(*staying)
-
-    asyncio.run(stay())
-
-
 def idle(clients: int) -> float:
     """Return the kilobytes of the server's memory that a client takes which is connected and does nothing."""
     with federation(clients) as folder:
@@ -375,7 +239,7 @@ def linger(folder: Path, port: int, clients: int) -> None:
 
             def made(welcome: Any) -> Any:
                 arrived.set_result(None)
-                return Sender(b"")
+                return receiving.Sender()
 
             async with gate:
                 task = asyncio.ensure_future(Participant(address, own, made, SECAGG).stay())

@@ -25,12 +25,12 @@ RUN = bytes(range(32))
 class LocalServer:
     """A server with its files in a folder; clients are tasks of one loop in a thread."""
 
-    def __init__(self, folder: Path, *, mutual: bool = True, **deadlines: Any) -> None:
+    def __init__(self, folder: Path, *, mutual: bool = True, receivers: int = 0, **deadlines: Any) -> None:
         self.folder, self.mutual = folder, mutual
         credentials = load_server_identity(folder / "server.key", datetime.now(UTC))
         members = SignedRegistry.load(folder / "registry.json", credentials.authority).registry
         self.door = FederationDoor(credentials, members, folder / "registry.json", mutual)
-        self.server = Server(self.door, RUN, Patience(Deadlines(**deadlines)), limit=1 << 20)
+        self.server = Server(self.door, RUN, Patience(Deadlines(**deadlines)), limit=1 << 20, receivers=receivers)
         self.server.start("127.0.0.1", 0)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)

@@ -27,6 +27,7 @@ CUT, LATE = 10, 12
 
 def test_clients_may_be_killed_at_every_stage_be_cut_off_or_come_late(zygote, tmp_path):
     gate, keys = tmp_path / "gate", ["federation.rounds=3", "app.options.dim=200000", "performance.chunks=4"]
+    keys += ["performance.receivers=2"]
     keys += [f"app.options.gate={gate}", "protocol.threshold=7", "protocol.tolerance=5", "deployment.deadlines.grace=1"]
     fleet = Deployed(zygote, tmp_path, 12, [*keys, "deployment.wait=0"])
     waiting, go, here, cut = (fleet.pipe(name) for name in ("gate.out", "gate.in", "here", "cut"))

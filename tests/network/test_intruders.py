@@ -15,7 +15,7 @@ from dordis.errors import InputError, LoginRefused
 from dordis.federation.authority import Authority
 from dordis.federation.certificates import to_der
 from dordis.federation.identity import load_identity, load_server_identity
-from dordis.network import intake, login, server
+from dordis.network import connections, intake, login, server
 from dordis.network.bulk import seal
 from dordis.network.client import Address, Participant, new_session
 from dordis.network.doors import FederationPass
@@ -104,7 +104,7 @@ def status(connection):
 
 @pytest.mark.parametrize("sent", [b"", b"GET /login HTTP/1.1\r\nHost: "], ids=["nothing", "half a header"])
 def test_a_connection_without_a_whole_request_is_closed(folder, monkeypatch, sent):
-    monkeypatch.setattr(server, "LOGIN", 0.2)
+    monkeypatch.setattr(connections, "LOGIN", 0.2)
     local = LocalServer(folder, mutual=False)
     connection = connected(local)
     connection.sendall(sent)
@@ -113,7 +113,7 @@ def test_a_connection_without_a_whole_request_is_closed(folder, monkeypatch, sen
 
 
 def test_whoever_does_not_log_in_in_time_is_let_go(folder, monkeypatch):
-    monkeypatch.setattr(server, "LOGIN", 0.2)
+    monkeypatch.setattr(connections, "LOGIN", 0.2)
     local = LocalServer(folder, mutual=False)
 
     async def hang():

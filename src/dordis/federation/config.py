@@ -87,6 +87,9 @@ class Performance(Section, frozen=True):
     threads: Count = 0
     """In which a server removes masks; 0: as many as there are cores."""
 
+    receivers: Count = 0
+    """Processes that only receive vectors, and add them up; a deployed server without them receives by itself."""
+
     @property
     def cores(self) -> int:
         """Return the number of threads."""

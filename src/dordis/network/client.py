@@ -130,6 +130,8 @@ class Participant:
                     if await self._connected(session):
                         return
                     pause = FIRST_PAUSE
+                except Busy as busy:
+                    pause = busy.seconds
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     log.info("no connection to %s:%d: %s", self._address.host, self._address.port, _told(error))
             if once:
@@ -168,6 +170,7 @@ class Participant:
             if error.status == 426:
                 theirs = error.headers.get(VERSION_HEADER) if error.headers else "another version"
                 raise LoginRefused(f"the server speaks {theirs}, this client {SUBPROTOCOL}: install the same") from None
+            check_not_busy(error.status, error.headers or {})
             raise
         except aiohttp.ClientConnectorCertificateError as error:
             raise LoginRefused(f"the server's certificate is not accepted: {error.certificate_error}") from None
@@ -253,38 +256,48 @@ class Bodies:
         if not 0 < beside.size <= LARGEST:
             raise MalformedMessage(f"{beside.size} bytes are announced, and {LARGEST} are the most")
         url, got = self._address.url(f"/blobs/{beside.digest.hex()}"), bytearray()
-        for trial in range(TRIES):
+        trial = 0
+        while trial < TRIES:
             try:
                 headers = self.headers | ({"Range": f"bytes={len(got)}-"} if got else {})
                 async with self._session.get(url, headers=headers, ssl=self._context) as response:
+                    check_not_busy(response.status, response.headers)
                     response.raise_for_status()
                     async for piece in response.content.iter_any():
                         got += piece
                         if len(got) > beside.size:
                             raise MalformedMessage("more came than was announced")
+            except Busy as busy:
+                await wait(busy.seconds)
+                continue
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 await _pause(trial, error)
+                trial += 1
                 continue
             if len(got) == beside.size:
                 break
+            trial += 1
         if hashlib.sha256(got).digest() != beside.digest:
             raise MalformedMessage("what came is not what its digest is of")
         return bytes(got)
 
     async def put(self, id: int, data: wire.Bulk) -> None:
         """Put a vector; if that breaks off, go on where it stopped.  After the deadline nobody wants it: then stop."""
-        url, offset = self._address.url(f"/vectors/{id}", self._port), 0
-        for trial in range(TRIES):
+        url, offset, trial = self._address.url(f"/vectors/{id}", self._port), 0, 0
+        while trial < TRIES:
             try:
                 status, offset = await self._put(url, data, offset)
+            except Busy as busy:  # that is no failure
+                await wait(busy.seconds)
+                status, offset = await self._progress(url)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 await _pause(trial, error)
+                trial += 1
                 status, offset = await self._progress(url)
             if status in (204, 404, 401):
                 return
-            if status in (422, 503):
-                await asyncio.sleep(1.0)
-                status, offset = await self._progress(url)
+            if status == 422:
+                trial, offset = trial + 1, 0
         log.warning("a vector could not be sent")
 
     async def _put(self, url: str, data: wire.Bulk, offset: int) -> tuple[int, int]:
@@ -294,6 +307,7 @@ class Bodies:
             headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
         body = pieces_of(data, offset)
         async with self._session.put(url, data=body, headers=headers, ssl=self._context) as response:
+            check_not_busy(response.status, response.headers)
             return response.status, int(response.headers.get("Upload-Offset", "0"))
 
     async def _progress(self, url: str) -> tuple[int, int]:
@@ -302,6 +316,26 @@ class Bodies:
                 return response.status, int(response.headers.get("Upload-Offset", "0"))
         except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, 0
+
+
+class Busy(Exception):
+    """The server is busy, and says when to come again; it is no error."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+def check_not_busy(status: int, headers: Mapping[str, str]) -> None:
+    """Come again when a busy server says so, within reason."""
+    if status == 503:
+        given = headers.get("Retry-After", "")
+        raise Busy(min(float(given), LONGEST_PAUSE) if given.isdecimal() else LONGEST_PAUSE)
+
+
+async def wait(seconds: float) -> None:
+    """Wait."""
+    log.info("the server is busy: again in %g seconds", seconds)
+    await asyncio.sleep(seconds)
 
 
 def new_session() -> ClientSession:

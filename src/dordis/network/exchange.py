@@ -15,8 +15,9 @@ from dordis import wire
 from dordis.errors import DordisError, MalformedMessage, ProtocolError
 from dordis.network.bulk import Blobs
 from dordis.network.deadlines import Patience
-from dordis.network.intake import Intake, check_size
+from dordis.network.intake import Held, check_size
 from dordis.network.messages import Answered, Asked, Beside, Declined
+from dordis.network.uploads import HeldElsewhere, Uploads
 from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening
@@ -29,7 +30,8 @@ LARGEST_ELEMENT = 4
 
 Send = Callable[[ClientId, bytes], bool]
 """Sends to a client, if it is connected; tells whether it is."""
-Arrived = tuple["Asking", bytes, bytearray | None]
+Body = Held | HeldElsewhere
+Arrived = tuple["Asking", bytes, Body | None]
 
 
 @dataclass(eq=False)
@@ -49,6 +51,7 @@ class Asking:
 class Call:
     """Requests that went out together, and what has come of them."""
 
+    number: int
     open: set[int] = field(default_factory=set)
     arrivals: "SimpleQueue[Arrived | None]" = field(default_factory=SimpleQueue)
     offered: list[bytes] = field(default_factory=list)
@@ -61,10 +64,11 @@ class NetworkExchange:
     `sent`, `received`, `models` and `errors` are what a meter counts: bytes of messages, without what carries them.
     """
 
-    def __init__(self, send: Send, intake: Intake, blobs: Blobs, patience: Patience) -> None:
-        self._send, self._intake, self._blobs, self._patience = send, intake, blobs, patience
+    def __init__(self, send: Send, uploads: Uploads, blobs: Blobs, patience: Patience) -> None:
+        self._send, self._uploads, self._blobs, self._patience = send, uploads, blobs, patience
         self._loop = asyncio.get_running_loop()
         self._ids = 0
+        self._calls: set[Call] = set()
         self._open: defaultdict[ClientId, dict[int, Asking]] = defaultdict(dict)
         self._given_up: defaultdict[ClientId, set[int]] = defaultdict(set)
         self._out: set[ClientId] = set()
@@ -78,7 +82,9 @@ class NetworkExchange:
     async def __call__(self, requests: Requests) -> Replies:
         """Send the requests; the replies that come in time are given one by one."""
         self.note(next(iter(requests.values()), None))
-        call, messages = Call(), {}
+        self._ids += 1
+        call, messages = Call(self._ids), {}
+        self._calls.add(call)
         for u, request in requests.items():
             if u in self._out:
                 continue
@@ -95,10 +101,22 @@ class NetworkExchange:
     def note(self, request: Message | None) -> None:
         """Take note of a round that begins, and of its parameters."""
         if isinstance(request, Invite):
+            self._abandon_calls()
             self._out.clear()
-            self._intake.begin()
+            self._uploads.begin()
         elif isinstance(request, Opening):
             self._parameters = request.parameters
+
+    def _abandon_calls(self) -> None:
+        """Give up what is left of a round that failed: what was asked, and what came and nobody took."""
+        for call in self._calls:
+            for asking in [asking for askings in self._open.values() for asking in askings.values()]:
+                if asking.call is call:
+                    self._give_up(asking)
+            while not call.arrivals.empty():
+                if (arrived := call.arrivals.get()) is not None and arrived[2] is not None:
+                    arrived[2].release()
+        self._calls.clear()
 
     def _offered(self, call: Call, request: Message) -> tuple[bytes, Beside | None]:
         bulk = wire.bulk_of(request)
@@ -123,17 +141,18 @@ class NetworkExchange:
     def _replies(self, call: Call) -> Iterator[tuple[ClientId, Message]]:
         """Yield replies in the thread of a flow, as they come; they are decoded here."""
         while (arrived := call.arrivals.get()) is not None:
-            asking, frame, buffer = arrived
+            asking, frame, body = arrived
             try:
-                answer = asking.answer
-                bulk = memoryview(buffer)[: answer.beside.size] if buffer and answer and answer.beside else b""
+                bulk = b"" if body is None else body.bulk
                 yield asking.client, wire.decode(frame, reply_to(asking.request), bulk=bulk)
             except MalformedMessage as error:
                 self._loop.call_soon_threadsafe(self._refuse, asking.client, error)
                 yield asking.client, Garbled()
             finally:
-                if buffer is not None:
-                    self._loop.call_soon_threadsafe(self._intake.buffers.give, buffer)
+                if body is not None:
+                    self._loop.call_soon_threadsafe(body.release)
+        self._uploads.merge(call.number)
+        self._loop.call_soon_threadsafe(self._calls.discard, call)
 
     # What clients send
 
@@ -145,11 +164,11 @@ class NetworkExchange:
             return
         if message.beside is None:
             asking.answer = message
-            self._arrived(asking, None)
+            self._arrived(asking, message, None)
             return
         check_size(message.beside.size, self._most(asking.request))
         asking.answer = message
-        self._intake.expect(u, message.id, message.beside)
+        self._uploads.expect(u, message.id, message.beside, asking.call.number)
 
     def declined(self, u: ClientId, message: Declined) -> None:
         """Take note that a client has left the round by itself."""
@@ -158,21 +177,18 @@ class NetworkExchange:
             return
         self._refuse(u, ProtocolError(f"the client declined: {message.error[:64]!a}"))
 
-    def delivered(self, u: ClientId, id: int, buffer: bytearray) -> None:
+    def delivered(self, u: ClientId, id: int, body: Body) -> None:
         """Take a vector that has come whole."""
         asking = self._open[u].get(id)
-        if asking is None:
-            self._intake.buffers.give(buffer)
+        if asking is None or asking.answer is None:
+            body.release()
         else:
-            self._arrived(asking, buffer)
+            self._arrived(asking, asking.answer, body)
 
-    def _arrived(self, asking: Asking, buffer: bytearray | None) -> None:
-        answer = asking.answer
-        if answer is None:
-            return
+    def _arrived(self, asking: Asking, answer: Answered, body: Body | None) -> None:
         self.sent[asking.client] += len(answer.frame) + (0 if answer.beside is None else answer.beside.size)
         self._patience.saw(type(asking.request).__name__, self._loop.time() - asking.started)
-        asking.call.arrivals.put((asking, answer.frame, buffer))
+        asking.call.arrivals.put((asking, answer.frame, body))
         self._close(asking)
 
     def _check_late(self, u: ClientId, id: int, asking: Asking | None) -> None:
@@ -224,9 +240,12 @@ class NetworkExchange:
         """Put a client out of the round: whatever is asked of it, in all chunks, is given up at once."""
         self._out.add(u)
         for asking in list(self._open[u].values()):
-            self._given_up[u].add(asking.id)
-            self._intake.forget(u, asking.id)
-            self._close(asking)
+            self._give_up(asking)
+
+    def _give_up(self, asking: Asking) -> None:
+        self._given_up[asking.client].add(asking.id)
+        self._uploads.forget(asking.client, asking.id)
+        self._close(asking)
 
     def leave(self, u: ClientId) -> None:
         """Put a client out of the round that has broken the rules of the network."""

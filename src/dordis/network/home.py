@@ -99,7 +99,13 @@ class NetworkHome:
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnersCount]) -> Rounds:
         """Listen for clients."""
         settings = self.job.config.deployment
-        self.server = Server(self.door, run, Patience(settings.deadlines), limit=frame_limit(self.job))
+        self.server = Server(
+            self.door,
+            run,
+            Patience(settings.deadlines),
+            limit=frame_limit(self.job),
+            receivers=self.job.config.performance.receivers,
+        )
         self.server.start(settings.host, settings.port)
         self.listening(self.server.port)
         if self.state is None:

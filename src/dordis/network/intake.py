@@ -6,6 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from aiohttp import ClientError, web
 
@@ -24,8 +25,22 @@ RETRY = {"Retry-After": "1"}
 _TOKEN, _ID = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}"), re.compile("[0-9]{1,15}")
 _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
-Delivered = Callable[[ClientId, int, bytearray], None]
-"""Told of a body that is whole: whose, of which request, and the buffer, which it gives back."""
+
+@dataclass(eq=False)
+class Held:
+    """A body that has come whole, in a buffer that is used again when this is released."""
+
+    bulk: memoryview = field(repr=False)
+    _buffer: bytearray = field(repr=False)
+    _buffers: Buffers = field(repr=False)
+
+    def release(self) -> None:
+        """Give the buffer back."""
+        self._buffers.give(self._buffer)
+
+
+Delivered = Callable[[ClientId, int, Held], None]
+"""Told of a body that is whole: whose, of which request, and where it is, which it releases."""
 
 
 class Intake:
@@ -43,10 +58,14 @@ class Intake:
 
     def admit(self, client: ClientId, machine: bytes) -> bytes:
         """Return a token for all that a client does from now on; one that it had before is void."""
-        self.dismiss(client)
         token = secrets.token_bytes(TOKEN_BYTES)
-        self._tokens[token] = (client, machine)
+        self.grant(client, machine, token)
         return token
+
+    def grant(self, client: ClientId, machine: bytes, token: bytes) -> None:
+        """Take whoever shows this token for a client, from now on."""
+        self.dismiss(client)
+        self._tokens[token] = (client, machine)
 
     def dismiss(self, client: ClientId) -> None:
         """Take nothing more from a client, and give it nothing."""
@@ -55,6 +74,7 @@ class Intake:
     def expect(self, client: ClientId, id: int, beside: Beside) -> None:
         """Take a body of this size for a request; one that is announced again goes on where it stopped."""
         body = self._expected.get((client, id))
+        self._done.get(client, set()).discard(id)  # what came before was dropped: its client was not connected
         if body is None:
             self._expected[client, id] = Body(beside, self.buffers)
         else:
@@ -118,7 +138,8 @@ class Intake:
             self.buffers.give(buffer)
             return _refused(404)
         self._done.setdefault(client, set()).add(id)
-        self._delivered(client, id, buffer)
+        view = memoryview(buffer)[: body.beside.size]
+        self._delivered(client, id, Held(view, buffer, self.buffers))
         return web.Response(status=204)
 
     async def _announced(self, client: ClientId, id: int) -> Body | None:
@@ -144,10 +165,17 @@ class Intake:
         finally:
             self._taken[client] -= 1
 
+    def is_known(self, request: web.Request) -> bool:
+        """Tell whether a request shows the token of a client."""
+        return self._holder(request) is not None
+
+    def _holder(self, request: web.Request) -> tuple[ClientId, bytes] | None:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        return self._tokens.get(bytes.fromhex(given)) if _TOKEN.fullmatch(given) else None
+
     def holder(self, request: web.Request) -> tuple[ClientId, bytes]:
         """Return the client that a request is from, and its machine, by its token."""
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        held = self._tokens.get(bytes.fromhex(given)) if _TOKEN.fullmatch(given) else None
+        held = self._holder(request)
         if held is None:
             raise web.HTTPUnauthorized(headers={"Connection": "close"})
         return held

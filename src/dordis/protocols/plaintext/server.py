@@ -6,6 +6,7 @@ import numpy as np
 
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import ProtocolError
+from dordis.kernels.packing import add_packed
 from dordis.kernels.ring import Vector
 from dordis.privacy.noise import add_noise
 from dordis.privacy.xnoise import Due
@@ -15,6 +16,9 @@ from dordis.protocols.collecting import collect, ensure_enough
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Disclosure, Joined
 from dordis.protocols.summing import ChunkOutput, SummingChunk, SummingServer, SummingSetup
+
+PLAIN_BITS = 32
+"""Of a coordinate on the way: a contribution is not packed."""
 
 
 class PlaintextSetup(SummingSetup):
@@ -66,9 +70,9 @@ class PlaintextChunk(SummingChunk):
         ensure_enough(self.parameters, Contribute.__name__, self.u3)
 
     def _add(self, u: ClientId, reply: Contribution) -> None:
-        if reply.chunk != self.chunk or len(reply.vector) != 4 * self._total.size:
-            raise ProtocolError("the contribution does not fit the chunk")
-        self._total += np.frombuffer(reply.vector, "<u4")
+        if reply.chunk != self.chunk:
+            raise ProtocolError("the contribution is for another chunk")
+        add_packed(self._total, reply.vector, PLAIN_BITS)
 
     def remove_noise(self) -> Flow:
         """Subtract what is due; the noise of whoever does not answer stays."""

@@ -1,0 +1,36 @@
+"""What measurements of deployments share: processes, and a federation with keys and certificates of its own."""
+
+import contextlib
+import multiprocessing
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dordis.federation.authority import REGISTRY_FILE, Authority
+from dordis.federation.certificates import new_tls_key
+from dordis.federation.identity import PrivateKeys, save_keys
+from dordis.federation.registry import Keys
+from dordis.federation.requests import new_request, read_request
+
+HANG = 3600.0
+"""Seconds after which something that never comes is a failure."""
+FORK = multiprocessing.get_context("fork")
+
+
+@contextlib.contextmanager
+def federation(clients: int) -> Iterator[Path]:
+    """Make keys and certificates in a folder of their own."""
+    folder = Path(tempfile.mkdtemp(prefix="dordis-benchmark-"))
+    authority = Authority.create(folder / "authority", "benchmark", datetime.now(UTC))
+    for name in ("server", *(f"c{u}" for u in range(1, clients + 1))):
+        private = PrivateKeys(new_tls_key(), None if name == "server" else Keys.generate())
+        save_keys(folder / f"{name}.key", private)
+        asked = new_request(name, private, ["localhost"] if name == "server" else ())
+        (folder / f"{name}.cert").write_bytes(authority.approve(read_request(asked)).pem)
+    (folder / "registry.json").write_bytes((folder / "authority" / REGISTRY_FILE).read_bytes())
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,266 @@
+"""Where the vectors of clients go: to the server's process, or to some that only receive (`performance.receivers`).
+
+A client keeps the receiver that it was given.  If a receiver ends, its clients are cut off, log in again and get
+another one, or the server's own process if none is left; a round in which it had added something fails, before anything
+of that chunk is opened.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import socket
+import ssl
+from collections.abc import Callable, Collection
+from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dordis.errors import RoundFailed
+from dordis.kernels.packing import PackedElsewhere, add_packed, check_packed
+from dordis.kernels.ring import Vector
+from dordis.network.connections import bound
+from dordis.network.intake import Held, Intake
+from dordis.network.messages import Beside
+from dordis.network.receiver import (
+    Add,
+    Begin,
+    Came,
+    Channel,
+    Dismiss,
+    Expect,
+    Forget,
+    FromReceiver,
+    Grant,
+    HandOver,
+    Order,
+    Summed,
+    receive,
+)
+from dordis.protocol import ClientId
+
+log = logging.getLogger("dordis.network")
+
+HANDED_OVER = 60.0
+"""Seconds in which a receiver hands a sum over."""
+
+
+@dataclass(eq=False)
+class RemoteSum:
+    """What a receiver adds up for the server: into which vector it goes in the end."""
+
+    total: Vector
+    bits: int
+    bodies: int = 0
+    summed: "asyncio.Future[Summed] | None" = None
+
+
+@dataclass(eq=False)
+class Remote:
+    """A receiver, as the server's process sees it."""
+
+    process: Any
+    channel: Channel
+    port: int
+    clients: set[ClientId] = field(default_factory=set)
+    expected: dict[tuple[ClientId, int], tuple[int, int]] = field(default_factory=dict)
+    """The sum that a body belongs to, and its size."""
+    sums: dict[int, RemoteSum] = field(default_factory=dict)
+    ended: bool = False
+
+
+class HeldElsewhere(PackedElsewhere):
+    """A body that has come whole to a receiver."""
+
+    def __init__(self, uploads: "Uploads", remote: Remote, came: Came, sum: int, size: int) -> None:
+        self._uploads, self._remote, self._came, self._sum, self._size = uploads, remote, came, sum, size
+        self._added = False
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def bulk(self) -> Any:
+        """Return what stands for the bytes."""
+        return self
+
+    def add_to(self, total: Vector, bits: int) -> None:
+        """Have the receiver add it; what it adds up is added to the total when all replies have been taken."""
+        check_packed(self._size, self._came.last, bits, total.size)
+        remote, came = self._remote, self._came
+        if remote.ended:
+            raise lost()
+        remote.sums.setdefault(self._sum, RemoteSum(total, bits)).bodies += 1
+        self._added = True
+        self._uploads.order(remote, Add(came.client, came.id, self._sum, int(total.size), bits))
+
+    def release(self) -> None:
+        """Have it dropped, unless it was added."""
+        if not self._added:
+            self._remote.channel.send(Forget(self._came.client, self._came.id))
+
+
+Delivered = Callable[[ClientId, int, Held | HeldElsewhere], None]
+
+
+class Uploads:
+    """Tell who is to put what where; `delivered` is told what has come, `cut` who has to log in again.
+
+    All but `start`, `merge` and `order` are for the event loop of the server.
+    """
+
+    def __init__(self, delivered: Delivered, cut: Callable[[Collection[ClientId]], None]) -> None:
+        self._delivered, self._cut = delivered, cut
+        self._loop = asyncio.get_running_loop()
+        self.intake = Intake(delivered)
+        self.remotes: list[Remote] = []
+        self._readers: list[asyncio.Task[None]] = []
+        self._machines: dict[ClientId, Remote] = {}
+
+    def start(self, count: int, host: str, port: int, context: ssl.SSLContext) -> None:
+        """Start receivers, at the ports that follow one, or at any if that is 0."""
+        add_packed(np.zeros(1, np.uint32), b"\0", 1)  # so that it is compiled once, here
+        for k in range(1, count + 1):
+            with bound(host, port and port + k) as listener:
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    fork = multiprocessing.get_context("fork")
+                    process = fork.Process(target=receive, args=(listener, context, theirs), daemon=True)
+                    process.start()
+                at = int(listener.getsockname()[1])
+            asyncio.run_coroutine_threadsafe(self._attach(process, ours, at), self._loop).result()
+
+    async def _attach(self, process: Any, pair: socket.socket, port: int) -> None:
+        remote = Remote(process, await Channel.over(pair), port)
+        self.remotes.append(remote)
+        self._readers.append(asyncio.ensure_future(self._read(remote)))
+
+    async def close(self) -> None:
+        """End the receivers."""
+        for remote in self.remotes:
+            remote.ended = True
+            remote.channel.close()
+        await asyncio.gather(*self._readers)
+        for remote in self.remotes:
+            await asyncio.to_thread(remote.process.join)
+
+    # Who puts what where
+
+    def admit(self, client: ClientId, machine: bytes) -> tuple[bytes, int]:
+        """Return a token for all that a client does from now on, and the port for its vectors, if it is another."""
+        token, remote = self.intake.admit(client, machine), self._machines.get(client)
+        living = [one for one in self.remotes if not one.ended]
+        if (remote is None or remote.ended) and living:
+            remote = self._machines[client] = min(living, key=lambda one: len(one.clients))
+            remote.clients.add(client)
+        if remote is None or remote.ended:
+            return token, 0
+        remote.channel.send(Grant(client, token))
+        return token, remote.port
+
+    def dismiss(self, client: ClientId) -> None:
+        """Take nothing more from a client, and give it nothing."""
+        self.intake.dismiss(client)
+        if (remote := self._remote(client)) is not None:
+            remote.channel.send(Dismiss(client))
+
+    def expect(self, client: ClientId, id: int, beside: Beside, sum: int) -> None:
+        """Take a body of this size for a request; it belongs to a sum."""
+        remote = self._remote(client)
+        if remote is None:
+            self.intake.expect(client, id, beside)
+        else:
+            remote.expected[client, id] = sum, beside.size
+            remote.channel.send(Expect(client, id, beside))
+
+    def forget(self, client: ClientId, id: int) -> None:
+        """Take no body for a request any more."""
+        self.intake.forget(client, id)
+        remote = self._remote(client)
+        if remote is not None and remote.expected.pop((client, id), None) is not None:
+            remote.channel.send(Forget(client, id))
+
+    def begin(self) -> None:
+        """Forget what was put in the round before."""
+        self.intake.begin()
+        for remote in self.remotes:
+            remote.expected.clear()
+            remote.sums.clear()
+            if not remote.ended:
+                remote.channel.send(Begin())
+
+    def _remote(self, client: ClientId) -> Remote | None:
+        remote = self._machines.get(client)
+        return None if remote is None or remote.ended else remote
+
+    # What receivers say
+
+    async def _read(self, remote: Remote) -> None:
+        async for order in remote.channel.orders(FromReceiver):
+            match order:
+                case Came():
+                    self._came(remote, order)
+                case Summed() if order.sum in remote.sums and (waiting := remote.sums[order.sum].summed) is not None:
+                    waiting.set_result(order)
+        if not remote.ended:
+            self._lost(remote)
+
+    def _came(self, remote: Remote, came: Came) -> None:
+        sum, size = remote.expected.pop((came.client, came.id), (0, 0))
+        if size:
+            self._delivered(came.client, came.id, HeldElsewhere(self, remote, came, sum, size))
+        else:  # the deadline has passed meanwhile
+            remote.channel.send(Forget(came.client, came.id))
+
+    def _lost(self, remote: Remote) -> None:
+        """Go on without a receiver."""
+        log.error("a receive process has ended: its %d clients log in again", len(remote.clients))
+        remote.ended = True
+        remote.channel.close()
+        for waiting in (one.summed for one in remote.sums.values()):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(lost())
+        self._cut(frozenset(remote.clients))
+
+    # In the thread of a flow
+
+    def order(self, remote: Remote, order: Order) -> None:
+        """Tell a receiver something."""
+        self._loop.call_soon_threadsafe(remote.channel.send, order)
+
+    def merge(self, sum: int) -> None:
+        """Add what the receivers have added up to the total; nothing is added to it afterwards."""
+        parts = [(remote, remote.sums[sum]) for remote in self.remotes if sum in remote.sums]
+        handing = [
+            (wanted, asyncio.run_coroutine_threadsafe(self._handed_over(remote, sum, wanted), self._loop))
+            for remote, wanted in parts
+        ]
+        for wanted, handed in handing:
+            try:
+                summed = handed.result(HANDED_OVER)
+            except NotInTime:
+                raise lost() from None
+            check_all_added(summed, wanted)
+            add_packed(wanted.total, summed.data, wanted.bits)
+
+    async def _handed_over(self, remote: Remote, sum: int, wanted: RemoteSum) -> Summed:
+        if remote.ended:
+            raise lost()
+        wanted.summed = self._loop.create_future()
+        remote.channel.send(HandOver(sum, wanted.bits))
+        try:
+            return await wanted.summed
+        finally:
+            remote.sums.pop(sum, None)
+
+
+def check_all_added(handed: Summed, wanted: RemoteSum) -> None:
+    """A sum that is handed over is of as many vectors as the server accepted."""
+    if handed.bodies != wanted.bodies:
+        raise lost()
+
+
+def lost() -> RoundFailed:
+    """Return what ends a round whose vectors are lost with the process that had received them."""
+    return RoundFailed("a receive process ended, and what it had received is lost")
