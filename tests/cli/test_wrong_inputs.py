@@ -50,7 +50,7 @@ WRONG = [
     ("run", "-c", "simulation.dropout.rate=2"),
     ("run", *IDEAL, "-c", "app.options.lr=1e308", "-c", "app.options.epochs=50"),
     ("report", "absent"),
-    ("report", "."),
+    ("report", "numbers.csv"),
     ("ledger", "verify", "absent"),
     ("ledger", "verify", "numbers.csv"),
     ("mean", "absent.csv", "--epsilon", "1"),

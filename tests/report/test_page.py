@@ -1,6 +1,8 @@
 """The page: every chart is there, numbers are those of the records, nothing from them is markup, nothing is loaded."""
 
+import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,10 +10,13 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.federation import records
-from dordis.report.facts import gather
-from dordis.report.files import write
+from dordis.report.charts import LineChart, Series
+from dordis.report.facts import Checked, gather
+from dordis.report.figures import epsilon as epsilon_chart
+from dordis.report.files import write, write_overview
 from dordis.report.numbers import number
 from dordis.report.page import page
+from dordis.report.svg import drawing
 from tests.report.runs import STRATEGIES, make, rewrite
 
 CHARTS = ["metric_1", "metric_2", "epsilon", "dropouts", "noise_ratio", "noise", "seconds", "traffic"]
@@ -170,6 +175,70 @@ def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     first, second = make(tmp_path / "a"), make(tmp_path / "b")
     labels = [facts.label for facts in gather([first, second])]
     assert len(set(labels)) == 2
+
+
+def configured(path: Path, **settings: object) -> Path:
+    """Give a run a configuration with these settings, which are in one section."""
+    lines = (f"{key} = {json.dumps(value)}" for key, value in settings.items())
+    (path / records.CONFIG).write_text('output = "somewhere"\n[privacy]\n' + "\n".join(lines))
+    return path
+
+
+def test_runs_of_one_name_are_named_by_what_differs_in_their_configurations(tmp_path: Path) -> None:
+    made = [make(tmp_path / name) for name in "abcd"]
+    usual = {"epsilon": 6.0, "noise": "xnoise"}
+    for path, own in zip(made, ({}, {}, {"epsilon": 2.0}, {"noise": "orig"}), strict=True):
+        configured(path, **(usual | own))
+    names = [facts.label for facts in gather(made)]
+    assert names[2:] == ["epsilon 2", "noise orig"]
+    assert names[0] != names[1]
+    assert all(name.startswith("femnist, 20") for name in names[:2])
+    assert [facts.label for facts in gather(made[1:3])] == ["epsilon 6", "epsilon 2"]
+    found = report(*made)
+    assert ["privacy.epsilon", "6", "6", "2", "6"] in found.cells
+    assert not [row for row in found.cells if row[0] == "output"]
+
+
+def test_what_is_true_of_several_runs_is_said_once(tmp_path: Path) -> None:
+    paths = [
+        make(tmp_path, name=name, noise=noise) for name, noise in (("a", "xnoise"), ("b", "xnoise"), ("c", "orig"))
+    ]
+    text = report(*paths).text
+    assert text.count("Simulated in one process, which had everybody's data") == 1
+    assert "All runs: Simulated" in text
+    assert text.count("The budget is overspent") == text.count("c: The budget is overspent") == 1
+
+
+def test_a_budget_is_in_the_legend_once(tmp_path: Path) -> None:
+    facts = gather([make(tmp_path, name=name) for name in "ab"])
+    nearly = replace(facts[0].ledger.summary, budget=6 * (1 - 1e-12))
+    marks = epsilon_chart([facts[0], replace(facts[1], ledger=Checked(nearly))]).marks
+    assert [mark.name for mark in marks] == ["budget"]
+
+
+def test_more_runs_than_colours_have_lines_that_differ() -> None:
+    lines = tuple(Series(f"run {i}", ((1, i), (2, i))) for i in range(10))
+    drawn = re.findall(r'polyline class="([^"]*)"', drawing(LineChart("t", "round", "", lines)))
+    assert len(set(drawn)) == 10
+
+
+def test_a_folder_of_runs_has_an_index_that_leads_to_their_reports(tmp_path: Path) -> None:
+    first, _ = make(tmp_path / "runs", name="a"), make(tmp_path / "runs", name="b", noise="orig")
+    damaged = make(tmp_path / "runs", name="c")
+    (damaged / records.MANIFEST).write_text("{")
+    write([first])
+    path = write_overview(tmp_path / "runs")
+    assert path == tmp_path / "runs" / "index.html"
+    found = Page(path.read_text())
+    links = [attributes["href"] for tag, attributes in found.tags if tag == "a"]
+    assert [tmp_path / "runs" / link for link in links] == [first / "report.html"]
+    assert "3 runs in runs" in found.text
+    rows = {row[0]: row for row in found.cells if row}
+    assert rows["b"][3].endswith("of 6, OVERSPENT")
+    assert str(damaged) in rows
+    assert write_overview(tmp_path / "runs", tmp_path / "elsewhere").parent == tmp_path / "elsewhere"
+    with pytest.raises(InputError, match="none in it"):
+        write_overview(tmp_path / "elsewhere")
 
 
 def test_a_run_without_result_says_so(tmp_path: Path) -> None:

@@ -7,6 +7,20 @@ from typing import Annotated
 
 import typer
 
+
+def preset_names(incomplete: str) -> list[str]:
+    """Complete the name of a preset."""
+    from dordis.simulation.embedded import presets
+
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
+def finished_runs(incomplete: str) -> list[str]:
+    """Complete the directory of a run, in whichever folder of runs that is here: the newest first."""
+    found = [str(path.parent) for path in Path().glob("*/*/*/manifest.json")]
+    return sorted((path for path in found if path.startswith(incomplete)), reverse=True)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JsonArray = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 
@@ -23,7 +37,7 @@ ConfigFile = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    typer.Option(help=f"One that comes with dordis, below the file's: digits, {PRESETS}."),
+    typer.Option(help=f"One that comes with dordis, below the file's: digits, {PRESETS}.", autocompletion=preset_names),
 ]
 DataDir = Annotated[
     Path | None, typer.Option(help="Where the files of the data set are; they are downloaded if this is not given.")

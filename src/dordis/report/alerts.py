@@ -1,7 +1,7 @@
 """What a reader must not overlook in a run, worst first."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -32,6 +32,20 @@ def alerts(facts: Facts) -> tuple[Alert, ...]:
         *(Alert(Level.BAD, text) for text in _bad(facts)),
         *(Alert(Level.WARNING, text) for text in _warnings(facts)),
         *(Alert(Level.NOTE, text) for text in _notes(facts)),
+    )
+
+
+def common_alerts(all_facts: Sequence[Facts]) -> tuple[Alert, ...]:
+    """Return what has to be said first about several runs: everything once, with the runs of which it is true."""
+    of: dict[Alert, list[str]] = {}
+    for facts in all_facts:
+        for alert in alerts(facts):
+            if alert.level is not Level.NOTE:
+                of.setdefault(alert, []).append(facts.label)
+    order = list(Level)
+    return tuple(
+        Alert(alert.level, f"{'All runs' if len(whose) == len(all_facts) else '; '.join(whose)}: {alert.text}")
+        for alert, whose in sorted(of.items(), key=lambda item: order.index(item[0].level))
     )
 
 

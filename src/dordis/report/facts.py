@@ -14,6 +14,7 @@ from dordis.federation.evidence import check_evidence
 from dordis.federation.ledger import Summary
 from dordis.federation.records import RoundRecord, StoredRun, Trust
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.report.naming import labels
 
 _CLOSE = 1e-9
 
@@ -165,7 +166,7 @@ class Facts:
 def gather(paths: Sequence[Path]) -> tuple[Facts, ...]:
     """Read runs, check their ledgers, and give each run a name of its own."""
     runs = [records.load(path) for path in paths]
-    return tuple(Facts(run, label, checked(run)) for run, label in zip(runs, _labels(runs), strict=True))
+    return tuple(Facts(run, label, checked(run)) for run, label in zip(runs, labels(runs), strict=True))
 
 
 def checked(run: StoredRun) -> Checked:
@@ -184,11 +185,3 @@ def gone(record: RoundRecord) -> int:
 def odds(epsilon: float) -> float:
     """Return the factor e^epsilon."""
     return math.exp(epsilon) if epsilon < 700 else math.inf
-
-
-def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Name runs by their names; by name and time, or a number, where that is not enough."""
-    names = [run.manifest.name for run in runs]
-    times = [f"{run.manifest.name} {run.manifest.created[:19].replace('T', ' ')}" for run in runs]
-    labels = [time if names.count(name) > 1 else name for name, time in zip(names, times, strict=True)]
-    return [f"{label} #{i + 1}" if labels.count(label) > 1 else label for i, label in enumerate(labels)]

@@ -44,9 +44,8 @@ def metrics(all_facts: Sequence[Facts]) -> dict[str, LineChart]:
 def epsilon(all_facts: Sequence[Facts]) -> LineChart:
     """Chart what was spent against the budget."""
     proved = [facts for facts in all_facts if facts.epsilon is not None]
-    budgets = dict.fromkeys(facts.budget for facts in proved if facts.budget is not None)
-    names = ["budget"] if len(budgets) == 1 else [f"budget {number(budget)}" for budget in budgets]
-    marks = tuple(Mark(name, budget) for name, budget in zip(names, budgets, strict=True))
+    budgets = {f"budget {number(facts.budget)}": facts.budget for facts in proved if facts.budget is not None}
+    marks = tuple(Mark(name if len(budgets) > 1 else "budget", budget) for name, budget in budgets.items())
     note = "of the client that has spent most" if proved else "no epsilon can be stated"
     lines = tuple(Series(facts.label, tuple((r.number, r.epsilon) for r in facts.stated_rounds)) for facts in all_facts)
     return LineChart("Epsilon spent", ROUND, "epsilon", lines, marks=marks, note=note)

@@ -8,9 +8,10 @@ from dordis.federation.durable import replace
 from dordis.report import svg, tables
 from dordis.report.facts import gather
 from dordis.report.figures import figures
+from dordis.report.overview import overview, runs_in
 from dordis.report.page import GENERATOR, page
 
-REPORT, FIGURES = "report.html", "figures"
+REPORT, INDEX, FIGURES = "report.html", "index.html", "figures"
 _HEAD = 1000  # bytes of a page among which a report names itself
 
 
@@ -35,6 +36,17 @@ def write(runs: Sequence[Path], output: Path | None = None, *, with_figures: boo
                 files[beside / f"{name}.svg"] = svg.document(chart).encode()
     for path, data in files.items():
         _write(path, data)
+    return target
+
+
+def write_overview(folder: Path, output: Path | None = None) -> Path:
+    """Write `index.html` about all runs in a folder, and return its path."""
+    paths = runs_in(folder)
+    if not paths:
+        raise InputError(f"there is no run at {folder}, and none in it: dordis run makes one")
+    target = (output or folder) / INDEX
+    check_own(target)
+    _write(target, overview(folder, paths, REPORT, target.parent).encode())
     return target
 
 

@@ -1,12 +1,12 @@
 """The page: facts, charts and the privacy statement of one run or of several, as one file that needs nothing else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from statistics import fmean
 from string import Template
 
 from dordis.report import svg
-from dordis.report.alerts import Alert, Level, alerts
+from dordis.report.alerts import Alert, Level, alerts, common_alerts
 from dordis.report.charts import Chart
 from dordis.report.facts import Facts
 from dordis.report.figures import figures, in_order
@@ -26,29 +26,28 @@ def page(all_facts: Sequence[Facts]) -> str:
     title = "Comparison of " + count(len(all_facts), "run") if several else f"{all_facts[0].label}: report of a run"
     parts = [_compared(all_facts, title)] if several else []
     parts += [_run(facts, place, several=several) for place, facts in enumerate(all_facts)]
-    versions = ", ".join(dict.fromkeys(facts.run.manifest.version for facts in all_facts))
+    return filled(title, "\n".join(parts), [facts.run.manifest.version for facts in all_facts])
+
+
+def filled(title: str, body: str, versions: Iterable[str]) -> str:
+    """Write a page with the style of all pages; the body is markup, and all else is escaped."""
+    known = ", ".join(dict.fromkeys(versions))
     return Template(resources.files("dordis.report").joinpath("template.html").read_text("utf-8")).substitute(
         title=escaped(title),
         chart_style=svg.STYLE,
-        body="\n".join(parts),
-        footer=f"Made by dordis report from the records of runs of dordis {escaped(versions)}.",
+        body=body,
+        footer=f"Made by dordis report from the records of runs of dordis {escaped(known)}.",
     )
 
 
 def _compared(all_facts: Sequence[Facts], title: str) -> str:
     links = ", ".join(f'<a href="#run-{i + 1}">{escaped(facts.label)}</a>' for i, facts in enumerate(all_facts))
-    alarms = [
-        Alert(alert.level, f"{facts.label}: {alert.text}")
-        for facts in all_facts
-        for alert in alerts(facts)
-        if alert.level is not Level.NOTE
-    ]
     return "\n".join(
         [
             '<p class="kicker">dordis</p>',
             f"<h1>{escaped(title)}</h1>",
             f'<p class="about">{links}</p>',
-            *map(_alert, alarms),
+            *map(_alert, common_alerts(all_facts)),
             "<h2>Side by side</h2>",
             _table(comparison(all_facts), "compare"),
             "<h2>Charts</h2>",
@@ -66,7 +65,7 @@ def _run(facts: Facts, place: int, *, several: bool) -> str:
         f"<{tag}>{escaped(facts.label)}</{tag}>",
         f'<p class="about">{escaped(about)}</p>',
         _badges(facts),
-        *map(_alert, alerts(facts)),
+        *(_alert(alert) for alert in alerts(facts) if not several or alert.level is Level.NOTE),
         _tiles(facts),
         _summed_up(stated, place, over=facts.overspent),
         "<h2>Charts</h2>",

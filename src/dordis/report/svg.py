@@ -38,6 +38,7 @@ STYLE = f"""
 .chart .axis {{ stroke: var(--ink); }}
 .chart .mark {{ stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 5 4; }}
 .chart .line {{ fill: none; stroke-width: 2.2; stroke-linejoin: round; stroke-linecap: round; }}
+.chart .thin {{ stroke-width: 1; }}
 .chart .dot {{ stroke: transparent; stroke-width: 12; }}
 .chart .dot:hover {{ stroke: var(--faint); stroke-width: 6; }}
 .chart .bar {{ stroke: var(--paper); stroke-width: 0.6; }}
@@ -284,7 +285,8 @@ def _fill(place: int) -> str:
 
 
 def _stroke(place: int) -> str:
-    return f"line l{place % len(LIGHT)}"
+    """Return the class of a line: after the last colour they begin again, thin."""
+    return f"line l{place % len(LIGHT)}" + (" thin" if place >= len(LIGHT) else "")
 
 
 def _text(x: float, y: float, content: str, anchor: str = "start", kind: str = "") -> str:

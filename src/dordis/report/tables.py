@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dordis.report.facts import Facts, gone
 from dordis.report.figures import per_client, spaced
+from dordis.report.naming import differences
 from dordis.report.numbers import duration, number, percent, size, span
 
 
@@ -16,6 +17,10 @@ class TextTable:
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+TOLD = ("privacy.noise.kind", "simulation.fidelity", "protocol.use", "protocol.mode", "federation.rounds")
+"""Settings that a comparison tells in any case."""
 
 
 def settings(facts: Facts) -> TextTable:
@@ -94,11 +99,13 @@ def failures(facts: Facts) -> TextTable:
 
 
 def comparison(all_facts: Sequence[Facts]) -> TextTable:
-    """Return a column for every run."""
+    """Return a column for every run: what differs in their configurations, and what they came to."""
+    configured = differences([facts.run for facts in all_facts])
+    differing = tuple((key, *values) for key, values in configured.items() if key not in TOLD)
     names = dict.fromkeys(name for facts in all_facts for name in facts.last_metrics)
     columns = [_column(facts, tuple(names)) for facts in all_facts]
     rows = tuple((name, *(column[name] for column in columns)) for name in columns[0])
-    return TextTable(("", *(facts.label for facts in all_facts)), rows)
+    return TextTable(("", *(facts.label for facts in all_facts)), (*differing, *rows))
 
 
 def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:

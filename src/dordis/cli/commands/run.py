@@ -12,7 +12,18 @@ import typer
 
 from dordis.cli import tables
 from dordis.cli.exits import INTERRUPTED, OVER_BUDGET
-from dordis.cli.options import ConfigFile, DataDir, Json, Overrides, Preset, Quiet, Verbose, as_keys, given_data
+from dordis.cli.options import (
+    ConfigFile,
+    DataDir,
+    Json,
+    Overrides,
+    Preset,
+    Quiet,
+    Verbose,
+    as_keys,
+    finished_runs,
+    given_data,
+)
 from dordis.errors import InputError, RoundFailed
 
 if TYPE_CHECKING:
@@ -35,10 +46,15 @@ def run(
     epsilon: Annotated[float | None, typer.Option(help="The privacy budget: -c privacy.epsilon=...")] = None,
     rounds: Annotated[int | None, typer.Option(help="How many rounds: -c federation.rounds=...")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients there are: -c federation.clients=...")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this directory.", autocompletion=finished_runs)
+    ] = None,
     succeed: Annotated[
         Path | None,
-        typer.Option(help="Begin a run that goes on from the one in this directory, with other clients or settings."),
+        typer.Option(
+            help="Begin a run that goes on from the one in this directory, with other clients or settings.",
+            autocompletion=finished_runs,
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan, and the bytes and seconds to expect; run nothing.")
