@@ -16,6 +16,17 @@ def test_evictions_are_on_disk_and_nobody_is_evicted_twice(tmp_path):
     assert [(line.index, line.clients) for line in Evictions(path).lines] == [(3, (5, 7)), (9, (1,))]
 
 
+def test_evictions_are_inherited_with_the_run_that_they_were_from(tmp_path):
+    first, second, third = (Evictions(tmp_path / name) for name in ("1", "2", "3"))
+    first.add(3, {7, 5}, "they lied")
+    second.inherit(first.lines, "aa")
+    second.add(3, {1, 5}, "again")
+    third.inherit(second.lines, "bb")
+    assert (second.after(3), third.after(3)) == ((1,), ())
+    assert [(line.clients, line.run) for line in Evictions(tmp_path / "3").lines] == [((5, 7), "aa"), ((1,), "bb")]
+    assert b"run" not in (tmp_path / "1").read_bytes()
+
+
 def test_without_an_eviction_there_is_no_file(tmp_path):
     path = tmp_path / "evictions.jsonl"
     assert Evictions(path).add(0, (), "nobody") == ()

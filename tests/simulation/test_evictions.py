@@ -1,11 +1,16 @@
 """A run with a liar goes on without it, for good: also when it is resumed."""
 
+import json
+
 import pytest
 
+from dordis.cli.commands.run import show
 from dordis.federation import records
 from dordis.federation.evictions import read_evictions
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.protocols.secagg.messages import SharesDelivered
+from dordis.report.facts import gather
+from dordis.report.page import page
 from dordis.simulation.run import prepare
 from tests.simulation.whole_runs import settings_of
 
@@ -48,3 +53,24 @@ def test_a_liar_and_whom_it_accuses_are_evicted_for_the_run_and_after_a_resumpti
     assert [finished.record.number for finished in later] == [2, 3]
     assert all(gone.isdisjoint(finished.record.clients) for finished in later)
     assert not any(finished.record.failures for finished in later)
+
+
+def test_evictions_are_told_and_a_successor_inherits_them(tmp_path, liar, capsys):
+    first = prepare(settings_of(*KEYS)).start(tmp_path, "")
+    result = first.complete()
+    gone = sorted({liar[0][0], liar[0][-1]})
+    show(first, result, as_json=True)
+    assert json.loads(capsys.readouterr().out)["evicted"] == gone
+    told = page(gather([first.records.path]))
+    assert "Evicted clients (2)" in told
+    assert f"<th scope=row>{gone[0]}, {gone[1]}</th><td>this run</td><td>0</td>" in told
+    del liar[1:]
+    more = settings_of(*KEYS, "federation.rounds=4", "privacy.epsilon=12")
+    second = prepare(more).succeed(first.records.path, tmp_path, "")
+    (done,) = second.rounds()
+    assert done.record.failures == ()
+    assert done.record.evicted == ()
+    assert {*gone}.isdisjoint(done.record.clients)
+    stored = records.load(second.records.path)
+    assert list(stored.evicted) == gone
+    assert first.records.id.hex()[:16] in page(gather([second.records.path]))

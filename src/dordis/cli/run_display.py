@@ -169,6 +169,8 @@ def summary(facts: Facts, result: Outcome) -> Table:
         lost = sum(len(clients) for record in run.rounds for clients in record.dropped.values())
         asked = sum(len(record.clients) for record in run.rounds)
         rows["dropped out"] = f"{lost} of {asked} ({lost / asked:.0%})"
+    if run.evicted:
+        rows["evicted"] = f"{', '.join(map(str, run.evicted))}: the report says why"
     if kept := [record.left / record.wanted for record in run.rounds if record.left and record.wanted]:
         rows["noise left of wanted"] = f"{min(kept):.3f} to {max(kept):.3f}"
     if up := [record.up / len(record.clients) for record in run.rounds if record.up is not None]:

@@ -146,7 +146,7 @@ class Coordinator:
             charged=None if noise is None else noise.charged,
             epsilon=spent,
             failures=tuple(self._failed(failure) for failure in attempted.failures),
-            evicted=self._evicted(parameters.index),
+            evicted=self._evictions.after(parameters.index),
             dim=summed.design.setting.dim,
             clip=parameters.encoding.clip or None,
             below=result.aggregate.below,
@@ -155,11 +155,7 @@ class Coordinator:
         return Finished(record, Metrics(number, values), receipt, result, parameters)
 
     def _failed(self, failure: Failure) -> Failed:
-        return Failed(failure.index, str(failure.error), self._evicted(failure.index))
-
-    def _evicted(self, index: int) -> tuple[int, ...]:
-        """Return who had to go after the round with an index."""
-        return tuple(u for line in self._evictions.lines if line.index == index for u in line.clients)
+        return Failed(failure.index, str(failure.error), self._evictions.after(failure.index))
 
     def _sum(self, info: RoundInfo) -> _Summed:
         """Gather the clients, agree on the parameters, make sure that the budget allows it, and sum."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from dordis.errors import InputError
 from dordis.federation.durable import PUBLIC, FileLines, mend_lines, remove_drafts, replace, whole_lines
+from dordis.federation.evictions import Eviction, read_evictions
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
 State = Mapping[str, npt.NDArray[Any]]
@@ -233,6 +234,13 @@ class StoredRun:
     rounds: tuple[RoundRecord, ...]
     metrics: tuple[Metrics, ...]
     result: Result | None
+    evictions: tuple[Eviction, ...] = ()
+    """Who had to go, in this run and in those that it goes on from."""
+
+    @property
+    def evicted(self) -> tuple[int, ...]:
+        """Return the clients that had to go."""
+        return tuple(sorted(u for line in self.evictions for u in line.clients))
 
     @property
     def epsilons(self) -> tuple[float | None, ...]:
@@ -327,6 +335,7 @@ def load(path: Path) -> StoredRun:
         rounds=_lines(path / ROUNDS, RoundRecord),
         metrics=_lines(path / METRICS, Metrics),
         result=_decode(_read(result), Result, result) if result.exists() else None,
+        evictions=read_evictions(path / EVICTIONS),
     )
 
 

@@ -266,7 +266,7 @@ class Run:
     def succeed(cls, job: Job, home: Home, root: Path, config: str, predecessor: Path) -> "Run":
         """Begin a run that goes on where another one ended, with other members: nothing that was spent is forgotten.
 
-        The run before is closed by that.
+        Whoever was evicted stays evicted.  The run before is closed by that.
         """
         stored = recording.load(predecessor)
         evidence.check_model(stored)
@@ -282,6 +282,7 @@ class Run:
         records = Records.create(root, manifest, config)
         home.store(records.path)
         records.begin(state)
+        Evictions(records.path / EVICTIONS).inherit(stored.evictions, before.id.hex())
         budget = job.design.budget
         ledger = Ledger.succeed(earlier, records.path / LEDGER, records.id, budget) if earlier else None
         return cls(job, records, home, ledger)._alone()

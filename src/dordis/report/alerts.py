@@ -87,6 +87,12 @@ def _warnings(facts: Facts) -> Iterator[str]:
 
 
 def _notes(facts: Facts) -> Iterator[str]:
+    if facts.run.evicted:
+        who = ", ".join(map(str, facts.run.evicted))
+        yield (
+            f"Evicted because somebody lied: {who}. At least half of them are liars, if there were no more liars than "
+            "the colluders that are tolerated."
+        )
     if not facts.run.rounds:
         yield "No round was finished."
     if facts.run.result is None:

@@ -13,7 +13,7 @@ from dordis.report.figures import figures, in_order
 from dordis.report.numbers import NOTHING, count, duration, number, percent
 from dordis.report.statement import Item, Statement, statement
 from dordis.report.svg import escaped
-from dordis.report.tables import TextTable, comparison, failures, rounds, settings
+from dordis.report.tables import TextTable, comparison, evictions, failures, rounds, settings
 
 GENERATOR = b'<meta name="generator" content="dordis report">'
 """What a report is known by."""
@@ -76,6 +76,7 @@ def _run(facts: Facts, place: int, *, several: bool) -> str:
         _folded("Settings and plan", _table(settings(facts), "facts")),
         _folded(f"Rounds ({len(facts.run.rounds)})", _table(rounds(facts), "long")),
         _failed(facts),
+        _evicted(facts),
     ]
     return f'<section id="run-{place + 1}"{" class=run" if several else ""}>' + "\n".join(body) + "</section>"
 
@@ -179,3 +180,8 @@ def _failed(facts: Facts) -> str:
     if not table.rows:
         return "<p>No attempt at a finished round failed.</p>"
     return _folded(f"Failed attempts ({len(table.rows)})", _table(table, "facts"))
+
+
+def _evicted(facts: Facts) -> str:
+    table = evictions(facts)
+    return _folded(f"Evicted clients ({len(facts.run.evicted)})", _table(table, "facts")) if table.rows else ""

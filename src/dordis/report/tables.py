@@ -98,6 +98,15 @@ def failures(facts: Facts) -> TextTable:
     return TextTable(("index", "tried again as round", "reason"), rows)
 
 
+def evictions(facts: Facts) -> TextTable:
+    """Return a row for every eviction."""
+    rows = tuple(
+        (", ".join(map(str, line.clients)), line.run[:16] or "this run", str(line.index), line.reason)
+        for line in facts.run.evictions
+    )
+    return TextTable(("clients", "evicted from", "after index", "reason"), rows)
+
+
 def comparison(all_facts: Sequence[Facts]) -> TextTable:
     """Return a column for every run: what differs in their configurations, and what they came to."""
     configured = differences([facts.run for facts in all_facts])

@@ -189,6 +189,7 @@ def show(under_way: "Run", result: "Result", as_json: bool, *, quiet: bool = Fal
         "seconds": round(result.seconds, 3),
         "fidelity": result.fidelity,
         "stopped": result.stopped,
+        "evicted": list(facts.run.evicted),
         "path": str(path),
     }
     if as_json or not quiet:
