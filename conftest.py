@@ -4,7 +4,10 @@ from importlib.util import find_spec
 
 collect_ignore_glob = [
     pattern
-    for module, patterns in {"flwr": ["src/dordis/integrations/flower/*", "tests/integrations/flower/apps.py"]}.items()
+    for module, patterns in {
+        "flwr": ["src/dordis/integrations/flower/*", "tests/integrations/flower/apps.py"],
+        "ray": ["src/dordis/simulation/ray/*"],
+    }.items()
     if find_spec(module) is None
     for pattern in patterns
 ]

@@ -1,7 +1,8 @@
 """Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds,
 or `privacy`: encoding, decoding and planning, `simulation`: simulated rounds beside Flower's, `learning`: training, and
 the paper's CNN beside Flower's, `pipeline`: plans beside what rounds take, `refusals`: what it costs to refuse and
-to blame, `flower`: private rounds under Flower, or `network`: deployed rounds over loopback.
+to blame, `flower`: private rounds under Flower, `ray`: rounds over a cluster of Ray, or `network`: deployed rounds over
+loopback.
 
 What is compared with other packages is left out where they are not installed.
 """
@@ -14,7 +15,18 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, flower_rounds, kernels, learning, network, pipeline, privacy, refusals, simulation
+from benchmarks import (
+    aggregation,
+    flower_rounds,
+    kernels,
+    learning,
+    network,
+    pipeline,
+    privacy,
+    ray_rounds,
+    refusals,
+    simulation,
+)
 from benchmarks.figure import Figure, Suite
 
 SUITES: dict[str, Suite] = {
@@ -27,6 +39,7 @@ SUITES: dict[str, Suite] = {
     "pipeline": pipeline,
     "refusals": refusals,
     "network": network,
+    "ray": ray_rounds,
 }
 WIDTH_OF_A_FILE = 140
 

@@ -156,6 +156,13 @@ class SuiteContract:
         self.suite.prg.add_masks(y, [self.stream(3)], [self.stream(2), self.stream(1)], bits)
         assert np.array_equal(y, x)
 
+    @pytest.mark.parametrize("first", [1, 16, 500, 999])
+    def test_a_slice_of_masks_is_that_part_of_the_whole(self, first):
+        for bits in (13, 20, 32):
+            acc = np.zeros(1000 - first, np.uint32)
+            self.suite.prg.add_masks(acc, [self.stream(1)], [], bits, first=first)
+            assert np.array_equal(acc, self.mask(1, bits)[first:])
+
     def test_a_mask_depends_on_all_that_names_it_and_on_nothing_else(self):
         derived = entropy(1)(self.suite.prg.STREAM_BYTES)
         masks = {self.mask(1, 20).tobytes()}

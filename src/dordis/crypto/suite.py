@@ -100,9 +100,17 @@ class Prg(Protocol):
         """Return the maker of keystreams."""
 
     def add_masks(
-        self, acc: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int, /, *, threads: int = 1
+        self,
+        acc: Vector,
+        added: Sequence[Any],
+        subtracted: Sequence[Any],
+        bits: int,
+        /,
+        *,
+        first: int = 0,
+        threads: int = 1,
     ) -> None:
-        """Add and subtract the masks of keystreams, modulo 2^bits, in place, in so many threads."""
+        """Add and subtract masks, modulo 2^bits, in place, in so many threads; acc has coordinates from `first` on."""
 
 
 class Signature(Protocol):

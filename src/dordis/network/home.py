@@ -25,6 +25,7 @@ from dordis.network.recorded import RecordedExchange
 from dordis.network.server import Door, Server
 from dordis.network.state import ServerState
 from dordis.protocol import ClientId
+from dordis.protocols.vectors import LocalVectors
 from dordis.rounds.invitation import Invitation
 from dordis.rounds.server import AgreedRound, Gathered, RoundEngine, RoundResult, Rounds, RoundServer, Watch, silent
 
@@ -149,7 +150,7 @@ class NetworkRounds:
             suite=job.suite,
             meter=server.exchange,
             run=server.perform,
-            threads=job.config.performance.cores,
+            vectors=LocalVectors(job.config.performance.cores),
         )
 
     def available(self, index: int) -> Collection[ClientId]:

@@ -22,6 +22,7 @@ from dordis.privacy.xnoise import Due, context
 from dordis.protocol import ClientId, ClientState, Journal, Message, ProtocolClient, ProtocolServer, Step
 from dordis.protocols.limits import LONGEST_OPENING, LONGEST_PROOF, MOST_CLIENTS
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
+from dordis.protocols.vectors import HERE, Vectors
 
 Proof = Annotated[bytes, Meta(max_length=LONGEST_PROOF)]
 Proofs = Annotated[dict[int, Proof], Meta(max_length=MOST_CLIENTS)]
@@ -72,8 +73,8 @@ class SummingSetup(ProtocolServer[None]):
 
     ready: tuple[ClientId, ...] = ()
     """The clients that completed it."""
-    threads: int = 1
-    """In how many threads the server computes what can be divided: the same comes out."""
+    vectors: Vectors = HERE
+    """Where the server computes on whole vectors: the same comes out."""
 
     def output(self) -> None:
         """Return nothing: chunks read what the set-up holds."""

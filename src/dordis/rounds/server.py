@@ -19,6 +19,7 @@ from dordis.protocols.delivery import DeliveryServer
 from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import ChunkOutput, SummingChunk, SummingProtocol, SummingServer
+from dordis.protocols.vectors import HERE, Vectors
 from dordis.rounds.invitation import Invitation, InvitationServer
 
 REFUSED = "refused"
@@ -194,8 +195,8 @@ class Meter(Protocol):
 class RoundEngine:
     """Run rounds over an exchange; `run` and `compute` say in which time, and where the server computes.
 
-    `execute` says in which order the steps of several chunks are run.  Without `delivers` the sums go to nobody: the
-    clients hear of them in another way.
+    `execute` says in which order the steps of several chunks are run, `vectors` where the server computes on these.
+    Without `delivers` the sums go to nobody: the clients hear of them in another way.
     """
 
     def __init__(
@@ -211,10 +212,10 @@ class RoundEngine:
         compute: Compute = asyncio.to_thread,
         execute: Execute = execute_async,
         delivers: bool = True,
-        threads: int = 1,
+        vectors: Vectors = HERE,
     ) -> None:
         self._execute_steps, self._receivers = execute, None if delivers else ()
-        self._threads = threads
+        self._vectors = vectors
         self._exchange, self._protocol, self._registry = exchange, protocol, registry
         self.available = available
         self._suite, self._meter, self._run, self._compute = suite, meter, run, compute
@@ -249,7 +250,7 @@ class RoundEngine:
         """Return the server's machine of a round."""
         parameters = agreed.parameters
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
-        summing.setup.threads = self._threads
+        summing.setup.vectors = self._vectors
         return RoundServer(summing, DistributedDP(parameters, agreed.mechanism), self._receivers)
 
     def _execute(self, setup: Sequence[Step], chunks: Sequence[Sequence[Step]], exchange: AsyncExchange) -> Timeline:

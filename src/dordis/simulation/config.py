@@ -12,6 +12,10 @@ class Simulation(Section, frozen=True):
     fidelity: Literal["full", "ideal"] = "full"
     seed: Count = 0
     dropout: DropoutModel = Rate(0.2)
+    engine: Literal["local", "ray"] = "local"
+    """Where clients compute: in this process, or in processes of a cluster of Ray."""
+    workers: Count = 0
+    """Processes of Ray that clients are spread over; 0: as many as the cluster has processors."""
 
 
 class Config(RunConfig, frozen=True):

@@ -28,6 +28,7 @@ from dordis.pipeline.executor import in_turn
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Message, Requests
 from dordis.protocols.costs import FREE, RoundCost
+from dordis.protocols.vectors import LocalVectors
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Invitation, Train
@@ -91,6 +92,10 @@ class SimulatedClients:
             self._clients[u] = self._made(u)
         return self._clients[u]
 
+    def willing(self, cap: int | None) -> list[ClientId]:
+        """Return those whose owners let them take part once more."""
+        return [u for u, own in self._participation.items() if cap is None or own.count() < cap]
+
     def _made(self, u: ClientId) -> Client:
         home, counted = self._home, self._participation[u]
         signing, vrf = home.private_keys(u, self._selection)
@@ -106,7 +111,7 @@ class SimulatedClients:
             suite=home.job.suite,
             mechanism=kind,
             models=LastModel(self._models),
-            entropy=home.entropy,
+            entropy=home.entropy if home.entropy_of is None else home.entropy_of(u),
         )
 
 
@@ -122,6 +127,8 @@ class SimulatedHome:
     """What clients draw their secrets and their rounding from."""
     dropout: Dropout | None = None
     """In place of the model of the settings, if given."""
+    entropy_of: Callable[[ClientId], Entropy] | None = None
+    """What one client draws from, in place of `entropy`: the same wherever, and after whomever, it computes."""
 
     @property
     def fidelity(self) -> str:
@@ -177,22 +184,32 @@ class SimulatedHome:
 
         `tap` may put something before the exchange of messages.
         """
+        departures = Departures(self._dropout, self.job.protocol)
+        present = departures.present if isinstance(selection, Uniform) else everyone
+        if self.settings.engine == "ray":
+            from dordis.simulation.ray import RayRounds
+
+            return RayRounds(self, selection, counted, departures, present, tap)
+        clients = self.made(run, selection, counted)
+
+        def available(index: int) -> Collection[ClientId]:
+            return present(index, clients.willing(self.cap))
+
+        if self.fidelity == "ideal":
+            return IdealRounds(clients, self.job.protocol, departures, available, self.entropy)
+        return LocalRounds(self, clients, departures, available, tap)
+
+    def made(
+        self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnersCount] | None = None
+    ) -> SimulatedClients:
+        """Return the clients of a run, whose owners have counted rounds before, for any exchange."""
         participation = {u: MemoryParticipation() for u in self.identities.ids}
-        for (began, index), count in counted.items():
+        for (began, index), count in (counted or {}).items():
             failure = float(self.job.design.agreement.round_failure)
             cost = FREE if count.cost is None else RoundCost(count.cost, count.distance, failure)
             for u in participation.keys() & set(map(ClientId, count.clients)):
                 participation[u].reserve(began, index, cost=cost)
-        departures = Departures(self._dropout, self.job.protocol)
-        members = Members(participation, self.cap, departures if isinstance(selection, Uniform) else None)
-        clients = SimulatedClients(self, selection, participation)
-        if self.fidelity == "ideal":
-            return IdealRounds(clients, self.job.protocol, departures, members.available, self.entropy)
-        return LocalRounds(self, clients, departures, members.available, tap)
-
-    def made(self, run: bytes, selection: Selection) -> SimulatedClients:
-        """Return the clients of a run that just begins, for another exchange than the home's own."""
-        return SimulatedClients(self, selection, {u: MemoryParticipation() for u in self.identities.ids})
+        return SimulatedClients(self, selection, participation)
 
     @property
     def _dropout(self) -> Dropout:
@@ -220,23 +237,30 @@ class SimulatedHome:
         return hashlib.sha256(b"dordis/v1/simulation/%b/%d" % (purpose.encode(), self.settings.seed)).digest()
 
 
-@dataclass(frozen=True)
-class Members:
-    """Who can be invited: those whose owners let them take part once more."""
-
-    participation: Mapping[ClientId, MemoryParticipation]
-    cap: int | None
-    departures: Departures | None
-    """Where the server may choose among those who are there; elsewhere the others are invited, too."""
-
-    def available(self, index: int) -> Collection[ClientId]:
-        """Return the clients that can be invited to a round."""
-        willing = [u for u, own in self.participation.items() if self.cap is None or own.count() < self.cap]
-        return willing if self.departures is None else self.departures.present(index, willing)
+Present = Callable[[int, Collection[ClientId]], Collection[ClientId]]
+"""Returns those of some clients who can be invited to the round with an index."""
 
 
-class LocalRounds:
+def everyone(index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
+    """Return all: where the server may not choose among those who are there, the others are invited, too."""
+    return clients
+
+
+class FullRounds:
     """Rounds with every message of the protocol; clients leave when the dropout model says so."""
+
+    def __init__(self, engine: RoundEngine, departures: Departures) -> None:
+        self._engine, self._departures = engine, departures
+        self.available, self.sum = engine.available, engine.sum
+
+    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
+        """Decide who leaves, and gather the others."""
+        self._departures.begin(invitation.invite.info.index, invitation.clients)
+        return self._engine.gather(invitation, watch)
+
+
+class LocalRounds(FullRounds):
+    """Rounds with clients in this process."""
 
     def __init__(
         self,
@@ -246,35 +270,31 @@ class LocalRounds:
         available: Callable[[int], Collection[ClientId]],
         tap: Callable[[Exchange], Exchange],
     ) -> None:
-        self._departures = departures
         exchange = LocalExchange(clients, departures.lost)
         registry, job = home.registry.signing_keys(), home.job
-        self._engine = RoundEngine(
-            in_turn(tap(self._expected(exchange, clients))),
+        engine = RoundEngine(
+            in_turn(tap(expected(exchange, clients, departures.is_early))),
             job.protocol,
             registry,
             available,
             suite=job.suite,
             meter=exchange,
-            threads=job.config.performance.cores,
+            vectors=LocalVectors(job.config.performance.cores),
         )
-        self.available = available
-        self.sum = self._engine.sum
+        super().__init__(engine, departures)
 
-    def _expected(self, exchange: Exchange, clients: SimulatedClients) -> Exchange:
-        """Tell clients that are asked to train who else is, before they do."""
 
-        def deliver(requests: Requests) -> Iterable[tuple[ClientId, Message]]:
-            asked = [u for u, request in requests.items() if isinstance(request, Train)]
-            tell_peers(clients[u] for u in asked if not self._departures.is_early(u))
-            return exchange(requests)
+def expected(
+    exchange: Exchange, clients: SimulatedClients, is_absent: Callable[[ClientId], bool] = lambda u: False
+) -> Exchange:
+    """Tell clients that are asked to train who else is, before they do."""
 
-        return deliver
+    def deliver(requests: Requests) -> Iterable[tuple[ClientId, Message]]:
+        asked = [u for u, request in requests.items() if isinstance(request, Train)]
+        tell_peers(clients[u] for u in asked if not is_absent(u))
+        return exchange(requests)
 
-    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Decide who leaves, and gather the others."""
-        self._departures.begin(invitation.invite.info.index, invitation.clients)
-        return self._engine.gather(invitation, watch)
+    return deliver
 
 
 def _keys(secret: bytes, u: ClientId) -> Keys:

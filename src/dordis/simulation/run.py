@@ -2,15 +2,16 @@
 
 import secrets
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
-from dordis.errors import InputError
+from dordis.errors import InputError, MissingExtra
 from dordis.federation import run as running
 from dordis.federation.run import Job, Run
 from dordis.protocol import ClientId
-from dordis.rounds.app import AppServer
-from dordis.simulation.config import Config
+from dordis.rounds.app import AppClient, AppServer
+from dordis.simulation.config import Config, Simulation
 from dordis.simulation.home import AppClients, Identities, SimulatedHome
 
 
@@ -46,10 +47,28 @@ class SimulatedJob:
         return Run.succeed(self.job, home, root, config, predecessor)
 
 
+class KeptClients:
+    """The clients of an application, each made when it is first asked for, and kept; processes can be sent it."""
+
+    def __init__(self, made: AppClients) -> None:
+        self._made = made
+        self._kept: dict[ClientId, AppClient] = {}
+
+    def __call__(self, u: ClientId) -> AppClient:
+        """Return a client."""
+        if u not in self._kept:
+            self._kept[u] = self._made(u)
+        return self._kept[u]
+
+    def __reduce__(self) -> tuple[type["KeptClients"], tuple[AppClients]]:
+        """Have another process make clients of its own."""
+        return KeptClients, (self._made,)
+
+
 def prepare(config: Config) -> SimulatedJob:
     """Check a configuration as a whole, load the application and plan the noise."""
     app, made = running.application(config, config.simulation.seed)
-    return simulated(config, app, lru_cache(maxsize=None)(lambda u: made(u - 1)))
+    return simulated(config, app, KeptClients(lambda u: made(u - 1)))
 
 
 def simulated(config: Config, app: AppServer, client: AppClients) -> SimulatedJob:
@@ -57,7 +76,17 @@ def simulated(config: Config, app: AppServer, client: AppClients) -> SimulatedJo
     noise = config.privacy.noise
     if noise.cost_only and config.simulation.fidelity != "ideal":
         raise InputError(f"only the cost of '{noise.name}' is simulated: set simulation.fidelity to 'ideal'")
+    if config.simulation.engine == "ray":
+        check_ray(config.simulation)
     job = running.prepare(config, app)
     client(ClientId(1))
     config.simulation.dropout.model(config.simulation.seed, job.protocol.stages)
     return SimulatedJob(config, job, client)
+
+
+def check_ray(settings: Simulation) -> None:
+    """Ray is installed, and there is something for it to compute."""
+    if settings.fidelity == "ideal":
+        raise InputError("ideal fidelity is computed in one process: set simulation.engine to 'local'")
+    if find_spec("ray") is None:
+        raise MissingExtra("ray")

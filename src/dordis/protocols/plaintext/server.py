@@ -1,14 +1,13 @@
 """The plaintext server: it adds the inputs up and removes the noise that is due."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import ProtocolError
-from dordis.kernels.packing import add_packed
 from dordis.kernels.ring import Vector
-from dordis.privacy.noise import add_noise
 from dordis.privacy.xnoise import Due
 from dordis.protocol import ClientId, Flow, Resource, Step
 from dordis.protocols import parameters as rules
@@ -16,6 +15,7 @@ from dordis.protocols.collecting import collect, ensure_enough
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Disclosure, Joined
 from dordis.protocols.summing import ChunkOutput, SummingChunk, SummingServer, SummingSetup
+from dordis.protocols.vectors import Accumulator
 
 PLAIN_BITS = 32
 """Of a coordinate on the way: a contribution is not packed."""
@@ -65,14 +65,16 @@ class PlaintextChunk(SummingChunk):
         """Collect U3."""
         replies = yield dict.fromkeys(self._setup.ready, Contribute(self.chunk))
         span = self.parameters.chunks[self.chunk]
-        self._total = np.zeros(span.stop - span.start, np.uint32)
-        self.u3 = tuple(collect(self._setup.ready, Contribution, replies, self._add))
+        inputs = self._setup.vectors.accumulator(self.chunk, span.stop - span.start, PLAIN_BITS)
+        collect(self._setup.ready, Contribution, replies, partial(self._add, inputs))
+        self._total, summed = inputs.close()
+        self.u3 = tuple(sorted(summed))
         ensure_enough(self.parameters, Contribute.__name__, self.u3)
 
-    def _add(self, u: ClientId, reply: Contribution) -> None:
+    def _add(self, inputs: Accumulator, u: ClientId, reply: Contribution) -> None:
         if reply.chunk != self.chunk:
             raise ProtocolError("the contribution is for another chunk")
-        add_packed(self._total, reply.vector, PLAIN_BITS)
+        inputs.add(u, reply.vector)
 
     def remove_noise(self) -> Flow:
         """Subtract what is due; the noise of whoever does not answer stays."""
@@ -80,12 +82,13 @@ class PlaintextChunk(SummingChunk):
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
         removable = self.parameters.plans[self.chunk].removable
         seeds = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_seeds(reply, due[u]))
+        released = []
         for u, ks in due.items():
             removed = [k for k in ks if ClientId(u) in seeds and k not in self._kept.get(u, ())]
-            for k in removed:
-                add_noise(self._total, seeds[ClientId(u)][k], removable[k], subtract=True)
+            released += [(seeds[ClientId(u)][k], removable[k]) for k in removed]
             if len(removed) < len(ks):
                 self._stayed[u] = tuple(k for k in ks if k not in removed)
+        self._setup.vectors.remove_noise(self._total, released)
 
     def _checked_seeds(self, reply: Disclosure, due: Sequence[int]) -> Mapping[int, bytes]:
         if reply.chunk != self.chunk or reply.seeds.keys() != set(due):

@@ -4,7 +4,7 @@ The server adds each upload into the sum as it comes: it holds one vector for ea
 client.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, TooFewClients, Unrecoverable
-from dordis.kernels.packing import add_packed
 from dordis.kernels.ring import Vector
 from dordis.privacy.xnoise import Due
 from dordis.protocol import ClientId, Flow, Replies, Resource, Step
@@ -33,6 +32,7 @@ from dordis.protocols.secagg.messages import (
 )
 from dordis.protocols.secagg.setup import SetupServer
 from dordis.protocols.summing import ChunkOutput, SummingChunk
+from dordis.protocols.vectors import Accumulator
 
 Reply = TypeVar("Reply", MaskedInput, Agreement, Unmasking, NoiseShares)
 Parsed = TypeVar("Parsed")
@@ -98,19 +98,20 @@ class ChunkServer(SummingChunk):
     def collect_inputs(self) -> Flow:
         """Stage 2: add up the masked inputs as they come; U3 is closed."""
         replies = yield dict.fromkeys(self._setup.ready, CollectInput(self.chunk))
-        span = self.parameters.chunks[self.chunk]
-        self._total = np.zeros(span.stop - span.start, np.uint32)
-        self._tokens = self._collect(self._setup.ready, MaskedInput, replies, self._add)
-        self.u3 = tuple(sorted(self._tokens))
+        span, bits = self.parameters.chunks[self.chunk], self.parameters.bits
+        inputs = self._setup.vectors.accumulator(self.chunk, span.stop - span.start, bits)
+        self._tokens = self._collect(self._setup.ready, MaskedInput, replies, partial(self._add, inputs))
+        self._total, summed = inputs.close()
+        self.u3 = tuple(sorted(self._tokens.keys() & set(summed)))
         ensure_enough(self.parameters, "CollectInput", self.u3, self._named)
         self._due = self._escrow.due(self.u3)
 
-    def _add(self, u: ClientId, reply: MaskedInput) -> bytes:
+    def _add(self, inputs: Accumulator, u: ClientId, reply: MaskedInput) -> bytes:
         """Check an upload whole, then add it whole; return its token."""
         expected = split(self._setup.keys[u].tokens, KEY_BYTES, len(self.parameters.chunks))[self.chunk]
         if masking.token_hash(self.parameters, self.chunk, u, reply.token) != expected:
             raise ProtocolError("the upload token is not the advertised one")
-        add_packed(self._total, reply.vector, self.parameters.bits)
+        inputs.add(u, reply.vector)
         return reply.token
 
     def agree(self) -> Flow:
@@ -152,7 +153,7 @@ class ChunkServer(SummingChunk):
             {u: secret for u, secret in secrets.items() if u not in survivors},
             {u: secret for u, secret in secrets.items() if u in survivors},
             {u: self._setup.masking_key(u, self.chunk) for u in self.u3},
-            self._setup.threads,
+            self._setup.vectors,
         )
 
     def _rebuilt(self, held: Mapping[ClientId, recovery.Held]) -> dict[ClientId, bytes]:
@@ -201,16 +202,17 @@ class ChunkServer(SummingChunk):
 
     def remove_noise(self) -> Flow:
         """Stage 5: remove the noise that is due; ask for shares of the seeds that are missing or wrong."""
-        owing = {}
+        owing, given = {}, []
         for u in self.u3:
             seeds, ks = self._seeds.get(u, {}), self._due[u]
             wrong = [k for k, seed in seeds.items() if not self._is_committed(u, k, seed)]
             if not wrong and seeds.keys() == set(ks):
-                self._remove(seeds)
+                given.append(seeds)
             else:
                 owing[u] = ks
             if wrong or (u in self._seeds and seeds.keys() != set(ks)):
                 catch(u, self._setup.liars)
+        self._remove(given)
         if not owing:
             self._cut()
             return
@@ -228,12 +230,10 @@ class ChunkServer(SummingChunk):
 
         recovered = recovery.recover(self._suite, self.parameters, held, list(owing), is_right)
         self._setup.liars |= recovered.false
-        for u, ks in owing.items():
-            seeds = {ks[place]: seed for place, seed in recovered.secrets[u].items()}
-            self._remove(seeds)
-            stayed = tuple(k for k in ks if k not in seeds)
-            if stayed:
-                self._stayed[u] = stayed
+        rebuilt = {u: {ks[place]: seed for place, seed in recovered.secrets[u].items()} for u, ks in owing.items()}
+        self._remove(rebuilt.values())
+        stayed = {u: tuple(k for k in ks if k not in rebuilt[u]) for u, ks in owing.items()}
+        self._stayed |= {u: ks for u, ks in stayed.items() if ks}
 
     def _checked_noise(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
@@ -247,9 +247,11 @@ class ChunkServer(SummingChunk):
         expected = self._setup.commitments(u, self.chunk)[1 + k]
         return expected == masking.commitment(self.parameters, self.chunk, u, "noise", k, seed)
 
-    def _remove(self, seeds: Mapping[int, bytes]) -> None:
-        for k, seed in seeds.items():
-            self._escrow.remove_noise(self._total, k, seed)
+    def _remove(self, given: Iterable[Mapping[int, bytes]]) -> None:
+        """Subtract released components, of any number of clients, from the sum."""
+        removable = self._escrow.plan.removable
+        released = [(seed, removable[k]) for seeds in given for k, seed in seeds.items()]
+        self._setup.vectors.remove_noise(self._total, released)
 
     def _cut(self) -> None:
         self._total &= np.uint32(2**self.parameters.bits - 1)

@@ -57,7 +57,3 @@ class Escrow:
     @property
     def _variances(self) -> tuple[Fraction, ...]:
         return (*self.plan.base, *self.plan.removable)
-
-    def remove_noise(self, total: Vector, component: int, seed: bytes) -> None:
-        """Subtract a released component from the sum."""
-        add_noise(total, seed, self.plan.removable[component], subtract=True)

@@ -14,6 +14,7 @@ from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import masking
+from dordis.protocols.vectors import HERE, Vectors
 
 Fits = npt.NDArray[np.bool_]
 IsRight = Callable[[ClientId, int, bytes], bool]
@@ -130,11 +131,11 @@ def remove_masks(
     lost_keys: Mapping[ClientId, bytes],
     self_masks: Mapping[ClientId, bytes],
     survivors: Mapping[ClientId, bytes],
-    threads: int = 1,
+    vectors: Vectors = HERE,
 ) -> None:
     """Remove the self-masks of U3, and the masks that each of U3 shares with a lost neighbour.
 
-    `survivors` gives the public masking key of each member of U3.  Masks are made in so many `threads`.
+    `survivors` gives the public masking key of each member of U3.
     """
     added: list[Any] = []
     subtracted = [masking.self_mask(suite, parameters, chunk, u, seed) for u, seed in self_masks.items()]
@@ -142,4 +143,4 @@ def remove_masks(
         for u in sorted(parameters.neighbourhoods[lost] & survivors.keys()):
             mask = masking.pair_mask(suite, parameters, chunk, (u, lost), private, survivors[u])
             (subtracted if u < lost else added).append(mask)
-    suite.prg.add_masks(total, added, subtracted, parameters.bits, threads=threads)
+    vectors.add_masks(suite, total, added, subtracted, parameters.bits)

@@ -1,0 +1,170 @@
+"""Rounds over Ray on this machine: what is left to the driver, what two processors gain, and a thousand clients."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figure import Figure
+from benchmarks.timing import ratio, repetitions
+from dordis.crypto.suite import DEFAULT
+from dordis.federation.coordinator import Finished
+from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.selection import Selection
+from dordis.federation.strategies import XNoise
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.planning import Setting
+from dordis.privacy.skellam import Floats
+from dordis.protocol import ClientId
+from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
+from dordis.protocols.summing import SummingProtocol
+from dordis.protocols.vectors import LocalVectors
+from dordis.rounds.server import Rounds
+from dordis.simulation.availability import Rate
+from dordis.simulation.config import Simulation
+from dordis.simulation.single import home_of_updates, single_round
+
+SHARE = (100, 1_000_000)
+"""Clients and coordinates where the share of the driver is measured."""
+MANY = (1000, 10_000)
+QUICK = (8, 2000)
+MASKS = 200
+NODES = 2
+OF_A_NODE = {"num_cpus": 1, "object_store_memory": 500 << 20}
+TICK = os.sysconf("SC_CLK_TCK")
+
+FIGURES = {
+    "ray_driver_share": Figure(
+        "of all CPU",
+        at_most=0.12,
+        note="n = 100, d = 1M, XNoise, malicious server, a fifth drops out; without start-up",
+    ),
+    "ray_round_cpu_s": Figure("s", note="the same round: CPU seconds of the driver and of all processes of clients"),
+    "ray_unmask_speedup": Figure(
+        "times",
+        at_least=1.5,
+        note=f"{MASKS} masks of 1M coordinates: one thread over tasks of Ray, two idle processors",
+    ),
+    "ray_n1000_s": Figure(
+        "s", note="one round of SecAgg+, n = 1,000, d = 10k, two nodes on this machine, start-up included"
+    ),
+}
+
+
+def run(quick: bool) -> dict[str, float]:
+    """Measure on two nodes of one processor each, where Ray is installed."""
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # read at the import
+    try:
+        import ray
+        from ray.cluster_utils import Cluster
+    except ImportError:
+        return {}
+    nodes = Cluster(initialize_head=True, head_node_args=OF_A_NODE | {"include_dashboard": False})
+    try:
+        for _ in range(NODES - 1):
+            nodes.add_node(**OF_A_NODE)
+        nodes.wait_for_nodes()
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+        return measured(quick)
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+def measured(quick: bool) -> dict[str, float]:
+    """Measure all figures on the cluster that is there."""
+    driver, others = shares(*(QUICK if quick else SHARE))
+    figures = {"ray_driver_share": driver / (driver + others), "ray_round_cpu_s": driver + others}
+    figures["ray_unmask_speedup"] = speedup(QUICK[1] if quick else SHARE[1], repetitions(20, quick))
+    started = time.perf_counter()
+    clients, dim = QUICK if quick else MANY
+    finished = round_of(clients, dim, SECAGG if quick else SECAGG_PLUS)
+    assert len(finished.result.outputs[0].survivors) >= 0.8 * clients
+    return figures | {"ray_n1000_s": time.perf_counter() - started}
+
+
+def round_of(
+    clients: int,
+    dim: int,
+    protocol: SummingProtocol,
+    ready: Callable[[Any], None] = lambda rounds: None,
+    dropout: float = 0.2,
+) -> Finished:
+    """Run one round over Ray; `ready` is called when it is about to begin."""
+    tolerance = clients // 10 if protocol.sparse else None
+    setting = Setting(ParticipationSchedule(clients, clients, 1), dim=dim, tolerance=tolerance)
+    design = Design(XNoise(), setting, 6.0, ProtocolKind(sparse=protocol.sparse))
+    rate = Rate(dropout / 2 if protocol.sparse else dropout).model(1, protocol.stages)
+    entropy = np.random.default_rng(1).bytes
+    home = home_of_updates(design, protocol, Ones(dim), entropy, rate)
+    home = type(home)(home.job, Simulation(engine="ray"), home.clients, home.identities, entropy, home.dropout)
+
+    def rounds(run: bytes, selection: Selection) -> Rounds:
+        opened = home.open(run, selection, {})
+        ready(opened)
+        return opened
+
+    return single_round(home, rounds=rounds)
+
+
+class Ones:
+    """The same update for every client."""
+
+    def __init__(self, dim: int) -> None:
+        self._dim = dim
+
+    def __call__(self, u: ClientId) -> Floats:
+        """Return it."""
+        return np.full(self._dim, 0.5 / self._dim**0.5)
+
+
+def shares(clients: int, dim: int) -> tuple[float, float]:
+    """Return the CPU seconds of the driver, and of the processes of Ray, in a round; their start is not counted."""
+    before: list[tuple[float, float]] = []
+
+    def ready(rounds: Any) -> None:
+        rounds.available(0)  # every process is there
+        before.append((time.process_time(), of_ray()))
+
+    round_of(clients, dim, SECAGG, ready)
+    ((driver, others),) = before
+    return time.process_time() - driver, of_ray() - others
+
+
+def of_ray() -> float:
+    """Return the CPU seconds of all processes of Ray's that run our code, below this process."""
+    parents, seconds = {}, {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command, fields = (path / "cmdline").read_bytes(), (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        parents[int(path.name)] = int(fields[1])
+        if command.startswith(b"ray::"):
+            seconds[int(path.name)] = (int(fields[11]) + int(fields[12])) / TICK
+    return sum(taken for pid, taken in seconds.items() if _is_below(pid, parents))
+
+
+def _is_below(pid: int, parents: dict[int, int]) -> bool:
+    while pid in parents and pid != os.getpid():
+        pid = parents[pid]
+    return pid == os.getpid()
+
+
+def speedup(dim: int, count: int) -> float:
+    """Return one thread's time for masks over that of Ray's tasks, on the clock."""
+    from dordis.simulation.ray.vectors import RayVectors
+    from dordis.simulation.ray.workers import Workers
+
+    stream, total = DEFAULT.prg.Stream, np.zeros(dim, np.uint32)
+    streams = [stream.of(bytes([i]) * DEFAULT.prg.STREAM_BYTES) for i in range(MASKS)]
+    spread, here = RayVectors(Workers([], [])), LocalVectors()
+    return ratio(
+        lambda: here.add_masks(DEFAULT, total, streams, [], 20),
+        lambda: spread.add_masks(DEFAULT, total, streams, [], 20),
+        count,
+        time.perf_counter,
+    )
