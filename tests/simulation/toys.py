@@ -62,7 +62,7 @@ class Growing(AppServer):
     """The first round has short updates, the others long ones; every mean is kept."""
 
     def __init__(self, short=40, long=3000, more=0):
-        self._dims, self._more, self.means = (short, long), more, []
+        self._dims, self._more, self.means, self.deviations = (short, long), more, [], []
 
     @property
     def dim(self):
@@ -74,6 +74,7 @@ class Growing(AppServer):
 
     def use_output(self, round, aggregate):
         self.means.append(aggregate.mean)
+        self.deviations.append(round.deviation)
 
     def evaluate(self):
         return {"mean": float(self.means[-1].mean())}

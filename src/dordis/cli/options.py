@@ -29,8 +29,8 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print how long t
 
 # Of a configured run.
 PRESETS = (
-    "cifar10, cifar10-features, cifar10-features-large, cifar100, femnist, ideal, mnist-writers, mnist-writers-cnn, "
-    "quick, reddit, sparse"
+    "chat, cifar10, cifar10-features, cifar10-features-large, cifar100, femnist, ideal, mnist-writers, "
+    "mnist-writers-cnn, quick, reddit, shakespeare, sparse"
 )
 ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="CONFIG.toml", help="A configuration; that of the preset digits if not given.")

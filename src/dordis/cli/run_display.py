@@ -52,6 +52,8 @@ class Display:
             self._console.print(headline(self._job, self._fidelity))
             if self._job.app.unit:
                 self._console.print(self._job.app.unit)
+            if self._job.app.measured:
+                self._console.print(self._job.app.measured)
         if self._is_live:
             self._live.start()
         return self

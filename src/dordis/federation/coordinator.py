@@ -121,13 +121,14 @@ class Coordinator:
         if self._ledger is not None:
             self._ledger.complete(parameters.index, result.outputs)
         self._clipping = self._clipping.next(result.aggregate.below)
-        used = time.perf_counter()
+        used, noise = time.perf_counter(), summed.design.noise(result.outputs)
         self._watch("use output")
-        self._app.use_output(RoundInfo(number, parameters.index, self._run), result.aggregate)
+        deviation = 0.0 if noise is None else math.sqrt(noise.left) / summed.design.mechanism.grid.scale
+        info = RoundInfo(number, parameters.index, self._run, deviation=deviation)
+        self._app.use_output(info, result.aggregate)
         values = check_finite(self._app.evaluate(), number) | summed.design.costs(result.outputs)
         stages = {**summed.gathered.stages, **result.stages, "use output": time.perf_counter() - used}
         spent, head = (None, "") if self._ledger is None else self._ledger.spent()
-        noise = summed.design.noise(result.outputs)
         record = RoundRecord(
             number=number,
             index=parameters.index,

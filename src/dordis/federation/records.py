@@ -135,6 +135,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the owners of the clients allow that a policy refuses unless it is told otherwise."""
     unit: str = ""
     """What one client is, as the application says: whom privacy protects as a whole."""
+    measured: str = ""
+    """What the metrics are, as the application says."""
     predecessor: Predecessor | None = None
 
     @property

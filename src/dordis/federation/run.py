@@ -215,6 +215,7 @@ def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | N
         stages=job.protocol.stages,
         consents=home.consents,
         unit=job.app.unit,
+        measured=job.app.measured,
         predecessor=predecessor,
     )
 

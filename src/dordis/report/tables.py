@@ -30,6 +30,7 @@ def settings(facts: Facts) -> TextTable:
         "run": facts.run_id,
         "version": manifest.version,
         "clients, a round, rounds": f"{manifest.clients:,}, {manifest.per_round:,}, {manifest.rounds:,}",
+        "metrics": manifest.measured or "by their names",
         "noise strategy": manifest.noise,
         "mechanism": manifest.mechanism,
         "protocol, mode": f"{manifest.protocol}, {manifest.mode}",

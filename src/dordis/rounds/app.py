@@ -32,6 +32,8 @@ class RoundInfo:
     run: bytes = b""
     clip: float = math.inf
     """The largest norm of an update in this round."""
+    deviation: float = 0.0
+    """Standard deviation of the noise that is left in each coordinate of the sum: known to the server in the end."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class AppServer(ABC):
     def dims(self) -> tuple[int, ...]:
         """Return every length that updates of the run may have, of which the next round has `dim`; usually one."""
         return (self.dim,)
+
+    @property
+    def measured(self) -> str:
+        """Say what the metrics are, where their names do not tell: over which vocabulary a perplexity is, and so on."""
+        return ""
 
     @property
     def unit(self) -> str:

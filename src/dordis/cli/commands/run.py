@@ -179,6 +179,7 @@ def show(under_way: "Run", result: "Result", as_json: bool, *, quiet: bool = Fal
         "clients": under_way.job.app.unit,
         "accuracy": result.metrics.get("accuracy"),
         **result.metrics,
+        "measured": facts.run.manifest.measured,
         "epsilon": result.epsilon,
         "delta": result.delta,
         "budget": facts.budget,

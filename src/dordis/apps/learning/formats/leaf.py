@@ -56,8 +56,23 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
+def read_users(folder: Path) -> Iterator[tuple[str, UserData]]:
+    """Yield the users of the files of a folder, with what they have as it was written."""
+    for file in _files(folder):
+        yield from _written(file)
+
+
 def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
     """Yield the users of a file and what they have, as arrays."""
+    for user, data in _written(path):
+        try:
+            yield user, _samples(data, words)
+        except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{path}: the samples of the user {user} are of no form that LEAF has: {error}") from None
+
+
+def _written(path: Path) -> Iterator[tuple[str, UserData]]:
+    """Yield the users of a file that have anything."""
     try:
         file = msgspec.json.decode(path.read_bytes(), type=LeafFile)
     except (OSError, msgspec.DecodeError) as error:
@@ -72,12 +87,7 @@ def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
         if len(data.x) != len(data.y):
             raise InputError(f"{path}: the user {user} has {len(data.x)} x and {len(data.y)} y")
         if data.y:
-            try:
-                yield user, _samples(data, words)
-            except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
-                raise InputError(
-                    f"{path}: the samples of the user {user} are of no form that LEAF has: {error}"
-                ) from None
+            yield user, data
 
 
 def _samples(data: UserData, words: Vocabulary) -> Samples:

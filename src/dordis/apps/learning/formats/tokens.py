@@ -50,10 +50,20 @@ def listed(path: Path) -> Vocabulary:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the vocabulary {path} cannot be read: {error}") from None
-    words = dict.fromkeys(line.strip() for line in lines if line.strip() and line.strip() not in SPECIAL)
+    words = [line.strip() for line in lines if line.strip()]
     if not words:
         raise InputError(f"the vocabulary {path} is empty: give one word a line")
-    numbers = SPECIAL | {word: len(SPECIAL) + i for i, word in enumerate(words)}
+    return numbered(words)
+
+
+def numbered(words: Iterable[str]) -> Vocabulary:
+    """Give each of some public words a number, in their order; whatever else there is has one, too.
+
+    >>> numbered(["the", "of"]).numbers(["<BOS>", "of", "the", "sea", "<EOS>"])
+    [1, 5, 4, 3, 2]
+    """
+    others = dict.fromkeys(word for word in words if word not in SPECIAL)
+    numbers = SPECIAL | {word: len(SPECIAL) + i for i, word in enumerate(others)}
     return Vocabulary(len(numbers), lambda word: numbers.get(word, UNKNOWN))
 
 

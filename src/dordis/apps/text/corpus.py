@@ -1,0 +1,148 @@
+"""Texts of users as pairs of tokens, over a public vocabulary: a list, or the words of users who are no clients.
+
+A vocabulary made of the clients' own texts would tell about them before any noise is added.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.apps.learning.formats import tokens
+from dordis.apps.learning.formats.leaf import UserData, read_users
+from dordis.apps.learning.formats.tokens import LETTERS, SPECIAL, Vocabulary
+from dordis.errors import InputError
+
+Tokens = npt.NDArray[np.int64]
+Written = tuple[list[str], list[str]]
+"""What a user wrote: every word or letter, and the one that follows it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """What a user wrote: each token that is to be predicted, and the one before it."""
+
+    before: Tokens
+    following: Tokens
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """What texts are made of: the tokens by name, which of them are never predicted, and where all that comes from."""
+
+    vocabulary: Vocabulary
+    names: tuple[str, ...]
+    said: str
+    special: bool
+    """Whether there are tokens for the beginning and the end of a sentence, and one for unknown words."""
+
+    @property
+    def size(self) -> int:
+        """Return how many tokens there are."""
+        return self.vocabulary.size
+
+    def text(self, written: Written) -> Text:
+        """Return a text as numbers."""
+        before, following = (np.array(self.vocabulary.numbers(part), np.int64) for part in written)
+        return Text(before, following)
+
+    def unknown(self, text: Text) -> int:
+        """Return how many tokens of a text are not in the vocabulary."""
+        return int(np.count_nonzero(text.following == (tokens.UNKNOWN if self.special else self.size - 1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """The texts of the clients by place, and public ones to test with, one for each user."""
+
+    symbols: Symbols
+    clients: tuple[Text, ...] = field(repr=False)
+    test: tuple[Text, ...] = field(repr=False)
+
+
+def read_corpus(folder: Path, vocabulary: Path | int, population: int, rng: np.random.Generator) -> Corpus:
+    """Read LEAF's files of texts, and draw the clients among the users; nobody else is tested.
+
+    A `vocabulary` that is a number is that of the most frequent words of the others, whose texts are public.
+    """
+    users = list(read_users(folder / "train"))
+    if population > len(users):
+        raise InputError(f"{folder} has {len(users)} users, fewer than {population} clients: set federation.clients")
+    order = rng.permutation(len(users))
+    clients, others = ([users[i] for i in part] for part in (order[:population], order[population:]))
+    symbols = _symbols(vocabulary, clients[0][1], [data for _, data in others])
+    public = {user for user, _ in others}
+    test = [data for user, data in read_users(folder / "test") if user not in public]
+    return Corpus(
+        symbols,
+        tuple(symbols.text(_written(data, whole=True)) for _, data in clients),
+        tuple(symbols.text(_written(data, whole=False)) for data in test),
+    )
+
+
+def _symbols(vocabulary: Path | int, sample: UserData, public: list[UserData]) -> Symbols:
+    """Return the letters, where the texts are of letters, or else a list of words."""
+    if isinstance(sample.x[0], str):
+        known, said = tokens.letters(), "the letters of LEAF's Shakespeare, and one for all others"
+        return Symbols(known, (*LETTERS, "<UNK>"), said, special=False)
+    if isinstance(vocabulary, int):
+        words = frequent((_written(data, whole=True)[1] for data in public), vocabulary)
+        said = f"the {len(words):,} most frequent words of {len(public):,} public users, who are no clients"
+    else:
+        words = vocabulary_file(vocabulary)
+        said = f"the {len(words):,} words of the public list {vocabulary.name}"
+    said += "; all others are one word, which counts, and the ends of sentences are predicted"
+    return Symbols(tokens.numbered(words), (*SPECIAL, *words), said, special=True)
+
+
+def frequent(texts: Iterable[list[str]], count: int) -> list[str]:
+    """Return the most frequent words of public texts."""
+    counted: Counter[str] = Counter()
+    for text in texts:
+        counted.update(word for word in text if word not in SPECIAL)
+    if not counted:
+        raise InputError(
+            "no user is left whose words are public: take fewer clients than there are users, or set "
+            "app.options.vocabulary to a file with a public list of words, one a line"
+        )
+    return [word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:count]]
+
+
+def vocabulary_file(path: Path) -> list[str]:
+    """Return the words of a public list, one a line."""
+    tokens.listed(path)
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").split("\n"))
+    return list(dict.fromkeys(line for line in lines if line and line not in SPECIAL))
+
+
+def _written(data: UserData, *, whole: bool) -> Written:
+    """Return what a user wrote; `whole` has all letters of a line, otherwise only the one that is to be predicted."""
+    read: Callable[[UserData, bool], Written] = _letters if isinstance(data.x[0], str) else _comments
+    try:
+        return read(data, whole)
+    except (TypeError, KeyError, IndexError, ValueError) as error:
+        raise InputError(f"the texts are neither LEAF's Shakespeare nor its Reddit: {error}") from None
+
+
+def _letters(data: UserData, whole: bool) -> Written:
+    before: list[str] = []
+    following: list[str] = []
+    for line, last in zip(data.x, data.y, strict=True):
+        before += line if whole else line[-1]
+        following += line[1:] + last if whole else last
+    return before, following
+
+
+def _comments(data: UserData, whole: bool) -> Written:
+    before: list[str] = []
+    following: list[str] = []
+    for comment, target in zip(data.x, data.y, strict=True):
+        for sequence, after in zip(comment, target["target_tokens"], strict=True):
+            pairs: list[tuple[Any, Any]] = [pair for pair in zip(sequence, after, strict=False) if pair[1] != "<PAD>"]
+            before += [word for word, _ in pairs]
+            following += [word for _, word in pairs]
+    return before, following

@@ -1,0 +1,158 @@
+"""Counted language models: whose words are public, what clients send, what is learnt, and whole runs of them."""
+
+import numpy as np
+import pytest
+
+from dordis.apps.learning.formats import tokens
+from dordis.apps.text.app import Client, Server
+from dordis.apps.text.corpus import Text, read_corpus
+from dordis.apps.text.model import Bigrams, PairCounts, count_words, perplexities
+from dordis.errors import InputError
+from dordis.federation import records
+from dordis.rounds.app import RoundInfo, Task
+from dordis.simulation.reading import read
+from dordis.simulation.run import prepare
+from tests.apps.aggregates import summed
+from tests.apps.text.leaf_texts import WORDS, chats, write
+
+CLIENTS = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return chats(tmp_path_factory.mktemp("chats"), users=CLIENTS + 8)
+
+
+def task(folder, **options):
+    return Task({"data": str(folder), "words": 2, "top": 6} | options, population=CLIENTS, seed=3)
+
+
+def test_the_vocabulary_is_that_of_users_who_are_no_clients(folder):
+    corpus = read_corpus(folder, 10_000, CLIENTS, np.random.default_rng(1))
+    owned = {name for name in corpus.symbols.names if name.startswith("own")}
+    assert len(owned) == 8  # one for each of those who are no clients
+    assert set(WORDS) <= set(corpus.symbols.names)
+    assert len(corpus.clients) == len(corpus.test) == CLIENTS
+    assert sum(corpus.symbols.unknown(text) for text in corpus.clients) == CLIENTS
+    assert "8 public users, who are no clients" in corpus.symbols.said
+
+
+def test_a_list_of_words_may_be_given(folder, tmp_path):
+    (tmp_path / "list.txt").write_text("w1\nw0\n\nw1\n")
+    corpus = read_corpus(folder, tmp_path / "list.txt", CLIENTS, np.random.default_rng(1))
+    assert corpus.symbols.names[len(tokens.SPECIAL) :] == ("w1", "w0")
+    assert "public list list.txt" in corpus.symbols.said
+
+
+def test_texts_are_pairs_of_tokens_ends_and_beginnings_among_them(tmp_path):
+    said = {"x": [[["<BOS>", "a", "b"], ["c"]]], "y": [{"target_tokens": [["a", "b", "c"], ["<EOS>"]]}]}
+    write(tmp_path, {"train": {"u": said, "v": said}, "test": {}})
+    (text,) = read_corpus(tmp_path, 2, 1, np.random.default_rng(0)).clients
+    a, b = len(tokens.SPECIAL), len(tokens.SPECIAL) + 1
+    assert text.before.tolist() == [tokens.BEGIN, a, b, tokens.UNKNOWN]
+    assert text.following.tolist() == [a, b, tokens.UNKNOWN, tokens.END]
+
+
+def test_letters_are_counted_in_whole_lines_and_tested_at_their_ends(tmp_path):
+    part = {"u": {"x": ["abc", "bcd"], "y": ["d", "e"]}}
+    corpus = read_corpus(write(tmp_path, {"train": part, "test": part}), 10, 1, np.random.default_rng(0))
+    a, b, c, d, e = tokens.letters().numbers("abcde")
+    assert corpus.clients[0].before.tolist() == [a, b, c, b, c, d]
+    assert corpus.clients[0].following.tolist() == [b, c, d, c, d, e]
+    assert (corpus.test[0].before.tolist(), corpus.test[0].following.tolist()) == ([c, d], [d, e])
+
+
+def test_what_is_missing_is_said(folder):
+    with pytest.raises(InputError, match="48 users, fewer than 49"):
+        read_corpus(folder, 10, 49, np.random.default_rng(0))
+    with pytest.raises(InputError, match="no user is left whose words are public"):
+        read_corpus(folder, 10, 48, np.random.default_rng(0))
+    with pytest.raises(InputError, match="share lies between 0 and 1"):
+        Server.of(task(folder, share=1.0))
+
+
+def test_probabilities_add_up_to_one_after_every_word():
+    rng = np.random.default_rng(0)
+    model = Bigrams(rng.dirichlet(np.ones(7)), np.array([1, 4, 5]), np.array([4, 5]), rng.uniform(0, 3, (3, 2)))
+    for before in range(7):
+        every = Text(np.full(7, before), np.arange(7))
+        assert model.probabilities(every).sum() == pytest.approx(1.0)
+
+
+def test_users_count_the_same_and_tokens_count_the_same():
+    model = Bigrams.unigrams(np.array([0.5, 0.25, 0.25]))
+    short, long = Text(np.zeros(1, int), np.array([0])), Text(np.zeros(3, int), np.array([1, 1, 2]))
+    by_user, by_token = perplexities(model, [short, long])
+    assert by_user == pytest.approx(2.0**1.5)
+    assert by_token == pytest.approx(2.0**1.75)
+
+
+def test_updates_have_norm_one_at_most_whatever_was_written(folder):
+    corpus = read_corpus(folder, 10, CLIENTS, np.random.default_rng(1))
+    size = corpus.symbols.size
+    layout = PairCounts.of(np.full(size, 1 / size), corpus.symbols, 5, 0.3, 0.7)
+    nothing = Text(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    for text in (*corpus.clients, nothing):
+        assert layout.count(text).size == PairCounts.dim(corpus.symbols, 5)
+        assert max(np.linalg.norm(count_words(text, size)), np.linalg.norm(layout.count(text))) <= 1 + 1e-12
+
+
+def rounds(server, clients, count):
+    for number in range(1, count + 1):
+        info, model = RoundInfo(number, number - 1, deviation=0.05), server.model().astype(np.float32)
+        server.use_output(info, summed([client.prepare_data(info, model) for client in clients]))
+
+
+def test_pairs_tell_more_than_words(folder):
+    server = Server.of(task(folder, vocabulary=12, top=15))
+    clients = [Client.of(task(folder, vocabulary=12, top=15), place) for place in range(CLIENTS)]
+    before = server.evaluate()
+    rounds(server, clients, 2)
+    words = server.evaluate()
+    assert words["perplexity_user"] == words["unigram_perplexity_user"] < before["perplexity_user"]
+    assert server.dim == max(server.dims)
+    rounds(server, clients, 2)
+    pairs = server.evaluate()
+    assert pairs["perplexity_user"] < 0.8 * pairs["unigram_perplexity_user"]
+    assert pairs["perplexity_token"] < 0.8 * pairs["unigram_perplexity_token"]
+    assert 0 <= pairs["unknown"] < 0.5
+
+
+def keys(folder, fidelity):
+    return [
+        "app.server=dordis.apps.text.app:Server",
+        "app.client=dordis.apps.text.app:Client",
+        f"app.options.data={folder}",
+        "app.options.words=2",
+        "app.options.top=4",
+        "app.options.vocabulary=8",
+        f"federation.clients={CLIENTS}",
+        "federation.per_round=20",
+        "federation.rounds=4",
+        "privacy.clip=1.0",
+        f"simulation.fidelity={fidelity}",
+        "simulation.dropout.rate=0.1",
+    ]
+
+
+@pytest.mark.parametrize("fidelity", ["ideal", pytest.param("full", marks=pytest.mark.slow)])
+def test_a_run_counts_words_then_pairs_and_goes_on_in_either_pass(folder, tmp_path, fidelity):
+    run = prepare(read(keys=keys(folder, fidelity))).start(tmp_path, "")
+    next(run.rounds())
+    del run
+    (path,) = tmp_path.glob("*/*")
+    again = prepare(read(keys=keys(folder, fidelity))).resume(path)
+    dims = again.job.app.dims
+    going = again.rounds()
+    next(going), next(going)
+    third = prepare(read(keys=keys(folder, fidelity)))
+    del going, again
+    last = third.resume(path)
+    result = last.complete()
+    assert [record.dim for record in records.load(path).rounds] == [dims[0], dims[0], dims[1], dims[1]]
+    assert result.epsilon <= 6
+    assert {"perplexity_user", "perplexity_token", "unigram_perplexity_user"} <= result.metrics.keys()
+    assert records.load(path).manifest.measured.startswith("perplexity over the 8 most frequent words")
+    with np.load(path / "language.npz") as stored:
+        assert stored["names"][tokens.UNKNOWN] == "<UNK>"
+        np.testing.assert_allclose(stored["words"], last.job.app.result().words)
