@@ -167,6 +167,20 @@ REFUSED = {
     "a masked vector of the wrong length": ("add_packed", "CollectInput"),
     "a masked vector of the wrong width": ("add_packed", "CollectInput"),
     "a masked vector out of range": ("add_packed", "CollectInput"),
+    # directories of runs
+    "a ledger that was cut": ("check_receipts (LedgerDamaged)", "verify"),
+    "a ledger that was deleted and begun again": ("check_receipts (LedgerDamaged)", "verify"),
+    "the ledger of a cheaper run": ("check_run (LedgerDamaged)", "verify"),
+    "the ledger of a cheaper run, hashed again": ("check_receipts (LedgerDamaged)", "verify"),
+    "a ledger that was cut, without the receipt that shows it": ("check_rounds (LedgerDamaged)", "verify"),
+    "a ledger, receipts and records that were cut": ("check_recorded (LedgerDamaged)", "verify"),
+    "a run without its receipts": ("check_rounds (LedgerDamaged)", "verify"),
+    "the receipts of another run": ("check_receipt (LedgerDamaged)", "verify"),
+    "another client in a round": ("check_rounds (LedgerDamaged)", "verify"),
+    "a finished run without its model": ("check_model (LedgerDamaged)", "verify"),
+    "a successor that forgets what was spent": ("check_predecessor (LedgerDamaged)", "verify"),
+    "a successor after an eviction": ("Evictions.inherit", "verify"),
+    "two runs of one population, as if of two": ("check_root (LedgerDamaged)", "verify"),
 }
 """By whom and at which request."""
 OTHERWISE_ON_THE_SPARSE_GRAPH = {

@@ -14,7 +14,7 @@ from dordis import protocol, wire
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.suite import ATTACKS
-from dordis.federation import journal, owner, participation, policy, selection
+from dordis.federation import evidence, joint, journal, owner, participation, policy, selection
 from dordis.protocols import delivery, limits, parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
@@ -37,6 +37,8 @@ GUARDED = (
     owner,
     participation,
     journal,
+    evidence,
+    joint,
 )
 """Modules whose functions called check_* must each be named by an attack."""
 BY_NAME = {
@@ -51,6 +53,8 @@ BY_NAME = {
     names.CATCH,
     names.IS_LIAR,
     names.READ_EVICTIONS,
+    names.LEDGER_RUN,
+    names.INHERIT,
 }
 """Others that must be."""
 ALLOWED = {
@@ -65,6 +69,10 @@ ALLOWED = {
     # They read the owner's own file: whoever can alter that is on the client's device, which is trusted.
     "dordis.federation.participation.check_lines",
     "dordis.federation.participation.check_costs_counted",
+    # It calls the others; without it everything passes.
+    "dordis.federation.evidence.check_evidence",
+    # Without it a run counts twice: the sum is larger than what was spent, never smaller.
+    "dordis.federation.joint.check_once",
 }
 
 

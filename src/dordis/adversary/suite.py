@@ -3,6 +3,7 @@
 from dordis.adversary import (
     blame,
     delivery,
+    directories,
     encoding,
     invitations,
     keys,
@@ -35,6 +36,7 @@ THEMES = (
     owners,
     selection,
     encoding,
+    directories,
 )
 
 ATTACKS: tuple[Attack, ...] = tuple(attack for theme in THEMES for attack in theme.ATTACKS)

@@ -53,10 +53,15 @@ def read_receipts(run: StoredRun) -> dict[int, Receipt]:
             receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
         except msgspec.DecodeError:
             raise LedgerDamaged(f"the receipt {path.name} is not what dordis wrote: restore it") from None
-        if receipt.run != run.id.hex() or path.name != receipt.file_name:
-            raise LedgerDamaged(f"the receipt {path.name} is of another run or round: restore the right one")
+        check_receipt(receipt, run, path.name)
         receipts[receipt.index] = receipt
     return receipts
+
+
+def check_receipt(receipt: Receipt, run: StoredRun, name: str) -> None:
+    """The receipt is of this run, and of the round that its file is named after."""
+    if receipt.run != run.id.hex() or name != receipt.file_name:
+        raise LedgerDamaged(f"the receipt {name} is of another run or round: restore the right one")
 
 
 def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Collection[str]) -> None:
