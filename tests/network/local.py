@@ -25,9 +25,11 @@ RUN = bytes(range(32))
 class LocalServer:
     """A server with its files in a folder; clients are tasks of one loop in a thread."""
 
-    def __init__(self, folder: Path, *, mutual: bool = True, receivers: int = 0, **deadlines: Any) -> None:
+    def __init__(
+        self, folder: Path, *, mutual: bool = True, receivers: int = 0, now: datetime | None = None, **deadlines: Any
+    ) -> None:
         self.folder, self.mutual = folder, mutual
-        credentials = load_server_identity(folder / "server.key", datetime.now(UTC))
+        credentials = load_server_identity(folder / "server.key", now or datetime.now(UTC))
         members = SignedRegistry.load(folder / "registry.json", credentials.authority).registry
         self.door = FederationDoor(credentials, members, folder / "registry.json", mutual)
         self.server = Server(self.door, RUN, Patience(Deadlines(**deadlines)), limit=1 << 20, receivers=receivers)
@@ -42,10 +44,17 @@ class LocalServer:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(HANG)
 
     def stay(
-        self, name: str, party: Any, *, mutual: bool | None = None, port: int = 0, once: bool = True
+        self,
+        name: str,
+        party: Any,
+        *,
+        mutual: bool | None = None,
+        port: int = 0,
+        once: bool = True,
+        now: datetime | None = None,
     ) -> Future[Any]:
         """Let a client join, by the name of its key file."""
-        credentials = load_identity(self.folder / f"{name}.key", datetime.now(UTC))
+        credentials = load_identity(self.folder / f"{name}.key", now or datetime.now(UTC))
         own = FederationPass(credentials, self.mutual if mutual is None else mutual)
         address = Address("localhost", port or self.server.port)
 

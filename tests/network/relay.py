@@ -6,13 +6,14 @@ import threading
 
 
 class Relay:
-    """Pass connections to a port of this machine on; `cut` ends those that there are."""
+    """Pass connections to a port of this machine on; `cut` ends those that there are, `freeze` leaves them open."""
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
+        self._frozen = threading.Event()
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -29,8 +30,13 @@ class Relay:
     def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
-                other.sendall(data)
+                if not self._frozen.is_set():
+                    other.sendall(data)
         self._end(one, other)
+
+    def freeze(self) -> None:
+        """Pass nothing on any more, as a machine without power does, and tell nobody."""
+        self._frozen.set()
 
     def cut(self) -> None:
         """End all connections, as a broken network does: both sides are told nothing but that."""

@@ -18,7 +18,8 @@ from dordis.network.deadlines import Patience
 from dordis.network.intake import Held, check_size
 from dordis.network.messages import Answered, Asked, Beside, Declined
 from dordis.network.uploads import HeldElsewhere, Uploads
-from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to
+from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to, requests_in
+from dordis.protocols import delivery
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening
 from dordis.rounds.invitation import Invite, SendModel
@@ -171,11 +172,17 @@ class NetworkExchange:
         self._uploads.expect(u, message.id, message.beside, asking.call.number)
 
     def declined(self, u: ClientId, message: Declined) -> None:
-        """Take note that a client has left the round by itself."""
-        if message.id not in self._open[u]:
+        """Take note that a client has left the round by itself.
+
+        Whoever declines what is delivered refuses nothing: it was restarted, say, after it had closed the round.
+        """
+        asking = self._open[u].get(message.id)
+        if asking is None:
             self._check_late(u, message.id, None)
-            return
-        self._refuse(u, ProtocolError(f"the client declined: {message.error[:64]!a}"))
+        elif isinstance(asking.request, requests_in(vars(delivery))):
+            self._leave(u)
+        else:
+            self._refuse(u, ProtocolError(f"the client declined: {message.error[:64]!a}"))
 
     def delivered(self, u: ClientId, id: int, body: Body) -> None:
         """Take a vector that has come whole."""
