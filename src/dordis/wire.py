@@ -12,7 +12,7 @@ import msgspec
 from dordis.errors import MalformedMessage
 from dordis.protocol import ENCODER, Message
 
-VERSION = 3
+VERSION = 4
 """Protocol version: the first byte of everything on the wire."""
 LIMIT = 64 << 20
 """Bytes of the longest frame taken from a peer, unless the receiver says less."""

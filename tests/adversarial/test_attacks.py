@@ -121,6 +121,11 @@ REFUSED = {
     "other noise tables": ("check_tables (ParametersRefused)", "AdvertiseKeys"),
     "chunks that overlap": ("check_vector (ParametersRefused)", "AdvertiseKeys"),
     "a round without the client itself": ("check_member (ParametersRefused)", "AdvertiseKeys"),
+    # folding
+    "signs that are chosen for one update": ("encode", "AdvertiseKeys"),
+    "a projection by another rule": ("check_projection (ParametersRefused)", "AdvertiseKeys"),
+    "more buckets than are summed": ("check_projection (ParametersRefused)", "AdvertiseKeys"),
+    "a projection of longer updates": ("check_agreed (ParametersRefused)", "AdvertiseKeys"),
     # the owner's terms
     "outside the owner's policy: modes": ("check_mode (ParametersRefused)", "Invite"),
     "outside the owner's policy: cohort": ("check_cohort (ParametersRefused)", "Invite"),

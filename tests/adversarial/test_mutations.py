@@ -118,6 +118,8 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.IS_LIAR: lambda partners, _: partners > 1,  # whoever explains more than one accusation goes alone
     names.READ_EVICTIONS: lambda _: (),
     names.UPLOAD_FORMAT: add_whatever_comes,
+    names.CLIP: lambda x, clip: 1.0,
+    names.BOUNDED: lambda rounded, bound: True,
 }
 
 

@@ -32,7 +32,7 @@ def test_the_tables_show_noise_bits_bytes_and_dropout() -> None:
 
 
 def test_json_is_one_object_with_the_plan() -> None:
-    shown = run(*FEMNIST, "--epsilon", "6", "--bits", "20", "--tolerance", "40", "--json")
+    shown = run(*FEMNIST, "--epsilon", "6", "--bits", "20", "--tolerance", "40", "--projection", "off", "--json")
     found = json.loads(shown.stdout)
     setting = Setting(ParticipationSchedule(1000, 100, 50), dim=1_018_174, delta=1e-3, bits=20, tolerance=40)
     expected = plan(setting, 6.0)
@@ -42,6 +42,21 @@ def test_json_is_one_object_with_the_plan() -> None:
     assert found["central_gaussian_multiplier"] == pytest.approx(found["noise_multiplier"], rel=1e-6)
     assert 1 < found["times_trusted_server"] < 1.03  # for one colluder, and for rounding to the grid
     assert len(found["terms"]) == 3
+
+
+def test_folding_saves_bytes_for_little_noise() -> None:
+    unfolded, folded, given = (
+        json.loads(run(*FEMNIST, "--epsilon", "6", "--projection", rule, "--json").stdout)
+        for rule in ("off", "auto", "5000")
+    )
+    assert (unfolded["buckets"], unfolded["projection_error"], unfolded["bytes_unfolded"]) == (0, None, None)
+    assert folded["noise_multiplier"] == pytest.approx(unfolded["noise_multiplier"], rel=1e-5)
+    exact = 1_018_174 / (1 + 0.04 * 1_018_174 * folded["noise_multiplier"] ** 2 / 100**2)
+    assert exact <= folded["buckets"] == folded["padded_dim"] <= 1.08 * exact
+    assert folded["bytes_per_client"] < unfolded["bytes_per_client"] / 8
+    assert 0.01 < folded["projection_error"] <= 0.02
+    assert given["buckets"] == 8192  # whole blocks
+    assert "8,192" in run(*FEMNIST, "--epsilon", "6", "--projection", "5000").stdout
 
 
 def test_graphs_and_lots_that_may_fail_take_their_part_of_delta() -> None:
@@ -107,7 +122,8 @@ def test_programs_get_the_same_advice() -> None:
         ((*FEMNIST, "--epsilon", "0"), "epsilon is a number above 0, not 0.0"),
         ((*FEMNIST, "--epsilon", "nan"), "epsilon is a number above 0"),
         ((*FEMNIST, "--sigma", "0"), "sigma is a number above 0"),
-        ((*FEMNIST, "--epsilon", "6", "--bits", "12"), "the fewest bits that work are 13"),
+        ((*FEMNIST, "--epsilon", "6", "--bits", "12", "--projection", "off"), "the fewest bits that work are 13"),
+        ((*FEMNIST, "--epsilon", "6", "--projection", "few"), "--projection"),
         ((*FEMNIST, "--epsilon", "6", "--bits", "many"), "--bits"),
         ((*FEMNIST, "--epsilon", "6", "--clip", "0"), "clip"),
         ((*FEMNIST, "--epsilon", "6", "--delta", "1"), "delta"),

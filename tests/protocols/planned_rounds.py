@@ -11,7 +11,7 @@ ROTATION = bytes(range(32))
 def agree_on(plan, *, chunks=1, bit=None, rotation=ROTATION, **options):
     """Write down a round that keeps to a plan, with the options of `parameters.agree_on`."""
     setting = plan.setting
-    ends = chunk_ends(setting.dim, setting.block, chunks)
+    ends = chunk_ends(setting.kept, setting.block, chunks)
     variances = [plan.variance] * chunks
     if bit is not None:
         ends, variances = [*ends, ends[-1] + 1], [*variances, bit.variance]

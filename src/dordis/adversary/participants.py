@@ -215,7 +215,9 @@ def honest_receiver(parameters: Parameters) -> DeliveryClient:
 
 
 def update_length(parameters: Parameters) -> int:
-    """Return the length of an update: the clipping bit, if there is one, is not in it."""
+    """Return the length of an update: before it is folded, and without the clipping bit."""
+    if projection := parameters.encoding.projection:
+        return projection.dim
     return parameters.dim - (1 if parameters.encoding.bit else 0)
 
 

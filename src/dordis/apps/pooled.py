@@ -21,7 +21,7 @@ class PooledServer(AppServer):
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
         """Add the sum of a round, and how many clients are in each coordinate."""
         self._total += aggregate.total
-        self._count += np.resize(aggregate.by_block, self.dim)
+        self._count += aggregate.counts
 
     @property
     def pooled(self) -> Floats:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from dordis.cli import plan_advice, tables
+from dordis.privacy import projection
 from dordis.privacy.advice import Replan, advise
 from dordis.privacy.planning import Outlook, Plan, forecast
 
@@ -22,7 +23,7 @@ def show(plan: Plan, replan: Replan, as_json: bool) -> None:
 
 def facts(plan: Plan) -> Table:
     """Show the plan."""
-    setting = plan.setting
+    setting, saving = plan.setting, projection.saving(plan)
     n, cohort = setting.clients, setting.participation
     title = f"{cohort.population} clients, {n} a round, {cohort.rounds} rounds, {setting.dim} coordinates"
     rows = {
@@ -32,6 +33,7 @@ def facts(plan: Plan) -> Table:
         "noise on the sum, sigma / clip": f"{plan.sigma / setting.clip:.4f}",
         "noise on the sum, times what a trusted server would add": written(plan.times_trusted),
         "the same, if every client trusted nobody": written(plan.times_trusted and math.sqrt(n)),
+        "projection": saving.words if saving else projection.OFF,
         "signal-to-noise per round, at most": f"{plan.signal_to_noise:.3g}",
         "signal-to-noise, unrelated updates": f"{plan.signal_to_noise / math.sqrt(n):.3g}",
         "bits per coordinate": str(plan.bits),
@@ -81,7 +83,7 @@ def shown(epsilon: float | None) -> str:
 
 def fields(plan: Plan, outlook: Iterable[Outlook]) -> dict[str, object]:
     """Return what is printed as JSON; an epsilon that is infinite or not there is null."""
-    setting = plan.setting
+    setting, saving = plan.setting, projection.saving(plan)
     return {
         "epsilon": finite(plan.epsilon),
         "delta": setting.given_delta,
@@ -97,6 +99,9 @@ def fields(plan: Plan, outlook: Iterable[Outlook]) -> dict[str, object]:
         "scale": plan.scale,
         "block": setting.block,
         "padded_dim": setting.padded,
+        "buckets": setting.buckets,
+        "bytes_unfolded": saving.unfolded_bytes if saving else None,
+        "projection_error": saving.error if saving else None,
         "sensitivity_squared": plan.sensitivity.squared,
         "variance": str(plan.variance),
         "base": [str(variance) for variance in plan.noise.base],

@@ -54,6 +54,8 @@ class Display:
                 self._console.print(self._job.app.unit)
             if self._job.app.measured:
                 self._console.print(self._job.app.measured)
+            if saving := self._job.design.saving:
+                self._console.print(saving.words)
         if self._is_live:
             self._live.start()
         return self

@@ -12,13 +12,14 @@ from dordis.federation.records import Trust, Words
 from dordis.federation.retry import TRIES
 from dordis.federation.selection import lot_failure
 from dordis.federation.strategies.strategy import Rule, Strategy
-from dordis.privacy import planning
-from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, ParticipationSchedule
+from dordis.privacy import planning, projection
+from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, ParticipationSchedule, multiplier_of
 from dordis.privacy.encoding import chunk_ends
 from dordis.privacy.mechanisms import known
-from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, name_of
+from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, check_folds, name_of
 from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import XNOISE, Plan, Setting
+from dordis.privacy.projection import Saving
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols import neighbourhood
 from dordis.protocols import parameters as rules
@@ -61,7 +62,8 @@ class Design:
     """A strategy in a setting, for rounds of `setting.clients` clients.
 
     `kind` is the mechanism of planned noise; a strategy that brings its own mechanism takes no other.  `allowance` is
-    the theta^2 that a round may cost; an even part of the budget if it is not given.
+    the theta^2 that a round may cost; an even part of the budget if it is not given.  `projection` is the rule by which
+    `setting.buckets` was chosen.
     """
 
     strategy: Strategy
@@ -70,6 +72,7 @@ class Design:
     agreement: ProtocolKind = ProtocolKind()
     kind: type[Mechanism] = DSkellam
     allowance: float | None = None
+    projection: str | int = projection.OFF
 
     def __post_init__(self) -> None:
         if self.strategy.mechanism:
@@ -81,6 +84,7 @@ class Design:
         if self.kind.renyi and setting.orders is None:
             setting = replace(setting, orders=ORDERS)
         object.__setattr__(self, "setting", setting)
+        check_folds(self.kind, setting.buckets)
         if setting.share and setting.scheme not in self.kind.schemes:
             raise InputError(
                 f"adaptive clipping needs noise that the protocol adds, and '{name_of(self.kind)}' goes without: "
@@ -113,6 +117,19 @@ class Design:
         other = replace(self, setting=replace(self.setting, clip=bound))
         vars(other)["plan"] = self.plan and self.plan.clipped(bound)
         return other
+
+    def projected(self, rule: str | int) -> "Design":
+        """Return the same for updates that are folded by a rule: see `dordis.privacy.projection`."""
+        if rule == projection.AUTO and not self.kind.folds:
+            rule = projection.OFF
+        multiplier = multiplier_of(self.allowed * (1 - self.setting.share))
+        buckets = projection.chosen(self.setting, multiplier, rule)
+        return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
+
+    @property
+    def saving(self) -> Saving | None:
+        """Return what folding saves and costs, where updates are folded."""
+        return projection.saving(self.plan) if self.plan else None
 
     @property
     def delta(self) -> float:
@@ -171,8 +188,9 @@ class Design:
         """Return the same for updates of another length, at the same cost, with as many bits; each is planned once."""
         if dim not in self._lengths:
             bits = self.plan.bits if self.plan else self.setting.bits
-            setting = replace(self.setting, dim=dim, bits=bits)
-            self._lengths[dim] = replace(self, setting=setting, allowance=self.allowed)
+            setting = replace(self.setting, dim=dim, bits=bits, buckets=0)
+            other = replace(self, setting=setting, allowance=self.allowed)
+            self._lengths[dim] = other.projected(self.projection)
         return self._lengths[dim]
 
     @cached_property
@@ -228,7 +246,7 @@ class Design:
             raise InputError(f"this design is for {self.setting.clients} clients a round, not for {len(clients)}")
         setting, grid, plan = self.setting, self.mechanism.grid, self._protocol_noise
         bit = plan.bit if plan else None
-        ends = chunk_ends(grid.dim, grid.block, chunks)
+        ends = chunk_ends(grid.kept, grid.block, chunks)
         variances = [plan.variance] * len(ends) if plan else None
         if bit and variances:
             ends, variances = [*ends, ends[-1] + 1], [*variances, bit.variance]

@@ -57,6 +57,10 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     colluders: int
     upload_bytes: int
     """One masked update; keys and shares come on top."""
+    buckets: int = 0
+    """Coordinates into which an update is folded before it is summed; 0: it is not."""
+    projection_error: float | None = None
+    """What folding adds to the error of a sum at most, as part of sigma."""
     quantile: float | None = None
     """The quantile of the norms that the clip bound follows, from `clip` on; None where the bound is fixed."""
     multiplier: float | None = None

@@ -39,6 +39,7 @@ from dordis.privacy.clipping import Clipping
 from dordis.privacy.mechanisms import kind_of
 from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting
+from dordis.privacy.projection import AUTO, OFF
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import summing_protocol
@@ -122,7 +123,10 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     privacy = config.privacy
     kind = kind_of(privacy.mechanism) if privacy.mechanism else DSkellam
     design = Design(privacy.noise, setting_of(config, app, protocol), privacy.epsilon, agreement, kind)
-    design.example(config.performance.fixed_chunks)
+    design = design.projected(privacy.projection if app.folds or privacy.projection != AUTO else OFF)
+    check_folded(design)
+    chunks = config.performance.fixed_chunks
+    design.example(min(chunks, design.mechanism.grid.blocks) if design.setting.buckets else chunks)
     for dim in app.dims:
         design.of_dim(dim).example()
     return Job(config, app, design, protocol, suite)
@@ -147,6 +151,15 @@ def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> 
         colluders=colluders,
         share=clipping.share,
     )
+
+
+def check_folded(design: Design) -> None:
+    """Refuse to fold updates into no fewer coordinates than they have."""
+    if isinstance(design.projection, int) and not design.setting.buckets:
+        raise InputError(
+            f"privacy.projection = {design.projection} is, in whole blocks, no less than the {design.setting.dim} "
+            "coordinates of an update: take a smaller number, or 'auto'"
+        )
 
 
 def suite_named(name: str) -> Suite:
@@ -205,6 +218,8 @@ def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | N
             tolerance=setting.T,
             colluders=setting.colluders,
             upload_bytes=packed_size(mechanism.grid.padded, mechanism.grid.bits),
+            buckets=setting.buckets,
+            projection_error=design.saving.error if design.saving else None,
             quantile=clipping.rule.target if clipping.rule else None,
             multiplier=plan.multiplier if plan else None,
             times_trusted=plan.times_trusted if plan else None,

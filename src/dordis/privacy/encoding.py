@@ -1,9 +1,10 @@
-"""From model updates to vectors over Z_{2^b} and back: clip, deal to blocks, rotate, scale, round, wrap.
+"""From model updates to vectors over Z_{2^b} and back: clip, fold, deal to blocks, rotate, scale, round, wrap.
 
 Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism for Federated Learning", 2021, algorithms 1 and
-2, with two changes: the rotation goes block by block, which saves the padding to a power of two, and coordinates are
-dealt to the blocks in turn, so that every block carries about the same energy.  *Real* units are those of the update,
-*integer* units are real times the scale s.
+2, with three changes: an update may be folded into fewer coordinates first (`dordis.privacy.projection`), the rotation
+goes block by block, which saves the padding to a power of two, and coordinates are dealt to the blocks in turn, so that
+every block carries about the same energy.  *Real* units are those of the update, *integer* units are real times the
+scale s.
 """
 
 import math
@@ -21,15 +22,18 @@ from dordis.crypto.prg import SEED_BYTES as SEED_BYTES
 from dordis.errors import InputError
 from dordis.kernels import hadamard
 from dordis.kernels.arrays import check_array, check_bits
+from dordis.kernels.folding import fold, unfold
 from dordis.kernels.ring import Vector
 from dordis.kernels.rounding import round_stochastically, squared_norm
-from dordis.privacy.skellam import Floats, padded_length
+from dordis.privacy.skellam import Floats, check_buckets, padded_length
 
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Entropy = Callable[[int], bytes]
 
 MOST_DRAWS = 200
 """Where the bound suits scale and clip, a draw passes it with a chance of at most exp(-1/2): 200 do not in 10^-43."""
+ROTATION, PROJECTION = b"dordis/v1/rotation", b"dordis/v1/projection"
+"""What the public seed of a round is expanded for; no two uses share a stream."""
 _WORD = 4
 _STEP = prg.CALL // _WORD
 _DOT = 8192  # coordinates: BLAS would put more threads on longer ones, and wait for them
@@ -41,7 +45,8 @@ Number = TypeVar("Number", bound=np.generic)
 class Grid:
     """The integer grid of a round: how `dim` coordinates are dealt to blocks, the scale, and the ring of `bits` bits.
 
-    Coordinate i is place i // B of block i mod B, with B blocks in all; places that are left are padding.
+    Coordinate i is place i // B of block i mod B, with B blocks in all; places that are left are padding.  With
+    `buckets`, which are fewer, the update is folded before, and its buckets are what is dealt; with 0 it is not.
 
     >>> Grid(dim=10, block=4, scale=1.0, bits=8).deal(np.arange(10.0)).astype(int).tolist()
     [0, 3, 6, 9, 1, 4, 7, 0, 2, 5, 8, 0]
@@ -51,6 +56,7 @@ class Grid:
     block: int
     scale: float
     bits: int
+    buckets: int = 0
 
     def __post_init__(self) -> None:
         check_bits(self.bits)
@@ -60,11 +66,17 @@ class Grid:
             raise InputError(f"a block has a power of two of coordinates, not {self.block}")
         if not 0 < self.scale < math.inf:
             raise InputError(f"the scale is a number above 0, not {self.scale}")
+        check_buckets(self.dim, self.buckets)
+
+    @property
+    def kept(self) -> int:
+        """Return how many coordinates are summed: k, or all of them."""
+        return self.buckets or self.dim
 
     @property
     def padded(self) -> int:
-        """Return d, the length of the vector in the ring."""
-        return padded_length(self.dim, self.block)
+        """Return the length of the vector in the ring."""
+        return padded_length(self.kept, self.block)
 
     @property
     def blocks(self) -> int:
@@ -82,7 +94,7 @@ class Grid:
 
     def collect(self, dealt: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """Undo `deal`: return a copy in the order of the coordinates, without padding."""
-        x = np.empty(self.dim, dealt.dtype)
+        x = np.empty(self.kept, dealt.dtype)
         rows, whole, rest = self._places(dealt)
         x[: whole * self.blocks].reshape(whole, self.blocks)[:] = rows[:, :whole].T
         if rest:
@@ -91,7 +103,7 @@ class Grid:
 
     def _places(self, dealt: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int, int]:
         """Return the blocks as rows, the places that are taken in all of them, and in how many one more is."""
-        return dealt.reshape(self.blocks, self.block), *divmod(self.dim, self.blocks)
+        return dealt.reshape(self.blocks, self.block), *divmod(self.kept, self.blocks)
 
 
 def chunk_ends(dim: int, block: int, chunks: int) -> list[int]:
@@ -120,7 +132,7 @@ def encode(
     norm in the integers never exceeds `bound`: the rounding is drawn again, as a whole, until it does not.
     """
     turned = rotated(update, grid, public_seed, clip)
-    # What floating point added to the norm on the way is clipped too: at large scales it would exceed the bound.
+    # What folding and floating point added to the norm on the way is clipped too: it would exceed the bound.
     scale = grid.scale * clip_factor(turned, clip)
     vector = _rounded(turned, scale, entropy(SEED_BYTES), bound).view(np.uint32)
     vector &= np.uint32(2**grid.bits - 1)
@@ -128,11 +140,25 @@ def encode(
 
 
 def rotated(update: Reals, grid: Grid, public_seed: bytes, clip: float = math.inf) -> Reals:
-    """Return the clipped update, dealt to blocks and rotated, in real units."""
+    """Return the clipped update, folded, dealt to blocks and rotated, in real units; folding may leave it longer."""
     x = check_update(update, grid)
-    dealt = grid.deal(x, clip_factor(x, clip))
+    dealt = grid.deal(*folded(x, grid, public_seed, clip_factor(x, clip)))
     hadamard.rotate(dealt, grid.block, signs(public_seed, 0, grid.padded))
     return dealt
+
+
+def folded(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
+    """Return what is summed of an update, and the factor that is still to be applied."""
+    if not grid.buckets:
+        return x, factor
+    return fold(x, grid.buckets, signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0
+
+
+def unfolded(sums: Floats, grid: Grid, public_seed: bytes) -> Floats:
+    """Undo `folded`, but for the error that `dordis.privacy.projection` describes."""
+    if not grid.buckets:
+        return sums
+    return unfold(sums, grid.dim, signs(public_seed, 0, grid.dim, PROJECTION))
 
 
 def check_update(update: Reals, grid: Grid) -> Reals:
@@ -147,7 +173,7 @@ def decode(total: Vector, grid: Grid, public_seed: bytes) -> Floats:
     """Return a sum over the ring in real units."""
     if total.size != grid.padded:
         raise InputError(f"a sum of this round has {grid.padded} coordinates, not {total.size}")
-    return grid.collect(unrotated(total, grid, public_seed))
+    return unfolded(grid.collect(unrotated(total, grid, public_seed)), grid, public_seed)
 
 
 def unrotated(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
@@ -168,6 +194,11 @@ def centred(total: Vector, bits: int) -> npt.NDArray[np.int32]:
     return signed
 
 
+def norm(x: Reals) -> float:
+    """Return the norm in float64, whatever the type of the numbers; it may be infinite."""
+    return math.sqrt(_squared(x))
+
+
 def clip_factor(x: Reals, clip: float) -> float:
     """Return min{1, c / ||x||}, or refuse a vector that is not finite."""
     squared = _squared(x)
@@ -180,13 +211,13 @@ def clip_factor(x: Reals, clip: float) -> float:
     return min(1.0, clip / peak / math.sqrt(_squared(x / x.dtype.type(peak))))
 
 
-@lru_cache(maxsize=2)
-def signs(public_seed: bytes, first: int, count: int) -> npt.NDArray[np.uint8]:
+@lru_cache(maxsize=4)
+def signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATION) -> npt.NDArray[np.uint8]:
     """Return the random signs of a round, one bit for each coordinate from `first` on, the lowest of a byte first.
 
     They are public and read-only; those of the last calls are kept, as a simulation has many clients with the same.
     """
-    stream = prg.from_seed(public_seed, b"dordis/v1/rotation")
+    stream = prg.from_seed(public_seed, label)
     skip = first % 8
     octets = prg.keystream(stream, first // 8, (skip + count + 7) // 8)
     if skip:  # only blocks of less than eight coordinates start inside a byte
@@ -200,9 +231,14 @@ def _rounded(x: Reals, scale: float, secret: bytes, bound: int | None) -> npt.ND
     rounded = np.empty(x.size, np.int32)
     for draw in range(MOST_DRAWS):
         _round(x, scale, prg.from_seed(secret, b"dordis/v1/rounding/%d" % draw), rounded)
-        if bound is None or squared_norm(rounded) <= bound:
+        if bound is None or is_bounded(rounded, bound):
             return rounded
     raise InputError(f"no rounding keeps to a squared norm of {bound}: the bound does not suit the scale and the clip")
+
+
+def is_bounded(rounded: npt.NDArray[np.int32], bound: int) -> bool:
+    """Tell whether a vector keeps to Delta2^2, exactly, whatever was done to it before: privacy rests on that."""
+    return squared_norm(rounded) <= bound
 
 
 def _round(x: Reals, scale: float, stream: prg.Stream, out: npt.NDArray[np.int32]) -> None:

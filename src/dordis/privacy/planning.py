@@ -18,7 +18,7 @@ from dordis.privacy import accounting, gdp, skellam
 from dordis.privacy.accounting import Composed, Event, ParticipationSchedule, SkellamSum
 from dordis.privacy.cell_table import GRID, LARGEST_VARIANCE, rounded_up
 from dordis.privacy.clipping import Bit, plan_bit
-from dordis.privacy.skellam import MOST_BITS, Ring, Sensitivity
+from dordis.privacy.skellam import MOST_BITS, Ring, Sensitivity, check_buckets
 from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
 
 LONGEST = 2**31
@@ -41,6 +41,7 @@ class Setting:
     adaptive clipping get; 0 where the clip bound is fixed.  Given `orders`, epsilon is that of Renyi divergences at
     these, as in the paper; otherwise it is that of `dordis.privacy.gdp`.  `failure` is the chance that in some round of
     the run what the protocol rests on fails, a graph or a lot; the noise has to do with what it leaves of delta.
+    `buckets` is the length to which updates are folded (`dordis.privacy.projection`), 0 if they are not.
     """
 
     participation: ParticipationSchedule
@@ -58,12 +59,14 @@ class Setting:
     share: float = 0.0
     orders: tuple[int, ...] | None = None
     failure: float = 0.0
+    buckets: int = 0
 
     def __post_init__(self) -> None:
         accounting.check_delta(self.given_delta)
         check_failure(self.given_delta, self.failure)
         if not 1 <= self.dim <= LONGEST:
             raise InputError(f"a vector has 1 to 2^31 coordinates, not {self.dim}")
+        check_buckets(self.dim, self.buckets)
         accounting.check_positive("the clip bound", self.clip)
         accounting.check_positive("the headroom k", self.headroom)
         if self.bits is not None and not 1 <= self.bits <= MOST_BITS:
@@ -109,15 +112,20 @@ class Setting:
         """Return how many clients may drop out of a round."""
         return default_tolerance(self.clients, self.t) if self.tolerance is None else self.tolerance
 
+    @property
+    def kept(self) -> int:
+        """Return how many coordinates are summed."""
+        return self.buckets or self.dim
+
     @cached_property
     def block(self) -> int:
         """Return the length of a rotated block."""
-        return skellam.one_block(self.dim) if self.one_block else skellam.block_size(self.dim)
+        return skellam.one_block(self.kept) if self.one_block else skellam.block_size(self.kept)
 
     @cached_property
     def padded(self) -> int:
-        """Return d, the length of the vector with its padding."""
-        return skellam.padded_length(self.dim, self.block)
+        """Return the length of the summed vector with its padding."""
+        return skellam.padded_length(self.kept, self.block)
 
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
         """Divide a central variance into components, as another scheme would if one is given."""

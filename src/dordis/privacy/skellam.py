@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
+from dordis.kernels.folding import WORD
 
 Floats = npt.NDArray[np.float64]
 Orders = npt.NDArray[np.int64]
@@ -55,6 +56,12 @@ def one_block(length: int) -> int:
 def padded_length(length: int, block: int) -> int:
     """Return the length of a vector that is padded to whole blocks."""
     return -(-length // block) * block
+
+
+def check_buckets(dim: int, buckets: int) -> None:
+    """An update is folded into fewer coordinates than it has, in whole words of signs."""
+    if buckets and (not WORD <= buckets < dim or buckets % WORD):
+        raise InputError(f"{dim} coordinates are folded into fewer, a multiple of {WORD}: not into {buckets}")
 
 
 def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:

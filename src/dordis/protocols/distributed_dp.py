@@ -15,12 +15,12 @@ from msgspec import UNSET
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
 from dordis.privacy.clipping import encode_bit, fraction_below
-from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, unrotated
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfolded, unrotated
 from dordis.privacy.mechanisms import known
-from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.mechanisms.mechanism import Mechanism, check_folds
 from dordis.privacy.skellam import Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
-from dordis.protocols.parameters import Encoding, Parameters
+from dordis.protocols.parameters import Encoding, Parameters, Projection
 from dordis.protocols.summing import ChunkOutput
 
 
@@ -35,6 +35,7 @@ def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding
         rotation=rotation,
         bit=bit,
         noise=mechanism.noise or UNSET,
+        projection=Projection(mechanism.grid.dim, mechanism.grid.buckets) if mechanism.grid.buckets else UNSET,
     )
 
 
@@ -51,11 +52,12 @@ def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mech
 
     Whoever knows mechanisms of others passes the `kind` that it expects: the name alone imports none of them.
     """
-    written = parameters.encoding
-    if dim is None:
-        dim = parameters.dim - (1 if written.bit else 0)
-    grid = Grid(dim, written.block, written.scale, parameters.bits)
-    kind = kind or known(written.mechanism)
+    written, kind = parameters.encoding, kind or known(parameters.encoding.mechanism)
+    projection = written.projection or None
+    length = projection.dim if projection else parameters.dim - (1 if written.bit else 0)
+    buckets = projection.buckets if projection else 0
+    check_folds(kind, buckets)
+    grid = Grid(length if dim is None else dim, written.block, written.scale, parameters.bits, buckets)
     mechanism = kind.read(grid, written.clip, written.sensitivity, written.noise or "")
     check_agreed(parameters, mechanism)
     check_scheme(parameters, mechanism)
@@ -78,14 +80,23 @@ class Aggregate:
     survivors: tuple[int, ...]
     """|U3| of each chunk."""
     by_block: npt.NDArray[np.int64] = field(repr=False)
-    """|U3| of each block; coordinate i is in block i mod B."""
+    """|U3| of each block; coordinate i, or bucket i, is in block i mod B."""
     below: float | None = None
     """Fraction of clients whose norm is at most the clip bound, with noise; None if the round did not count them."""
+
+    buckets: int = 0
+    """How many coordinates were summed where updates were folded: coordinate i is in bucket i mod k."""
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return how many clients are in each coordinate."""
+        kept = self.buckets or self.total.size
+        return np.resize(np.resize(self.by_block, kept), self.total.size)
 
     @cached_property
     def mean(self) -> Floats:
         """Return the mean over the clients that are in each coordinate."""
-        mean: Floats = self.total / np.resize(self.by_block, self.total.size)
+        mean: Floats = self.total / self.counts
         return mean
 
 
@@ -121,8 +132,8 @@ class DistributedDP:
         vector = self.mechanism.encode(update, encoding.rotation, entropy)
         if not encoding.bit:
             return vector
-        norm = float(np.linalg.norm(np.asarray(update, np.float64)))
-        return np.concatenate([vector, encode_bit(norm, encoding.clip, encoding.bit, self.parameters.bits)])
+        bit = encode_bit(norm(update), encoding.clip, encoding.bit, self.parameters.bits)
+        return np.concatenate([vector, bit])
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
         """Return the aggregate from the sums of all chunks."""
@@ -157,11 +168,14 @@ class DistributedDP:
             *chunks, last = chunks
             below = float(last.values[0])
         whole = np.concatenate([chunk.values for chunk in chunks]) if len(chunks) > 1 else chunks[0].values
-        return self._aggregate(self.mechanism.grid.collect(whole), [chunk.survivors for chunk in chunks], below)
+        grid = self.mechanism.grid
+        total = unfolded(grid.collect(whole), grid, self.parameters.encoding.rotation)
+        return self._aggregate(total, [chunk.survivors for chunk in chunks], below)
 
     def _aggregate(self, total: Floats, counts: Sequence[int], below: float | None) -> Aggregate:
-        blocks = [(span.stop - span.start) // self.mechanism.grid.block for span in self.parameters.chunks]
-        return Aggregate(total, tuple(counts), np.repeat(counts, blocks[: len(counts)]), below)
+        grid = self.mechanism.grid
+        blocks = [(span.stop - span.start) // grid.block for span in self.parameters.chunks]
+        return Aggregate(total, tuple(counts), np.repeat(counts, blocks[: len(counts)]), below, grid.buckets)
 
 
 def check_by_chunk(mechanism: Mechanism) -> None:

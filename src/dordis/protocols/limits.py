@@ -43,7 +43,7 @@ CEILINGS = (
     Ceiling("noise components of all variances", MOST_COMPONENTS, "each has a noise table: T + 1 with `exact`"),
     Ceiling("places in all noise tables", MOST_PLACES, "31 standard deviations each; seconds and 300 MB at the most"),
     Ceiling("degree of the graph, k", MOST_DEGREE, "its secrecy is computed exactly, on integers of k log n bits"),
-    Ceiling("coordinates, d", LARGEST_DIM, "indices are 32 bits long"),
+    Ceiling("coordinates, d, folded or not", LARGEST_DIM, "indices are 32 bits long"),
     Ceiling("scale, its inverse, clip bound", LARGEST_FACTOR, "their squares are numbers"),
     Ceiling("characters of a name", LONGEST_NAME, "mode, scheme, mechanism and its noise"),
     Ceiling("bytes of a hash", LONGEST_HASH, "model, tables, rotation, beacon"),

@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dordis import wire
 from dordis.errors import MalformedMessage, ParametersRefused
 from dordis.privacy.cell_table import TABLES, places
+from dordis.privacy.skellam import check_buckets
 from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance, fraction_of
 from dordis.protocol import ClientId, Message
 from dordis.protocols import graph, limits
@@ -27,11 +28,23 @@ from dordis.protocols.neighbourhood import check_neighbourhood, colluding_neighb
 SEMI_HONEST = "semi-honest"
 MALICIOUS = "malicious"
 RUN_BYTES, INDEX_BYTES = 32, 8
+FOLDING = "random signs, modulo k"
+"""The one rule by which updates are folded."""
 LARGEST_ID = 2**63 - 1
 _WORD = 8
 
 Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
 """A map of more chunks than there can be is not even read."""
+
+
+class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an update of `dim` coordinates is folded into fewer before it is summed; the signs follow from the rotation's
+    seed, under a label of their own.
+    """
+
+    dim: int
+    buckets: int
+    rule: str = FOLDING
 
 
 class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +62,8 @@ class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bit: int = 0
     """Scale of the clipping bit, which is then the last chunk; 0 if there is none."""
     noise: str | UnsetType = UNSET
+    projection: Projection | UnsetType = UNSET
+    """Left out where updates are summed at full length."""
 
 
 class Parameters(Message, frozen=True, dict=True):
@@ -249,6 +264,7 @@ def check_rules(parameters: Parameters) -> None:
     check_identity(parameters)
     check_thresholds(parameters)
     check_vector(parameters)
+    check_projection(parameters)
     check_noise(parameters)
 
 
@@ -317,6 +333,18 @@ def check_vector(parameters: Parameters) -> None:
     bit = parameters.encoding.bit
     if bit < 0 or (bit and (len(ends) < 2 or ends[-1] - ends[-2] != 1)):
         raise ParametersRefused("the clipping bit is the last chunk of two or more, of one coordinate")
+
+
+def check_projection(parameters: Parameters) -> None:
+    """Check that updates are folded by the known rule, into as many coordinates as are summed, and fewer than d."""
+    folded, length = parameters.encoding.projection, parameters.dim - (1 if parameters.encoding.bit else 0)
+    if not folded:
+        return
+    if folded.rule != FOLDING:
+        raise ParametersRefused(f"there is no projection by '{folded.rule[: limits.LONGEST_NAME]}'")
+    if not 1 <= folded.buckets <= length or folded.dim > limits.LARGEST_DIM:
+        raise ParametersRefused(f"{folded.dim} coordinates cannot be folded into {folded.buckets} of {length}")
+    check_buckets(folded.dim, folded.buckets)
 
 
 def check_noise(parameters: Parameters) -> None:

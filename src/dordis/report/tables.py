@@ -5,6 +5,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dordis.federation.records import PlanRecord
 from dordis.report.facts import Facts, gone
 from dordis.report.figures import per_client, spaced
 from dordis.report.naming import differences
@@ -21,6 +22,14 @@ class TextTable:
 
 TOLD = ("privacy.noise.kind", "simulation.fidelity", "protocol.use", "protocol.mode", "federation.rounds")
 """Settings that a comparison tells in any case."""
+
+
+def folding(plan: PlanRecord) -> str:
+    """Say into how many coordinates updates were folded, and at which cost."""
+    if not plan.buckets:
+        return "nothing shorter"
+    error = "" if plan.projection_error is None else f", error of a sum + {percent(plan.projection_error)} at most"
+    return f"{plan.buckets:,} coordinates, {plan.dim / plan.buckets:.3g} times fewer{error}"
 
 
 def settings(facts: Facts) -> TextTable:
@@ -40,6 +49,7 @@ def settings(facts: Facts) -> TextTable:
         "beacon": manifest.beacon or "none",
         "coordinates of an update": _dims(facts),
         "bits of a coordinate": str(plan.bits),
+        "folded into": folding(plan),
         "one masked update": size(plan.upload_bytes),
         "clip": number(plan.clip) + ("" if plan.quantile is None else f", then the {percent(plan.quantile)} quantile"),
         "scale": number(plan.scale, 6),

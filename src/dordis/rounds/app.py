@@ -78,6 +78,9 @@ class AppServer(ABC):
         """Say what one client is, whom privacy protects as a whole: "clients = 60 hospitals"; nothing if not known."""
         return ""
 
+    folds: ClassVar[bool] = False
+    """Whether `privacy.projection = "auto"` may fold updates: a sum of many small changes bears it, one whose single
+    coordinates are read does not."""
     dtype: ClassVar[str] = "<f4"
     """How the numbers of the model travel: rounded to 32 bits, unless an application says otherwise."""
 

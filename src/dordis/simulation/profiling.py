@@ -140,11 +140,11 @@ class Bench:
     def bits(self) -> int:
         """Return the bits of a coordinate."""
         design = self.simulated.job.design
-        return replace(design, setting=replace(design.setting, dim=self.longest)).mechanism.grid.bits
+        return replace(design, setting=replace(design.setting, dim=self.longest, buckets=0)).mechanism.grid.bits
 
     def _design(self, dim: int) -> Design:
         design = self.simulated.job.design
-        return replace(design, setting=replace(design.setting, dim=dim, bits=self.bits))
+        return replace(design, setting=replace(design.setting, dim=dim, bits=self.bits, buckets=0))
 
 
 def profile(

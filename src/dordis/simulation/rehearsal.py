@@ -51,14 +51,14 @@ def rehearse(simulated: SimulatedJob) -> Rehearsed:
     Where rounds have updates of several lengths, that round has the longest.
     """
     job = simulated.job
-    n, longest = job.design.setting.clients, job.design.setting.dim
-    dim = min(longest, LONGEST)
-    design = replace(job.design, setting=replace(job.design.setting, dim=dim))
+    n, kept = job.design.setting.clients, job.design.setting.kept
+    dim = min(kept, LONGEST)
+    design = replace(job.design, setting=replace(job.design.setting, dim=dim, buckets=0))
     identities = Identities(secrets.token_bytes(32), simulated.ids[:n])
     home = home_of_zeros(simulated, design, identities, simulated.config.simulation.fidelity)
     started = time.perf_counter()
     result = single_round(home).result
-    seconds, factor = time.perf_counter() - started, longest / dim
+    seconds, factor = time.perf_counter() - started, kept / dim
     model = len(ModelBytes.of(job.app.model(), job.app.dtype).data)
     return Rehearsed(
         work=n * _work(simulated),

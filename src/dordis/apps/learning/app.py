@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class Use(IntEnum):
 
 class Server(AppServer):
     """Hold the parameters, step by the mean update, and evaluate their moving average on public test data."""
+
+    folds: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """Plan before a run: its noise, the graph of SecAgg+, or the number of chunks of a round."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,9 @@ def plan(
         float, typer.Option(help="Part of the budget for a clip bound that follows a quantile; 0: it is fixed.")
     ] = 0.0,
     bits: Annotated[str, typer.Option(help="Bits of a coordinate, or auto for as few as do no harm.")] = AUTO,
+    projection: Annotated[
+        str, typer.Option(help="Coordinates that an update is folded into: a number, auto or off.")
+    ] = AUTO,
     accounting: Annotated[
         str, typer.Option(help="cap: over the rounds one client takes part in; all-rounds: as in the paper.")
     ] = "cap",
@@ -75,7 +79,8 @@ def plan(
     from dordis.federation.design import ProtocolKind
     from dordis.federation.selection import colluder_quantile
     from dordis.privacy import planning
-    from dordis.privacy.accounting import ParticipationSchedule
+    from dordis.privacy import projection as folding
+    from dordis.privacy.accounting import ParticipationSchedule, multiplier_of
     from dordis.protocols.limits import MOST_CLIENTS
 
     if protocol not in ("secagg", "secagg+") or selection not in ("balanced", "uniform", "vrf"):
@@ -84,7 +89,7 @@ def plan(
 
     def setting(n: int, R: int) -> planning.Setting:
         in_proportion = None if tolerance is None else tolerance * n // per_round
-        return planning.Setting(
+        given = planning.Setting(
             ParticipationSchedule(clients, n, R, accounting),
             dim=dim,
             clip=clip,
@@ -95,6 +100,11 @@ def plan(
             share=clip_share,
             failure=kind.failure(R),
         )
+        if sigma is None:
+            multiplier = multiplier_of(given.allowance(epsilon or 0.0) * (1 - clip_share))
+        else:
+            multiplier = sigma / clip
+        return replace(given, buckets=folding.chosen(given, multiplier, read_projection(projection)))
 
     given = setting(per_round, rounds)
     planned = planning.plan(given, epsilon) if epsilon is not None else planning.account(given, sigma or 0.0)
@@ -105,6 +115,15 @@ def plan(
         return planning.plan(setting(n, R), planned.epsilon)
 
     noise.show(planned, replan, as_json)
+
+
+def read_projection(text: str) -> str | int:
+    """Read a number of coordinates, `auto` or `off`."""
+    if text in (AUTO, "off"):
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--projection takes a number, '{AUTO}' or 'off', not '{text}'")
+    return int(text)
 
 
 def read_bits(text: str) -> int | None:

@@ -214,6 +214,8 @@ def _tell(simulated: "SimulatedJob", as_json: bool) -> None:
         "delta": design.delta,
         "rounds_of_a_client": design.cap,
         "coordinates": setting.dim,
+        "coordinates_summed": setting.kept,
+        "projection": design.saving.words if design.saving else "off",
         "bits": grid.bits,
         "sigma": design.sigma,
         "threshold": setting.t,

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from flwr.app import RecordDict
@@ -32,6 +33,8 @@ REGISTRY = "registry.json"
 
 class FlowerModel(AppServer):
     """The application of a run under Flower: the model is the strategy's, and so is what becomes of the mean."""
+
+    folds: ClassVar[bool] = True
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

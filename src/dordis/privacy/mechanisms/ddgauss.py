@@ -28,6 +28,7 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
     variance: Fraction
 
     renyi: ClassVar[bool] = True
+    folds: ClassVar[bool] = True
     words: ClassVar[str] = "distributed discrete Gaussian noise, drawn in integers"
 
     def __post_init__(self) -> None:

@@ -72,6 +72,8 @@ class Mechanism(msgspec.Struct, frozen=True):
     """Whether the ledger keeps what `release` says as a list of prices; not where the noise is the protocol's alone."""
     renyi: ClassVar[bool] = False
     """Whether only a Renyi divergence is known of the noise: it is planned by that, and no owner can count it."""
+    folds: ClassVar[bool] = False
+    """Whether updates may be folded first: not where noise is added to whole updates, before the sum or after it."""
     words: ClassVar[str] = ""
     """What the noise is, for the privacy statement."""
 
@@ -111,7 +113,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         return type(self).decode is Mechanism.decode
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
-        """Return a client's input to the sum: clip, rotate, scale, round; what is secret comes from its own entropy."""
+        """Return a client's input to the sum: clip, fold, rotate, scale, round, with secrets from its own entropy."""
         bounds = (self.clip or math.inf, self.sensitivity or None)
         return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
 
@@ -141,7 +143,7 @@ def name_of(kind: type[Mechanism]) -> str:
 
 def grid_of(plan: Plan) -> Grid:
     """Return the integer grid of a plan."""
-    return Grid(plan.setting.dim, plan.setting.block, plan.scale, plan.bits)
+    return Grid(plan.setting.dim, plan.setting.block, plan.scale, plan.bits, plan.setting.buckets)
 
 
 def wide_grid(setting: Setting, sigma: float) -> Grid:
@@ -160,6 +162,12 @@ def check_bound(mechanism: Mechanism) -> None:
         raise ParametersRefused(
             f"rounding at this scale and clip needs Delta2^2 = {least} at least, not {mechanism.sensitivity}"
         )
+
+
+def check_folds(kind: type[Mechanism], buckets: int) -> None:
+    """Refuse to fold updates under noise that is not added to the folded ones: copies would average it away."""
+    if buckets and not kind.folds:
+        raise ParametersRefused(f"the mechanism '{name_of(kind)}' does not fold updates: projection must be 'off'")
 
 
 def read_sigma(text: str) -> float:

@@ -10,10 +10,11 @@ from dordis.privacy.xnoise import Scheme
 
 
 class DSkellam(Mechanism, frozen=True, tag="skellam"):
-    """Clip, rotate, scale and round; the protocol adds the noise."""
+    """Clip, fold, rotate, scale and round; the protocol adds the noise."""
 
     schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme) - {Scheme.NONE}
     priced: ClassVar[bool] = False
+    folds: ClassVar[bool] = True
     words: ClassVar[str] = "distributed Skellam noise, drawn in integers"
 
     def __post_init__(self) -> None:

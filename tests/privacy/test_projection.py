@@ -1,0 +1,168 @@
+"""Projection: what one client changes stays bounded whatever the server chooses, and the error is what theory says."""
+
+import hashlib
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from dordis.errors import InputError, ParametersRefused
+from dordis.federation.design import Design
+from dordis.federation.strategies import Central, XNoise
+from dordis.kernels.rounding import squared_norm
+from dordis.privacy import projection, skellam
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.encoding import PROJECTION, Grid, centred, decode, signs
+from dordis.privacy.mechanisms.mechanism import check_folds
+from dordis.privacy.mechanisms.none import NoMechanism
+from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.planning import Setting, plan
+from tests.references import encoding as reference
+from tests.references import masks
+
+
+def entropy(tag):
+    calls = itertools.count()
+    return lambda size: hashlib.shake_256(b"%d/%d" % (tag, next(calls))).digest(size)
+
+
+def seed(tag):
+    return hashlib.sha256(b"seed %d" % tag).digest()
+
+
+def mechanism(dim, buckets, scale=100.0, clip=1.0, bits=24):
+    grid = Grid(dim, skellam.block_size(buckets), scale, bits, buckets)
+    return DSkellam(grid, clip, skellam.sensitivity(scale, clip, grid.padded).squared)
+
+
+def aligned(public_seed, dim, buckets):
+    """Return the unit vector whose folding is longest: one bucket, every coordinate with its own sign."""
+    negative = np.unpackbits(signs(public_seed, 0, dim, PROJECTION), bitorder="little")[:dim].astype(np.float64)
+    update = np.zeros(dim)
+    update[::buckets] = 1 - 2 * negative[::buckets]
+    return update / np.linalg.norm(update)
+
+
+# Sensitivity
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0, 1e6])
+@pytest.mark.parametrize(("dim", "buckets"), [(1000, 32), (5000, 64), (5000, 4096), (100_000, 1024)])
+def test_no_seed_and_no_k_make_a_client_count_for_more(dim, buckets, scale):
+    for tag in range(3):
+        folding = mechanism(dim, buckets, scale, bits=32)
+        rng = np.random.default_rng(tag)
+        for update in (aligned(seed(tag), dim, buckets), 1e3 * rng.standard_normal(dim), np.full(dim, 1e30)):
+            vector = folding.encode(update, seed(tag), entropy(tag))
+            assert squared_norm(centred(vector, 32)) <= folding.sensitivity
+
+
+def test_the_worst_update_would_be_longer_without_the_second_clip():
+    """What the test above is about: folding alone makes this update eight times as long."""
+    grid = Grid(64 * 64, 64, 1000.0, 24, 64)
+    vector = NoMechanism(grid).encode(aligned(seed(0), grid.dim, 64), seed(0), entropy(0))
+    assert squared_norm(centred(vector, 24)) == pytest.approx(64 * 1000.0**2, rel=0.01)
+
+
+# The signs
+
+
+def test_signs_come_from_the_public_seed_under_a_label_of_their_own():
+    stream = reference._stream(seed(1), b"dordis/v1/projection")
+    assert signs(seed(1), 0, 1000, PROJECTION).tobytes() == masks.keystream(stream, 0, 125)
+    assert signs(seed(1), 0, 1000).tobytes() != signs(seed(1), 0, 1000, PROJECTION).tobytes()
+
+
+# What comes out
+
+
+@pytest.mark.parametrize(("dim", "buckets"), [(4096, 1024), (10_000, 512), (50_000, 96)])
+def test_the_error_of_a_sum_is_what_theory_says(dim, buckets):
+    """||x||^2 (d/k - 1), within 5 %, on average over seeds; no single coordinate is off on average.
+
+    Where k does not divide d, a bucket has one coordinate more than another.
+    """
+    folding = NoMechanism(Grid(dim, skellam.block_size(buckets), 1e5, 32, buckets))
+    x = np.random.default_rng(0).standard_normal(dim) * np.geomspace(1, 0.1, dim)
+    errors, total, count = [], np.zeros(dim), 60
+    for tag in range(count):
+        decoded = folding.decode(folding.encode(x, seed(tag), entropy(tag)), 1, seed(tag))
+        errors.append(float(np.sum((decoded - x) ** 2)))
+        total += decoded - x
+    shared = np.bincount(np.arange(dim) % buckets)[np.arange(dim) % buckets]
+    assert np.mean(errors) == pytest.approx(np.sum(x**2 * (shared - 1)), rel=0.05)
+    deviation = math.sqrt(x @ x / buckets / count)
+    assert np.abs(total / count).max() < 7 * deviation
+
+
+def test_decoding_copies_a_bucket_to_all_its_coordinates():
+    grid = Grid(100, 32, 10.0, 20, 32)
+    folding = NoMechanism(grid)
+    decoded = folding.decode(folding.encode(np.eye(100)[3], seed(5), entropy(5)), 1, seed(5))
+    assert np.flatnonzero(np.abs(decoded) > 0.5).tolist() == [3, 35, 67, 99]
+    assert decoded[3] == pytest.approx(1.0, abs=0.3)
+    assert decode(np.zeros(32, np.uint32), grid, seed(5)).tolist() == [0.0] * 100
+
+
+def test_a_grid_refuses_other_buckets():
+    for buckets in (-32, 16, 31, 33, 100, 128):
+        with pytest.raises(InputError, match="folded into fewer"):
+            Grid(100, 1, 1.0, 16, buckets)
+
+
+# Which k
+
+
+def setting(dim, clients=100, **options):
+    return Setting(ParticipationSchedule(10 * clients, clients, 50), dim=dim, delta=1e-5, **options)
+
+
+def test_auto_takes_the_formula_in_whole_blocks():
+    for dim in (100_000, 1_000_000, 11_200_000):
+        for multiplier in (0.8, 1.7, 5.0):
+            exact = dim / (1 + 0.04 * dim * multiplier**2 / 100**2)
+            chosen = projection.automatic(dim, 100, multiplier)
+            assert exact <= chosen <= max(1024, 1.08 * exact if exact > 2**14 else 2 * exact)
+            assert chosen % skellam.block_size(chosen) == 0
+
+
+def test_auto_leaves_what_saves_next_to_nothing():
+    assert projection.automatic(650, 50, 2.0) == 0
+    assert projection.automatic(1024, 10, 100.0) == 0
+    assert projection.automatic(20_000, 10_000, 1.0) == 0
+
+
+def test_a_plan_says_what_folding_saves_and_costs():
+    folded = plan(setting(1_000_000, buckets=81_920), 6.0)
+    unfolded = plan(setting(1_000_000), 6.0)
+    saving = projection.saving(folded)
+    assert projection.saving(unfolded) is None
+    assert folded.sigma == pytest.approx(unfolded.sigma, rel=0.015)
+    assert saving.upload_bytes == folded.bytes_per_client < unfolded.bytes_per_client / 8
+    added = 100**2 * (1_000_000 / 81_920 - 1) / (1_000_000 * folded.sigma**2 * float(folded.setting.kappa))
+    assert saving.error == pytest.approx(math.sqrt(1 + added) - 1)
+    assert saving.error < 0.02
+
+
+def test_a_design_follows_its_rule_for_every_length():
+    design = Design(XNoise(), setting(1_000_000), 6.0)
+    assert design.projected("off").setting.buckets == 0
+    automatic = design.projected("auto")
+    assert 70_000 < automatic.setting.buckets < 90_000
+    assert automatic.of_dim(650).setting.buckets == 0
+    assert 70_000 < automatic.of_dim(11_000_000).setting.buckets < 90_000
+    assert automatic.sized(80).setting.buckets == automatic.setting.buckets
+    assert design.projected(1000).setting.buckets == 1024
+    assert design.projected(1000).of_dim(900).setting.buckets == 0
+    assert design.projected(1000).example().dim == 1024
+
+
+def test_noise_that_is_not_on_the_folded_sum_is_not_copied():
+    """A trusted server's noise is drawn for every coordinate: over copies of one bucket it would average out."""
+    design = Design(Central(), setting(1_000_000), 6.0)
+    assert design.projected("auto").setting.buckets == 0
+    with pytest.raises(ParametersRefused, match="does not fold"):
+        design.projected(1024)
+    with pytest.raises(ParametersRefused, match="does not fold"):
+        check_folds(NoMechanism, 32)
