@@ -160,6 +160,8 @@ REFUSED = {
     "a selection without the client itself": ("check_member (ParametersRefused)", "AdvertiseKeys"),
     "a client out of its turn": ("check_window (ProtocolError)", "AdvertiseKeys"),
     "a selection that nobody can verify": ("check_semi_honest (ParametersRefused)", "Invite"),
+    "a lot after that of a later index": ("check_forward (UnexpectedRequest)", "Invite"),
+    "a lot under an index that the run does not have": ("check_provided (ProtocolError)", "Invite"),
     # bytes
     "an oversized message": ("check_size (MalformedMessage)", "decode"),
     "truncated bytes": ("decode (MalformedMessage)", "decode"),

@@ -206,6 +206,11 @@ def test_a_budget_that_is_overspent_is_named_so(tmp_path):
     done = dordis("run", "--preset", "ideal", *keys, cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert "OVERSPENT" in done.stdout
+    (path,) = (tmp_path / "runs").glob("*/*/")
+    verified = dordis("ledger", "verify", path, "--json")
+    assert (verified.returncode, verified.stderr.count("\n")) == (3, 1)
+    told = json.loads(verified.stdout)
+    assert told["epsilon"] > told["budget"] == pytest.approx(6, rel=1e-3)
 
 
 def test_a_trusted_server_is_said_to_be_one(tmp_path):

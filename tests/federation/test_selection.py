@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, comb
 
@@ -481,3 +482,10 @@ def test_the_colluder_quantile_of_large_registries_is_that_of_scipy(N, expected,
 def test_the_colluder_quantile_refuses_what_is_no_probability(N, expected, K):
     with pytest.raises(InputError):
         colluder_quantile(N, expected, K)
+
+
+def test_lots_are_shown_under_the_indices_of_the_run_alone():
+    selection = replace(verifiable(len(REGISTRY)), indices=3)
+    assert selection.claim(an_invite(2), 1, keys_of(1).vrf)
+    with pytest.raises(ProtocolError, match="no index 3: its rounds and their tries take 3 at most"):
+        selection.claim(an_invite(3), 1, keys_of(1).vrf)

@@ -10,7 +10,7 @@ from typing import Any
 from dordis.federation.config import Deadlines
 from dordis.federation.identity import load_identity, load_server_identity
 from dordis.federation.membership import SignedRegistry
-from dordis.network.client import Address, Participant
+from dordis.network.client import LONGEST_SILENCE, Address, Participant
 from dordis.network.deadlines import Patience
 from dordis.network.doors import FederationDoor, FederationPass
 from dordis.network.server import Server
@@ -52,6 +52,7 @@ class LocalServer:
         port: int = 0,
         once: bool = True,
         now: datetime | None = None,
+        silence: float = LONGEST_SILENCE,
     ) -> Future[Any]:
         """Let a client join, by the name of its key file."""
         credentials = load_identity(self.folder / f"{name}.key", now or datetime.now(UTC))
@@ -59,7 +60,7 @@ class LocalServer:
         address = Address("localhost", port or self.server.port)
 
         async def joined() -> None:
-            await Participant(address, own, lambda welcome: party, PLAINTEXT).stay(once)
+            await Participant(address, own, lambda welcome: party, PLAINTEXT, silence).stay(once)
 
         self._tasks.append(asyncio.run_coroutine_threadsafe(joined(), self.loop))
         return self._tasks[-1]

@@ -11,12 +11,15 @@ from dordis.errors import InputError, LoginRefused, ParametersRefused
 from dordis.federation.authority import Authority
 from dordis.network import messages
 from dordis.protocols.delivery import Dispatch, Received
+from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
+from dordis.rounds.client import Client
+from dordis.rounds.invitation import Train
 from tests.federation.parties import joined
 from tests.network.federation import enrol, publish
 from tests.network.local import HANG, LocalServer
 from tests.network.relay import Relay
-from tests.rounds.parties import agreed, invite_to
+from tests.rounds.parties import DIM, Diarist, Witness, agreed, invite_to
 
 pytestmark = pytest.mark.network
 
@@ -224,3 +227,35 @@ def test_a_client_does_not_come_back_where_it_is_not_wanted(local):
 
     refused(local, "c1", Answers(1), mutual=False)
     assert local.run(once()) == "alive"
+
+
+class Leaving(Client):
+    """A client that tells when it leaves a round."""
+
+    def __init__(self, u):
+        super().__init__(u, Diarist(np.zeros(DIM), []), Witness([]), PLAINTEXT)
+        self.left = threading.Event()
+
+    def close(self):
+        super().close()
+        if self.round is not None:
+            self.left.set()
+
+
+def test_a_round_in_which_nothing_is_asked_is_left(local):
+    party = Leaving(1)
+    local.join(1, party, silence=0.0)
+    assert local.ask({1: invite_to(PARAMETERS)})[1].selected
+    assert party.left.wait(HANG)
+    assert local.ask({1: Train()}) == {}
+
+
+def test_a_round_is_left_when_the_run_is_over(folder):
+    server, party = LocalServer(folder, stage=HANG, train=HANG, grace=HANG), Leaving(1)
+    server.join(1, party)
+    assert server.ask({1: invite_to(PARAMETERS)})[1].selected
+    assert not party.left.is_set()
+    server.server.stop()
+    assert party.left.wait(HANG)
+    server.server.stop = lambda: None
+    server.close()

@@ -1,5 +1,6 @@
 """Clients that were not selected as they should be."""
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
@@ -17,18 +18,23 @@ from dordis.adversary.participants import (
     SPARSE,
     agreed,
     careful_owner,
+    forged,
+    honest_client,
+    invitation,
     keys_of,
     registry,
 )
 from dordis.adversary.session import Session
 from dordis.crypto import vrf
 from dordis.federation.selection import NO_PROOFS, Balanced, Proofs, Selection, Uniform, Verifiable
-from dordis.protocol import ClientId
+from dordis.protocol import ClientId, MemoryJournal
 
 EVERYONE = Verifiable(registry(), RUN, Fraction(len(registry())), 5, BEACON)
 """A lottery that everyone wins: what is wrong then is not the lot."""
 LOTTERY = Verifiable(registry(), RUN, Fraction(len(registry()), 2), 2, BEACON)
 """A lottery that half of them win."""
+ENDED = replace(EVERYONE, indices=INDEX)
+"""A lottery of a run whose indices are used up."""
 TURNS = Balanced(registry(), RUN, 8, 5)
 DUE = tuple(sorted(TURNS.window(INDEX)))
 """Those whose turn it is."""
@@ -44,7 +50,7 @@ def enter_by(
     session: Session, selection: Selection = EVERYONE, proofs: Proofs = NO_PROOFS, victim: ClientId | None = None
 ) -> str:
     """Begin the round with a victim whose owner verifies the selection: good proofs, but for these."""
-    shown = {u: proof(u) for u in session.parameters.clients} if selection in (EVERYONE, LOTTERY) else {}
+    shown = {u: proof(u) for u in session.parameters.clients} if isinstance(selection, Verifiable) else {}
     me = session.victim if victim is None else victim
     return enter(session, careful_owner(me, selection=selection), {**shown, **proofs})
 
@@ -56,6 +62,17 @@ def bring_in_loser(session: Session) -> str:
     loser = next(u for u in registry() if u not in won)
     parameters = agreed(COMPLETE, clients=(*won, loser), threshold=len(won) + 1, tolerance=0)
     return enter_by(Session(parameters, session.trail), LOTTERY, victim=won[0])
+
+
+@attack("a lot after that of a later index", graphs=(COMPLETE,), checks=(names.INVITATION + "check_forward",))
+def go_back(session: Session) -> str:
+    """Have the victim show its lots under two indices, and take the earlier one, as it suits."""
+    victim = session.victim
+    owner = careful_owner(victim, selection=EVERYONE)
+    session.parties[victim] = honest_client(victim, session.apps[victim], lambda round: MemoryJournal(), owner)
+    session.ask(victim, invitation(forged(session.parameters, round=RUN + (INDEX + 1).to_bytes(8, "big"))))
+    session.ask(victim, invitation(session.parameters))
+    return "the victim showed an earlier lot after a later one"
 
 
 false_selection = partial(Attack, graphs=(COMPLETE,))
@@ -74,6 +91,13 @@ ATTACKS = (
         checks=(names.SELECTION + "check_proof",),
     ),
     bring_in_loser,
+    go_back,
+    false_selection(
+        "a lot under an index that the run does not have",
+        "The server looks at lots far ahead, under more indices than delta provides for.",
+        lambda session: enter_by(session, ENDED),
+        checks=(names.SELECTION + "check_provided",),
+    ),
     false_selection(
         "a beacon of the server's own",
         "The server replaces the round's beacon, on which the neighbours depend, by one that suits its colluders.",

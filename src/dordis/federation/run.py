@@ -30,6 +30,7 @@ from dordis.federation.ledger import Ledger
 from dordis.federation.participation import Attendance
 from dordis.federation.records import EVICTIONS, LEDGER, RECEIPTS, Manifest, Predecessor, Records, Result, StoredRun
 from dordis.federation.registry import Registry
+from dordis.federation.retry import TRIES
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable, colluder_quantile
 from dordis.kernels.packing import packed_size
 from dordis.names import named, named_class
@@ -406,7 +407,8 @@ def selection_of(job: Job, home: Home, run: bytes) -> Selection:
         case "uniform":
             return Uniform(count, home.selection_seed, least)
         case "vrf":
-            return Verifiable(home.registry, run, Fraction(count), least, home.beacon)
+            indices = TRIES * job.config.federation.rounds
+            return Verifiable(home.registry, run, Fraction(count), least, home.beacon, indices)
     return Balanced(home.registry, run, count, least)
 
 

@@ -205,7 +205,8 @@ class Verifiable:
     """Whoever draws a lot below the threshold: each client from its own VRF key, so that nobody else can choose.
 
     The threshold makes the cohort `expected` on average; there is no cut to the smallest lots, which would hide that
-    someone was left out.
+    someone was left out.  Of a run of so many `indices` nobody shows a lot under another one: the chance that lots fail
+    is provided for these.
     """
 
     registry: Registry
@@ -213,6 +214,7 @@ class Verifiable:
     expected: Fraction
     least: int
     beacon: Beacon
+    indices: int | None = None
 
     def __post_init__(self) -> None:
         check_run_id(self.run)
@@ -240,6 +242,7 @@ class Verifiable:
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
         """Draw my lot; return the proof if it is below the threshold."""
         check_run(invite, self.run)
+        check_provided(invite.info.index, self.indices)
         return self.draw(vrf_key, invite.info.index)
 
     def draw(self, vrf_key: bytes, index: int) -> bytes | None:
@@ -320,6 +323,12 @@ def check_run(told: Parameters | Invite, run: bytes) -> None:
     """The run is the one that was fixed: a run id chosen later could be one with a convenient selection."""
     if told.round[:RUN_BYTES] != run:
         raise ProtocolError("this round belongs to another run")
+
+
+def check_provided(index: int, indices: int | None) -> None:
+    """The index is one that the run provides for: lots of others could be looked at before the server chooses."""
+    if indices is not None and index >= indices:
+        raise ProtocolError(f"the run has no index {index}: its rounds and their tries take {indices} at most")
 
 
 def check_member(parameters: Parameters, me: ClientId) -> None:

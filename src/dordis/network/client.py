@@ -48,6 +48,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 HEARTBEAT = 20.0
 TRIES = 8
 """How often a body is sent or fetched, going on where it stopped, before the request is given up."""
+LONGEST_SILENCE = 24 * 3600.0
+"""Seconds without a request after which a client leaves a round: a server that was stopped has so long to go on."""
 LARGEST = 1 << 32
 """Bytes that are fetched at most for one message."""
 
@@ -106,13 +108,21 @@ class Address:
 class Participant:
     """Take part in the rounds of a server, until the run is over or the log-in is refused.
 
-    `party` makes what answers, for the run that the server names: the same one as long as the run is the same.
+    `party` makes what answers, for the run that the server names: the same one as long as the run is the same.  A round
+    in which nothing is asked for so many seconds of `silence` is left, and one that is under way when the run is over:
+    with that its secrets are erased.
     """
 
     def __init__(
-        self, address: Address, credentials: Pass, party: Callable[[Welcome], Party], protocol: SummingProtocol
+        self,
+        address: Address,
+        credentials: Pass,
+        party: Callable[[Welcome], Party],
+        protocol: SummingProtocol,
+        silence: float = LONGEST_SILENCE,
     ) -> None:
-        self._address, self._credentials, self.made = address, credentials, party
+        self._address, self._credentials, self.made, self._silence = address, credentials, party, silence
+        self._timer: asyncio.TimerHandle | None = None
         self._kinds = kinds_of(protocol)
         self._machine = secrets.token_bytes(MACHINE_BYTES)
         self._turn = asyncio.Lock()
@@ -192,7 +202,19 @@ class Participant:
         """Return what answers in this run."""
         if self._joined is None or self._joined[0] != welcome.run:
             self._joined = (welcome.run, self.made(welcome))
+            self._expect(self._joined[1])
         return self._joined[1]
+
+    def _expect(self, party: Party) -> None:
+        """Begin to count the seconds of silence anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._silence, self._leave, party)
+
+    def _leave(self, party: Party) -> None:
+        """Leave the round that is under way, unless a request is being answered: then it is not silent."""
+        if isinstance(party, Client) and not self._turn.locked():
+            party.close()
 
     async def _answer(
         self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, group: asyncio.TaskGroup
@@ -206,6 +228,7 @@ class Participant:
             while True:
                 message = await _received(socket)
                 if isinstance(message, Ended):
+                    self._leave(party)
                     return True
                 if not isinstance(message, Asked):
                     raise MalformedMessage("the server says what it should not")
@@ -229,6 +252,7 @@ class Participant:
                 bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
                 request = wire.decode(asked.frame, kind, bulk=bulk)
                 reply = await asyncio.to_thread(party.handle, request)
+                self._expect(party)
         except DordisError as error:
             log.warning("declined: %s", error)
             await _sent(socket, Declined(asked.id, type(error).__name__))

@@ -81,6 +81,7 @@ class Client:
         self.models: ModelCache = LastModel() if models is None else models
         self.round: ClientRound | None = None
         self._left: set[bytes] = set()
+        self._shown: dict[bytes, int] = {}
 
     def __repr__(self) -> str:
         return f"<Client {self.me}>"
@@ -118,6 +119,9 @@ class Client:
         checks.check_protocol(invite, self.protocol)
         checks.check_not_left(invite, self._left)
         proof = self.owner.accept(invite)
+        if proof != b"":  # a lot was drawn
+            checks.check_forward(invite, self._shown)
+            self._shown[invite.info.run] = invite.info.index
         if self.round is not None:
             self.close()
             self._left.add(self.round.invite.round)

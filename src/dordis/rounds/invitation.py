@@ -3,7 +3,7 @@
 Clients that are lost here never were in the round: they do not count against its dropout tolerance T.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -103,6 +103,12 @@ def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
     """A graph is sparse only where the protocol is: secrecy rests on a lot there, and the owner did not ask for it."""
     if parameters.degree and not protocol.sparse:
         raise ParametersRefused(f"the protocol '{protocol.name}' has no sparse graph, and this round has one")
+
+
+def check_forward(invite: Invite, shown: Mapping[bytes, int]) -> None:
+    """No lot was shown under a later index: the server would choose among rounds whose lots it has seen."""
+    if invite.info.index < shown.get(invite.info.run, 0):
+        raise UnexpectedRequest("this client has shown its lot under a later index of this run")
 
 
 def check_not_left(invite: Invite, left: Collection[bytes]) -> None:

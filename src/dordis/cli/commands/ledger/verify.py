@@ -1,7 +1,7 @@
 """The privacy ledger of a run, from the outside: is it whole, and what has the run cost whom."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +43,8 @@ def verify(
     except OSError as error:
         raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
     how = stored.manifest.how if stored else ""
+    if stored is not None and summary.budget is None:  # the run was never stopped, and it was planned for something
+        summary = replace(summary, budget=stored.manifest.plan.epsilon)
     show(as_json, fields(summary) | {"run_as": how or None}, *shown(summary, how))
     summary.check_budget()
 
