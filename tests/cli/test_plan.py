@@ -89,7 +89,7 @@ def test_a_clip_bound_that_follows_a_quantile_takes_its_share_of_the_budget() ->
     assert followed["noise_multiplier"] == pytest.approx(fixed["noise_multiplier"] / math.sqrt(0.9), rel=0.01)
     assert followed["clipping_bit_multiplier"] == pytest.approx(fixed["noise_multiplier"] / math.sqrt(0.1), rel=0.01)
     assert 0 < followed["fraction_below_error"] < 0.05
-    assert "clipping bit" in run(*FEMNIST, "--epsilon", "6", "--clip-share", "0.1").stdout
+    assert "part of norms below the clip" in run(*FEMNIST, "--epsilon", "6", "--clip-share", "0.1").stdout
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def test_programs_get_the_same_advice() -> None:
         ((*FEMNIST, "--epsilon", "6", "--clip", "0"), "clip"),
         ((*FEMNIST, "--epsilon", "6", "--delta", "1"), "delta"),
         ((*FEMNIST, "--epsilon", "6", "--dim", "0"), "coordinates"),
-        ((*FEMNIST, "--epsilon", "6", "--tolerance", "50"), "T = 50"),
+        ((*FEMNIST, "--epsilon", "6", "--tolerance", "50"), "dropout tolerance 50"),
         ((*FEMNIST, "--epsilon", "6", "--tolerance", "5", "--dropout", "0.1"), "not both"),
         ((*FEMNIST, "--epsilon", "6", "--accounting", "none"), "accounting"),
         ((*FEMNIST, "--epsilon", "6", "--clip-share", "1"), "part of the budget"),

@@ -149,7 +149,7 @@ def test_a_plan_that_has_enough_is_kept_and_cohorts_that_cannot_be_are_left_out(
 
 
 @pytest.mark.parametrize(
-    ("delta", "epsilon", "said"), [(1e-2, 6.0, "not below 1/N"), (1e-5, 25.0, "above 20"), (9e-3, 19.0, None)]
+    ("delta", "epsilon", "said"), [(1e-2, 6.0, "not below 0.01"), (1e-5, 25.0, "above 20"), (9e-3, 19.0, None)]
 )
 def test_a_guarantee_that_promises_little_is_warned_of(delta, epsilon, said):
     found = warnings(plan(Setting(ParticipationSchedule(100, 50, 20), dim=650, delta=delta), epsilon))

@@ -16,8 +16,8 @@ def plan(clients: int, dropout: float | None, tolerance: int | None, colluders: 
     T = dropped(clients, DROPOUT if dropout is None else dropout) if tolerance is None else tolerance
     solution = solve(clients, T, colluders, mode)
     kind = "the complete graph" if solution.complete else "a circulant graph"
-    title = f"SecAgg+, {mode}: {clients} clients, T = {T}, T_C = {colluders}: {kind}"
-    heads = ("k", "t_k", "q", "c_k", "secrecy fails (log2)", "round fails (log2)")
+    title = f"SecAgg+, {mode}: {clients} clients, of which {T} may drop out and {colluders} collude: {kind}"
+    heads = ("neighbours", "threshold", "quorum", "colluders", "secrecy fails (log2)", "round fails (log2)")
     numbers = (solution.degree, solution.threshold, solution.quorum, solution.colluders)
     row = (*map(str, numbers), shown(solution.p_security), shown(solution.p_correctness))
     show(as_json, fields(clients, T, colluders, mode, solution), table(*heads, rows=[row], title=title))

@@ -28,9 +28,9 @@ def facts(plan: Plan) -> Table:
     title = f"{cohort.population} clients, {n} a round, {cohort.rounds} rounds, {setting.dim} coordinates"
     rows = {
         "epsilon, delta": f"{plan.epsilon:.4g}, {setting.given_delta:.4g}",
-        "of delta, for graphs and lots that fail": f"{setting.failure:.3g}",
-        "noise multiplier, sigma / Delta2": f"{plan.multiplier:.4f}",
-        "noise on the sum, sigma / clip": f"{plan.sigma / setting.clip:.4f}",
+        **({"of delta, for graphs and lots that fail": f"{setting.failure:.3g}"} if setting.failure else {}),
+        "noise multiplier: noise over what one client can change": f"{plan.multiplier:.4f}",
+        "noise on the sum, over the clip bound": f"{plan.sigma / setting.clip:.4f}",
         "noise on the sum, times what a trusted server would add": written(plan.times_trusted),
         "the same, if every client trusted nobody": written(plan.times_trusted and math.sqrt(n)),
         "projection": saving.words if saving else projection.OFF,
@@ -38,16 +38,18 @@ def facts(plan: Plan) -> Table:
         "signal-to-noise, unrelated updates": f"{plan.signal_to_noise / math.sqrt(n):.3g}",
         "bits per coordinate": str(plan.bits),
         "bytes per client and round": f"{plan.bytes_per_client:,}",
-        "scale": f"{plan.scale:.6g}",
-        "block / padded length": f"{setting.block} / {setting.padded}",
-        "Delta2^2": str(plan.sensitivity.squared),
-        "central variance, integer units": f"{float(plan.variance):.6f}",
-        "components, integer units": components(plan),
-        "T, dropouts tolerated": f"{setting.T} of {n}, with threshold {setting.t} and T_C = {setting.colluders}",
-        "participation cap": str(plan.cap),
+        "steps of rounding in a unit of an update": f"{plan.scale:.6g}",
+        "coordinates, rotated together and in all": f"{setting.block:,} and {setting.padded:,}",
+        "squared norm that one client can change, in steps": f"{plan.sensitivity.squared:,}",
+        "variance of the noise on the sum, in steps": f"{float(plan.variance):,.6f}",
+        "of it one client adds, in steps": components(plan),
+        "clients of a round that may drop out": f"{setting.T} of {n}",
+        "clients whose answers a round needs": str(setting.t),
+        "clients that may collude with the server": str(setting.colluders),
+        "rounds of one client, at most": str(plan.cap),
     }
     if plan.bit:
-        rows["clipping bit, sigma / Delta2"] = f"{plan.bit.multiplier:.4f}"
+        rows["noise multiplier of the count that moves the clip bound"] = f"{plan.bit.multiplier:.4f}"
         rows["part of norms below the clip bound, error"] = f"{plan.bit.error(n, setting.kappa):.4f}"
     return tables.facts(rows, title)
 
@@ -58,9 +60,11 @@ def written(times: float | None) -> str:
 
 
 def components(plan: Plan) -> str:
-    """Write the variances of a client's base and removable components."""
+    """Write the variances of a client's noise: of what stays, and of what is removed again unless others drop out."""
     base, removable = ([f"{float(v):.6g}" for v in vs] for vs in (plan.noise.base, plan.noise.removable))
-    return f"{', '.join(base) or 'no'} base; {', '.join(removable) or 'no'} removable"
+    return (
+        f"{', '.join(base) or 'nothing'} for good; {', '.join(removable) or 'nothing'} until who dropped out is known"
+    )
 
 
 def dropouts(plan: Plan, outlook: Iterable[Outlook]) -> Table:
@@ -72,7 +76,11 @@ def dropouts(plan: Plan, outlook: Iterable[Outlook]) -> Table:
             for row in outlook
         ),
         title="epsilon if clients drop out",
-        caption=f"conservative provides for {plan.setting.T} dropouts; beyond them XNoise ends without an output",
+        caption=(
+            "orig: clients add even shares; conservative: even shares that are enough if "
+            f"{plan.setting.T} drop out; XNoise: as much, and what is too much is removed again. "
+            "More dropouts: no output"
+        ),
     )
 
 

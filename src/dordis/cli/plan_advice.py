@@ -34,14 +34,15 @@ def mean(plan: Plan) -> str:
 def whole(plan: Plan) -> str:
     """Say what all rounds have together."""
     cohort = plan.setting.participation
-    grows = "n" if cohort.accounting == "all-rounds" else "sqrt(N n)"
+    alone, both = "the clients a round", "the square root of the clients a round times all clients"
+    grows = alone if cohort.accounting == "all-rounds" else both
     if cohort.releases == 1 and cohort.rounds * cohort.per_round < cohort.population:
         more = "more rounds help until every client has taken part once, and no longer"
     else:
         more = "more rounds alone do not help, because a client that takes part more often needs more noise"
     return (
         f"All {cohort.rounds:,} rounds together have a ratio of {run_ratio(plan):.3g}: {verdict(run_ratio(plan))}. "
-        f"It grows as {grows}; {more}."
+        f"It grows with {grows}; {more}."
     )
 
 
@@ -76,14 +77,14 @@ def needed(plan: Plan) -> str:
 
 
 def choice(chosen: Plan) -> str:
-    """Say which n and R dordis would choose, and what they cost."""
+    """Say how many clients a round and rounds dordis would choose, and what they cost."""
     cohort, size = chosen.setting.participation, chosen.bytes_per_client
     if run_ratio(chosen) < NOTHING:
-        return f"No n and R that dordis could choose help: {cohort.per_round:,} clients a round have a ratio of " + (
+        return f"No other numbers of clients a round and rounds help: {cohort.per_round:,} a round have a ratio of " + (
             f"{run_ratio(chosen):.3g}, and a client would send {amount(size)} {times(cohort.releases)} for nothing."
         )
     return (
-        f"dordis would choose n = {cohort.per_round:,} and R = {cohort.rounds:,}, with a ratio of "
+        f"dordis would choose {cohort.per_round:,} clients a round and {cohort.rounds:,} rounds, with a ratio of "
         f"{run_ratio(chosen):.3g}: a client takes part {times(cohort.releases)} and sends {amount(size)} each time, "
         f"{amount(size * cohort.releases)} in all; the server takes in {amount(size * cohort.per_round)} a round. "
         "Keys, shares and the model come on top."

@@ -105,8 +105,8 @@ def warnings(plan: Plan) -> tuple[str, ...]:
         )
     if plan.setting.given_delta >= 1 / clients:
         found.append(
-            f"delta = {plan.setting.given_delta:.3g} is not below 1/N = {1 / clients:.3g}: such a delta would allow to "
-            "publish everything that one client in N has"
+            f"delta = {plan.setting.given_delta:.3g} is not below {1 / clients:.3g}, one over the clients: such a "
+            "delta would allow to publish everything that one of them has"
         )
     if plan.epsilon > LARGEST_EPSILON:
         found.append(

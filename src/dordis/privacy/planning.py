@@ -79,9 +79,11 @@ class Setting:
         if not 1 <= t <= n:
             raise InputError(f"the threshold lies in 1..{n}, not at {t}")
         if not 0 <= T_C < t:
-            raise InputError(f"the tolerated colluders T_C = {T_C} must be fewer than the threshold {t}")
+            raise InputError(f"{T_C} colluders cannot be tolerated: they must be fewer than the threshold, {t}")
         if not 0 <= T <= n - t:
-            raise InputError(f"the dropout tolerance T = {T} must lie in 0..{n - t}, n less the threshold")
+            raise InputError(
+                f"the dropout tolerance {T} must lie in 0..{n - t}, the clients of a round less the threshold"
+            )
         if self.noise_delta < 16 * self.distance:
             raise InputError(
                 f"delta = {self.given_delta} is below what the noise tables prove: {16 * self.distance:.1g}"

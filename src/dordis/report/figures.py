@@ -58,7 +58,7 @@ def dropouts(facts: Facts) -> BarChart:
     order = facts.run.manifest.stages
     stages = sorted(names, key=lambda stage: order.index(stage) if stage in order else len(order))
     layers = {spaced(stage): _lost_at(stage) for stage in stages}
-    marks = (Mark("T, tolerated before the upload", float(T)),) if T and layers else ()
+    marks = (Mark("tolerated before the upload", float(T)),) if T and layers else ()
     note = "by the first request that was not answered" if layers else "nobody dropped out"
     return _bars([facts], "Dropouts by stage", "clients", layers, marks=marks, note=note)
 
@@ -195,7 +195,7 @@ def _merged(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
 def _noise_note(facts: Facts) -> str:
     notes = {
         NoiseFrom.CLIENT: "every client counts on its own noise alone, a small part of what is in the sum",
-        NoiseFrom.CLIENTS: "counted on: without what T_C colluders may know; from the target on, epsilon is as planned",
+        NoiseFrom.CLIENTS: "counted on: without what colluders may know; from the target on, epsilon is as planned",
         NoiseFrom.NOBODY: "no noise was added",
     }
     return notes.get(facts.trust.noise, "")

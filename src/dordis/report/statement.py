@@ -110,9 +110,9 @@ def _adversary(facts: Facts) -> Iterator[str]:
             yield "The server and all other clients together, in either mode: a client's own noise is enough for it."
         case _:
             T_C = facts.run.manifest.plan.colluders
-            yield from _server(facts, f"up to T_C = {T_C} clients of a round")
+            yield from _server(facts, f"up to {count(T_C, 'client')} of a round")
             if T_C == 0:
-                yield "T_C = 0: not even a client that sees the results is covered, since it knows its own noise."
+                yield "Nobody may collude: a client that sees results is not covered, since it knows its own noise."
 
 
 def _server(facts: Facts, colluders: str) -> Iterator[str]:
@@ -224,7 +224,7 @@ def _noise(facts: Facts) -> Iterator[str]:
     if facts.trust.noise is NoiseFrom.CLIENTS and facts.ratios:
         yield (
             f"In the finished rounds {span(facts.lost)} clients were lost before their upload, and the variance that "
-            f"privacy counts on, without what T_C colluders may know, was {span(facts.ratios)} times its target."
+            f"privacy counts on, without what colluders may know, was {span(facts.ratios)} times its target."
         )
 
 
@@ -249,7 +249,7 @@ def _outside(facts: Facts) -> Iterator[str]:
     yield "Other runs over the same clients' data: what each of them spends adds up."
     yield "A person behind several clients, and groups of clients: each client counts for itself."
     if facts.trust.noise is NoiseFrom.CLIENTS:
-        yield "More colluders than T_C, and a registry that admits many clients of one owner."
+        yield "More colluders than that, and a registry that admits many clients of one owner."
     if facts.trust.noise is NoiseFrom.SERVER:
         yield f"The server, and whoever breaks into it: the strategy '{facts.run.manifest.noise}' trusts it."
     yield "The client's own device, and side channels on it."

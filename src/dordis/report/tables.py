@@ -53,15 +53,15 @@ def settings(facts: Facts) -> TextTable:
         "one masked update": size(plan.upload_bytes),
         "clip": number(plan.clip) + ("" if plan.quantile is None else f", then the {percent(plan.quantile)} quantile"),
         "scale": number(plan.scale, 6),
-        "noise on the sum, sigma": number(plan.sigma),
-        "noise multiplier, sigma over what a client can change": number(plan.multiplier),
+        "noise on the sum, standard deviation": number(plan.sigma),
+        "noise multiplier, noise over what a client can change": number(plan.multiplier),
         "noise on the sum, times what a trusted server would add": number(plan.times_trusted),
         "epsilon planned": number(plan.epsilon),
         "delta": number(plan.delta),
-        "participation cap": str(plan.cap),
-        "threshold t": str(plan.threshold),
-        "dropouts tolerated, T": str(plan.tolerance),
-        "colluders tolerated, T_C": str(plan.colluders),
+        "rounds of one client, at most": str(plan.cap),
+        "answers that a round needs (threshold)": str(plan.threshold),
+        "dropouts tolerated": str(plan.tolerance),
+        "colluders tolerated": str(plan.colluders),
     }
     return TextTable(("", ""), tuple(rows.items()))
 

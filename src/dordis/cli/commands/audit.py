@@ -22,7 +22,7 @@ def audit(
     clients: Annotated[int, typer.Option(help="How many clients take part in every round.")] = 100,
     epsilon: Annotated[float, typer.Option(help="The epsilon that the run is planned for, and claims.")] = 1.0,
     colluders: Annotated[
-        int | None, typer.Option(help="T_C, how many tell the server their noise: one in twenty by default.")
+        int | None, typer.Option(help="How many tell the server their noise: one in twenty by default.")
     ] = None,
     dropped: Annotated[
         int | None, typer.Option(help="How many drop out before they upload: half of those tolerated by default.")

@@ -47,7 +47,10 @@ def run(
     rounds: Annotated[int | None, typer.Option(help="How many rounds: -c federation.rounds=...")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients there are: -c federation.clients=...")] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this directory.", autocompletion=finished_runs)
+        Path | None,
+        typer.Option(
+            help="Go on with the run in this directory, or with the newest in it.", autocompletion=finished_runs
+        ),
     ] = None,
     succeed: Annotated[
         Path | None,
@@ -80,6 +83,7 @@ def run(
         "federation.clients": clients,
     }
     given = [*(setting or ()), *given_data(data_dir), *as_keys(short)]
+    resume, succeed = newest(resume), newest(succeed)
     if resume is not None:
         if config is not None or preset is not None or given or dry_run:
             raise InputError("a run goes on as it was configured: give --resume alone")
@@ -110,6 +114,16 @@ def run(
             held.enter_context(run_lock(under_way.records.path))
         result = drive(under_way, console, "run --resume", quiet=quiet or as_json, verbose=verbose)
         show(under_way, result, as_json, quiet=quiet)
+
+
+def newest(path: Path | None) -> Path | None:
+    """Return a run, or the newest one in a folder of runs."""
+    from dordis.federation.records import CONFIG
+
+    if path is None or (path / CONFIG).is_file():
+        return path
+    found = sorted((file.parent for file in path.glob(f"*/{CONFIG}")), key=lambda run: run.name)
+    return found[-1] if found else path
 
 
 def drive(under_way: "Run", console: "Console", again: str, *, quiet: bool, verbose: bool = False) -> "Result":

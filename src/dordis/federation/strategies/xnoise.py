@@ -13,7 +13,7 @@ class XNoise(Strategy, frozen=True, tag="xnoise"):
 
     words: ClassVar[str] = (
         "every client adds more noise than is needed, and once it is known who dropped out, the excess is removed "
-        "(scheme '{scheme}'). The target holds whoever drops, up to T = {T} clients of a round lost before their "
+        "(scheme '{scheme}'). The target holds whoever drops, up to {T} clients of a round lost before their "
         "upload; a round that loses more ends without an output."
     )
 

@@ -1,0 +1,75 @@
+"""What people read is words: no symbol is printed that is not explained there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from dordis.cli import app
+from dordis.cli.commands.run import newest
+from dordis.cli.options import finished_runs, preset_names
+from dordis.report.facts import gather
+from dordis.report.page import page
+from tests.cli.commands import dordis
+from tests.report.runs import make
+
+SYMBOLS = re.compile(r"\bT_C\b|\bU[1-6]\b|\bT\b|Delta_?2|\bcomponents?\b|\bconvene|\bt_k\b|\bc_k\b|\bsqrt\(")
+ROOT = Path(__file__).parents[2]
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """Return the help of every command by its name."""
+    whole = typer.main.get_command(app)
+
+    def walk(command: object, context: object, name: str) -> Iterator[tuple[str, str]]:
+        yield name, command.get_help(context)
+        for below, inner in getattr(command, "commands", {}).items():
+            yield from walk(inner, type(context)(inner, parent=context, info_name=below), f"{name} {below}")
+
+    yield from walk(whole, typer.Context(whole, info_name="dordis", **whole.context_settings), "dordis")
+
+
+HELPS = dict(helps())
+
+
+@pytest.mark.parametrize("name", HELPS)
+def test_help_has_no_symbols_and_a_short_form(name):
+    assert not SYMBOLS.search(HELPS[name])
+    assert re.search(r"-h, --help|--help\s+-h", HELPS[name]), HELPS[name]
+
+
+def test_a_plan_has_no_symbols():
+    options = "--clients 1000 --per-round 100 --rounds 50 --dim 1000 --epsilon 6 --clip-share 0.1 --selection vrf"
+    for shown in (dordis("plan", *options.split()), dordis("plan", "--graph", "--clients", "1000")):
+        assert shown.returncode == 0, shown.stderr
+        assert not SYMBOLS.search(shown.stdout), SYMBOLS.search(shown.stdout)
+
+
+def test_a_report_has_no_symbols(tmp_path):
+    text = re.sub(r"<style>.*?</style>", "", page(gather([make(tmp_path)])), flags=re.DOTALL)
+    assert not SYMBOLS.search(text), SYMBOLS.search(text)
+
+
+def test_strategies_and_modes_are_in_the_glossary():
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    for word in ("xnoise", "orig", "conservative", "early", "local", "central", "rebasing", "none"):
+        assert f"*{word}*" in text
+    for word in ("full", "ideal", "deployed", "semi-honest", "malicious"):
+        assert f"*{word}*" in text
+
+
+def test_presets_and_runs_are_completed_and_the_newest_run_is_found(tmp_path, monkeypatch):
+    assert preset_names("cifar100") == ["cifar100"]
+    runs = [tmp_path / "runs" / "a" / begun for begun in ("20261101T1", "20261102T1")]
+    for path in (*runs, tmp_path / "runs" / "b" / "20261103T1"):
+        path.mkdir(parents=True)
+        (path / "manifest.json").touch()
+        (path / "config.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert finished_runs("runs/a") == ["runs/a/20261102T1", "runs/a/20261101T1"]
+    assert newest(tmp_path / "runs" / "a") == runs[1]
+    assert newest(runs[0]) == runs[0]
+    assert newest(tmp_path) == tmp_path
+    assert newest(None) is None
