@@ -34,6 +34,7 @@ def main() -> None:
         for process in (server, *clients):
             process.terminate()
             process.wait()
+    print(f"paths above are in {folder}")
     sys.exit(code)
 
 
@@ -44,8 +45,13 @@ def enrol(folder: Path) -> None:
     names = [f"client-{u}" for u in range(1, CLIENTS + 1)]
     subprocess.run([*keys, "ca", "federation"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     hosts = ["--server", "localhost", "--server", "127.0.0.1"]
-    for name, options in [("server", hosts), *((name, []) for name in names)]:
-        subprocess.run([*keys, "request", f"{name}.key", *options], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    asking = [
+        subprocess.Popen([*keys, "request", f"{name}.key", *options], cwd=folder, stdout=subprocess.DEVNULL)
+        for name, options in [("server", hosts), *((name, []) for name in names)]
+    ]
+    codes = [process.wait() for process in asking]
+    if any(codes):
+        sys.exit("a key could not be made: see above")
     requests = [f"{name}.request" for name in ("server", *names)]
     subprocess.run([*keys, "approve", "federation", *requests], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     print(f"a federation of {CLIENTS} clients is in {folder}", flush=True)

@@ -33,9 +33,10 @@ def test_what_only_costs_are_simulated_of_is_not_deployed():
         deployed(config)
 
 
-def test_the_configuration_of_the_example_is_one():
+def test_the_configuration_of_the_example_deploys(tmp_path):
     config = reading.read(EXAMPLE / "deployment.toml")
-    assert config.federation.clients == 12
+    job = DeployedJob.of(config, config.simulation.seed, tmp_path / "server.key", tmp_path / "registry.json").job
+    assert job.config.federation.clients == 12
     assert config.deployment.deadlines.quantile == 0.9
 
 
