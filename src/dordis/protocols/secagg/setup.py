@@ -1,6 +1,7 @@
 """The server's set-up, once a round: keys are advertised, secrets shared, U2 is closed (stages 0 and 1)."""
 
 from collections.abc import Mapping, Sequence
+from operator import eq
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     SharesDelivered,
 )
-from dordis.protocols.secagg.share_hashes import HASH_BYTES, hasher, hashes_length
+from dordis.protocols.secagg.share_hashes import HASH_BYTES, dealt, hashes_length, held, share_hash
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SummingSetup
 
@@ -41,6 +42,7 @@ class SetupServer(SummingSetup):
         self.keys: dict[ClientId, Advertisement] = {}
         self._seen: set[bytes] = set()
         self.shares: dict[ClientId, EncryptedShares] = {}
+        self._dealt: dict[int, dict[ClientId, bytes]] = {}
         self.liars: set[ClientId] = set()
         """Who was caught in a lie so far, in the set-up or in any chunk."""
 
@@ -121,13 +123,14 @@ class SetupServer(SummingSetup):
         count, sent = Escrow(self.parameters, chunk).shared, self.shares
         ends = range(HASH_BYTES * (chunk * count + 1) - hashes_length(self.parameters), 1, HASH_BYTES)
         spans = [slice(end - HASH_BYTES, end or None) for end in ends]  # hashes are last in what is sent
-        hashed = hasher(self.parameters)
-        fits = [
-            hashed(chunk, u, holder, place, share)
-            == (sent[u].hashes if u == holder else sent[u].ciphertexts[holder])[spans[place]]
-            for (u, place), share in zip(wanted, shares, strict=True)
+        if chunk not in self._dealt:
+            self._dealt[chunk] = {u: dealt(self.parameters, chunk, u) for u in sent}
+        begun, ended = self._dealt[chunk], [held(holder, place) for place in range(count)]
+        shown = [share_hash(begun[u], ended[place], share) for (u, place), share in zip(wanted, shares, strict=True)]
+        promised = [
+            (sent[u].ciphertexts[holder] if u != holder else sent[u].hashes)[spans[place]] for u, place in wanted
         ]
-        return np.array(fits, np.bool_)
+        return np.fromiter(map(eq, shown, promised), np.bool_, len(wanted))
 
     def holdings(self, v: ClientId) -> tuple[ClientId, ...]:
         """Return the members of U2 of whose secrets a client holds shares: its neighbourhood, itself included."""

@@ -1,10 +1,10 @@
 """A hash for every share, made by its dealer: whoever shows a share that does not fit its hash has altered it.
 
 A hash covers a whole share, never a limb: a share is as hard to guess as the secret, 256 bits, a limb is not.  So no
-salt is needed.
+salt is needed.  What is hashed is the label, the round, the parameter hash, chunk and dealer (`dealt`), holder and
+place (`held`), all of a fixed length, and the share.
 """
 
-from collections.abc import Callable
 from hashlib import sha256
 from struct import Struct
 
@@ -14,33 +14,37 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg.escrow import Escrow
 
 HASH_BYTES = 16
-_WHERE = Struct(">QQQQ")
+_TWO = Struct(">QQ")
 
 
-def hasher(parameters: Parameters) -> Callable[[int, ClientId, ClientId, int, bytes], bytes]:
-    """Return what hashes a share, given chunk, dealer, holder, the place of its secret in the chunk, and the share.
+def dealt(parameters: Parameters, chunk: int, dealer: ClientId) -> bytes:
+    """Return what is hashed first: whose share it is, and of which chunk."""
+    return b"dordis/v1/share" + parameters.round + parameters.digest + _TWO.pack(chunk, dealer)
 
-    All that is hashed before the share has a fixed length.
-    """
-    named, pack = b"dordis/v1/share" + parameters.round + parameters.digest, _WHERE.pack
-    return lambda chunk, dealer, holder, place, share: sha256(
-        named + pack(chunk, dealer, holder, place) + share
-    ).digest()[:HASH_BYTES]
+
+def held(holder: ClientId, place: int) -> bytes:
+    """Return what is hashed next: who has the share, and the place of its secret in the chunk."""
+    return _TWO.pack(holder, place)
+
+
+def share_hash(dealt: bytes, held: bytes, share: bytes) -> bytes:
+    """Hash a share."""
+    return sha256(dealt + held + share).digest()[:HASH_BYTES]
 
 
 def share_hashes(parameters: Parameters, dealer: ClientId, holder: ClientId, shares: bytes) -> bytes:
     """Hash all shares that a holder has of a dealer, in the order of chunks and secrets."""
-    hashed, chunks, count = hasher(parameters), len(parameters.plans), Escrow(parameters, 0).shared
+    chunks, count = len(parameters.plans), Escrow(parameters, 0).shared
     size, rest = divmod(len(shares), chunks * count)
     if rest:
         raise MalformedMessage("the shares of all secrets have one length")
-    return b"".join(
-        [
-            hashed(chunk, dealer, holder, place, shares[(start := size * (chunk * count + place)) : start + size])
-            for chunk in range(chunks)
-            for place in range(count)
-        ]
-    )
+    hashes, start = [], 0
+    for chunk in range(chunks):
+        first = dealt(parameters, chunk, dealer)
+        for place in range(count):
+            hashes.append(share_hash(first, held(holder, place), shares[start : start + size]))
+            start += size
+    return b"".join(hashes)
 
 
 def split_hashes(parameters: Parameters, sent: bytes) -> tuple[bytes, bytes]:
