@@ -48,7 +48,7 @@ def _encoding(quick: bool) -> dict[str, float]:
     for name, (dim, buckets, full) in SIZES.items():
         count = repetitions(full, quick)
         grid = Grid(dim, skellam.block_size(buckets or dim), SCALE, BITS, buckets)
-        mechanism = DSkellam(grid, CLIP, skellam.sensitivity(SCALE, CLIP, grid.padded).squared)
+        mechanism = DSkellam(grid, CLIP, skellam.sensitivity(SCALE, CLIP, grid.padded, bool(buckets)).squared)
         update = np.random.Generator(np.random.PCG64()).standard_normal(dim, np.float32)
         seed = secrets.token_bytes(SEED_BYTES)
         vector = mechanism.encode(update, seed)

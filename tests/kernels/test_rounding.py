@@ -134,3 +134,21 @@ def test_squared_norm_passes_64_bits(value):
 def test_squared_norm_refuses_other_arrays(x):
     with pytest.raises(InputError, match="x must be"):
         rounding.squared_norm(x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_nearest_integer_is_as_near_as_any(dtype):
+    x = np.linspace(-3, 3, 1001).astype(dtype)
+    out = np.empty(x.size, np.int32)
+    rounding.round_to_nearest(x, 2.5, out)
+    assert (np.abs(out - 2.5 * x.astype(np.float64)) <= 0.5).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_the_nearest_integer_of_what_does_not_fit_is_refused(value):
+    out = np.ones(3, np.int32)
+    with pytest.raises(InputError, match="fit 32-bit integers"):
+        rounding.round_to_nearest(np.array([0.0, value, 1.0]), 10.0, out)
+    assert not out.any()
+    with pytest.raises(InputError, match="equally long"):
+        rounding.round_to_nearest(np.zeros(2), 1.0, out)

@@ -11,7 +11,7 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.federation.design import Design
 from dordis.federation.strategies import Central, XNoise
 from dordis.kernels.rounding import squared_norm
-from dordis.privacy import projection, skellam
+from dordis.privacy import encoding, projection, skellam
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import PROJECTION, Grid, centred, decode, signs
 from dordis.privacy.mechanisms.mechanism import check_folds
@@ -33,7 +33,7 @@ def seed(tag):
 
 def mechanism(dim, buckets, scale=100.0, clip=1.0, bits=24):
     grid = Grid(dim, skellam.block_size(buckets), scale, bits, buckets)
-    return DSkellam(grid, clip, skellam.sensitivity(scale, clip, grid.padded).squared)
+    return DSkellam(grid, clip, skellam.sensitivity(scale, clip, grid.padded, folded=True).squared)
 
 
 def aligned(public_seed, dim, buckets):
@@ -166,3 +166,87 @@ def test_noise_that_is_not_on_the_folded_sum_is_not_copied():
         design.projected(1024)
     with pytest.raises(ParametersRefused, match="does not fold"):
         check_folds(NoMechanism, 32)
+
+
+# Rounding
+
+
+def rounded(folding, update, tag=0):
+    """Return the integers of a client."""
+    return centred(folding.encode(update, seed(tag), entropy(tag)), folding.grid.bits)
+
+
+def unit(dim, tag=0):
+    x = np.random.default_rng(tag).standard_normal(dim)
+    return x / np.linalg.norm(x)
+
+
+def test_folded_updates_are_rounded_to_the_nearest_where_the_scale_is_fine():
+    fine, coarse = (mechanism(4096, 1024, ratio * math.sqrt(1024)) for ratio in (1.21, 1.19))
+    assert (fine.rounding, coarse.rounding) == ("nearest", "stochastic")
+    assert fine.sensitivity < coarse.sensitivity  # though its scale is larger
+    once, again = rounded(fine, unit(4096)), centred(fine.encode(unit(4096), seed(0), entropy(9)), 24)
+    assert np.array_equal(once, again)
+    assert not np.array_equal(rounded(coarse, unit(4096)), centred(coarse.encode(unit(4096), seed(0), entropy(9)), 24))
+
+
+@pytest.mark.parametrize("ratio", [1.2, 1.5, 3.0, 30.0])
+def test_rounding_to_the_nearest_needs_little_shrinking(ratio):
+    """The bound has one standard deviation of room: what is cut off is less than rounding at random would add."""
+    scale = ratio * math.sqrt(1024)
+    for tag in range(20):
+        folding = mechanism(4096, 1024, scale)
+        x = encoding.rotated(unit(4096, tag), folding.grid, seed(tag))
+        exact = scale * x * min(1.0, 1 / np.linalg.norm(x))
+        error = np.sum((rounded(folding, unit(4096, tag), tag) - exact) ** 2)
+        assert error < 1024 / 6
+
+
+def test_small_updates_are_not_swallowed():
+    """Their coordinates are all below one half: to the nearest they would be zeros."""
+    folding = mechanism(4096, 1024, 2 * math.sqrt(1024))
+    update = 0.05 * unit(4096)
+    x = encoding.rotated(update, folding.grid, seed(0)) * folding.grid.scale
+    assert np.abs(x).max() < 0.5
+    mean = np.mean([centred(folding.encode(update, seed(0), entropy(tag)), 24) for tag in range(400)], axis=0)
+    assert mean @ x / (x @ x) == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("dim", "buckets", "bits"), [(10_000, 1024, 11), pytest.param(40_000, 4096, None, marks=pytest.mark.slow)]
+)
+def test_rounding_adds_less_than_two_per_cent_to_the_noise(dim, buckets, bits):
+    """The error of a sum before unfolding, for updates of the full norm, is at most 1.02 times the planned noise."""
+    planned = plan(setting(dim, buckets=buckets, bits=bits), 6.0)
+    folding, n = DSkellam.of(planned), 100
+    assert folding.rounding == "nearest"
+    error = np.zeros(folding.grid.padded)
+    for u in range(n):
+        x = encoding.rotated(unit(dim, u), folding.grid, seed(0), 1.0)
+        error += rounded(folding, unit(dim, u), 0) - folding.grid.scale * x * min(1.0, 1 / np.linalg.norm(x))
+    rounding = float(np.mean(error**2)) / folding.grid.scale**2
+    # What a trusted server would add has neither a grid nor rounding.
+    assert math.sqrt(planned.sigma**2 + rounding) <= 1.02 * planned.trusted_multiplier
+
+
+def test_nearest_rounding_saves_bits():
+    folded = plan(setting(11_200_000, buckets=86_016), 6.0)
+    unfolded = plan(setting(86_016), 6.0)
+    assert (folded.bits, unfolded.bits) == (14, 15)
+    assert folded.sigma <= 1.01 * unfolded.sigma
+
+
+def test_the_scale_that_is_found_is_the_largest_that_leaves_enough_noise():
+    """Also across the edge at which rounding changes, where less noise is enough for a larger scale."""
+    for bits in range(8, 16):
+        for buckets in (1024, 16_384):
+            given = setting(100_000, buckets=buckets, bits=bits)
+            try:
+                found = plan(given, 6.0)
+            except InputError:
+                continue
+            ring, allowance = given.ring(bits), given.allowance(6.0)
+            for times in (1.001, 1.02, 1.1, 1.5, 2.0):
+                larger = found.scale * times
+                room, needed = ring.room(larger), ring.sensitivity(larger).squared / allowance + 0.5
+                assert room < needed * (1 + 1e-6)

@@ -121,7 +121,7 @@ def test_parameters_say_how_updates_are_folded():
     assert parameters.encoding.projection == Projection(9000, 1024)
     assert mechanism_of(parameters) == mechanism_of(parameters, 9000)
     assert round_cost(parameters).theta_squared < math.inf
-    for changed in (Projection(9001, 1024), Projection(9000, 1024, "another")):
+    for changed in (Projection(9001, 1024), Projection(9000, 1024, rule="another")):
         other = msgspec.structs.replace(
             parameters, encoding=msgspec.structs.replace(parameters.encoding, projection=changed)
         )
@@ -133,7 +133,7 @@ def test_parameters_say_how_updates_are_folded():
 @pytest.mark.parametrize(
     "projection",
     [
-        Projection(9000, 1024, "another"),
+        Projection(9000, 1024, rule="another"),
         Projection(9000, 2048),
         Projection(9000, 0),
         Projection(9000, -1024),

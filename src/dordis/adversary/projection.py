@@ -20,7 +20,9 @@ from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import Projection
 
 LENGTH, BUCKETS, NORM = 256, 32, 1024.0
-FOLDED = DSkellam(Grid(LENGTH, 1, 1.0, BITS, BUCKETS), NORM, skellam.sensitivity(1.0, NORM, BUCKETS).squared)
+FOLDED = DSkellam(
+    Grid(LENGTH, 1, 1.0, BITS, BUCKETS), NORM, skellam.sensitivity(1.0, NORM, BUCKETS, folded=True).squared
+)
 """Eight coordinates in every bucket; blocks of one coordinate, so that nothing is mixed."""
 AGREED = encoding_of(FOLDED, bytes(SEED_BYTES))
 FOLDING = {"encoding": AGREED, "ends": [BUCKETS], "variances": [64]}
@@ -66,7 +68,7 @@ ATTACKS = (
         "Updates are to be folded by a rule that nobody has looked at.",
         enter,
         overlapping=(names.PROJECTION, names.AGREED_MECHANISM),
-        forged={"encoding": replace(AGREED, projection=Projection(LENGTH, BUCKETS, "the server's own"))},
+        forged={"encoding": replace(AGREED, projection=Projection(LENGTH, BUCKETS, rule="the server's own"))},
     ),
     on_folded(
         "more buckets than are summed",

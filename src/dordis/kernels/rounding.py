@@ -1,4 +1,4 @@
-"""Round to the integer grid at random, without bias, and measure the result exactly."""
+"""Round to the integer grid, at random and without bias or to the nearest, and measure the result exactly."""
 
 import math
 
@@ -36,6 +36,19 @@ def round_stochastically(
         raise InputError("x must be finite and must fit 32-bit integers once scaled and rounded")
 
 
+def round_to_nearest(
+    x: npt.NDArray[np.float32] | npt.NDArray[np.float64], scale: float, out: npt.NDArray[np.int32]
+) -> None:
+    """Set out[i] to x[i] * scale rounded to the nearest integer; if any result does not fit, `out` is left all zero."""
+    x = check_array("x", x, np.float32, np.float64)
+    out = check_array("out", out, np.int32, written=True)
+    if x.size != out.size:
+        raise InputError(f"x and out must be equally long: got {x.size}, {out.size}")
+    if not _nearest(x, float(scale), out):
+        out.fill(0)
+        raise InputError("x must be finite and must fit 32-bit integers once scaled and rounded")
+
+
 def squared_norm(x: npt.NDArray[np.int32]) -> int:
     """Return the exact sum of squares, whatever the length and the values."""
     high, low = _squared_norm(check_array("x", x, np.int32))
@@ -55,6 +68,18 @@ def _round(
         y = np.float64(x[i]) * scale
         down = np.floor(y)  # stays a float, so that NaN and infinity reach the comparison below
         rounded = down + (1.0 if np.float64(randomness[i]) * 2.0**-32 < y - down else 0.0)
+        fits = _LEAST <= rounded <= _MOST  # false for NaN
+        misfits += 0 if fits else 1
+        out[i] = np.int32(rounded if fits else 0.0)
+    return misfits == 0
+
+
+@kernel
+def _nearest(x: npt.NDArray[np.float32] | npt.NDArray[np.float64], scale: float, out: npt.NDArray[np.int32]) -> bool:
+    """Round every coordinate; return whether all results are finite and fit."""
+    misfits = 0
+    for i in range(x.size):
+        rounded = np.rint(np.float64(x[i]) * scale)
         fits = _LEAST <= rounded <= _MOST  # false for NaN
         misfits += 0 if fits else 1
         out[i] = np.int32(rounded if fits else 0.0)

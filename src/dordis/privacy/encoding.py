@@ -24,7 +24,8 @@ from dordis.kernels import hadamard
 from dordis.kernels.arrays import check_array, check_bits
 from dordis.kernels.folding import fold, unfold
 from dordis.kernels.ring import Vector
-from dordis.kernels.rounding import round_stochastically, squared_norm
+from dordis.kernels.rounding import round_stochastically, round_to_nearest, squared_norm
+from dordis.privacy import skellam
 from dordis.privacy.skellam import Floats, check_buckets, padded_length
 
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -34,6 +35,8 @@ MOST_DRAWS = 200
 """Where the bound suits scale and clip, a draw passes it with a chance of at most exp(-1/2): 200 do not in 10^-43."""
 ROTATION, PROJECTION = b"dordis/v1/rotation", b"dordis/v1/projection"
 """What the public seed of a round is expanded for; no two uses share a stream."""
+STOCHASTIC, NEAREST = "stochastic", "nearest"
+_SHRINKING = 1 - 1e-4
 _WORD = 4
 _STEP = prg.CALL // _WORD
 _DOT = 8192  # coordinates: BLAS would put more threads on longer ones, and wait for them
@@ -134,9 +137,24 @@ def encode(
     turned = rotated(update, grid, public_seed, clip)
     # What folding and floating point added to the norm on the way is clipped too: it would exceed the bound.
     scale = grid.scale * clip_factor(turned, clip)
-    vector = _rounded(turned, scale, entropy(SEED_BYTES), bound).view(np.uint32)
+    if bound is not None and is_nearest(turned, scale, grid, clip):
+        vector = _shrunk(turned, scale, bound).view(np.uint32)
+    else:
+        vector = _rounded(turned, scale, entropy(SEED_BYTES), bound).view(np.uint32)
     vector &= np.uint32(2**grid.bits - 1)
     return vector
+
+
+def rounding(grid: Grid, clip: float) -> str:
+    """Return how updates that are clipped to this norm are rounded: folded ones to the nearest, if that errs little."""
+    fine = skellam.rounds_to_nearest(grid.scale * clip, grid.padded)
+    return NEAREST if grid.buckets and fine and clip < math.inf else STOCHASTIC
+
+
+def is_nearest(turned: Reals, scale: float, grid: Grid, clip: float) -> bool:
+    """Tell whether this vector is rounded to the nearest: a small one would be swallowed, and is rounded at random."""
+    large = scale * norm(turned) >= skellam.SMALL * math.sqrt(grid.padded)
+    return large and rounding(grid, clip) == NEAREST
 
 
 def rotated(update: Reals, grid: Grid, public_seed: bytes, clip: float = math.inf) -> Reals:
@@ -233,6 +251,17 @@ def _rounded(x: Reals, scale: float, secret: bytes, bound: int | None) -> npt.ND
         _round(x, scale, prg.from_seed(secret, b"dordis/v1/rounding/%d" % draw), rounded)
         if bound is None or is_bounded(rounded, bound):
             return rounded
+    raise InputError(f"no rounding keeps to a squared norm of {bound}: the bound does not suit the scale and the clip")
+
+
+def _shrunk(x: Reals, scale: float, bound: int) -> npt.NDArray[np.int32]:
+    """Round to the nearest, shrinking the vector until its squared norm keeps to the bound."""
+    rounded = np.empty(x.size, np.int32)
+    for _ in range(MOST_DRAWS):
+        round_to_nearest(x, scale, rounded)
+        if is_bounded(rounded, bound):
+            return rounded
+        scale *= min(_SHRINKING, math.sqrt(bound / squared_norm(rounded)))
     raise InputError(f"no rounding keeps to a squared norm of {bound}: the bound does not suit the scale and the clip")
 
 

@@ -157,6 +157,7 @@ class Setting:
             headroom=self.headroom,
             kappa=float(self.kappa),
             largest=float(LARGEST_VARIANCE * _PROBE / component) * _MARGIN,
+            folded=bool(self.buckets),
         )
 
     @cached_property
@@ -345,7 +346,7 @@ def _least_noise(setting: Setting, enough: skellam.Enough, epsilon: float, bit: 
     if setting.bits is None:
         ring = skellam.enough_bits(ring, scale, lambda ring, s: math.sqrt(ring.room(s)) / s)
     s = scale(ring)
-    sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
+    sensitivity = ring.sensitivity(s)
     variance = _least_variance(lambda v: enough(sensitivity, float(v)), ring.room(s))
     proved = setting.epsilon(sensitivity, float(variance), *([bit.release()] if bit else []))
     return Plan(setting, ring.bits, s, sensitivity, variance, proved, bit)
@@ -369,9 +370,9 @@ def account(setting: Setting, sigma: float) -> Plan:
 
     ring = setting.ring(setting.bits or MOST_BITS)
     if setting.bits is None:
-        ring = skellam.enough_bits(ring, scale, lambda ring, s: skellam.sensitivity(s, ring.clip, ring.dim).l2 / s)
+        ring = skellam.enough_bits(ring, scale, lambda ring, s: ring.sensitivity(s).l2 / s)
     s = scale(ring)
-    sensitivity = skellam.sensitivity(s, setting.clip, setting.padded)
+    sensitivity = ring.sensitivity(s)
     variance = rounded_up(Fraction(s * sigma) ** 2)
     multiplier = math.sqrt(variance / sensitivity.squared)
     bit = _bit(setting, ring.bits, multiplier * math.sqrt(1 / setting.share - 1)) if setting.share else None
@@ -405,7 +406,7 @@ def _least_variance(enough: Callable[[Fraction], bool], room: float) -> Fraction
 def _infeasible(setting: Setting, ring: Ring, enough: skellam.Enough, epsilon: float) -> str:
     """Say which settings near this one are feasible."""
     fewest = skellam.fewest_bits(ring, enough)
-    least = setting.epsilon(skellam.sensitivity(0, ring.clip, ring.dim), ring.room(0))
+    least = setting.epsilon(ring.sensitivity(0), ring.room(0))
     longest = bisect_left(range(1, ring.dim), True, key=lambda dim: not replace(ring, dim=dim).allows(enough))
     ways = [] if fewest is None else [f"the fewest bits that work are {fewest}"]
     if least < math.inf:

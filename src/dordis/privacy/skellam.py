@@ -27,6 +27,9 @@ BLOCKS_FROM = 2**14
 MOST_PADDING = 1.04
 BETA = math.exp(-0.5)
 """Conditional rounding fails, and is drawn again, with at most this probability."""
+FINE, SMALL = 1.2, 0.6
+"""Folded vectors are rounded to the nearest if s c is at least 1.2 sqrt d.  Even then those whose norm is below
+0.6 sqrt d are rounded at random, because the nearest integer of their coordinates is mostly 0."""
 WITHIN = 1.01
 """Enough bits: sigma in real units within 1 % of what many bits would give."""
 _HALVINGS = 64
@@ -76,6 +79,20 @@ def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:
     return min(scaled_clip**2 + dim / 4 + slack, certain)
 
 
+def rounds_to_nearest(scaled_clip: float, dim: int) -> bool:
+    """Tell whether the scale is fine enough that rounding to the nearest, which errs by less, swallows nothing."""
+    return scaled_clip >= FINE * math.sqrt(dim)
+
+
+def nearest_norm(scaled_clip: float, dim: int) -> float:
+    """Return the bound on ||r||^2 after a rotated vector of norm s c was rounded to the nearest integers.
+
+    (s c)^2 + d/12 and one standard deviation of what varies: s c / sqrt 3 and sqrt(d/180).  A vector that is longer is
+    shrunk until it fits.
+    """
+    return scaled_clip**2 + dim / 12 + scaled_clip / math.sqrt(3) + math.sqrt(dim / 180)
+
+
 def l1_bound(l2: float, dim: int) -> float:
     """Return Delta1 = Delta2 min{sqrt d, Delta2}: the second because the entries are integers."""
     return l2 * min(math.sqrt(dim), l2)
@@ -99,9 +116,15 @@ class Sensitivity:
         return l1_bound(self.l2, self.dim)
 
 
-def sensitivity(scale: float, clip: float, dim: int) -> Sensitivity:
+def sensitivity(scale: float, clip: float, dim: int, folded: bool = False) -> Sensitivity:
     """Return the sensitivity of the whole padded vector; ||r||^2 is an integer, so Delta2^2 is one too, from 1 on."""
-    return Sensitivity(max(1, math.floor(rounded_norm(scale * clip, dim))), dim)
+    return Sensitivity(max(1, math.floor(longest(scale * clip, dim, folded))), dim)
+
+
+def longest(scaled_clip: float, dim: int, folded: bool) -> float:
+    """Return the bound on ||r||^2: folded vectors are rounded to the nearest where the scale is fine enough."""
+    nearest = folded and rounds_to_nearest(scaled_clip, dim)
+    return nearest_norm(scaled_clip, dim) if nearest else rounded_norm(scaled_clip, dim)
 
 
 def rdp(orders: Orders, l2_squared: float, l1: float, variance: float) -> Floats:
@@ -139,6 +162,7 @@ class Ring:
     headroom: float = 4.0
     kappa: float = 1.0
     largest: float = math.inf
+    folded: bool = False
 
     @property
     def capacity(self) -> float:
@@ -159,9 +183,19 @@ class Ring:
         """Return the largest central variance beside a signal of this scale, negative if there is none."""
         return min((self.capacity - scale**2 * self.signal) / self.kappa, self.largest)
 
+    @property
+    def fine(self) -> float:
+        """Return the least scale at which folded vectors are rounded to the nearest."""
+        scale = FINE * math.sqrt(self.dim) / self.clip
+        return scale if rounds_to_nearest(scale * self.clip, self.dim) else math.nextafter(scale, math.inf)
+
+    def sensitivity(self, scale: float) -> Sensitivity:
+        """Return how much one client changes the sum at this scale."""
+        return sensitivity(scale, self.clip, self.dim, self.folded)
+
     def allows(self, enough: Enough) -> bool:
         """Tell whether any scale leaves room for enough noise: rounding keeps Delta2^2 at d/4 + sqrt(d)/2 or more."""
-        return enough(sensitivity(0, self.clip, self.dim), self.room(0))
+        return enough(self.sensitivity(0), self.room(0))
 
 
 def largest_scale(ring: Ring, enough: Enough) -> float:
@@ -170,9 +204,11 @@ def largest_scale(ring: Ring, enough: Enough) -> float:
     Raise `InputError` with the fewest bits that work where no scale does.
     """
     low, high = 0.0, ring.widest
+    if ring.folded and ring.fine < high:  # less is needed from here on than just below
+        low, high = (ring.fine, high) if enough(ring.sensitivity(ring.fine), ring.room(ring.fine)) else (low, ring.fine)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if enough(sensitivity(middle, ring.clip, ring.dim), ring.room(middle)):
+        if enough(ring.sensitivity(middle), ring.room(middle)):
             low = middle
         else:
             high = middle

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
@@ -35,8 +35,14 @@ def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding
         rotation=rotation,
         bit=bit,
         noise=mechanism.noise or UNSET,
-        projection=Projection(mechanism.grid.dim, mechanism.grid.buckets) if mechanism.grid.buckets else UNSET,
+        projection=projection_of(mechanism),
     )
+
+
+def projection_of(mechanism: Mechanism) -> Projection | UnsetType:
+    """Write down how a mechanism folds updates; nothing if it does not."""
+    grid = mechanism.grid
+    return Projection(grid.dim, grid.buckets, mechanism.rounding) if grid.buckets else UNSET
 
 
 def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:

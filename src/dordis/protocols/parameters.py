@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dordis import wire
 from dordis.errors import MalformedMessage, ParametersRefused
 from dordis.privacy.cell_table import TABLES, places
+from dordis.privacy.encoding import NEAREST, STOCHASTIC
 from dordis.privacy.skellam import check_buckets
 from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance, fraction_of
 from dordis.protocol import ClientId, Message
@@ -38,12 +39,14 @@ Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
 
 
 class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an update of `dim` coordinates is folded into fewer before it is summed; the signs follow from the rotation's
-    seed, under a label of their own.
+    """How an update of `dim` coordinates is folded into fewer before it is summed, and how these are rounded.
+
+    The signs follow from the seed of the rotation, under a label of their own.
     """
 
     dim: int
     buckets: int
+    rounding: str = NEAREST
     rule: str = FOLDING
 
 
@@ -340,8 +343,9 @@ def check_projection(parameters: Parameters) -> None:
     folded, length = parameters.encoding.projection, parameters.dim - (1 if parameters.encoding.bit else 0)
     if not folded:
         return
-    if folded.rule != FOLDING:
-        raise ParametersRefused(f"there is no projection by '{folded.rule[: limits.LONGEST_NAME]}'")
+    if folded.rule != FOLDING or folded.rounding not in (NEAREST, STOCHASTIC):
+        named = f"{folded.rule[: limits.LONGEST_NAME]}' with rounding '{folded.rounding[: limits.LONGEST_NAME]}"
+        raise ParametersRefused(f"there is no projection by '{named}'")
     if not 1 <= folded.buckets <= length or folded.dim > limits.LARGEST_DIM:
         raise ParametersRefused(f"{folded.dim} coordinates cannot be folded into {folded.buckets} of {length}")
     check_buckets(folded.dim, folded.buckets)

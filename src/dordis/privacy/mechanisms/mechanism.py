@@ -108,6 +108,11 @@ class Mechanism(msgspec.Struct, frozen=True):
         return Fraction(0)
 
     @property
+    def rounding(self) -> str:
+        """Return how clients round, as they agree on it."""
+        return encoding.rounding(self.grid, self.clip or math.inf)
+
+    @property
     def by_chunk(self) -> bool:
         """Tell whether chunks can be decoded one by one: not where `decode` does more than undo the encoding."""
         return type(self).decode is Mechanism.decode
@@ -157,7 +162,7 @@ def check_bound(mechanism: Mechanism) -> None:
     grid, clip = mechanism.grid, mechanism.clip
     if not 0 < clip < math.inf:
         raise ParametersRefused(f"the clip bound is a number above 0, not {clip}")
-    least = math.floor(_AGREE * skellam.rounded_norm(grid.scale * clip, grid.padded))
+    least = math.floor(_AGREE * skellam.longest(grid.scale * clip, grid.padded, bool(grid.buckets)))
     if mechanism.sensitivity < max(1, least):
         raise ParametersRefused(
             f"rounding at this scale and clip needs Delta2^2 = {least} at least, not {mechanism.sensitivity}"
