@@ -69,6 +69,14 @@ Costs = Annotated[Path | None, typer.Option(help="Measured costs: read from here
 PaperOnly = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
 Charts = Annotated[Path | None, typer.Option(help="Write every chart as SVG into this directory.")]
 
+# Of the paper's learning tasks.
+Scale = Annotated[str, typer.Option(help="small, or paper: its models and rounds, which takes days.")]
+PaperTasks = Annotated[
+    list[str] | None,
+    typer.Option(help="FEMNIST, CIFAR-10, Reddit or digits; all that there are data for if not given."),
+]
+Seed = Annotated[int, typer.Option(help="Of data, selection and dropout.")]
+
 
 def as_keys(short: Mapping[str, str | float | None]) -> list[str]:
     """Return the settings that options with short names stand for."""

@@ -124,7 +124,8 @@ class Coordinator:
         used, noise = time.perf_counter(), summed.design.noise(result.outputs)
         self._watch("use output")
         deviation = 0.0 if noise is None else math.sqrt(noise.left) / summed.design.mechanism.grid.scale
-        info = RoundInfo(number, parameters.index, self._run, deviation=deviation)
+        clip = parameters.encoding.clip or math.inf
+        info = RoundInfo(number, parameters.index, self._run, clip, deviation)
         self._app.use_output(info, result.aggregate)
         values = check_finite(self._app.evaluate(), number) | summed.design.costs(result.outputs)
         stages = {**summed.gathered.stages, **result.stages, "use output": time.perf_counter() - used}

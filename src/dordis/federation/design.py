@@ -213,7 +213,8 @@ class Design:
         run = ParticipationSchedule(given.participation.population, clients, self.cap, accounting=ALL_ROUNDS)
         tolerance = min(given.T * clients // given.clients, clients - t)
         bits = self.plan.bits if self.plan else given.bits
-        setting = replace(given, participation=run, threshold=t, tolerance=tolerance, bits=bits)
+        reserve = self.strategy.reserve(clients)
+        setting = replace(given, participation=run, threshold=t, tolerance=tolerance, bits=bits, reserve=reserve)
         return replace(self, setting=setting, allowance=self.allowed)
 
     def _threshold(self, clients: int) -> int:
