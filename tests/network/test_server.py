@@ -106,7 +106,7 @@ def test_messages_and_vectors_go_there_and_back(serving, folder, mutual):
 
 def test_the_end_of_a_run_is_told(local):
     task = local.join(1, Answers(1))
-    local.server.perform(local.server._close())
+    local.server.perform(local.server._close(over=True))
     assert task.result(HANG) is None
 
 
@@ -250,12 +250,13 @@ def test_a_round_in_which_nothing_is_asked_is_left(local):
     assert local.ask({1: Train()}) == {}
 
 
-def test_a_round_is_left_when_the_run_is_over(folder):
+@pytest.mark.parametrize("over", [True, False])
+def test_a_round_is_left_when_the_run_is_over_and_not_when_its_server_is_stopped(folder, over):
     server, party = LocalServer(folder, stage=HANG, train=HANG, grace=HANG), Leaving(1)
-    server.join(1, party)
+    staying = server.join(1, party)
     assert server.ask({1: invite_to(PARAMETERS)})[1].selected
-    assert not party.left.is_set()
-    server.server.stop()
-    assert party.left.wait(HANG)
+    server.server.stop(over=over)
+    staying.result(HANG)
+    assert party.left.is_set() is over
     server.server.stop = lambda: None
     server.close()

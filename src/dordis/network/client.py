@@ -228,7 +228,8 @@ class Participant:
             while True:
                 message = await _received(socket)
                 if isinstance(message, Ended):
-                    self._leave(party)
+                    if message.over:
+                        self._leave(party)
                     return True
                 if not isinstance(message, Asked):
                     raise MalformedMessage("the server says what it should not")

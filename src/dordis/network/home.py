@@ -113,10 +113,10 @@ class NetworkHome:
             raise InputError("a run is stored before it is opened")
         return NetworkRounds(self.job, self.registry, self.server, self.door, self.state)
 
-    def close(self) -> None:
-        """Tell the clients that the run is over."""
+    def close(self, *, over: bool = False) -> None:
+        """Tell the clients that the server stops, and whether the run is over: then they leave its last round."""
         if self.server is not None:
-            self.server.stop()
+            self.server.stop(over=over)
             self.server = None
         if self.state is not None:
             self.state.end()

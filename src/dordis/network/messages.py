@@ -81,7 +81,9 @@ class Declined(Message, frozen=True):
 
 
 class Ended(Message, frozen=True):
-    """From the server: the run is over."""
+    """From the server: it stops, and the run is over, or may be resumed in the round that is under way."""
+
+    over: bool = False
 
 
 FromServer = Challenge | Welcome | Asked | Ended

@@ -116,9 +116,9 @@ class Server:
         self.port = int(listener.getsockname()[1])
         self.perform(self._listen(listener))
 
-    def stop(self) -> None:
-        """Tell the clients that the run is over, and close."""
-        self.perform(self._close())
+    def stop(self, *, over: bool = False) -> None:
+        """Tell the clients that the server stops, and whether the run is over; close."""
+        self.perform(self._close(over))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -153,11 +153,11 @@ class Server:
         self._connections = Connections(app, self._door.context, self.intake.is_known)
         await self._connections.open(listener)
 
-    async def _close(self) -> None:
-        """Tell every client that the run is over, and end what is left."""
+    async def _close(self, over: bool) -> None:
+        """Tell every client, and end what is left."""
         for line in self._lines.all():
             with contextlib.suppress(ConnectionError):
-                await line.socket.send_bytes(wire.encode(Ended()))
+                await line.socket.send_bytes(wire.encode(Ended(over)))
                 await line.socket.close()
         await self.uploads.close()
         if self._connections is not None:

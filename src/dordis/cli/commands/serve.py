@@ -65,4 +65,5 @@ def serve(
         home.listening = lambda port: console.print(f"listening at {settings.deployment.host}:{port}")
         again = f"serve --identity {shlex.quote(str(identity))} --registry {shlex.quote(str(registry))} --resume"
         result = simulated.drive(under_way, console, again, quiet=as_json)
+        home.close(over=True)
     simulated.show(under_way, result, as_json)
