@@ -124,7 +124,7 @@ class SimulatedHome:
     clients: AppClients
     identities: Identities
     entropy: Entropy = secrets.token_bytes
-    """What clients draw their secrets and their rounding from."""
+    """What clients draw their secrets and their rounding from; those in other processes draw from the system's."""
     dropout: Dropout | None = None
     """In place of the model of the settings, if given."""
     entropy_of: Callable[[ClientId], Entropy] | None = None

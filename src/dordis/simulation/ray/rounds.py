@@ -1,5 +1,6 @@
 """Rounds of a simulated run over Ray: the engine is the one of every other home."""
 
+import secrets
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -68,7 +69,8 @@ def started(home: SimulatedHome, selection: Selection, counted: Counted) -> Work
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     home.registry.root()  # and with it all keys: derived once, here
     ids, dim = home.identities.ids, home.job.design.setting.dim
-    shared = ray.put(replace(home, job=replace(home.job, app=IdleServer(dim))))  # without what is the server's alone
+    job = replace(home.job, app=IdleServer(dim))  # without what is the server's alone
+    shared = ray.put(replace(home, job=job, entropy=secrets.token_bytes))  # copies of a stream would repeat its secrets
     nodes, actor = spread(), ray.remote(Worker)
     count = min(home.settings.workers or len(nodes), len(ids))
     places = [NodeAffinitySchedulingStrategy(nodes[i % len(nodes)], soft=True) for i in range(count)]

@@ -1,6 +1,7 @@
 """What the server computes on whole vectors, in a cluster: sums beside the clients, masks and noise in slices."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -73,12 +74,18 @@ class RayVectors:
 
     def _add(self, total: Vector, compute: Callable[[Any, int, int], Vector], what: Any) -> None:
         """Add to each slice what a task computes for it."""
-        task, shared = ray.remote(compute), ray.put(what)
+        task, shared = _task(compute), ray.put(what)
         step = -(-total.size // self._slices // GROUP) * GROUP
         starts = range(0, total.size, max(1, step))
         parts = [task.remote(shared, at, min(step, total.size - at)) for at in starts]
         for at, part in zip(starts, parts, strict=True):
             total[at : at + step] += ray.get(part)
+
+
+@cache
+def _task(compute: Callable[[Any, int, int], Vector]) -> Any:
+    """Return a function as a task of Ray's: a new one would be sent to every process again."""
+    return ray.remote(compute)
 
 
 def masks(what: tuple[Suite, Sequence[Any], Sequence[Any], int], first: int, dim: int) -> Vector:
