@@ -124,6 +124,7 @@ REFUSED = {
     # folding
     "signs that are chosen for one update": ("encode", "AdvertiseKeys"),
     "a projection by another rule": ("check_projection (ParametersRefused)", "AdvertiseKeys"),
+    "a sum delivered in other bits": ("check_projection (ParametersRefused)", "AdvertiseKeys"),
     "more buckets than are summed": ("check_projection (ParametersRefused)", "AdvertiseKeys"),
     "a projection of longer updates": ("check_agreed (ParametersRefused)", "AdvertiseKeys"),
     # the owner's terms

@@ -57,7 +57,7 @@ def finished(client):
 
 
 def servers(receivers=P.clients):
-    return [DeliveryServer(P, chunk, lambda k=chunk: SUMS[k], lambda: receivers) for chunk in range(3)]
+    return [DeliveryServer(DP, chunk, lambda k=chunk: SUMS[k], lambda: receivers) for chunk in range(3)]
 
 
 def listed(*losses):

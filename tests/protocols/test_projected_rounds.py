@@ -10,12 +10,14 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import plan_bit
 from dordis.privacy.planning import Setting, plan
+from dordis.privacy.requantising import DISTORTION
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols import parameters as rules
 from dordis.protocols.costs import round_cost
 from dordis.protocols.distributed_dp import DistributedDP, mechanism_of
 from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, Projection
+from dordis.protocols.summing import ChunkOutput
 from tests.protocols.planned_rounds import agree_on
 from tests.protocols.test_distributed_dp import entropy, lost, play, zeros
 
@@ -34,13 +36,13 @@ def planned(scheme, dim=DIM, buckets=BUCKETS, epsilon=6.0, **options):
 
 
 def check_noise(result, output, aggregate):
-    """What is decoded has the variance that is charged, and what T_C colluders bring on top of it."""
+    """What is decoded has the variance that is charged, and what T_C colluders and the delivery bring on top of it."""
     counted = float(output.charged) / result.scale**2
     assert counted >= result.sigma**2 * (1 - 1e-9)
     kappa = float(output.left / output.charged)
     assert (kappa > 1) == (result.setting.colluders > 0)
     for total, copies in ((aggregate.total, 1), (aggregate.mean, len(output.survivors))):
-        assert np.mean(total**2) == pytest.approx(kappa * counted / copies**2, rel=PRECISION)
+        assert np.mean(total**2) == pytest.approx(kappa * counted / copies**2 / (1 - DISTORTION), rel=PRECISION)
     buckets = np.abs(aggregate.total[:BUCKETS])
     assert (np.abs(aggregate.total[BUCKETS : 2 * BUCKETS]) == buckets).all()
 
@@ -101,6 +103,26 @@ def test_each_coordinate_is_averaged_over_the_clients_of_its_bucket():
     assert np.array_equal(whole.total, aggregate.total)
 
 
+def test_clients_decode_what_the_server_decodes_bit_for_bit():
+    """From what is delivered, which is less than the sum; in one chunk or in several."""
+    dim, buckets = 50_000, 20_480
+    result = planned(Scheme.SINGLE, dim, buckets)
+    aggregates = []
+    for chunks in (1, 3):
+        parameters = agree_on(result, chunks=chunks)
+        private = DistributedDP.of(parameters, dim)
+        total = np.random.default_rng(4).integers(-3000, 3000, buckets).astype(np.int32).view(np.uint32) % 2**20
+        sums = [total[span] for span in parameters.chunks]
+        sent = [private.delivered(k, part) for k, part in enumerate(sums)]
+        assert sum(map(len, sent)) == buckets // 2 + 4 * buckets // result.setting.block
+        at_client = private.assemble([private.decode_delivered(k, data, N) for k, data in enumerate(sent)])
+        outputs = [ChunkOutput.of(parameters, k, part, parameters.clients, {}) for k, part in enumerate(sums)]
+        at_server = private.decode(outputs)
+        assert np.array_equal(at_client.total, at_server.total)
+        aggregates.append(at_server.total)
+    assert np.array_equal(*aggregates)
+
+
 def test_the_clipping_bit_is_about_the_norm_before_folding():
     """Of two updates of norm 1.5 c one folds to nothing and one to more; neither is below the bound."""
     dim, buckets = 64, 32
@@ -134,6 +156,9 @@ def test_parameters_say_how_updates_are_folded():
     "projection",
     [
         Projection(9000, 1024, rule="another"),
+        Projection(9000, 1024, "by hand"),
+        Projection(9000, 1024, delivered=1),
+        Projection(9000, 1024, delivered=-4),
         Projection(9000, 2048),
         Projection(9000, 0),
         Projection(9000, -1024),
@@ -146,5 +171,5 @@ def test_parameters_say_how_updates_are_folded():
 def test_other_ways_to_fold_are_refused(projection):
     parameters = agree_on(planned(Scheme.SINGLE, 9000, 1024))
     encoding = msgspec.structs.replace(parameters.encoding, projection=projection)
-    with pytest.raises(InputError, match=r"projection|folded"):
+    with pytest.raises(InputError, match=r"projection|folded|delivered"):
         rules.check_rules(msgspec.structs.replace(parameters, encoding=encoding))

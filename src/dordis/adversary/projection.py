@@ -71,6 +71,13 @@ ATTACKS = (
         forged={"encoding": replace(AGREED, projection=Projection(LENGTH, BUCKETS, rule="the server's own"))},
     ),
     on_folded(
+        "a sum delivered in other bits",
+        "The sum is to be delivered in one bit a coordinate, which nobody has looked at.",
+        enter,
+        overlapping=(names.PROJECTION, names.AGREED_MECHANISM),
+        forged={"encoding": replace(AGREED, projection=Projection(LENGTH, BUCKETS, delivered=1))},
+    ),
+    on_folded(
         "more buckets than are summed",
         "The sum is shorter than the folded update: the rest would be lost, or land in other clients' coordinates.",
         enter,

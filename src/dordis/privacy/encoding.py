@@ -199,7 +199,12 @@ def unrotated(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> 
     total = check_array("a sum", total, np.uint32)
     if first % grid.block or total.size % grid.block or not 0 <= first <= first + total.size <= grid.padded:
         raise InputError(f"a chunk is a run of whole blocks of {grid.block} coordinates")
-    x: Floats = np.divide(centred(total, grid.bits), grid.scale)
+    return unrotated_reals(centred(total, grid.bits), grid, public_seed, first)
+
+
+def unrotated_reals(total: npt.NDArray[np.int32] | Floats, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
+    """Do as `unrotated` with a sum that was read already, in integer units."""
+    x: Floats = np.divide(total, grid.scale)
     hadamard.unrotate(x, grid.block, signs(public_seed, first, total.size))
     return x
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 from dordis.errors import ProtocolError
-from dordis.kernels.packing import pack, unpack
 from dordis.protocol import ClientId, ClientState, Flow, Message, On, ProtocolClient, ProtocolServer, Resource, Step
 from dordis.protocols.collecting import collect
 from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
@@ -23,7 +22,7 @@ class Received(Message, frozen=True):
 
 
 class Dispatch(Message, frozen=True):
-    """Per chunk: this is the sum, b bits a coordinate, over so many survivors."""
+    """Per chunk: this is the sum, b bits a coordinate or what `DistributedDP.delivered` makes of it, over survivors."""
 
     reply: ClassVar = Received
     bulk: ClassVar = "vector"
@@ -53,12 +52,12 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
 
     def __init__(
         self,
-        parameters: Parameters,
+        private: DistributedDP,
         chunk: int,
         summed: Callable[[], ChunkOutput],
         receivers: Callable[[], Collection[ClientId]],
     ) -> None:
-        self.parameters, self.chunk = parameters, chunk
+        self._private, self.chunk = private, chunk
         self._summed, self._receivers = summed, receivers
         self.received: tuple[ClientId, ...] = ()
         self.stored: tuple[ClientId, ...] = ()
@@ -78,7 +77,7 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
         if not receivers:
             return
         summed = self._summed()
-        vector = pack(summed.total, self.parameters.bits).tobytes()
+        vector = self._private.delivered(self.chunk, summed.total)
         replies = yield dict.fromkeys(receivers, Dispatch(self.chunk, len(summed.survivors), vector))
         self.received = tuple(collect(receivers, Received, replies, self._checked))
 
@@ -141,10 +140,9 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
     def store(self, request: Store) -> Stored:
         """Decode it."""
-        parameters, received = self._private.parameters, self._received.pop(request.chunk)
-        span = parameters.chunks[request.chunk]
-        total = unpack(received.vector, parameters.bits, span.stop - span.start)
-        self._decoded[request.chunk] = self._private.decode_chunk(request.chunk, total, received.survivors)
+        received = self._received.pop(request.chunk)
+        decoded = self._private.decode_delivered(request.chunk, received.vector, received.survivors)
+        self._decoded[request.chunk] = decoded
         return Stored(request.chunk)
 
 

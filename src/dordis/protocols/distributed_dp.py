@@ -13,11 +13,13 @@ import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 
 from dordis.errors import InputError, ParametersRefused
+from dordis.kernels.packing import Packed, pack, unpack
 from dordis.kernels.ring import Vector
 from dordis.privacy.clipping import encode_bit, fraction_below
-from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfolded, unrotated
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfolded, unrotated, unrotated_reals
 from dordis.privacy.mechanisms import known
 from dordis.privacy.mechanisms.mechanism import Mechanism, check_folds
+from dordis.privacy.requantising import requantised, restored
 from dordis.privacy.skellam import Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.parameters import Encoding, Parameters, Projection
@@ -42,7 +44,7 @@ def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding
 def projection_of(mechanism: Mechanism) -> Projection | UnsetType:
     """Write down how a mechanism folds updates; nothing if it does not."""
     grid = mechanism.grid
-    return Projection(grid.dim, grid.buckets, mechanism.rounding) if grid.buckets else UNSET
+    return Projection(grid.dim, grid.buckets, mechanism.rounding, mechanism.delivered) if grid.buckets else UNSET
 
 
 def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
@@ -142,10 +144,13 @@ class DistributedDP:
         return np.concatenate([vector, bit])
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
-        """Return the aggregate from the sums of all chunks."""
+        """Return the aggregate from the sums of all chunks: of what is delivered of them, where that is less."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
+        if self.mechanism.delivered:
+            decoded = [self.decode_chunk(k, chunk.total, len(chunk.survivors)) for k, chunk in enumerate(chunks)]
+            return self.assemble(decoded)
         below = None
         if bit := self.parameters.encoding.bit:
             *chunks, last = chunks
@@ -157,13 +162,44 @@ class DistributedDP:
     def decode_chunk(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
         """Return the sum of one chunk in real units, for mechanisms that can decode chunk by chunk."""
         check_by_chunk(self.mechanism)
-        span, bit = self.parameters.chunks[chunk], self.parameters.encoding.bit
+        self._check_length(chunk, total)
+        if self.mechanism.delivered:
+            return self.decode_delivered(chunk, self.delivered(chunk, total), survivors)
+        return self._decode_summed(chunk, total, survivors)
+
+    def delivered(self, chunk: int, total: Vector) -> bytes:
+        """Return the sum of a chunk as it is delivered: in fewer bits where updates are folded."""
+        self._check_length(chunk, total)
+        if self.mechanism.delivered and not self._is_bit(chunk):
+            return requantised(total, self.mechanism.grid)
+        return pack(total, self.parameters.bits).tobytes()
+
+    def decode_delivered(self, chunk: int, data: Packed, survivors: int) -> DecodedChunk:
+        """Return the sum of one chunk in real units, from what was delivered: server and clients alike."""
+        check_by_chunk(self.mechanism)
+        span, grid = self.parameters.chunks[chunk], self.mechanism.grid
+        if not self.mechanism.delivered or self._is_bit(chunk):
+            total = unpack(data, self.parameters.bits, span.stop - span.start)
+            return self._decode_summed(chunk, total, survivors)
+        read = restored(data, span.stop - span.start, grid)
+        return DecodedChunk(unrotated_reals(read, grid, self.parameters.encoding.rotation, span.start), survivors)
+
+    def _decode_summed(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
+        """Return a sum, or that of the clipping bits, in real units."""
+        encoding = self.parameters.encoding
+        if self._is_bit(chunk):
+            below = fraction_below(total, survivors, encoding.bit, self.parameters.bits)
+            return DecodedChunk(np.array([below]), survivors)
+        start = self.parameters.chunks[chunk].start
+        return DecodedChunk(unrotated(total, self.mechanism.grid, encoding.rotation, start), survivors)
+
+    def _check_length(self, chunk: int, total: Vector) -> None:
+        span = self.parameters.chunks[chunk]
         if total.size != span.stop - span.start:
             raise InputError(f"chunk {chunk} has {span.stop - span.start} coordinates, not {total.size}")
-        if bit and chunk == len(self.parameters.chunks) - 1:
-            return DecodedChunk(np.array([fraction_below(total, survivors, bit, self.parameters.bits)]), survivors)
-        values = unrotated(total, self.mechanism.grid, self.parameters.encoding.rotation, span.start)
-        return DecodedChunk(values, survivors)
+
+    def _is_bit(self, chunk: int) -> bool:
+        return bool(self.parameters.encoding.bit) and chunk == len(self.parameters.chunks) - 1
 
     def assemble(self, chunks: Sequence[DecodedChunk]) -> Aggregate:
         """Return the aggregate from all chunks, decoded one by one: what `decode` makes of their sums."""

@@ -19,6 +19,7 @@ from dordis import wire
 from dordis.errors import MalformedMessage, ParametersRefused
 from dordis.privacy.cell_table import TABLES, places
 from dordis.privacy.encoding import NEAREST, STOCHASTIC
+from dordis.privacy.requantising import BITS as DELIVERED
 from dordis.privacy.skellam import check_buckets
 from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance, fraction_of
 from dordis.protocol import ClientId, Message
@@ -39,7 +40,7 @@ Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
 
 
 class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an update of `dim` coordinates is folded into fewer before it is summed, and how these are rounded.
+    """How an update of `dim` coordinates is folded into fewer before it is summed, and how these are rounded and sent.
 
     The signs follow from the seed of the rotation, under a label of their own.
     """
@@ -47,6 +48,8 @@ class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dim: int
     buckets: int
     rounding: str = NEAREST
+    delivered: int = DELIVERED
+    """Bits of a coordinate of the sum as it is delivered and used; 0: the sum itself."""
     rule: str = FOLDING
 
 
@@ -346,6 +349,10 @@ def check_projection(parameters: Parameters) -> None:
     if folded.rule != FOLDING or folded.rounding not in (NEAREST, STOCHASTIC):
         named = f"{folded.rule[: limits.LONGEST_NAME]}' with rounding '{folded.rounding[: limits.LONGEST_NAME]}"
         raise ParametersRefused(f"there is no projection by '{named}'")
+    if folded.delivered not in (0, DELIVERED):
+        raise ParametersRefused(
+            f"a sum is delivered in {DELIVERED} bits a coordinate, or as it is, not in {folded.delivered}"
+        )
     if not 1 <= folded.buckets <= length or folded.dim > limits.LARGEST_DIM:
         raise ParametersRefused(f"{folded.dim} coordinates cannot be folded into {folded.buckets} of {length}")
     check_buckets(folded.dim, folded.buckets)

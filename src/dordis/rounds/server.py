@@ -123,7 +123,7 @@ class RoundChunk(SummingChunk):
         receivers: Callable[[], Collection[ClientId]],
     ) -> None:
         self.chunk, self.summing, self._private = chunk, summing, private
-        self.delivery = DeliveryServer(private.parameters, chunk, summing.output, receivers)
+        self.delivery = DeliveryServer(private, chunk, summing.output, receivers)
         self._decoded: DecodedChunk | None = None
 
     @property

@@ -15,7 +15,7 @@ import msgspec
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
-from dordis.privacy import encoding, planning, skellam
+from dordis.privacy import encoding, planning, requantising, skellam
 from dordis.privacy.accounting import Event, SkellamSum
 from dordis.privacy.encoding import Entropy, Grid, Reals
 from dordis.privacy.planning import Plan, Setting
@@ -111,6 +111,11 @@ class Mechanism(msgspec.Struct, frozen=True):
     def rounding(self) -> str:
         """Return how clients round, as they agree on it."""
         return encoding.rounding(self.grid, self.clip or math.inf)
+
+    @property
+    def delivered(self) -> int:
+        """Return the bits of a coordinate of the sum as it is delivered and used; 0: the sum is used as it is."""
+        return requantising.BITS if self.grid.buckets and self.by_chunk else 0
 
     @property
     def by_chunk(self) -> bool:
