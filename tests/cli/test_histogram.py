@@ -8,6 +8,7 @@ import pytest
 
 from dordis.cli.commands.histogram import LONGEST, bar, histogram
 from dordis.errors import InputError
+from tests.cli.commands import dordis
 
 AGES = np.random.default_rng(0).integers(18, 90, 400)
 
@@ -73,3 +74,13 @@ def test_of_several_columns_one_is_chosen(tmp_path):
 
 def test_bars_are_drawn_to_an_eighth():
     assert (bar(0), bar(1), bar(1.5 / LONGEST)) == ("", "█" * LONGEST, "█▌")
+
+
+def test_of_very_many_bins_the_fullest_are_shown(tmp_path):
+    path = tmp_path / "values.csv"
+    path.write_text("value\n" + "\n".join(["7.5"] * 50) + "\n")
+    shown = dordis("histogram", path, "--epsilon", "8", "--bins", "1000", "--bounds", "0,1000")
+    assert shown.returncode == 0, shown.stderr
+    assert "the 40 fullest of 1,000 bins" in shown.stdout
+    assert shown.stdout.count("│\n") < 60
+    assert "7 .. 8" in shown.stdout

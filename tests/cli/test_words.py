@@ -1,5 +1,7 @@
 """What people read is words: no symbol is printed that is not explained there."""
 
+import json
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from dordis.cli import app
+from dordis.cli import app, tables
+from dordis.cli.commands.join import JsonEvent
 from dordis.cli.commands.run import newest
 from dordis.cli.options import finished_runs, preset_names
 from dordis.report.facts import gather
@@ -32,12 +35,38 @@ def helps() -> Iterator[tuple[str, str]]:
 
 
 HELPS = dict(helps())
+GROUPS = ("dordis", "dordis keys", "dordis ledger", "dordis reproduce")
 
 
 @pytest.mark.parametrize("name", HELPS)
 def test_help_has_no_symbols_and_a_short_form(name):
     assert not SYMBOLS.search(HELPS[name])
     assert re.search(r"-h, --help|--help\s+-h", HELPS[name]), HELPS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in HELPS if name not in GROUPS])
+def test_every_command_speaks_json(name):
+    assert "--json" in HELPS[name]
+
+
+def test_what_takes_long_is_shown_on_a_terminal_and_nowhere_else(capsys, monkeypatch):
+    with tables.working("a round", 2) as done:
+        done()
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with tables.working("a round", 2) as done:
+        done()
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "a round" in shown.err
+    assert "1/2" in shown.err
+
+
+def test_events_of_a_client_are_json_objects_for_programs():
+    record = logging.LogRecord("dordis", logging.INFO, "", 0, "round %d", (3,), None)
+    event = json.loads(JsonEvent().format(record))
+    assert (event["event"], event["level"]) == ("round 3", "info")
 
 
 def test_a_plan_has_no_symbols():

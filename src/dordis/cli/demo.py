@@ -130,3 +130,20 @@ def facts(shown: DemoRound, seconds: float) -> Table:
             "seconds": f"{seconds:.2f}",
         }
     )
+
+
+def fields(shown: DemoRound, seconds: float) -> dict[str, object]:
+    """Return what is printed as JSON."""
+    return {
+        "clients": shown.design.setting.clients,
+        "epsilon": shown.design.epsilon,
+        "delta": shown.design.delta,
+        "true_mean": shown.true_mean.tolist(),
+        "mean": shown.mean.tolist(),
+        "expected_error": shown.expected_error,
+        "noise_left": float(shown.output.left),
+        "noise_charged": float(shown.output.charged),
+        "vanished": {str(u): STAGES[at] for u, at in shown.vanished.items()},
+        "bytes_per_client": shown.traffic,
+        "seconds": seconds,
+    }

@@ -22,6 +22,7 @@ def finished_runs(incomplete: str) -> list[str]:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object for each event.")]
 JsonArray = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -15,7 +15,8 @@ SCHEMES = ("orig", "conservative", "xnoise")
 
 def show(plan: Plan, replan: Replan, as_json: bool) -> None:
     """Print a plan with an outlook on dropout, and say whether it has enough clients."""
-    outlook, advice = forecast(plan), advise(plan, replan)
+    with tables.working("looking for better numbers of clients"):
+        outlook, advice = forecast(plan), advise(plan, replan)
     terms = (f"epsilon: {term}" for term in plan.setting.participation.terms())
     told = fields(plan, outlook) | plan_advice.fields(advice)
     tables.show(as_json, told, facts(plan), dropouts(plan, outlook), *terms, "", *plan_advice.sentences(advice))

@@ -1,6 +1,7 @@
 """What commands print: JSON for machines, tables and lines for people.  rich, which is slow to import, comes late."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,22 @@ def show(as_json: bool, fields: object, *parts: "Table | str") -> None:
         return
     for part in parts:
         console().print(part, highlight=False)
+
+
+@contextmanager
+def working(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """Show on a terminal what takes long, and for how long already; what is given counts the parts that are done."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    parts = [BarColumn(), MofNCompleteColumn()] if total else []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *parts, TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
 
 
 def table(*heads: "str | Column", rows: Iterable[Iterable[Any]], **options: Any) -> "Table":

@@ -6,7 +6,7 @@ import typer
 
 from dordis.cli.exits import FOUND
 from dordis.cli.options import Json
-from dordis.cli.tables import show, table
+from dordis.cli.tables import show, table, working
 
 
 def attack(as_json: Json = False) -> None:
@@ -16,7 +16,12 @@ def attack(as_json: Json = False) -> None:
     """
     from dordis.adversary.suite import ATTACKS
 
-    runs = [(known.name, graph, known.run(graph)) for known in ATTACKS for graph in known.graphs]
+    runs = []
+    with working("attacks", sum(len(known.graphs) for known in ATTACKS)) as done:
+        for known in ATTACKS:
+            for graph in known.graphs:
+                runs.append((known.name, graph, known.run(graph)))
+                done()
     succeeded = sum(outcome.succeeded for _, _, outcome in runs)
     results = [{"attack": name, "graph": graph, **asdict(outcome)} for name, graph, outcome in runs]
     # What an attack gained stands where who refused it would.

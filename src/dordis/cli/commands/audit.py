@@ -7,7 +7,7 @@ import typer
 
 from dordis.cli.exits import FOUND
 from dordis.cli.options import Json
-from dordis.cli.tables import facts, show
+from dordis.cli.tables import facts, show, working
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def audit(
     tolerated = design.setting.T
     gone = tolerated // 2 if dropped is None else dropped
     later = max(0, tolerated - gone) // 2 if late is None else late
-    result = auditing.audit(design, gone, later, summing)
+    with working(f"{rounds} rounds of {clients} clients, and the attack on them"):
+        result = auditing.audit(design, gone, later, summing)
     setup = {"protocol": protocol, "scheme": scheme, "rounds": rounds, "clients": clients}
     setup |= {"dropped": gone, "late": later, "colluders": colluding}
     counted = f"{rounds} rounds" if rounds > 1 else "One round"

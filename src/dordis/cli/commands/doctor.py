@@ -12,7 +12,7 @@ import typer
 from dordis import __version__
 from dordis.cli.exits import FOUND
 from dordis.cli.options import JsonArray
-from dordis.cli.tables import show, table
+from dordis.cli.tables import show, table, working
 
 NEEDED = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting", "typer", "rich", "tomli-w")
 COORDINATES = 1 << 20
@@ -37,7 +37,8 @@ def doctor(as_json: JsonArray = False) -> None:
     """
     from rich.text import Text
 
-    findings = [*system(), *packages(), *kernels(), *speeds(), disk()]
+    with working("looking at this machine"):
+        findings = [*system(), *packages(), *kernels(), *speeds(), disk()]
     marks = {True: Text("ok", "green"), False: Text("mend this", "bold red"), None: ""}
     rows = ((finding.what, finding.value, marks[finding.ok]) for finding in findings)
     shown = table("what", "value", "", rows=rows, title=f"dordis {__version__}")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.commands.mean import WITHIN, common, left_out, read_bounds, read_numbers, rounded, said
+from dordis.cli.commands.mean import WITHIN, common, left_out, read_bounds, read_numbers, rounded, said, summing
 from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit, SkipInvalid
-from dordis.cli.tables import right, show, table
+from dordis.cli.tables import right, show, table, working
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 LONGEST = 24
 """Blocks of the longest bar."""
+
+MOST_BINS = 200
+"""Bins that are all shown; of more, only those with most clients are."""
+FULLEST = 40
 
 
 def histogram(
@@ -49,33 +53,41 @@ def histogram(
     read = read_columns(file, None if column is None else [column], skip_invalid=skip_invalid)
     if len(read.names) > 1:
         raise InputError(f"{file} has several columns: choose one with --column, of {', '.join(read.names)}")
-    result = analytics.histogram(
-        read.values[:, 0],
-        bins,
-        epsilon=epsilon,
-        edges=None if edges is None else read_numbers(edges, "--edges"),
-        bounds=read_bounds([] if bounds is None else [bounds], 1),
-        delta=delta,
-        dropped=dropped,
-        fidelity=fidelity,
-        ledger=ledger,
-        budget=budget,
-    )
+    between = None if edges is None else read_numbers(edges, "--edges")
+    limits = read_bounds([] if bounds is None else [bounds], 1)
+    with working(summing(len(read.values), fidelity)):
+        result = analytics.histogram(
+            read.values[:, 0],
+            bins,
+            epsilon=epsilon,
+            edges=between,
+            bounds=limits,
+            delta=delta,
+            dropped=dropped,
+            fidelity=fidelity,
+            ledger=ledger,
+            budget=budget,
+        )
     told = fields(read.names[0], result) | {"skipped": read.skipped}
     show(as_json, told, shown(read.names[0], result), *said(result), *left_out(read.skipped))
 
 
 def shown(name: str, result: "PrivateHistogram") -> "Table":
-    """Show each count, how far noise may have moved it, and a bar for its share."""
+    """Show each count, how far noise may have moved it, and a bar for its share; of very many bins the fullest."""
+    import numpy as np
     from rich.table import Column
 
-    shares = result.frequencies.tolist()
+    counts, shares, names = result.counts, result.frequencies, labels(result)
+    bins = range(len(counts)) if len(counts) <= MOST_BINS else np.sort(np.argsort(counts)[-FULLEST:]).tolist()
+    most = float(shares.max())
     rows = (
-        (label, *rounded(count, WITHIN * result.sigma), f"{share:.1%}", bar(share / max(shares)))
-        for label, count, share in zip(labels(result), result.counts.tolist(), shares, strict=True)
+        (names[i], *rounded(float(counts[i]), WITHIN * result.sigma), f"{shares[i]:.1%}", bar(float(shares[i]) / most))
+        for i in bins
     )
     title = f"Private histogram of {name} over {result.clients - result.dropped} clients"
-    return table(*right("bin", "clients", "± (95 %)", "share"), Column(no_wrap=True), rows=rows, title=title)
+    less = f"the {FULLEST} fullest of {len(counts):,} bins; --json prints all" if len(bins) < len(counts) else None
+    heads = right("bin", "clients", "± (95 %)", "share")
+    return table(*heads, Column(no_wrap=True), rows=rows, title=title, caption=less)
 
 
 def labels(result: "PrivateHistogram") -> list[str]:

@@ -1,6 +1,7 @@
 """Take part in the rounds of a server, as a client on a machine of its own."""
 
 import asyncio
+import json
 import logging
 import sys
 from pathlib import Path
@@ -8,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from dordis.cli.options import Overrides, Preset
-from dordis.errors import InputError
+from dordis.cli.exits import INTERRUPTED
+from dordis.cli.options import JsonLines, Overrides, Preset, Quiet
 
 
 def join(
@@ -33,6 +34,8 @@ def join(
         typer.Option(help="Authorities of a load balancer's certificate, PEM; the own one if not given."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Do not connect again when the connection breaks.")] = False,
+    quiet: Quiet = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Take part in the rounds of a server.
 
@@ -43,7 +46,7 @@ def join(
     from dordis.network.warm import compile_kernels
     from dordis.simulation import reading
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    log_events(quiet=quiet, as_json=as_json)
     reading.find_modules(config)
     settings = reading.read(config, preset, setting or ())
     here = with_client(settings, app, data)
@@ -54,4 +57,21 @@ def join(
     try:
         asyncio.run(joined.stay(once))
     except KeyboardInterrupt:
-        raise InputError("interrupted: the client has left") from None
+        print("interrupted: the client has left; the same command joins again", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+class JsonEvent(logging.Formatter):
+    """Write an event as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        event = {"time": self.formatTime(record), "level": record.levelname.lower(), "event": record.getMessage()}
+        return json.dumps(event)
+
+
+def log_events(*, quiet: bool, as_json: bool) -> None:
+    """Write what happens, line by line: to stderr for people, to stdout for programs."""
+    handler = logging.StreamHandler(sys.stdout if as_json else sys.stderr)
+    handler.setFormatter(JsonEvent() if as_json else logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[handler])

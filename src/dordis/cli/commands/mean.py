@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit, SkipInvalid
-from dordis.cli.tables import right, show, table
+from dordis.cli.tables import right, show, table, working
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,18 +48,25 @@ def mean(
     read = read_columns(
         file, None if columns is None else [name.strip() for name in columns.split(",")], skip_invalid=skip_invalid
     )
-    result = analytics.mean(
-        read.values,
-        epsilon=epsilon,
-        delta=delta,
-        bounds=read_bounds(bounds or (), len(read.names)),
-        dropped=dropped,
-        fidelity=fidelity,
-        ledger=ledger,
-        budget=budget,
-    )
+    limits = read_bounds(bounds or (), len(read.names))
+    with working(summing(len(read.values), fidelity)):
+        result = analytics.mean(
+            read.values,
+            epsilon=epsilon,
+            delta=delta,
+            bounds=limits,
+            dropped=dropped,
+            fidelity=fidelity,
+            ledger=ledger,
+            budget=budget,
+        )
     told = fields(read.names, result) | {"skipped": read.skipped}
     show(as_json, told, shown(read.names, result), *said(result), *left_out(read.skipped))
+
+
+def summing(clients: int, fidelity: str) -> str:
+    """Say what takes long."""
+    return f"one round of {clients:,} clients, {fidelity} fidelity"
 
 
 def read_bounds(texts: Sequence[str], columns: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

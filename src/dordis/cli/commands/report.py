@@ -38,10 +38,11 @@ def report(
     if output is not None and output.suffix == ".html":
         raise InputError(f"--output is the directory that report.html is written into, not a file: {output}")
     paths = runs or [Path("runs")]
-    if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / MANIFEST).exists():
-        path = write_overview(paths[0], output)
-    else:
-        path = write(paths, output, with_figures=figures)
+    with tables.working("reading runs, and checking their ledgers"):
+        if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / MANIFEST).exists():
+            path = write_overview(paths[0], output)
+        else:
+            path = write(paths, output, with_figures=figures)
     tables.show(as_json, {"report": str(path)}, str(path))
     if show and not webbrowser.open(path.resolve().as_uri()):
         print("there is no browser to open it in", file=sys.stderr)

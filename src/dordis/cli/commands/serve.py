@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dordis.cli import tables
-from dordis.cli.options import ConfigFile, Json, Overrides, Preset
+from dordis.cli.options import ConfigFile, Json, Overrides, Preset, Quiet, Verbose
 from dordis.errors import InputError
 
 
@@ -24,6 +24,8 @@ def serve(
     succeed: Annotated[
         Path | None, typer.Option(help="Begin a run with the members of now, which carries this one on.")
     ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Run rounds with clients that join over the network.
@@ -45,7 +47,8 @@ def serve(
     source = config if began is None else began / CONFIG
     reading.find_modules(source)
     settings = reading.read(source, preset, setting or ())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", stream=sys.stderr)
     console = tables.console(stderr=as_json)
     job = DeployedJob.of(settings, settings.simulation.seed, identity, registry)
     compile_kernels()
@@ -64,6 +67,6 @@ def serve(
         held.callback(home.close)
         home.listening = lambda port: console.print(f"listening at {settings.deployment.host}:{port}")
         again = f"serve --identity {shlex.quote(str(identity))} --registry {shlex.quote(str(registry))} --resume"
-        result = simulated.drive(under_way, console, again, quiet=as_json)
+        result = simulated.drive(under_way, console, again, quiet=quiet or as_json, verbose=verbose)
         home.close(over=True)
-    simulated.show(under_way, result, as_json)
+    simulated.show(under_way, result, as_json, quiet=quiet)

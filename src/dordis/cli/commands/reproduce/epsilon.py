@@ -16,6 +16,9 @@ def epsilon(
 ) -> None:
     """Show what dropout does to epsilon; the paper's beside ours."""
     from dordis.cli.reproduce import show
+    from dordis.cli.tables import working
     from dordis.reproduce import epsilon
 
-    show(epsilon.epsilon([*(budget or ()), *(more or ())] or [epsilon.PAPER_BUDGET]), as_json)
+    with working("planning runs with dropout"):
+        experiment = epsilon.epsilon([*(budget or ()), *(more or ())] or [epsilon.PAPER_BUDGET])
+    show(experiment, as_json)

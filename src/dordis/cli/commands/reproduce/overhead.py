@@ -9,6 +9,9 @@ def overhead(costs: Costs = None, paper: PaperOnly = False, charts: Charts = Non
     The number of clients grows, with and without noise.
     """
     from dordis.cli.reproduce import show
+    from dordis.cli.tables import working
     from dordis.reproduce import rounds
 
-    show(rounds.overhead(rounds.cost_mixes(costs, paper)), as_json, charts)
+    with working("rounds in virtual time, and their costs"):
+        experiment = rounds.overhead(rounds.cost_mixes(costs, paper))
+    show(experiment, as_json, charts)

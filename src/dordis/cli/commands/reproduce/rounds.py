@@ -9,6 +9,9 @@ def rounds(costs: Costs = None, paper: PaperOnly = False, charts: Charts = None,
     The paper's claims are beside ours.
     """
     from dordis.cli.reproduce import show
+    from dordis.cli.tables import working
     from dordis.reproduce import rounds
 
-    show(rounds.rounds(rounds.cost_mixes(costs, paper)), as_json, charts)
+    with working("rounds in virtual time, and their costs"):
+        experiment = rounds.rounds(rounds.cost_mixes(costs, paper))
+    show(experiment, as_json, charts)
