@@ -106,7 +106,8 @@ def accusations(honest, step=1):
     """Yield every graph of accusations between two liars and so many honest clients, each with an edge, and who lies.
 
     Every edge has a liar.  Clients without one change nothing, since the order of ids alone matters.  Of the places
-    that the liars can have in this order every `step`th is taken.
+    that the liars can have in this order every `step`th is taken: with five honest clients or more a liar has more than
+    two partners and goes alone, whatever the order.
     """
     everyone = range(honest + T_C)
     for liars in list(combinations(everyone, T_C))[::step]:

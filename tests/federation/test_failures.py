@@ -12,12 +12,15 @@ from dordis.errors import BudgetExceeded, InputError
 from dordis.federation.charges import Account
 from dordis.federation.design import Design, ProtocolKind
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
+from dordis.federation.run import selection_of
 from dordis.federation.strategies import XNoise
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting, plan
 from dordis.protocols.neighbourhood import failure, solve
+from dordis.simulation.run import prepare
 from tests.federation.charged_rounds import DELTA, DIM, SQUARED, charge_of, parameters_of, spent
 from tests.federation.cohorts import OTHER_RUN, RUN
+from tests.simulation.whole_runs import settings_of
 
 UNIT = Fraction(1, 2**40)
 SETTING = Setting(ParticipationSchedule(population=400, per_round=100, rounds=8), dim=100, delta=1e-5, tolerance=10)
@@ -56,6 +59,15 @@ def test_a_design_provides_for_every_index_that_its_rounds_may_be_tried_under(ki
     assert design.sized(90).setting.failure == design.setting.failure
     charge = design.charge(design.example())
     assert charge.failure == units * UNIT
+
+
+def test_more_tries_are_more_indices_and_lots_are_shown_under_all_of_them():
+    keys = ("federation.selection=vrf", "simulation.fidelity=ideal", "privacy.delta=1e-10")
+    with pytest.raises(InputError, match="not above"):
+        prepare(settings_of(*keys, "federation.tries=50"))
+    job = prepare(settings_of(*keys, "federation.tries=9"))
+    assert job.job.design.setting.failure == pytest.approx(float(9 * 3 * UNIT))
+    assert selection_of(job.job, job.home(), bytes(32)).indices == 27
 
 
 # What the planner does with it

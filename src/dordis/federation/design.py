@@ -41,6 +41,8 @@ class ProtocolKind:
     """Whether clients share masks and secrets with some others only: SecAgg+."""
     lots: bool = False
     """Whether clients are drawn by lot, so that T_C is a quantile."""
+    tries: int = TRIES
+    """How often every round may be tried, each time under another index."""
 
     @property
     def lot_failure(self) -> Fraction:
@@ -52,9 +54,13 @@ class ProtocolKind:
         """Return the chance that the graph or the lots of a round fail."""
         return self.lot_failure + (neighbourhood.failure(self.mode) if self.sparse else Fraction(0))
 
+    def indices(self, rounds: int) -> int:
+        """Return how many indices a run of so many rounds may use."""
+        return self.tries * rounds
+
     def failure(self, rounds: int) -> float:
         """Return the chance that the graph or the lots fail under some index that a run of so many rounds may use."""
-        return float(TRIES * rounds * self.round_failure)
+        return float(self.indices(rounds) * self.round_failure)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,8 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     """Check a configuration as a whole, and plan the noise."""
     protocol, suite = summing_protocol(config.protocol.use), suite_named(config.protocol.suite)
     check_together(config, protocol)
-    agreement = ProtocolKind(config.protocol.mode, protocol.sparse, lots=config.federation.selection == "vrf")
+    lots, tries = config.federation.selection == "vrf", max(TRIES, config.federation.tries)
+    agreement = ProtocolKind(config.protocol.mode, protocol.sparse, lots, tries)
     privacy = config.privacy
     kind = kind_of(privacy.mechanism) if privacy.mechanism else DSkellam
     design = Design(privacy.noise, setting_of(config, app, protocol), privacy.epsilon, agreement, kind)
@@ -407,7 +408,7 @@ def selection_of(job: Job, home: Home, run: bytes) -> Selection:
         case "uniform":
             return Uniform(count, home.selection_seed, least)
         case "vrf":
-            indices = TRIES * job.config.federation.rounds
+            indices = job.design.agreement.indices(job.config.federation.rounds)
             return Verifiable(home.registry, run, Fraction(count), least, home.beacon, indices)
     return Balanced(home.registry, run, count, least)
 

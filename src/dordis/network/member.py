@@ -11,7 +11,6 @@ from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.owner import Owner, policy_of
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
-from dordis.federation.retry import TRIES
 from dordis.federation.run import Job
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
 from dordis.network.messages import Welcome
@@ -82,7 +81,7 @@ class Installed:
             case "vrf":
                 if self.beacon is None:
                     raise InputError("selection 'vrf' is verified with public randomness: set deployment.beacon")
-                indices = TRIES * federation.rounds
+                indices = self.job.design.agreement.indices(federation.rounds)
                 return Verifiable(self.registry, run, Fraction(federation.per_round), least, self.beacon, indices)
         return Balanced(self.registry, run, federation.per_round, least)
 

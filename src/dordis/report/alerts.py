@@ -90,8 +90,8 @@ def _notes(facts: Facts) -> Iterator[str]:
     if facts.run.evicted:
         who = ", ".join(map(str, facts.run.evicted))
         yield (
-            f"Evicted because somebody lied: {who}. At least half of them are liars, if there were no more liars than "
-            "the colluders that are tolerated."
+            f"Evicted because somebody lied: clients {who}. At least half of them are liars, if there were no more "
+            "liars than the colluders that are tolerated."
         )
     if not facts.run.rounds:
         yield "No round was finished."
