@@ -62,7 +62,7 @@ DUE = "dordis.protocols.secagg.escrow.Escrow.due"
 FRESH_SECRETS = "dordis.protocols.secagg.client.SecAggClient._make_secrets"
 COMMITTED_SECRET = "dordis.protocols.secagg.chunk.ChunkServer._is_right"  # noqa: S105
 COMMITTED_SEED = "dordis.protocols.secagg.chunk.ChunkServer._is_committed"
-UPLOAD_FORMAT = "dordis.protocols.secagg.chunk.add_packed"
+UPLOAD_FORMAT = "dordis.kernels.packing.add_packed"
 
 BEACON = "dordis.federation.beacon.check_beacon"
 REGISTRY_KEYS = "dordis.federation.registry.check_keys"

@@ -86,7 +86,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             reserve=parameters.reserve,
             variances=tuple(plan.variance for plan in plans),
             releases=released(plans, sums, priced),
-            failure=lot_failure + graph_failure(parameters),
+            failure=(lot_failure + graph_failure(parameters)) or NEVER,  # the one that is left out of the file
         )
         check_charge(charge)
         return charge
