@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import held_out_texts
 from benchmarks.__main__ import SUITES
 from benchmarks.figure import Figure
 from benchmarks.held_out import PARTS, held_out, save
 from benchmarks.timing import ratio, side_by_side
 from dordis.apps.learning.data import Dataset
+from dordis.apps.learning.formats.leaf import UserData, read_users
 from dordis.apps.learning.formats.npz import read_npz
 
 NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be installed
@@ -76,3 +78,12 @@ def test_what_is_held_out_is_training_data_of_clients_that_do_not_train(keys, tm
     assert len(found.x_test) == 120 // PARTS
     if keys is not None:
         assert not {*found.keys} & {*(found.x_test.ravel() // 5)}
+
+
+def test_texts_are_held_out_by_users_and_with_all_they_wrote(tmp_path):
+    users = [(f"u{u}", UserData(x=[f"line {u}"], y=["x"])) for u in range(25)]
+    stay, test = held_out_texts.held_out(users)
+    assert (len(test), len(stay)) == (2, 23)
+    assert stay | test == dict(users)
+    held_out_texts.save(test, tmp_path / "test")
+    assert dict(read_users(tmp_path / "test")) == test

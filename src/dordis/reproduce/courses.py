@@ -20,10 +20,10 @@ SCALES = ("small", "paper")
 REASON = (
     "Why they differ: the paper's figures cannot have the noise of epsilon = 6. Noise of z times the clip bound "
     "on each of d coordinates is z sqrt(d) times it as a whole, and the sum of n updates at most n times. Signal "
-    "over noise is n / (z sqrt(d)) of the paper's task, all rounds counted as the paper does, and nothing is "
-    "learnt at a hundredth: see docs/results/large-models.md. So at the paper's scale ours learn next to nothing, "
-    "and at the small scale other models take their place, which have few parameters: a softmax on public "
-    "features, and counts of words."
+    "over noise is n / (z sqrt(d)) of the paper's task, all rounds counted as the paper does: nothing is learnt "
+    "at a thousandth, and little at a fiftieth. See docs/results/large-models.md. So at the small scale other "
+    "models on other data take the place of the paper's, which have few parameters: a softmax on public features, "
+    "and counts of words."
 )
 
 

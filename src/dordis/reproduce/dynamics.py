@@ -60,7 +60,7 @@ def dynamics(scale: Scale, trace: Path, seed: int, data_dir: Path | None, tell: 
         for run in [found[task.name, noise]]
     ]
     said = CLAIMS if scale == "small" else f"{CLAIMS} {REASON}"
-    charts = [chart for task in tasks for chart in _charts(task, found)]
+    charts = [chart for task in tasks for chart in _charts(task, scale, found)]
     return Experiment(data, [*(table(task, scale, found) for task in tasks), said], charts)
 
 
@@ -84,10 +84,10 @@ def cohort_keys(scale: Scale) -> list[str]:
     The server is trusted to choose among those who are there, six clients can finish a round, and all rounds count for
     everybody, however often he takes part.
     """
-    n = 30 if scale == "small" else 16
+    n, tolerance = (30, 15) if scale == "small" else (16, 10)
     size = [f"federation.per_round={n}", "federation.rounds=15"] if scale == "small" else []
     common = ["federation.selection=uniform", "protocol.mode=semi-honest", "protocol.threshold=6"]
-    return [*size, *common, f"protocol.tolerance={n - 6}", "federation.tries=20", "privacy.accounting=all-rounds"]
+    return [*size, *common, f"protocol.tolerance={tolerance}", "federation.tries=20", "privacy.accounting=all-rounds"]
 
 
 def _with(tell: Tell, noise: str) -> Tell:
@@ -108,15 +108,15 @@ def table(task: PaperTask, scale: Scale, found: dict[tuple[str, str], Course]) -
     return shown
 
 
-def _charts(task: PaperTask, found: dict[tuple[str, str], Course]) -> list[tuple[str, Chart]]:
+def _charts(task: PaperTask, scale: Scale, found: dict[tuple[str, str], Course]) -> list[tuple[str, Chart]]:
     lost = Series("dropped", tuple((i, 100 * part) for i, part in enumerate(found[task.name, "orig"].dropped, 1)))
     spent = tuple(Series(noise, _points(found[task.name, noise].epsilon)) for noise in NOISES)
     learnt = tuple(Series(noise, _points(found[task.name, noise].metric, 100.0)) for noise in NOISES)
-    budget, name = Mark("budget", PAPER_BUDGET), task.name.lower()
+    budget, name, preset = Mark("budget", PAPER_BUDGET), task.name.lower(), task.settings(scale)[0]
     return [
-        (f"dynamics-{name}-dropped", LineChart(f"{task.name}: who leaves", "round", "% of the clients", (lost,))),
-        (f"dynamics-{name}-epsilon", LineChart(f"{task.name}: spent", "round", "epsilon", spent, marks=(budget,))),
-        (f"dynamics-{name}-accuracy", LineChart(f"{task.name}: learnt", "round", "accuracy, %", learnt)),
+        (f"dynamics-{name}-dropped", LineChart(f"{preset}: who leaves", "round", "% of the clients", (lost,))),
+        (f"dynamics-{name}-epsilon", LineChart(f"{preset}: spent", "round", "epsilon", spent, marks=(budget,))),
+        (f"dynamics-{name}-accuracy", LineChart(f"{preset}: learnt", "round", "accuracy, %", learnt)),
     ]
 
 

@@ -116,7 +116,7 @@ def curve(task: PaperTask, scale: Scale, found: Courses) -> LineChart:
         points = tuple((i, None if value is None else factor * value) for i, value in enumerate(values, 1))
         series.append(Series(f"ours, {noise}", points))
     paper = printed(task, CURVE_RATE, "xnoise")
-    marks = () if paper is None else (Mark("the paper's end, with less noise than epsilon = 6 takes", paper),)
+    marks = () if paper is None else (Mark(f"the paper's {task.name} in the end", paper),)
     unit = "accuracy, %" if task.metric == "accuracy" else task.measured(scale)
     title = f"{task.name}, preset {task.settings(scale)[0]}, {CURVE_RATE:.0%} dropout"
     return LineChart(title, "round", unit, tuple(series), marks=marks if task.metric == "accuracy" else ())

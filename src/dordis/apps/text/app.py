@@ -206,12 +206,17 @@ def layout_of(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts:
 
 def begin(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
     """Read the texts."""
-    source = Source(settings.data, settings.data_dir, task.folder)
-    known = NAMED.get(settings.data)
-    folder = located(settings.data, known, source) if known else task.folder / settings.data
-    vocabulary = settings.vocabulary
+    vocabulary, rng = settings.vocabulary, np.random.default_rng((1, task.seed))
     chosen = vocabulary if isinstance(vocabulary, int) else task.folder / vocabulary
-    return read_corpus(folder, chosen, task.population, np.random.default_rng((1, task.seed))), settings
+    return read_corpus(folder_of(settings, task.folder), chosen, task.population, rng), settings
+
+
+def folder_of(settings: Settings, home: Path) -> Path:
+    """Return the folder of the texts, by its name or its path."""
+    known = NAMED.get(settings.data)
+    return (
+        located(settings.data, known, Source(settings.data, settings.data_dir, home)) if known else home / settings.data
+    )
 
 
 _common = shared(Settings, begin)

@@ -1,0 +1,64 @@
+"""Choose how texts are counted without looking at test data: a tenth of the users is held out, with all they wrote.
+
+python -m benchmarks.held_out_texts --preset chat --data-dir DIR --try share=0.5 --try share=0.9 [-c KEY=VALUE]
+
+One JSON object for each option that is tried is printed, with the perplexity of the training texts of those who were
+held out; the test texts are not read.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import dordis
+from dordis.apps.learning.formats.leaf import UserData, read_users
+from dordis.apps.text.app import Settings, folder_of
+from dordis.simulation import reading
+
+PARTS = 10
+_SEED = 2026
+
+
+def held_out(users: list[tuple[str, UserData]]) -> tuple[dict[str, UserData], dict[str, UserData]]:
+    """Return who stays, and a part of all who is there to test with."""
+    out = np.random.default_rng(_SEED).permutation(len(users)) < len(users) // PARTS
+    stay, test = (
+        {user: data for (user, data), gone in zip(users, out, strict=True) if gone == part} for part in (0, 1)
+    )
+    return stay, test
+
+
+def save(users: dict[str, UserData], folder: Path) -> None:
+    """Write a file of LEAF's."""
+    folder.mkdir()
+    sizes = [len(data.y) for data in users.values()]
+    file = {"users": list(users), "num_samples": sizes, "user_data": users}
+    (folder / "all.json").write_bytes(msgspec.json.encode(file))
+
+
+def main() -> None:
+    """Run every option that is tried."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--try", dest="tried", action="append", required=True)
+    parser.add_argument("-c", dest="keys", action="append", default=[])
+    given = parser.parse_args()
+    preset = reading.read(None, given.preset, [f"app.options.data_dir='{given.data_dir.resolve()}'"])
+    stay, test = held_out(list(read_users(folder_of(msgspec.convert(preset.app.options, Settings), Path()) / "train")))
+    with tempfile.TemporaryDirectory() as folder:
+        save(stay, Path(folder) / "train")
+        save(test, Path(folder) / "test")
+        clients = preset.federation.clients * (PARTS - 1) // PARTS
+        fixed = [f"output='{folder}'", f"app.options.data='{folder}'", f"federation.clients={clients}"]
+        for tried in given.tried:
+            result = dordis.run(reading.read(None, given.preset, [*fixed, *given.keys, f"app.options.{tried}"]))
+            print(json.dumps({"tried": tried, **result.metrics, "epsilon": result.epsilon}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
