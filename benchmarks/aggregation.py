@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from benchmarks import folded
 from benchmarks.figure import Figure
 from benchmarks.rounds import Costs, Setting, best_of, memory, play
 from benchmarks.touch import touch
@@ -33,6 +34,7 @@ GROWTH_D = {"100k": 100_000, "1M": 1_000_000, "4M": 4_000_000, "11M": 11_000_000
 
 _CLIENT = "median survivor, its codec included"
 _SERVER = "codec included, clients and building of noise tables not"
+_RUN = "N = 1,000, n = 100, 50 rounds, (6, 10^-5)"
 _FLOWER = "Flower's SecAgg+ on the complete graph, the wire not counted"
 
 FIGURES = {
@@ -49,6 +51,14 @@ FIGURES = {
     "plus_n128_d1M_server_s": Figure("s", at_most=1.5, note="6 drop"),
     "plus_n1000_d100k_client_s": Figure("s", at_most=0.4, note="SecAgg+, malicious, d = 10^5, T = 100, T_C = 1"),
     "plus_n1000_d100k_server_s": Figure("s", at_most=10, note="50 drop"),
+    "proj_d11M_upload_kb": Figure("kB", at_most=160, note=f"folded, {_RUN}: the masked vector of d = 1.12 10^7 alone"),
+    "proj_d1M_upload_kb": Figure("kB", at_most=150, note="the same for d = 10^6"),
+    "proj_d11M_dispatch_kb": Figure("kB", at_most=50, note="the sum as it is delivered to a client"),
+    "proj_d11M_client_s": Figure("s", note="median survivor of such a round, its encoding included"),
+    "proj_d11M_server_s": Figure("s", note="its decoding included; 10 drop"),
+    "unfolded_d11M_upload_kb": Figure("kB", note="the same without folding"),
+    "unfolded_d11M_client_s": Figure("s", note="the same without folding"),
+    "unfolded_d11M_server_s": Figure("s", note="the same without folding"),
     **{
         f"xnoise_mb_{n}": Figure("MB", at_most=bar, note=f"a survivor's bytes, `single` less `orig`, n = {n}, t = n/2")
         for n, bar in TRAFFIC_BARS.items()
@@ -82,7 +92,7 @@ FIGURES = {
 def run(quick: bool) -> dict[str, float]:
     """Measure everything; a quick run leaves out what takes long."""
     touch()
-    families: tuple[Family, ...] = (_rounds, _malicious, _traffic, _overhead, _memory, _growth, _flower)
+    families: tuple[Family, ...] = (_rounds, _malicious, folded.run, _traffic, _overhead, _memory, _growth, _flower)
     values: dict[str, float] = {}
     for family in families:
         values |= family(quick)

@@ -28,7 +28,7 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
     "flower": r".*",
     "ray": r".*",
     "pipeline": r"rss_m1_.*|rss_m8_(d9M_mb|over_m1|n16_over_n8|bytes_per_coordinate)|modelled_over_real_.*",
-    "aggregation": r"flwr_.*|plus_.*|xnoise_mb_[23]00|xnoise_exact_.*|xnoise_.*_overhead|rss_n100_d11M_mb"
+    "aggregation": r"flwr_.*|plus_.*|unfolded_.*|xnoise_mb_[23]00|xnoise_exact_.*|xnoise_.*_overhead|rss_n100_d11M_mb"
     r"|growth_n(64|128|300)_.*|growth_d(4M|11M)_.*",
 }
 

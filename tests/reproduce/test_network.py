@@ -60,7 +60,8 @@ def test_the_table_and_the_chart_have_the_papers_figures_beside_ours(monkeypatch
     monkeypatch.setattr(experiment, "rows", lambda clients, tell: rows)
     shown = experiment.network([300])
     rebasing, xnoise = ([list(column.cells) for column in table.columns] for table in shown.tables)
-    *rebasing, model = rebasing
+    *rebasing, model, projected = rebasing
+    assert projected == ["0.2"] * 3  # it hardly grows with the model
     assert rebasing == [["5M", "50M", "500M"], *[["11.9", "119.2", "1192.1"]] * 2, ["12.0", "119.2", "1192.2"]]
     assert model == [f"{4 * size / MEBI:.1f}" for size in (5e6, 50e6, 500e6)]
     assert xnoise[:4] == [["0%", "10%", "20%", "30%"], ["300"] * 4, *[["5.5", "5.3", "5.2", "5.2"]] * 2]

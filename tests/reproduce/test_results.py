@@ -35,3 +35,10 @@ def test_round_times_are_those_of_the_code(name):
     (recorded,) = (row for row in results["rounds"] if all(row[key] == computed[key] for key in KEY))
     for key, value in computed.items():
         assert recorded[key] == (pytest.approx(value) if isinstance(value, float | dict) else value)
+
+
+def test_folded_rounds_take_less_and_keep_to_their_own_bound():
+    rows = msgspec.json.decode((RESULTS / "rounds" / "rounds.json").read_bytes())["rounds"]
+    for row in rows:
+        assert row["projected_bound"] <= row["projected"] < row["pipelined"] / 2
+        assert row["projected_bound"] < row["bound"] / 2

@@ -12,10 +12,12 @@ import msgspec
 
 from dordis.pipeline.executor import Timeline
 from dordis.pipeline.planner import MOST_CHUNKS, plan
-from dordis.privacy.planning import default_threshold
+from dordis.privacy import projection
+from dordis.privacy.accounting import ParticipationSchedule, multiplier_of
+from dordis.privacy.planning import Setting, default_threshold
 from dordis.privacy.skellam import block_size, padded_length
 from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
-from dordis.protocol import ClientId
+from dordis.protocol import ClientId, Resource
 from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.reproduce.costs import CHUNK_STEPS, VARIANCE, Costs, Shape
@@ -59,6 +61,8 @@ class Configuration:
     rate: Fraction = Fraction(1, 10)
     plus: bool = False
     """Whether the graph is that of SecAgg+."""
+    projected: bool = False
+    """Whether updates are folded: see `summed`."""
 
     @property
     def graph(self) -> str:
@@ -72,7 +76,8 @@ class Configuration:
 
     def shape(self, costs: Costs, m: int) -> Shape:
         """Return what the costs of m chunks depend on."""
-        n, dim = self.workload.clients, self.workload.dim
+        n = self.workload.clients
+        dim = summed(self.workload.dim, n) if self.projected else self.workload.dim
         tolerance = int(costs.tolerated * n) or default_tolerance(n, default_threshold(n, 1))
         variance = VARIANCE if self.scheme is not Scheme.NONE else Fraction(0)
         noise = NoisePlan(self.scheme, n, tolerance, 1, variance)
@@ -83,6 +88,13 @@ class Configuration:
     def devices(self) -> Devices:
         """Return the devices of the survivors: the slowest are among them, whoever drops out."""
         return heterogeneous(map(ClientId, range(self.workload.clients - self.dropped)), SEED, workers=WORKERS)
+
+
+@cache
+def summed(dim: int, clients: int) -> int:
+    """Return the coordinates that are left of an update: a tenth of the population a round, 50 rounds, (6, 10^-5)."""
+    setting = Setting(ParticipationSchedule(10 * clients, clients, 50), dim=dim, delta=1e-5)
+    return projection.chosen(setting, multiplier_of(setting.allowance(6.0)), projection.AUTO) or dim
 
 
 @cache
@@ -115,6 +127,10 @@ class RoundTime(msgspec.Struct, frozen=True):
     speedup: float
     """Of the whole round."""
     over_bound: float
+    projected: float
+    """The same pipelined, if updates are folded: as many bytes a coordinate, and fewer coordinates."""
+    projected_bound: float
+    projected_bottleneck: str
     share: float
     pipelined_share: float
     plain_busy: dict[str, float]
@@ -153,6 +169,8 @@ def round_time(configuration: Configuration, costs: Costs) -> RoundTime:
     once, often = (work(*costs.steps(shape), configuration.devices()) for shape in shapes)
     least = min(once, often, key=lambda seconds: max(seconds.values()))
     bound = max(least.values())
+    folded = replace(configuration, projected=True)
+    projected, lower = _pipelined(folded, costs)
     return RoundTime(
         costs=costs.name,
         model=workload.model,
@@ -169,11 +187,23 @@ def round_time(configuration: Configuration, costs: Costs) -> RoundTime:
         bottleneck=max(least, key=lambda resource: least[resource]).value,
         speedup=whole / faster,
         over_bound=pipelined / bound,
+        projected=projected,
+        projected_bound=max(lower.values()),
+        projected_bottleneck=max(lower, key=lambda resource: lower[resource]).value,
         share=plain / whole,
         pipelined_share=pipelined / faster,
         plain_busy={resource.value: seconds / whole for resource, seconds in once.items()},
         pipelined_busy={resource.value: seconds / faster for resource, seconds in often.items()},
     )
+
+
+def _pipelined(configuration: Configuration, costs: Costs) -> tuple[float, dict[Resource, float]]:
+    """Return the seconds of a pipelined round, and the work of each resource where the busiest has least."""
+    devices = configuration.devices()
+    m = chunks(configuration, costs, devices)
+    steps = [costs.steps(configuration.shape(costs, count)) for count in (1, m)]
+    works = [work(*each, devices) for each in steps]
+    return simulate(*steps[1], devices).completion, min(works, key=lambda seconds: max(seconds.values()))
 
 
 def configurations() -> list[Configuration]:

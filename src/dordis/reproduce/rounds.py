@@ -72,7 +72,17 @@ def round_tables(name: str, times: Sequence[RoundTime]) -> Iterator[Table]:
     """Show each model and graph: a row for each rate of dropout and each way of adding noise."""
     for (model, n, graph), group in grouped(times, "model", "clients", "graph").items():
         title = f"{model}, n = {n}, {graph}, {name} costs; other {group[0].other:g} s"
-        heads = ("dropout", "noise", "plain s", "pipelined s", "chunks", "speed-up", "over bound")
+        heads = (
+            "dropout",
+            "noise",
+            "plain s",
+            "pipelined s",
+            "chunks",
+            "speed-up",
+            "over bound",
+            "projected s",
+            "its bound",
+        )
         table = Table(*heads, "idle c-comp, comm, s-comp: plain", "pipelined", title=title)
         for time in group:
             table.add_row(
@@ -83,6 +93,8 @@ def round_tables(name: str, times: Sequence[RoundTime]) -> Iterator[Table]:
                 str(time.chunks),
                 f"{time.speedup:.2f}",
                 f"{time.over_bound:.2f} {time.bottleneck}",
+                f"{time.projected:,.1f}",
+                f"{time.projected_bound:,.1f} {time.projected_bottleneck}",
                 *(", ".join(f"{1 - x:.0%}" for x in busy.values()) for busy in (time.plain_busy, time.pipelined_busy)),
             )
         yield table
