@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from dordis.cli.exits import FOUND, OVER_BUDGET, REFUSED
+from tests.cli.commands import dordis as in_this_process
 from tests.held import HANG
 
 IDEAL = ("-c", "simulation.fidelity=ideal")
@@ -64,6 +66,8 @@ WRONG = [
     ("init", "bad.toml"),
 ]
 
+QUICK = (("trian",), ("run", "--epsilon", "much"), ("report", "absent"))
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -88,8 +92,13 @@ def test_there_are_fifty() -> None:
     assert len(set(WRONG)) == 50
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def all_but_a_few_slow() -> list[ParameterSet]:
+    """Return all of them; starting a process for each takes long, so that most wait for the slow tests."""
+    marks = {arguments: () if arguments in QUICK else (pytest.mark.slow,) for arguments in WRONG}
+    return [pytest.param(arguments, marks=mark, id=" ".join(arguments)) for arguments, mark in marks.items()]
+
+
+@pytest.mark.parametrize("arguments", all_but_a_few_slow())
 def test_a_wrong_input_is_one_line_and_nothing_is_lost(folder, arguments):
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     done = dordis(*filter(None, arguments), cwd=folder)
@@ -110,3 +119,22 @@ def test_a_query_beyond_its_budget_has_its_own_code(folder):
     assert (again.returncode, again.stderr.count("\n"), again.stdout) == (OVER_BUDGET, 1, "")
     assert (folder / "spent.jsonl").read_bytes() == kept
     assert OVER_BUDGET not in (REFUSED, FOUND)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--clients", "2"), "federation.per_round = 50 is more than federation.clients = 2"),
+        (("-c", "protocol.threshold=200"), "protocol.threshold = 200 has to lie in 1..50"),
+        (("-c", "protocol.tolerance=60"), "protocol.tolerance = 60 has to lie below 50"),
+        (("--epsilon", "nan"), "privacy.epsilon is a finite number, not nan"),
+        (("-c", "app.options.model=nowhere:Net"), "app.options.model"),
+        (("-c", "app.options.lrr=1"), "did you mean 'lr'?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_refusal_names_the_key_that_is_wrong(tmp_path, arguments, said):
+    done = in_this_process("run", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (REFUSED, 1)
+    assert said in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,11 +1,14 @@
 """Options that several commands have, each with its one help text."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from dordis.errors import InputError
 
 
 def preset_names(incomplete: str) -> list[str]:
@@ -81,6 +84,9 @@ Seed = Annotated[int, typer.Option(help="Of data, selection and dropout.")]
 
 def as_keys(short: Mapping[str, str | float | None]) -> list[str]:
     """Return the settings that options with short names stand for."""
+    for key, value in short.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key} is a finite number, not {value}")
     return [f"{key}={json.dumps(value)}" for key, value in short.items() if value is not None]
 
 

@@ -120,6 +120,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     """Check a configuration as a whole, and plan the noise."""
     protocol, suite = summing_protocol(config.protocol.use), suite_named(config.protocol.suite)
     check_together(config, protocol)
+    check_cohort(config)
     lots, tries = config.federation.selection == "vrf", max(TRIES, config.federation.tries)
     agreement = ProtocolKind(config.protocol.mode, protocol.sparse, lots, tries)
     privacy = config.privacy
@@ -153,6 +154,21 @@ def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> 
         colluders=colluders,
         share=clipping.share,
     )
+
+
+def check_cohort(config: RunConfig) -> None:
+    """Refuse numbers of clients that do not go together, by the keys that set them."""
+    federation, protocol = config.federation, config.protocol
+    n, t, T = federation.per_round, protocol.threshold, protocol.tolerance
+    if n > federation.clients:
+        raise InputError(
+            f"federation.per_round = {n} is more than federation.clients = {federation.clients}: set both, a round "
+            "has at most as many clients as there are"
+        )
+    if t is not None and not 1 <= t <= n:
+        raise InputError(f"protocol.threshold = {t} has to lie in 1..{n}, the clients of a round: federation.per_round")
+    if T is not None and not 0 <= T < n:
+        raise InputError(f"protocol.tolerance = {T} has to lie below {n}, the clients of a round: federation.per_round")
 
 
 def check_folded(design: Design) -> None:

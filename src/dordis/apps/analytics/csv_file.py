@@ -114,7 +114,8 @@ def _cell(path: Path, line: int, name: str, text: str) -> float:
     number = _number(text)
     if number is None or not math.isfinite(number):
         several = any(mark in name for mark in ";\t|")  # the name looks like those of several columns
-        advice = "put commas between the columns" if several else "mend it, choose other columns, or skip such rows"
+        otherwise = "mend it, choose other columns, or skip such rows (--skip-invalid)"
+        advice = "put commas between the columns" if several else otherwise
         raise InputError(f"line {line}, column '{name}' of {path} is not a finite number: {advice}")
     return number
 

@@ -27,7 +27,7 @@ def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, de
             import_torch()
             with seeded(seed):
                 return TorchModel(NETWORKS[name](inputs, **options), inputs.target, device)
-        maker: Callable[..., Any] = named(name, "the model", Callable)  # type: ignore[arg-type]
+        maker: Callable[..., Any] = named(name, "the model (app.options.model)", Callable)  # type: ignore[arg-type]
         with seeded(seed):
             model = maker(inputs.features, inputs.classes, **options)
     except TypeError as error:
