@@ -18,25 +18,27 @@ from flwr.simulation import run_simulation
 
 from dordis.errors import InputError
 from dordis.federation import records
+from dordis.federation.design import Design
 from dordis.federation.policy import Policy
+from dordis.federation.strategies import XNoise
 from dordis.integrations.flower import DordisGrid, DordisMod
-from tests.integrations.flower.apps import NO_NOISE, MemoryGrid, client_app, model, vanish, vector
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.planning import Setting
+from tests.integrations.flower.apps import DIM, NO_NOISE, MemoryGrid, client_app, model, vanish, vector
 from tests.integrations.flower.test_rounds import CLIENTS, CLOSE, STAGES, aggregated, engine, losing
 
 RAY = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "logging_level": "ERROR", "log_to_driver": False}
 BACKEND = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": RAY}
+SEEDS = ((1, "Unmask"), (2, "RemoveNoise"))
+"""How many nodes vanish, and where, when seeds of noise are due."""
 EITHER = Policy(
     mechanisms=frozenset({"none", "skellam"}), schemes=NO_NOISE.schemes | Policy().schemes, without_guarantee=True
 )
 
 
-@pytest.fixture(autouse=True)
-def _quiet():
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-
-
 def simulate(main, apps=None, nodes=CLIENTS):
     """Run a ServerApp over simulated nodes; what it raises is raised."""
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
     server = ServerApp()
     server.main()(main)
     run_simulation(
@@ -44,47 +46,54 @@ def simulate(main, apps=None, nodes=CLIENTS):
     )
 
 
-def test_strategies_get_what_our_engine_gives_though_nodes_vanish_at_any_stage(tmp_path):
+def test_rounds_come_to_what_our_engine_gives_though_nodes_vanish_at_any_stage(tmp_path):
+    """All in one simulation, which takes long to start."""
     seen = {}
+
+    def play(grid, kind, name, train_config, **more):
+        settings = {"output": str(tmp_path / kind.__name__ / name), "federation.rounds": 1}
+        private = DordisGrid(grid, settings | {"federation.clients": CLIENTS} | more)
+        result = kind().start(private, model(), num_rounds=1, train_config=train_config)
+        seen[kind, name] = vector(result.arrays), *records.load(private.path).rounds
 
     def main(grid, context):
         for stage in STAGES:
             for kind in (FedAvg, FedAdam):
-                settings = {"output": str(tmp_path / stage / kind.__name__), "federation.rounds": 1}
-                private = DordisGrid(grid, settings | {"privacy.noise.kind": "none", "federation.clients": CLIENTS})
-                result = kind().start(private, model(), num_rounds=1, train_config=losing(2, stage))
-                seen[stage, kind] = vector(result.arrays), *records.load(private.path).rounds
-
-    simulate(main)
-    assert len(seen) == 2 * len(STAGES)
-    for (stage, kind), (arrays, record) in seen.items():
-        expected = engine(2, stage)
-        mean = expected.result.aggregate.mean
-        assert np.abs(arrays - aggregated(kind(), MemoryGrid([None] * CLIENTS), mean)).max() < CLOSE
-        assert record.survivors == expected.record.survivors
-        assert _counted(record) == _counted(expected.record)
-
-
-def _counted(record):
-    return {stage: len(gone) for stage, gone in record.dropped.items()}
-
-
-def test_noise_of_nodes_that_vanish_when_it_is_removed_is_removed_all_the_same(tmp_path):
-    seen = []
-
-    def main(grid, context):
-        for count, stage in ((1, "Unmask"), (2, "RemoveNoise")):
-            settings = {"output": str(tmp_path / stage), "federation.rounds": 1, "federation.clients": CLIENTS}
-            settings["privacy.noise.scheme"] = "exact"  # everyone owes seeds
-            private, lost = DordisGrid(grid, settings), losing(count, stage)
+                play(grid, kind, stage, losing(2, stage), **{"privacy.noise.kind": "none"})
+        for count, stage in SEEDS:
+            lost = losing(count, stage)
             lost["at"] = "Unmask"  # the next node, whose seed is then asked of the others
-            FedAvg().start(private, model(), num_rounds=1, train_config=lost)
-            seen.extend(records.load(private.path).rounds)
+            play(grid, FedAvg, f"seeds-{stage}", lost, **{"privacy.noise.scheme": "exact"})  # everyone owes seeds
 
     simulate(main)
-    assert [_counted(record) for record in seen] == [{"Unmask": 2}, {"Unmask": 1, "RemoveNoise": 2}]
-    for record in seen:
-        assert record.charged == pytest.approx(record.wanted)
+    for kind in (FedAvg, FedAdam):
+        for stage in STAGES:
+            check_like_our_engine(kind(), stage, *seen[kind, stage])
+    records_of_seeds = [seen[FedAvg, f"seeds-{stage}"][1] for _, stage in SEEDS]
+    assert [counted(record) for record in records_of_seeds] == [{"Unmask": 2}, {"Unmask": 1, "RemoveNoise": 2}]
+    for record in records_of_seeds:
+        check_all_due_noise_is_removed(record)
+
+
+def check_like_our_engine(strategy, stage, arrays, record):
+    """A strategy has the model, and the records the dropouts, that our own engine gives on the same updates."""
+    expected = engine(2, stage)
+    mean = expected.result.aggregate.mean
+    assert np.abs(arrays - aggregated(strategy, MemoryGrid([None] * CLIENTS), mean)).max() < CLOSE
+    assert record.survivors == expected.record.survivors
+    assert counted(record) == counted(expected.record)
+
+
+def check_all_due_noise_is_removed(record):
+    """Everybody has uploaded, and no component stays beyond the plan."""
+    setting = Setting(ParticipationSchedule(CLIENTS, CLIENTS, 1), dim=DIM)
+    planned = Design(XNoise(scheme="exact"), setting, 6.0).plan.noise
+    assert record.left == pytest.approx(float(planned.left(range(CLIENTS), b"", {})))
+    assert record.charged == pytest.approx(float(planned.charged(range(CLIENTS), b"")))
+
+
+def counted(record):
+    return {stage: len(gone) for stage, gone in record.dropped.items()}
 
 
 def test_a_node_without_our_mod_is_named(tmp_path):
