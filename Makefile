@@ -12,7 +12,10 @@ space := $(empty) $(empty)
 BIN := .venv/bin
 DEV := .venv/installed/$(subst $(space),$(comma),$(strip dev $(sort $(subst $(comma),$(space),$(EXTRAS)))))
 # Tests of an extra that was asked for must not be skipped, all of them, without anybody noticing.
-REQUIRED := --require network $(addprefix --require$(space),$(filter torch flower,$(subst $(comma),$(space),$(EXTRAS))))
+WANTED := $(subst $(comma),$(space),$(EXTRAS))
+REQUIRED := --require network $(addprefix --require$(space),$(filter torch flower,$(WANTED)))
+# Flower simulates with Ray, and whatever starts Ray is slow.
+REQUIRED_SLOW := --require network $(if $(filter ray,$(WANTED)),$(addprefix --require$(space),$(filter ray flower,$(WANTED))))
 # The demo takes whatever is installed already, and nothing beyond the core if nothing is.
 ANY := $(or $(firstword $(wildcard .venv/installed/*)),.venv/installed/core)
 
@@ -39,7 +42,7 @@ test: $(DEV)  ## run the tests, without the slow ones: up to five minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(REQUIRED)
 
 test-slow: $(DEV)  ## run the slow tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --require network
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(REQUIRED_SLOW)
 
 test-all:  ## run all tests, slow ones too, with every extra installed
 	@$(MAKE) --no-print-directory test test-slow EXTRAS=torch,nlp,flower,ray
