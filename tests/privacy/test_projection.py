@@ -18,6 +18,7 @@ from dordis.privacy.mechanisms.mechanism import check_folds
 from dordis.privacy.mechanisms.none import NoMechanism
 from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import Setting, plan
+from dordis.privacy.projection import Alignment
 from tests.references import encoding as reference
 from tests.references import masks
 
@@ -250,3 +251,37 @@ def test_the_scale_that_is_found_is_the_largest_that_leaves_enough_noise():
                 larger = found.scale * times
                 room, needed = ring.room(larger), ring.sensitivity(larger).squared / allowance + 0.5
                 assert room < needed * (1 + 1e-6)
+
+
+# How far updates agree
+
+
+@pytest.mark.parametrize("gamma", [0.02, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize(("dim", "buckets"), [(50_000, 4096), (50_000, 50_000)])
+def test_the_agreement_of_updates_is_estimated_from_noisy_sums(dim, buckets, gamma):
+    """Without bias, and within its own deviations: the bound that is used is above the truth."""
+    rng, noise, reach = np.random.default_rng(5), 0.3, 100.0
+    known = None
+    for _ in range(12):
+        folded = rng.standard_normal(buckets)
+        folded *= gamma * reach / np.linalg.norm(folded)
+        sums = folded + math.sqrt(noise) * rng.standard_normal(buckets)
+        observed = Alignment.of(np.resize(sums, dim // buckets * buckets), buckets, noise, reach)
+        assert abs(observed.squared - gamma**2) < 6.5 * observed.deviation
+        known = observed if known is None else known.next(observed)
+        assert known.gamma(10_000) >= min(1.0, gamma) * (1 - 1e-9)
+    assert known.rounds == 10
+    assert known.deviation < observed.deviation / 2
+    assert known.gamma(4) >= 0.5  # never below that of updates that have nothing in common
+
+
+def test_adaptive_is_auto_until_something_is_known():
+    design = Design(XNoise(), setting(1_000_000), 6.0)
+    before = design.projected("adaptive")
+    assert before.setting.buckets == design.projected("auto").setting.buckets
+    assert before.adapted(None) is before
+    after = before.adapted(Alignment(0.01, 0.0))
+    exact = 1_000_000 / (1 + 0.2 * 1_000_000 * before.plan.multiplier**2 / (0.1 * 100) ** 2)
+    assert after.setting.buckets == projection.whole(max(1024, math.ceil(exact)))
+    assert after.allowed == before.allowed
+    assert design.projected("auto").adapted(Alignment(0.01, 0.0)).setting.buckets == before.setting.buckets

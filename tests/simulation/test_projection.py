@@ -1,8 +1,10 @@
 """Runs whose updates are folded: who takes part, what is sent and what is told of it."""
 
+import numpy as np
 import pytest
 
 import dordis
+from dordis import AppClient, AppServer
 from dordis.apps import histogram
 from dordis.errors import InputError
 from dordis.federation.records import load
@@ -10,6 +12,33 @@ from dordis.report.facts import gather
 from dordis.report.tables import settings
 from dordis.simulation.reading import read
 from dordis.simulation.run import prepare
+
+LENGTH = 30_000
+
+
+class Server(AppServer):
+    """Do nothing with sums of long updates."""
+
+    folds = True
+
+    @property
+    def dim(self):
+        return LENGTH
+
+    def use_output(self, round, aggregate):
+        pass
+
+
+class Client(AppClient):
+    """Give an update that has nothing to do with those of others."""
+
+    def __init__(self, place):
+        self._rng = np.random.default_rng(place)
+
+    def prepare_data(self, round, model):
+        drawn = self._rng.standard_normal(LENGTH)
+        return drawn / np.linalg.norm(drawn)
+
 
 SMALL = {
     "federation": {"clients": 8, "per_round": 8, "rounds": 3},
@@ -57,3 +86,21 @@ def test_more_coordinates_than_there_are_is_a_mistake():
     with pytest.raises(InputError, match=r"privacy.projection = 600 is, in whole blocks, no less than the 650"):
         design_of("privacy.projection=600")
     assert design_of("privacy.projection=300").setting.buckets == 512
+
+
+def test_folding_adapts_to_updates_that_do_not_agree(tmp_path):
+    settings = {
+        "output": str(tmp_path),
+        "app": {"server": f"{__name__}:Server", "client": f"{__name__}:Client"},
+        "federation": {"clients": 40, "per_round": 20, "rounds": 3},
+        "privacy": {"epsilon": 20.0, "projection": "adaptive"},
+        "simulation": {"fidelity": "ideal", "dropout": {"kind": "none"}},
+    }
+    first, second, third = load(dordis.run(settings).path).rounds
+    automatic = prepare(dordis.library.as_config(settings | {"privacy": {"epsilon": 20.0}})).job.design.setting.buckets
+    assert first.buckets == automatic > 0
+    assert second.buckets < first.buckets
+    assert third.alignment.rounds == 3
+    for record in (first, second, third):
+        assert 0 < record.alignment.gamma(20) < 1
+        assert abs(record.alignment.squared - 1 / 20) < 7 * record.alignment.deviation

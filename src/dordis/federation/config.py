@@ -54,9 +54,9 @@ class Privacy(Section, frozen=True):
     """`skellam`, `ddgauss` or `package.module:Class`; that of the noise strategy, or `skellam`, if not given."""
     bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
     """Of a coordinate; as few as do no harm if not given."""
-    projection: Positive | Literal["auto", "off"] = "auto"
+    projection: Positive | Literal["auto", "adaptive", "off"] = "auto"
     """Coordinates into which an update is folded where noise dominates; `auto`: as few as add 2 % to the noise at most,
-    for applications that bear it, such as learning; `off`: none."""
+    for applications that bear it, such as learning; `adaptive`: fewer, as the sums of the run allow; `off`: none."""
     accounting: Literal["cap", "all-rounds"] = "cap"
     noise: AnyStrategy = XNoise()
 

@@ -23,6 +23,7 @@ from dordis.federation.selection import Selection
 from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.clipping import Clipping
 from dordis.privacy.encoding import SEED_BYTES, Entropy
+from dordis.privacy.projection import Alignment
 from dordis.protocol import ClientId
 from dordis.protocols.costs import round_cost
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
@@ -85,6 +86,7 @@ class Coordinator:
         chunks: int | AutoChunks = 1,
         protocol: str = "",
         clipping: Clipping | None = None,
+        alignment: Alignment | None = None,
         begun: Begun | None = None,
         evictions: Evictions | None = None,
         entropy: Entropy = secrets.token_bytes,
@@ -93,7 +95,7 @@ class Coordinator:
         self._selection, self._rounds, self._ledger = selection, rounds, ledger
         self._registry, self._beacon, self._watch = registry, beacon, watch
         self._tries, self._chunks, self._protocol, self._entropy = tries, chunks, protocol, entropy
-        self._clipping = clipping or Clipping(design.setting.clip)
+        self._clipping, self._alignment = clipping or Clipping(design.setting.clip), alignment
         self._evictions = Evictions() if evictions is None else evictions
         self._count = 1
         self._begun = begun
@@ -121,6 +123,9 @@ class Coordinator:
         if self._ledger is not None:
             self._ledger.complete(parameters.index, result.outputs)
         self._clipping = self._clipping.next(result.aggregate.below)
+        observed = summed.design.alignment(result.outputs, result.aggregate)
+        if observed is not None:
+            self._alignment = observed if self._alignment is None else self._alignment.next(observed)
         used, noise = time.perf_counter(), summed.design.noise(result.outputs)
         self._watch("use output")
         deviation = 0.0 if noise is None else math.sqrt(noise.left) / summed.design.mechanism.grid.scale
@@ -150,6 +155,8 @@ class Coordinator:
             failures=tuple(self._failed(failure) for failure in attempted.failures),
             evicted=self._evictions.after(parameters.index),
             dim=summed.design.setting.dim,
+            buckets=summed.design.setting.buckets,
+            alignment=self._alignment,
             clip=parameters.encoding.clip or None,
             below=result.aggregate.below,
         )
@@ -234,7 +241,7 @@ class Coordinator:
     def _next_design(self) -> Design:
         """Return the design for updates as long as those of the next round are."""
         check_planned(self._app.dim, self._app.dims)
-        return self._design.of_dim(self._app.dim)
+        return self._design.of_dim(self._app.dim).adapted(self._alignment)
 
     def _agree(
         self, info: RoundInfo, model: ModelBytes, gathered: Gathered, planned: Design

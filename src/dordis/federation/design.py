@@ -1,6 +1,7 @@
 """A noise strategy in a setting: what the clients of a round agree on, what the round costs, how much noise it kept."""
 
 import math
+import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -12,18 +13,18 @@ from dordis.federation.records import Trust, Words
 from dordis.federation.retry import TRIES
 from dordis.federation.selection import lot_failure
 from dordis.federation.strategies.strategy import Rule, Strategy
-from dordis.privacy import planning, projection
+from dordis.privacy import planning, projection, requantising
 from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, ParticipationSchedule, multiplier_of
 from dordis.privacy.encoding import chunk_ends
 from dordis.privacy.mechanisms import known
 from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, check_folds, name_of
 from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.privacy.planning import XNOISE, Plan, Setting
-from dordis.privacy.projection import Saving
+from dordis.privacy.projection import Alignment, Saving
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols import neighbourhood
 from dordis.protocols import parameters as rules
-from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.distributed_dp import Aggregate, encoding_of
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput
 from dordis.rounds.terms import Terms
@@ -124,13 +125,30 @@ class Design:
         vars(other)["plan"] = self.plan and self.plan.clipped(bound)
         return other
 
-    def projected(self, rule: str | int) -> "Design":
+    def projected(self, rule: str | int, alignment: Alignment | None = None) -> "Design":
         """Return the same for updates that are folded by a rule: see `dordis.privacy.projection`."""
         if rule == projection.AUTO and not self.kind.folds:
             rule = projection.OFF
         multiplier = multiplier_of(self.allowed * (1 - self.setting.share))
-        buckets = projection.chosen(self.setting, multiplier, rule)
+        buckets = projection.chosen(self.setting, multiplier, rule, alignment)
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
+
+    def adapted(self, alignment: Alignment | None) -> "Design":
+        """Return the same for a round after those that are known, if its rule is to adapt to them; at the same cost."""
+        if self.projection != projection.ADAPTIVE or alignment is None:
+            return self
+        return replace(self, allowance=self.allowed).projected(self.projection, alignment)
+
+    def alignment(self, outputs: Sequence[ChunkOutput], aggregate: Aggregate) -> Alignment | None:
+        """Estimate how far the updates of a round agreed, if that is what folding adapts to."""
+        if self.projection != projection.ADAPTIVE or self.plan is None:
+            return None
+        grid, survivors = self.mechanism.grid, min(aggregate.survivors)
+        update = outputs[: len(aggregate.survivors)]
+        left = statistics.mean(float(output.left) for output in update) + survivors / 12
+        gain = math.sqrt(1 - requantising.DISTORTION) if self.mechanism.delivered else 1.0
+        reach = survivors * self.setting.clip
+        return Alignment.of(gain * aggregate.total, grid.kept, left / grid.scale**2, reach)
 
     @property
     def saving(self) -> Saving | None:

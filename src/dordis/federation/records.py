@@ -21,6 +21,7 @@ from dordis.errors import InputError
 from dordis.federation.durable import PUBLIC, FileLines, mend_lines, remove_drafts, replace, whole_lines
 from dordis.federation.evictions import Eviction, read_evictions
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.privacy.projection import Alignment
 
 State = Mapping[str, npt.NDArray[Any]]
 Kind = TypeVar("Kind")
@@ -202,6 +203,10 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the bytes to the clients, those of the model; None where no message was sent."""
     dim: int | None = None
     """Length of an update; None where an older version did not write it down."""
+    buckets: int = 0
+    """Coordinates into which it was folded; 0: it was not."""
+    alignment: Alignment | None = None
+    """How far updates agree, as estimated so far, where folding adapts to it."""
     clip: float | None = None
     """The clip bound; None where nothing is clipped."""
     below: float | None = None

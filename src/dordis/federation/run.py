@@ -389,6 +389,7 @@ class Run:
             chunks=AutoChunks() if config.performance.chunks == "auto" else config.performance.chunks,
             protocol=job.protocol.name,
             clipping=next_clipping(self.records, Clipping.of(config.privacy.clip)),
+            alignment=last.alignment if (last := self.records.last()) else None,
             evictions=Evictions(self.records.path / EVICTIONS),
             begun=home.begun(),
         )

@@ -13,27 +13,40 @@ a server may choose.
 import math
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from dordis.kernels.folding import WORD
 from dordis.kernels.packing import packed_size
 from dordis.privacy import skellam
 from dordis.privacy.planning import Plan, Setting
+from dordis.privacy.skellam import Floats
 
-AUTO, OFF = "auto", "off"
+AUTO, ADAPTIVE, OFF = "auto", "adaptive", "off"
 TAU = 0.04
 """What the error may be of the noise, as variances, if all updates agree: 2 % of sigma."""
+KNOWN_TAU = 0.2
+"""The same where it is known how far updates agree: 10 % of sigma."""
+CONFIDENCE = 3.0
+"""Standard deviations above what was estimated of that."""
+REMEMBERED = 10
+"""Rounds over which it is averaged."""
 LEAST_BUCKETS = 1024
 """Fewer are never chosen: they would save next to nothing, and the norm of a folded update would vary too much."""
 LEAST_SAVING = 0.1
 """Part of the upload that must be saved, or nothing is folded."""
 
 
-def chosen(setting: Setting, multiplier: float, rule: str | int) -> int:
+def chosen(setting: Setting, multiplier: float, rule: str | int, alignment: "Alignment | None" = None) -> int:
     """Return the number of buckets that a rule gives at this noise multiplier; 0: updates are not folded.
+
+    `adaptive` is `auto` until there is an `alignment` from rounds before.
 
     A number is rounded up to whole blocks: padding would be sent for nothing.  Updates that are no longer stay.
     """
     if rule == OFF:
         return 0
+    if rule == ADAPTIVE and alignment is not None:
+        return automatic(setting.dim, setting.clients, multiplier, alignment.gamma(setting.clients), KNOWN_TAU)
     if isinstance(rule, str):
         return automatic(setting.dim, setting.clients, multiplier)
     buckets = whole(rule)
@@ -58,6 +71,40 @@ def whole(buckets: int) -> int:
     """Return a number of buckets rounded up to whole blocks; with more of them the blocks may be larger."""
     padded = max(WORD, skellam.padded_length(buckets, skellam.block_size(buckets)))
     return padded if padded == buckets else whole(padded)
+
+
+class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far updates agreed in the rounds so far: gamma^2 = (||sum|| / (n c))^2, estimated from the noisy sums alone.
+
+    Noisy sums are public, so that what is made of them costs no privacy.
+    """
+
+    squared: float
+    deviation: float
+    """The standard deviation of the estimate."""
+    rounds: int = 1
+
+    @classmethod
+    def of(cls, total: Floats, kept: int, noise: float, reach: float) -> "Alignment":
+        """Estimate it from a decoded sum, of which `kept` coordinates were summed, each under `noise`, a variance.
+
+        `reach` is n c.  The energy of the noise is taken off; what is left varies with the noise and with the signs.
+        """
+        energy = float(total @ total) * kept / total.size - kept * noise
+        signal = max(0.0, energy)
+        deviation = math.sqrt(2 * kept * noise**2 + 4 * signal * noise + signal**2 * 2 / kept)
+        return cls(energy / reach**2, deviation / reach**2)
+
+    def next(self, observed: "Alignment") -> "Alignment":
+        """Return the average with one more round."""
+        rounds = min(self.rounds + 1, REMEMBERED)
+        weight = 1 / rounds
+        squared = (1 - weight) * self.squared + weight * observed.squared
+        return Alignment(squared, math.hypot((1 - weight) * self.deviation, weight * observed.deviation), rounds)
+
+    def gamma(self, clients: int) -> float:
+        """Return the upper confidence bound: at most 1, and at least that of updates that have nothing in common."""
+        return math.sqrt(min(1.0, max(1 / clients, self.squared + CONFIDENCE * self.deviation)))
 
 
 @dataclass(frozen=True)

@@ -118,8 +118,8 @@ def plan(
 
 
 def read_projection(text: str) -> str | int:
-    """Read a number of coordinates, `auto` or `off`."""
-    if text in (AUTO, "off"):
+    """Read a number of coordinates, `auto`, `off`, or `adaptive`, which begins like `auto`."""
+    if text in (AUTO, "adaptive", "off"):
         return text
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f"--projection takes a number, '{AUTO}' or 'off', not '{text}'")
