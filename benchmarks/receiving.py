@@ -4,6 +4,7 @@ The server is a process of its own, and so are its clients, all of them together
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,10 +20,12 @@ from dordis.federation.config import Deadlines
 from dordis.federation.identity import load_identity, load_server_identity
 from dordis.federation.membership import SignedRegistry
 from dordis.kernels.packing import add_packed
-from dordis.network.client import Address, Participant
+from dordis.network import login
+from dordis.network.client import Participant
 from dordis.network.deadlines import Patience
 from dordis.network.doors import FederationDoor, FederationPass
 from dordis.network.server import Server
+from dordis.network.transfers import Address
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import Message
 from dordis.protocols.parameters import agree_on
@@ -93,7 +96,7 @@ def receive(folder: Path, pipe: Any, repeats: int, receivers: int, bare: bool) -
         receivers=receivers,
     )
     server.start("127.0.0.1", 0)
-    pipe.send((server.port, server.perform(bare_site(server))))
+    pipe.send((server.port, server.perform(bare_site(login.server_context(credentials)))))
     everyone = server.wait(lambda there: len(there) == SENDERS)
     parameters = agree_on(
         run=bytes(32), index=0, clients=sorted(members), threshold=SENDERS // 2 + 1, tolerance=0, bits=BITS, ends=[DIM],
@@ -129,8 +132,8 @@ def cpu_of(server: Server) -> Callable[[], float]:
     return lambda: time.process_time() + sum(map(time.clock_gettime, clocks))
 
 
-async def bare_site(server: Server) -> int:
-    """Listen for bodies that are read and dropped, on the same loop with the same TLS; return the port."""
+async def bare_site(context: ssl.SSLContext) -> int:
+    """Listen for bodies that are read and dropped, as aiohttp does, on the same loop; return the port."""
 
     async def dropped(request: web.Request) -> web.Response:
         async for _ in request.content.iter_any():
@@ -141,7 +144,7 @@ async def bare_site(server: Server) -> int:
     app.router.add_put("/{id}", dropped)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server._door.context)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
     return int(runner.addresses[0][1])
 

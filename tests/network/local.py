@@ -10,10 +10,11 @@ from typing import Any
 from dordis.federation.config import Deadlines
 from dordis.federation.identity import load_identity, load_server_identity
 from dordis.federation.membership import SignedRegistry
-from dordis.network.client import LONGEST_SILENCE, Address, Participant
+from dordis.network.client import LONGEST_SILENCE, Participant
 from dordis.network.deadlines import Patience
 from dordis.network.doors import FederationDoor, FederationPass
 from dordis.network.server import Server
+from dordis.network.transfers import Address
 from dordis.protocol import Requests
 from dordis.protocols.plaintext import PLAINTEXT
 
@@ -78,7 +79,7 @@ class LocalServer:
     async def _drained(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*tasks, return_exceptions=True)
-        for _ in range(3):  # what was aborted is closed by the loop, later
+        for _ in range(10):  # what was aborted is closed by the loop, later
             await asyncio.sleep(0)
 
     def close(self) -> None:

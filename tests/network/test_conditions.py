@@ -8,7 +8,7 @@ import pytest
 
 from dordis.errors import InputError, LoginRefused, UnexpectedRequest
 from dordis.federation.authority import Authority
-from dordis.network import client, connections, intake, lines
+from dordis.network import connections, intake, lines, transfers
 from dordis.protocols.delivery import Dispatch, Received, Store
 from dordis.protocols.plaintext.messages import Begin, Contribute
 from tests.network.federation import enrol
@@ -75,14 +75,14 @@ def test_a_client_comes_again_when_a_busy_server_says_so(local, monkeypatch, lim
 
     async def wait(seconds):
         waited.append(seconds)
-        if len(waited) > client.TRIES:  # to be busy is no failure, however often
+        if len(waited) > transfers.TRIES:  # to be busy is no failure, however often
             monkeypatch.setattr(intake, limit, most)
 
-    monkeypatch.setattr(client, "wait", wait)
+    monkeypatch.setattr(transfers, "wait", wait)
     local.join(1, Answers(1))
     local.ask({1: Begin(PARAMETERS)})
     assert vector_of(local, 1) == (1, VECTORS[1])
-    assert waited == [7.0] * (client.TRIES + 1)
+    assert waited == [7.0] * (transfers.TRIES + 1)
 
 
 def test_what_is_fetched_is_fetched_again_when_a_busy_server_says_so(local, monkeypatch):
@@ -93,20 +93,21 @@ def test_what_is_fetched_is_fetched_again_when_a_busy_server_says_so(local, monk
         waited.append(seconds)
         monkeypatch.setattr(intake, "CLIENT_SLOTS", most)
 
-    monkeypatch.setattr(client, "wait", wait)
+    monkeypatch.setattr(transfers, "wait", wait)
     local.join(1, Answers(1))
     assert local.ask({1: Dispatch(0, 7, b"sum")}) == {1: Received(0)}
     assert waited == [1.0]
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [("7", 7.0), ("86400", client.LONGEST_PAUSE), ("soon", client.LONGEST_PAUSE), ("", 30.0)]
+    ("given", "seconds"),
+    [("7", 7.0), ("86400", transfers.LONGEST_PAUSE), ("soon", 30.0), ("", 30.0)],
 )
 def test_a_client_waits_as_long_as_it_is_told_within_reason(given, seconds):
-    with pytest.raises(client.Busy) as busy:
-        client.check_not_busy(503, {"Retry-After": given})
+    with pytest.raises(transfers.Busy) as busy:
+        transfers.check_not_busy(503, {"Retry-After": given})
     assert busy.value.seconds == seconds
-    client.check_not_busy(204, {})
+    transfers.check_not_busy(204, {})
 
 
 PAST = datetime.now(UTC) - timedelta(days=30)
@@ -147,7 +148,7 @@ def test_a_server_whose_certificate_has_expired_is_refused_by_its_clients(servin
 def test_a_client_that_was_started_again_replaces_its_own_dead_connection(local, monkeypatch):
     monkeypatch.setattr(lines, "PING", 0.2)
     relay = Relay(local.server.port)
-    local.join(1, Answers(1), port=relay.port)
+    old = local.join(1, Answers(1), port=relay.port)
     dead = local.server._lines.get(1)
     relay.freeze()
     again = Answers(1)
@@ -156,6 +157,8 @@ def test_a_client_that_was_started_again_replaces_its_own_dead_connection(local,
     assert local.ask({1: Begin(PARAMETERS)}).keys() == {1}
     assert len(again.asked) == 1
     relay.close()
+    with pytest.raises(InputError, match="broke"):
+        old.result(HANG)
 
 
 def test_a_connection_that_answers_is_not_replaced(local):

@@ -17,9 +17,10 @@ from dordis.federation.certificates import to_der
 from dordis.federation.identity import load_identity, load_server_identity
 from dordis.network import connections, intake, login, server
 from dordis.network.bulk import seal
-from dordis.network.client import Address, Participant, new_session
+from dordis.network.client import Participant, new_session
 from dordis.network.doors import FederationPass
 from dordis.network.messages import SUBPROTOCOL, Answered, Beside, FromServer, Hello
+from dordis.network.transfers import Address
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
 from tests.federation.parties import joined

@@ -23,8 +23,8 @@ PIECE = 1 << 18
 """Bytes that are handed to or taken from a connection at once."""
 SLOW = 1.0
 """Seconds after which a sender gives its buffer to others that wait."""
-STALL, PROGRESS = 5.0, 4096
-"""A body that brings fewer bytes in so many seconds is cut off."""
+STALL, PROGRESS, GRAIN = 5.0, 4096, 0.1
+"""A body that brings fewer bytes in so many seconds is cut off; it is looked at ten times in these seconds at most."""
 
 _KEY_BYTES, _NONCE = 16, bytes(12)
 
@@ -60,16 +60,16 @@ class Buffers:
         self._free: list[bytearray] = [bytearray() for _ in range(count)]
         self._waiting: deque[asyncio.Future[bytearray]] = deque()
         self._holders: set[Body] = set()
+        self._clearing: asyncio.TimerHandle | None = None
 
     async def take(self, size: int) -> bytearray:
         """Return a buffer with room for so many bytes."""
         if not self._free:
             future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
-            while not future.done():
+            if self._clearing is None:
                 self._clear_slow()
-                await asyncio.wait([future], timeout=SLOW)
-            buffer = future.result()
+            buffer = await future
         else:
             buffer = self._free.pop()
         if len(buffer) < size:
@@ -94,9 +94,11 @@ class Buffers:
         self._holders.discard(body)
 
     def _clear_slow(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for body in [body for body in self._holders if now - body.since > SLOW]:
+        """Take the buffers of slow senders, now and then, as long as somebody waits for one."""
+        loop = asyncio.get_running_loop()
+        for body in [body for body in self._holders if loop.time() - body.since > SLOW]:
             body.spool()
+        self._clearing = loop.call_later(SLOW, self._clear_slow) if self._waiting else None
 
 
 class Body:
@@ -117,11 +119,11 @@ class Body:
             self._buffers.hold(self)
         try:
             async with asyncio.timeout(STALL) as limit:
-                mark = self.received + PROGRESS
+                mark, later = self.received + PROGRESS, loop.time() + GRAIN * STALL
                 while piece := await content.readany():
                     self._write(piece)
-                    if self.received >= mark:
-                        mark = self.received + PROGRESS
+                    if self.received >= mark and loop.time() >= later:
+                        mark, later = self.received + PROGRESS, loop.time() + GRAIN * STALL
                         limit.reschedule(loop.time() + STALL)
         finally:
             if self.received < self.beside.size:

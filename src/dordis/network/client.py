@@ -5,13 +5,11 @@ thread; vectors leave while the next request is worked on.
 """
 
 import asyncio
-import hashlib
 import logging
 import operator
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
 
@@ -20,7 +18,7 @@ from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, WSMsg
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, LoginRefused, MalformedMessage
-from dordis.network.bulk import pieces_of, seal
+from dordis.network.bulk import seal
 from dordis.network.messages import (
     MACHINE_BYTES,
     SUBPROTOCOL,
@@ -35,6 +33,7 @@ from dordis.network.messages import (
     Hello,
     Welcome,
 )
+from dordis.network.transfers import FIRST_PAUSE, LONGEST_PAUSE, Address, Bodies, Busy, check_not_busy, told
 from dordis.protocol import Message, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.summing import SummingProtocol
@@ -43,15 +42,11 @@ from dordis.rounds.client import Client
 
 log = logging.getLogger("dordis.network")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds before the first and before later attempts to connect again."""
 HEARTBEAT = 20.0
-TRIES = 8
-"""How often a body is sent or fetched, going on where it stopped, before the request is given up."""
+KEPT = 25.0
+"""Seconds that a connection is kept for the next transfer: less than a server keeps it."""
 LONGEST_SILENCE = 24 * 3600.0
 """Seconds without a request after which a client leaves a round: a server that was stopped has so long to go on."""
-LARGEST = 1 << 32
-"""Bytes that are fetched at most for one message."""
 
 
 class Pass(Protocol):
@@ -79,30 +74,6 @@ def kinds_of(protocol: SummingProtocol) -> Any:
     """Return the union of all requests that a client may get."""
     kinds = (*requests_in(vars(invitation)), *protocol.requests, *requests_in(vars(delivery)))
     return reduce(operator.or_, kinds)
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a server is."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def of(cls, url: str) -> "Address":
-        """Read `https://host:port`, or `host:port`.
-
-        >>> Address.of("https://dordis.example:8765")
-        Address(host='dordis.example', port=8765)
-        """
-        host, _, port = url.removeprefix("https://").rstrip("/").rpartition(":")
-        if not host or not port.isdigit() or "/" in host:
-            raise InputError(f"the address of a server is https://host:port, not '{url}'")
-        return cls(host, int(port))
-
-    def url(self, path: str, port: int | None = None) -> str:
-        """Return the address of something there."""
-        return f"https://{self.host}:{port or self.port}{path}"
 
 
 class Participant:
@@ -143,7 +114,7 @@ class Participant:
                 except Busy as busy:
                     pause = busy.seconds
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    log.info("no connection to %s:%d: %s", self._address.host, self._address.port, _told(error))
+                    log.info("no connection to %s:%d: %s", self._address.host, self._address.port, told(error))
             if once:
                 raise InputError(f"the connection to {self._address.host}:{self._address.port} broke, or there is none")
             await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
@@ -259,7 +230,7 @@ class Participant:
             await _sent(socket, Declined(asked.id, type(error).__name__))
             return
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            log.info("a request is left unanswered: %s", _told(error))
+            log.info("a request is left unanswered: %s", told(error))
             return
         vector = wire.bulk_of(reply)
         beside = Beside(len(vector), seal(vector)) if len(vector) else None
@@ -268,107 +239,15 @@ class Participant:
             await bodies.put(asked.id, vector)
 
 
-class Bodies:
-    """What is fetched and put by HTTPS, beside one connection."""
-
-    def __init__(self, session: ClientSession, address: Address, welcome: Welcome, context: ssl.SSLContext) -> None:
-        self._session, self._address, self._context = session, address, context
-        self._port = welcome.port or address.port
-        self.headers = {"Authorization": f"Bearer {welcome.token.hex()}"}
-
-    async def fetch(self, beside: Beside) -> bytes:
-        """Fetch what is announced, in pieces, and go on where it broke off; what is not as announced is refused."""
-        if not 0 < beside.size <= LARGEST:
-            raise MalformedMessage(f"{beside.size} bytes are announced, and {LARGEST} are the most")
-        url, got = self._address.url(f"/blobs/{beside.digest.hex()}"), bytearray()
-        trial = 0
-        while trial < TRIES:
-            try:
-                headers = self.headers | ({"Range": f"bytes={len(got)}-"} if got else {})
-                async with self._session.get(url, headers=headers, ssl=self._context) as response:
-                    check_not_busy(response.status, response.headers)
-                    response.raise_for_status()
-                    async for piece in response.content.iter_any():
-                        got += piece
-                        if len(got) > beside.size:
-                            raise MalformedMessage("more came than was announced")
-            except Busy as busy:
-                await wait(busy.seconds)
-                continue
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                await _pause(trial, error)
-                trial += 1
-                continue
-            if len(got) == beside.size:
-                break
-            trial += 1
-        if hashlib.sha256(got).digest() != beside.digest:
-            raise MalformedMessage("what came is not what its digest is of")
-        return bytes(got)
-
-    async def put(self, id: int, data: wire.Bulk) -> None:
-        """Put a vector; if that breaks off, go on where it stopped.  After the deadline nobody wants it: then stop."""
-        url, offset, trial = self._address.url(f"/vectors/{id}", self._port), 0, 0
-        while trial < TRIES:
-            try:
-                status, offset = await self._put(url, data, offset)
-            except Busy as busy:  # that is no failure
-                await wait(busy.seconds)
-                status, offset = await self._progress(url)
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                await _pause(trial, error)
-                trial += 1
-                status, offset = await self._progress(url)
-            if status in (204, 404, 401):
-                return
-            if status == 422:
-                trial, offset = trial + 1, 0
-        log.warning("a vector could not be sent")
-
-    async def _put(self, url: str, data: wire.Bulk, offset: int) -> tuple[int, int]:
-        size = len(data)
-        headers = self.headers | {"Content-Length": str(size - offset)}
-        if offset:
-            headers["Content-Range"] = f"bytes {offset}-{size - 1}/{size}"
-        body = pieces_of(data, offset)
-        async with self._session.put(url, data=body, headers=headers, ssl=self._context) as response:
-            check_not_busy(response.status, response.headers)
-            return response.status, int(response.headers.get("Upload-Offset", "0"))
-
-    async def _progress(self, url: str) -> tuple[int, int]:
-        try:
-            async with self._session.head(url, headers=self.headers, ssl=self._context) as response:
-                return response.status, int(response.headers.get("Upload-Offset", "0"))
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return 0, 0
-
-
-class Busy(Exception):
-    """The server is busy, and says when to come again; it is no error."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-
-def check_not_busy(status: int, headers: Mapping[str, str]) -> None:
-    """Come again when a busy server says so, within reason."""
-    if status == 503:
-        given = headers.get("Retry-After", "")
-        raise Busy(min(float(given), LONGEST_PAUSE) if given.isdecimal() else LONGEST_PAUSE)
-
-
-async def wait(seconds: float) -> None:
-    """Wait."""
-    log.info("the server is busy: again in %g seconds", seconds)
-    await asyncio.sleep(seconds)
-
-
 def new_session() -> ClientSession:
     """Return what makes connections: they go to the server alone, through a proxy if the environment names one."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(_stay_here)
     timeout = ClientTimeout(total=None, sock_connect=30.0)
-    return ClientSession(trust_env=True, timeout=timeout, auto_decompress=False, trace_configs=[trace])
+    connector = aiohttp.TCPConnector(keepalive_timeout=KEPT)
+    return ClientSession(
+        connector=connector, trust_env=True, timeout=timeout, auto_decompress=False, trace_configs=[trace]
+    )
 
 
 async def _stay_here(*_: Any) -> None:
@@ -392,15 +271,4 @@ async def _sent(socket: ClientWebSocketResponse, message: Message) -> None:
         try:
             await socket.send_bytes(wire.encode(message))
         except ConnectionError as error:
-            log.info("an answer was not sent: %s", _told(error))
-
-
-async def _pause(trial: int, error: BaseException) -> None:
-    log.info("a transfer broke off: %s", _told(error))
-    if trial == TRIES - 1:
-        raise error
-    await asyncio.sleep(min(FIRST_PAUSE * 2**trial, 5.0))
-
-
-def _told(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+            log.info("an answer was not sent: %s", told(error))

@@ -22,8 +22,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOGIN, FAREWELL = 10.0, 1.0
 """Seconds for TLS, for a request and for a log-in, each; and to end a connection."""
-STRANGERS, HURRIED = 128, 2.0
+STRANGERS, HURRIED = 256, 5.0
 """Connections that have not logged in, at once; if there are so many, each has only so many seconds in all."""
+KEPT = 30.0
+"""Seconds that a client's connection stays open without a request: another costs TLS a millisecond of CPU."""
 BACKLOG = 1024
 """Connections that wait to be accepted."""
 LINGER = 0.1
@@ -63,7 +65,7 @@ class Connections:
             lingering_time=LINGER,
             shutdown_timeout=1.0,
             handler_cancellation=True,
-            keepalive_timeout=LOGIN,  # also for a connection without a request, or with one that never ends
+            keepalive_timeout=KEPT,
             auto_decompress=False,  # the length of a body is what it says
             read_bufsize=PIECE,
         )

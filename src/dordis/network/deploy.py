@@ -16,10 +16,11 @@ from dordis.federation.membership import SignedRegistry
 from dordis.federation.records import REGISTRY
 from dordis.federation.registry import Registry
 from dordis.federation.run import Job, Run
-from dordis.network.client import Address, Participant
+from dordis.network.client import Participant
 from dordis.network.doors import FederationDoor, FederationPass, utc
 from dordis.network.home import NetworkHome
 from dordis.network.member import Installed
+from dordis.network.transfers import Address
 
 
 def deployed(config: RunConfig) -> RunConfig:

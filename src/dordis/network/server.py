@@ -10,7 +10,7 @@ import secrets
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
 from aiohttp import WSMsgType, web
@@ -18,7 +18,7 @@ from aiohttp import WSMsgType, web
 from dordis import wire
 from dordis.errors import DordisError, LoginRefused, MalformedMessage
 from dordis.network import connections
-from dordis.network.bulk import Blobs, pieces_of
+from dordis.network.bulk import GRAIN, Blobs, pieces_of
 from dordis.network.connections import Connections, bound
 from dordis.network.deadlines import Patience
 from dordis.network.exchange import NetworkExchange
@@ -300,10 +300,20 @@ class Server:
         response.content_length = len(data) - start
         with self.intake.slot(client):
             await response.prepare(request)
-            async for piece in pieces_of(data, start):
-                async with asyncio.timeout(TAKEN):
-                    await response.write(piece)
+            await written(response, pieces_of(data, start))
         return response
+
+
+async def written(response: web.StreamResponse, pieces: AsyncIterator[memoryview]) -> None:
+    """Write a body; a client that takes nothing of it for a while is left."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(TAKEN) as limit:
+        later = loop.time() + GRAIN * TAKEN
+        async for piece in pieces:
+            await response.write(piece)
+            if loop.time() >= later:
+                later = loop.time() + GRAIN * TAKEN
+                limit.reschedule(loop.time() + TAKEN)
 
 
 def shown_by(request: web.Request) -> bytes | None:
