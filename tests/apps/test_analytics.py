@@ -263,7 +263,7 @@ def test_numbers_of_any_kind_are_taken():
         ({"bounds": 3}, "bounds are \\(low, high\\)"),
         ({"fidelity": "real"}, "'ideal' or 'full'"),
         ({"mode": "trusted"}, "'malicious' or 'semi-honest'"),
-        ({"colluders": 12}, "T_C"),
+        ({"colluders": 12}, "12 colluders"),
         ({"dropped": -1}, "may drop out"),
         (
             {"bounds": None},

@@ -1,7 +1,7 @@
 """The paper's figure on client dynamics: availability in a real trace, and what it does to privacy and accuracy.
 
-Orig spends more than its budget, Early stops when it is spent, Con-2, Con-5 and Con-8 provide for 20, 50 and 80 % of
-dropout in every round, and XNoise keeps to the budget whatever happens.
+Orig spends more than its budget, early stopping ends when it is spent, Con-2, Con-5 and Con-8 provide for 20, 50 and
+80 % of dropout in every round, and XNoise keeps to the budget whatever happens.
 """
 
 import json
@@ -29,8 +29,8 @@ NOISES = {
 PAPER_EPSILON = {("CIFAR-10", "orig"): 8.6, ("CIFAR-100", "orig"): 7.9}
 """What the paper says of Orig in its text, at the end of training; its other figures are in a plot without numbers."""
 CLAIMS = (
-    "The paper says in words: Early loses 19 to 29 % of utility against training without noise; Con-8 has too much "
-    "noise, Con-2 too little; Con-5 is nearly the best for CIFAR-10 and loses 16 % for CIFAR-100."
+    "The paper says in words: early stopping loses 19 to 29 % of utility against training without noise; Con-8 has too "
+    "much noise, Con-2 too little; Con-5 is nearly the best for CIFAR-10 and loses 16 % for CIFAR-100."
 )
 
 

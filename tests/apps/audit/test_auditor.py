@@ -19,7 +19,8 @@ from dordis.federation.strategies import NoNoise, XNoise
 from dordis.privacy.noise import add_noise, rounded_up
 from dordis.privacy.xnoise import NoisePlan
 from dordis.protocol import ClientId
-from dordis.protocols.plaintext import PLAINTEXT, client, server
+from dordis.protocols import vectors
+from dordis.protocols.plaintext import PLAINTEXT, client
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS, escrow
 from dordis.simulation.single import single_round
 
@@ -56,7 +57,7 @@ def faulty(monkeypatch):
     """Return what makes all clients and the server, in any protocol, draw other noise."""
 
     def put(noise):
-        for party in (client, server, escrow):
+        for party in (client, escrow, vectors):
             monkeypatch.setattr(party, "add_noise", noise)
 
     return put
@@ -168,7 +169,7 @@ def test_without_the_noise_of_its_colluders_a_sum_has_just_the_noise_of_the_othe
         if seed in seeds:
             add_noise(acc, seed, variance, subtract=subtract)
 
-    for party in (client, server, escrow):
+    for party in (client, escrow, vectors):
         monkeypatch.setattr(party, "add_noise", only_colluders)
 
     def watch(stage):

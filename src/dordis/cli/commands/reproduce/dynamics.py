@@ -20,7 +20,7 @@ def dynamics(
 ) -> None:
     """Show what a real trace of clients does to privacy and accuracy.
 
-    Orig, Early, Con-2, Con-5, Con-8 and XNoise, beside what the paper says.
+    Orig, early stopping, Con-2, Con-5, Con-8 and XNoise, beside what the paper says.
     """
     from dordis.cli import tables
     from dordis.cli.reproduce import show
