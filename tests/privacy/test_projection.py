@@ -112,6 +112,25 @@ def test_a_grid_refuses_other_buckets():
             Grid(100, 1, 1.0, 16, buckets)
 
 
+@pytest.mark.parametrize("norm", [0.9, 1.0, 5.0])
+def test_folding_rounding_and_decoding_are_those_of_the_definition(norm):
+    dim, buckets, scale = 300, 64, 200.0
+    folding = mechanism(dim, buckets, scale)
+    inner = reference.Reference(buckets, 64, scale, 24, 1.0, 2 * folding.sensitivity, seed(3))
+    definition = reference.Folding(dim, buckets, inner)
+    compared = 0
+    for tag in range(6):
+        update = norm * unit(dim, tag)
+        expected = definition.encode(update.tolist())
+        found = folding.encode(update, seed(3), entropy(tag))
+        if squared_norm(centred(np.array(expected, np.uint32), 24)) > folding.sensitivity:
+            continue  # it is shrunk: by how much is for the client to say
+        compared += 1
+        assert found.tolist() == expected
+        assert folding.decode(found, 1, seed(3)) == pytest.approx(np.array(definition.decode(expected)), abs=1e-9)
+    assert compared >= 3
+
+
 # Which k
 
 

@@ -63,6 +63,41 @@ class Reference:
         return np.array([turned[self.place(i)] for i in range(self.dim)])
 
 
+@dataclass(frozen=True)
+class Folding:
+    """Folding before the encoding of one round, and rounding to the nearest after it."""
+
+    dim: int
+    buckets: int
+    inner: Reference
+    """The encoding of what is folded."""
+
+    def sign(self, i: int) -> int:
+        stream = _stream(self.inner.public_seed, b"dordis/v1/projection")
+        octets = masks.keystream(stream, 0, math.ceil(self.dim / 8))
+        return -1 if octets[i // 8] >> (i % 8) & 1 else 1
+
+    def folded(self, update: Sequence[float]) -> list[float]:
+        """Clip, and add every coordinate, with its sign, to its bucket."""
+        norm = math.hypot(*update)
+        buckets = [0.0] * self.buckets
+        for i, value in enumerate(update):
+            buckets[i % self.buckets] += self.sign(i) * value * min(1.0, self.inner.clip / norm)
+        return buckets
+
+    def encode(self, update: Sequence[float]) -> list[int]:
+        """Fold, clip again, rotate, and take the nearest integers, for updates that need no shrinking."""
+        x = self.inner.rotated(self.folded(update))
+        rounded = [round(self.inner.scale * value) for value in x.tolist()]
+        assert transforms.squared_norm(rounded) <= self.inner.bound
+        return [value % 2**self.inner.bits for value in rounded]
+
+    def decode(self, total: Sequence[int]) -> list[float]:
+        """Decode the buckets, and copy them with their signs."""
+        buckets = self.inner.decode(total)
+        return [self.sign(i) * float(buckets[i % self.buckets]) for i in range(self.dim)]
+
+
 def _stream(seed: bytes, info: bytes) -> masks.Stream:
     """Expand a seed by HKDF-SHA256 without salt, one block of it: 16 bytes of key, 12 of nonce."""
     key = hmac.digest(bytes(32), seed, hashlib.sha256)

@@ -47,6 +47,13 @@ SMALL = {
     "simulation": {"fidelity": "full", "dropout": {"kind": "none"}},
 }
 
+ADAPTIVE = {
+    "app": {"server": f"{__name__}:Server", "client": f"{__name__}:Client"},
+    "federation": {"clients": 40, "per_round": 20, "rounds": 3},
+    "privacy": {"epsilon": 20.0, "projection": "adaptive"},
+    "simulation": {"fidelity": "ideal", "dropout": {"kind": "none"}},
+}
+
 
 def test_clients_make_the_server_s_next_model_from_what_was_delivered(tmp_path):
     """The model is sent in the first round alone: after it, all who took part have one with the right digest."""
@@ -89,13 +96,7 @@ def test_more_coordinates_than_there_are_is_a_mistake():
 
 
 def test_folding_adapts_to_updates_that_do_not_agree(tmp_path):
-    settings = {
-        "output": str(tmp_path),
-        "app": {"server": f"{__name__}:Server", "client": f"{__name__}:Client"},
-        "federation": {"clients": 40, "per_round": 20, "rounds": 3},
-        "privacy": {"epsilon": 20.0, "projection": "adaptive"},
-        "simulation": {"fidelity": "ideal", "dropout": {"kind": "none"}},
-    }
+    settings = ADAPTIVE | {"output": str(tmp_path)}
     first, second, third = load(dordis.run(settings).path).rounds
     automatic = prepare(dordis.library.as_config(settings | {"privacy": {"epsilon": 20.0}})).job.design.setting.buckets
     assert first.buckets == automatic > 0
@@ -104,3 +105,13 @@ def test_folding_adapts_to_updates_that_do_not_agree(tmp_path):
     for record in (first, second, third):
         assert 0 < record.alignment.gamma(20) < 1
         assert abs(record.alignment.squared - 1 / 20) < 7 * record.alignment.deviation
+
+
+def test_a_run_that_is_stopped_goes_on_with_what_it_knows_of_its_sums(tmp_path):
+    job = prepare(dordis.library.as_config(ADAPTIVE))
+    run = job.start(tmp_path, "")
+    first = next(run.rounds()).record
+    again = job.resume(run.records.path)
+    second = next(again.rounds()).record
+    assert (second.number, second.alignment.rounds) == (2, 2)
+    assert 0 < second.buckets < first.buckets
