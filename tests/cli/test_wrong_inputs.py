@@ -66,7 +66,7 @@ WRONG = [
     ("init", "bad.toml"),
 ]
 
-QUICK = (("trian",), ("run", "--epsilon", "much"), ("report", "absent"))
+QUICK = (("trian",), ("run", "--epsilon", "much"))
 
 
 @pytest.fixture(scope="module")

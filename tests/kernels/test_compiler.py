@@ -69,6 +69,7 @@ def terminal_of(code, cache):
         return screen.read1(100_000).decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_it_in_one_line_that_goes_away(tmp_path):
     shown = terminal_of(TWO_KERNELS, tmp_path)
     assert "\n" not in shown
