@@ -4,7 +4,7 @@ import contextlib
 import multiprocessing
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,14 +20,14 @@ FORK = multiprocessing.get_context("fork")
 
 
 @contextlib.contextmanager
-def federation(clients: int) -> Iterator[Path]:
+def federation(clients: int, hosts: Sequence[str] = ("localhost",)) -> Iterator[Path]:
     """Make keys and certificates in a folder of their own."""
     folder = Path(tempfile.mkdtemp(prefix="dordis-benchmark-"))
     authority = Authority.create(folder / "authority", "benchmark", datetime.now(UTC))
     for name in ("server", *(f"c{u}" for u in range(1, clients + 1))):
         private = PrivateKeys(new_tls_key(), None if name == "server" else Keys.generate())
         save_keys(folder / f"{name}.key", private)
-        asked = new_request(name, private, ["localhost"] if name == "server" else ())
+        asked = new_request(name, private, hosts if name == "server" else ())
         (folder / f"{name}.cert").write_bytes(authority.approve(read_request(asked)).pem)
     (folder / "registry.json").write_bytes((folder / "authority" / REGISTRY_FILE).read_bytes())
     try:

@@ -158,12 +158,12 @@ def serve(folder: Path, config: Config, pipe: Any) -> None:
     under_way.home.close()  # type: ignore[attr-defined]
 
 
-def join(folder: Path, config: Config, port: int, clients: list[int], silent: bool) -> None:
+def join(folder: Path, config: Config, port: int, clients: list[int], silent: bool, host: str = "localhost") -> None:
     """Join as some clients; a silent one hangs when it is asked for its upload in the third round."""
 
     async def stay() -> None:
         made = [
-            participant(f"https://localhost:{port}", config, 0, folder / f"c{u}.key", folder / "registry.json",
+            participant(f"https://{host}:{port}", config, 0, folder / f"c{u}.key", folder / "registry.json",
                         folder / f"c{u}.state")
             for u in clients
         ]  # fmt: skip
