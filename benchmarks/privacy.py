@@ -12,7 +12,8 @@ from dordis.privacy import skellam
 from dordis.privacy.accounting import CAP
 from dordis.privacy.encoding import SEED_BYTES, Grid
 from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.planning import Setting, forecast, plan
+from dordis.privacy.outlook import forecast
+from dordis.privacy.planning import Setting, plan
 from dordis.reproduce.epsilon import PAPER_BUDGET, TASKS
 
 SIZES = {"1M": (1_000_000, 0, 200), "11M": (11_200_000, 86_016, 40), "11M_unfolded": (11_200_000, 0, 20)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dordis.federation import charges
+from dordis.federation.account import Account
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
@@ -119,7 +119,7 @@ def test_no_ledger_at_all_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_an_overspent_ledger_is_refused_after_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = tmp_path / "ledger.jsonl"
     ledger = Ledger.create(where, RUN, Budget(0.01, DELTA))
-    monkeypatch.setattr(charges.Account, "check_budget", lambda *_: None)
+    monkeypatch.setattr(Account, "check_budget", lambda *_: None)
     ledger.reserve(charge_of())
     shown = run(where, "--json")
     assert (shown.returncode, shown.stderr.count("\n")) == (3, 1)

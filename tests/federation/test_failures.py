@@ -9,7 +9,7 @@ import pytest
 
 import dordis
 from dordis.errors import BudgetExceeded, InputError
-from dordis.federation.charges import Account
+from dordis.federation.account import Account
 from dordis.federation.design import Design, ProtocolKind
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
 from dordis.federation.run import selection_of

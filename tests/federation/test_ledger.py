@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from dordis.errors import BudgetExceeded, DordisError, InputError, LedgerDamaged, RoundFailed
-from dordis.federation import charges, durable
+from dordis.federation import durable
 from dordis.federation import ledger as module
+from dordis.federation.account import Account
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
 from dordis.privacy import accounting, planning
 from dordis.privacy.skellam import Sensitivity
@@ -291,7 +292,7 @@ def test_a_round_that_would_pass_the_budget_is_not_reserved(make):
 
 def test_the_budget_is_kept_by_one_check(make, monkeypatch):
     ledger = make(Budget(ONE_ROUND / 2, DELTA))
-    monkeypatch.setattr(charges.Account, "check_budget", lambda *_: None)
+    monkeypatch.setattr(Account, "check_budget", lambda *_: None)
     ledger.reserve(charge_of())
     with pytest.raises(BudgetExceeded):
         ledger.summary().check_budget()

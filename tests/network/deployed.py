@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dordis.federation import ledger
+from dordis.federation.job import prepare
 from dordis.federation.records import LEDGER, RECEIPTS, StoredRun, load
-from dordis.federation.run import prepare
 from tests.network.actors import OUTPUT, Total, settings, value
 from tests.network.federation import enrol
 from tests.network.zygote import Zygote

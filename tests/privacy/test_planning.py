@@ -14,7 +14,8 @@ from dordis.errors import InputError
 from dordis.privacy import gdp, skellam
 from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, Composed, ParticipationSchedule, Repeated, SkellamSum, epsilon
 from dordis.privacy.cell_table import LARGEST_VARIANCE
-from dordis.privacy.planning import Setting, account, forecast, plan, plan_within
+from dordis.privacy.outlook import forecast
+from dordis.privacy.planning import Setting, account, plan, plan_within
 from dordis.privacy.xnoise import Scheme
 from dordis.reproduce.epsilon import TASKS, LearningTask
 

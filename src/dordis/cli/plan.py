@@ -8,7 +8,8 @@ from rich.table import Table
 from dordis.cli import plan_advice, tables
 from dordis.privacy import projection
 from dordis.privacy.advice import Replan, advise
-from dordis.privacy.planning import Outlook, Plan, forecast
+from dordis.privacy.outlook import Outlook, forecast
+from dordis.privacy.planning import Plan
 
 SCHEMES = ("orig", "conservative", "xnoise")
 

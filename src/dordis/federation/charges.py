@@ -1,4 +1,4 @@
-"""What the rounds of a run cost, and whom: charges as frozen data, and an account that adds them up for every client.
+"""What the rounds of a run cost, and whom: charges as frozen data, and what became of them.
 
 A round is charged before its first unmask request leaves, with the least noise that its parameters allow; when it is
 complete, with the noise that was really kept.  Privacy is lost by those whose input may be in a sum that was opened:
@@ -11,16 +11,14 @@ Dropout that depends on a client's data is outside the guarantee.
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
 import msgspec
 
-from dordis.errors import BudgetExceeded, InputError
+from dordis.errors import InputError
 from dordis.federation.beacon import check_index
 from dordis.federation.releases import NoisySum, check_release, counted, plans_of, released, to_be_priced
 from dordis.privacy import accounting
@@ -34,7 +32,7 @@ from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.protocols.secagg import ChunkOutput
 
 theta_squared = lru_cache(maxsize=1 << 12)(accounting.theta_squared)
-"""No chance; this very object, the default, is left out of what is written."""
+"""Most rounds cost the same."""
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
@@ -160,214 +158,12 @@ def fact_of(charge: Charge, outcome: ChunkOutput) -> Fact:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What a run may cost each of its clients; without an epsilon it is counted and never stopped."""
-
-    epsilon: float | None
-    delta: float
-
-    def __post_init__(self) -> None:
-        accounting.check_delta(self.delta)
-        if self.epsilon is not None:
-            accounting.check_epsilon(self.epsilon)
-
-
-@dataclass(frozen=True)
 class OwnersCount:
     """What the owners of some clients may have counted for a round: a theta^2, and the distance of the noise."""
 
     clients: tuple[int, ...]
     cost: float | None
     distance: float
-
-
-@dataclass(frozen=True)
-class Round:
-    """A round in the account: reserved, and then completed with facts, unless it failed."""
-
-    charge: Charge
-    facts: tuple[Fact, ...] = ()
-
-    @property
-    def state(self) -> str:
-        """Return the word for it."""
-        return "completed" if self.facts else "reserved"
-
-    @property
-    def charged(self) -> tuple[int, ...]:
-        """Return who pays for it: whoever may be in a sum that was opened."""
-        absent = set(self.charge.clients).intersection(*(fact.dropped for fact in self.facts)) if self.facts else ()
-        return tuple(u for u in self.charge.clients if u not in absent)
-
-
-Paid = frozenset[tuple[ReleaseCost, int]]
-"""What a client has paid for, and how often each."""
-
-
-@lru_cache(maxsize=1 << 14)
-def _composed(paid: Paid) -> float:
-    return accounting.composed((theta_squared(cost.event), times) for cost, times in paid)
-
-
-class Account:
-    """Add up what every client has spent; a rule that is broken raises `InputError` and changes nothing.
-
-    `renyi` states epsilon as ledgers of the first format did.
-    """
-
-    def __init__(self, run: bytes, budget: Budget, renyi: bool = False) -> None:
-        self.run, self.budget, self._renyi = run, budget, renyi
-        self.rounds: dict[int, Round] = {}
-        self.counted: dict[int, OwnersCount] = {}
-        self.predecessor: Account | None = None
-        self._indices, self._likeliest = 0, Fraction(0)
-        self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
-
-    def succeeded(self, run: bytes, budget: Budget) -> "Account":
-        """Return the account of a successor run: what every client has spent goes on, this account stays as it is."""
-        if run in (earlier.run for earlier in self.line()):
-            raise InputError("a run does not succeed itself")
-        following = copy(self)
-        following.run, following.budget, following.predecessor = run, budget, self
-        following.rounds, following.counted = {}, {}
-        following._indices, following._likeliest = 0, Fraction(0)
-        following._spent = defaultdict(Counter, {u: Counter(costs) for u, costs in self._spent.items()})
-        return following
-
-    def line(self) -> "Iterator[Account]":
-        """Return this account and those of the runs before, the latest first."""
-        account: Account | None = self
-        while account is not None:
-            yield account
-            account = account.predecessor
-
-    def owners_counts(self) -> "dict[tuple[bytes, int], OwnersCount]":
-        """Return what owners may have counted in this run and in those before, by run and index."""
-        counts = {}
-        for account in self.line():
-            for index in sorted({*account.counted, *account.rounds}):
-                count = account.counted.get(index)
-                counts[account.run, index] = account.rounds[index].charge.count if count is None else count
-        return counts
-
-    def check_countable(self, index: int, count: "OwnersCount") -> None:
-        """The index was never used, and the count is one of clients."""
-        check_index(index)
-        if index in self.counted or index in self.rounds:
-            raise InputError(f"round {index} is in the ledger already: a retry takes the next index")
-        if not count.clients or list(count.clients) != sorted(set(count.clients)) or count.clients[0] < 0:
-            raise InputError("the clients of a round are distinct ids in ascending order")
-        if not (0 <= count.distance < 1 and (count.cost is None or 0 < count.cost < math.inf)):
-            raise InputError("what a round costs is a number above 0")
-
-    def count(self, index: int, count: "OwnersCount") -> None:
-        """Remember what owners may have counted."""
-        self.check_countable(index, count)
-        self.counted[index] = count
-
-    def check_reservable(self, charge: Charge) -> None:
-        """The charge is what it says, and its index was never used: not by a round that failed either."""
-        check_charge(charge)
-        count = self.counted.get(charge.index)
-        if count is not None and not set(count.clients) <= set(charge.clients):
-            raise InputError(f"round {charge.index} is charged to others than were asked for uploads")
-        if charge.index in self.rounds:
-            raise InputError(f"round {charge.index} is in the ledger already: a retry takes the next index")
-
-    def reserve(self, charge: Charge) -> None:
-        """Charge all of U with the least noise that the round may have."""
-        self.check_reservable(charge)
-        self.rounds[charge.index] = Round(charge)
-        self._indices, self._likeliest = self._with(charge)
-        self._count(charge.clients, charge.costs(), 1)
-
-    def check_completable(self, index: int, facts: Sequence[Fact]) -> None:
-        """The round is open, and the facts are what its plan and U3 give."""
-        charge = self.check_open(index).charge
-        if len(facts) != len(charge.variances):
-            raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(facts)}")
-        for chunk, fact in enumerate(facts):
-            check_fact(charge, self.run, chunk, fact)
-            check_known(charge, chunk, fact)
-        charge.costs([fact.charged for fact in facts])  # there is a bound for it
-
-    def complete(self, index: int, facts: Sequence[Fact]) -> None:
-        """Charge, instead, those whose input is in a sum, with the noise that was kept."""
-        self.check_completable(index, facts)
-        charge = self.rounds[index].charge
-        self.rounds[index] = Round(charge, tuple(facts))
-        self._count(charge.clients, charge.costs(), -1)
-        self._count(self.rounds[index].charged, charge.costs([fact.charged for fact in facts]), 1)
-
-    def check_open(self, index: int) -> Round:
-        """The round is reserved, and not completed; return it."""
-        known = self.rounds.get(index)
-        if known is None or known.state != "reserved":
-            raise InputError(f"round {index} is {known.state if known else 'not'} in the ledger, and so not open")
-        return known
-
-    def epsilon(self, client: int, more: Charge | None = None) -> float:
-        """Return what a client has spent, and would have with a round more; infinity where failures take all delta."""
-        left = self.budget.delta - float(self.failure(more))
-        return accounting.spent(self._paid(client, more), left, self._renyi) if left > 0 else math.inf
-
-    def failure(self, more: Charge | None = None) -> Fraction:
-        """Return the chance that the graph or the lots failed under any index so far, that of a round more included.
-
-        An index counts whether or not a round took place under it: the server chose under which ones they do.
-        """
-        indices, likeliest = self._with(more)
-        earlier = (account._indices * account._likeliest for account in self.line() if account is not self)
-        return indices * likeliest + sum(earlier, Fraction(0))
-
-    def _with(self, more: Charge | None) -> tuple[int, Fraction]:
-        """Return how many indices there were, and the largest chance of failure under one of them."""
-        if more is None:
-            return self._indices, self._likeliest
-        return max(self._indices, more.index + 1), max(self._likeliest, more.failure)
-
-    def costs(self, client: int, more: Charge | None = None) -> Counter[ReleaseCost]:
-        """Return what a client has paid for, and would have with a round more."""
-        return self._spent.get(client, Counter()) + Counter(more.reserved if more else ())
-
-    def _paid(self, client: int, more: Charge | None = None) -> Paid:
-        """Return the same as a value that can be looked up: most clients have paid for the same."""
-        if more is not None:
-            return frozenset(self.costs(client, more).items())
-        return frozenset(item for item in self._spent.get(client, {}).items() if item[1])
-
-    def worst(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
-        """Return who of some clients has spent most, or would have: the first of those who have."""
-        costs = {u: self._theta_squared(u, more) for u in clients}
-        if math.inf in costs.values():
-            costs = {u: self.epsilon(u, more) for u in costs}
-        return max(costs, key=lambda u: costs[u], default=None)
-
-    @property
-    def is_gaussian(self) -> bool:
-        """Tell whether all that was charged has a theta^2."""
-        return all(self._theta_squared(u) < math.inf for u in self._spent)
-
-    def _theta_squared(self, client: int, more: Charge | None = None) -> float:
-        return math.inf if self._renyi else _composed(self._paid(client, more))
-
-    def clients(self) -> list[int]:
-        """Return everyone who was ever in U."""
-        rounds = (entry for account in self.line() for entry in account.rounds.values())
-        return sorted({u for entry in rounds for u in entry.charge.clients})
-
-    def check_budget(self, charge: Charge) -> None:
-        """The round, at its reserved noise, takes none of its clients beyond the budget."""
-        if self.budget.epsilon is None:
-            return
-        worst = self.worst(charge.clients, charge)
-        if worst is not None and (epsilon := self.epsilon(worst, charge)) > self.budget.epsilon:
-            raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
-
-    def _count(self, clients: Iterable[int], costs: Iterable[ReleaseCost], times: int) -> None:
-        for cost in costs:
-            for u in clients:
-                self._spent[u][cost] += times
 
 
 def check_charge(charge: Charge) -> None:

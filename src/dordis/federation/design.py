@@ -8,7 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 
 from dordis.errors import InputError
-from dordis.federation.charges import Budget, Charge
+from dordis.federation.account import Budget
+from dordis.federation.charges import Charge
 from dordis.federation.records import Trust, Words
 from dordis.federation.retry import TRIES
 from dordis.federation.selection import lot_failure

@@ -11,7 +11,7 @@ import msgspec
 
 from dordis.errors import LedgerDamaged
 from dordis.federation import ledger
-from dordis.federation.charges import Account
+from dordis.federation.account import Account
 from dordis.federation.ledger import Summary
 from dordis.federation.receipt import Receipt
 from dordis.federation.records import LEDGER, MODEL, RECEIPTS, Predecessor, RoundRecord, StoredRun

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dordis.errors import InputError, LedgerDamaged
 from dordis.federation import evidence, ledger, records
-from dordis.federation.charges import Account
+from dordis.federation.account import Account
 from dordis.federation.records import LEDGER, MANIFEST, REGISTRY
 from dordis.federation.registry import Registry
 from dordis.privacy import accounting

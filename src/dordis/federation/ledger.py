@@ -14,8 +14,9 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
+from dordis.federation.account import Account, Budget, Round
 from dordis.federation.beacon import check_run_id
-from dordis.federation.charges import Account, Budget, Charge, OwnersCount, Round, fact_of
+from dordis.federation.charges import Charge, OwnersCount, fact_of
 from dordis.federation.durable import FileLines, Lines, LockedLines, MemoryLines, create
 from dordis.federation.lines import FORMAT_1, Completed, Counted, Entry, Opened, Reserved, Succeeded, entry_of, line_of
 from dordis.protocols.costs import RoundCost

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from dordis.federation.charges import Round
+from dordis.federation.account import Round
 from dordis.federation.durable import replace
 from dordis.federation.records import RoundRecord
 from dordis.protocols.parameters import Parameters

@@ -1,13 +1,9 @@
-"""A run from its configuration: prepare it, start it or go on with it, round by round.
-
-Whatever can be wrong with a configuration shows in `prepare`, before anything is written.  Where the clients of a run
-are is the business of its `Home`.
-"""
+"""A run: start it or go on with it, round by round.  Where its clients are is the business of its `Home`."""
 
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +11,6 @@ from typing import Protocol
 import msgspec
 
 from dordis import __version__
-from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import BudgetExceeded, InputError, RoundFailed
 from dordis.federation import evidence
 from dordis.federation import records as recording
@@ -23,43 +18,21 @@ from dordis.federation.beacon import Beacon
 from dordis.federation.charges import OwnersCount
 from dordis.federation.config import RunConfig
 from dordis.federation.coordinator import Begun, Coordinator, Finished, next_index
-from dordis.federation.design import Design, ProtocolKind
 from dordis.federation.durable import hold
 from dordis.federation.evictions import Evictions
+from dordis.federation.job import Job
 from dordis.federation.ledger import Ledger
 from dordis.federation.participation import Attendance
 from dordis.federation.records import EVICTIONS, LEDGER, RECEIPTS, Manifest, Predecessor, Records, Result, StoredRun
 from dordis.federation.registry import Registry
-from dordis.federation.retry import TRIES
-from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable, colluder_quantile
+from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
 from dordis.kernels.packing import packed_size
-from dordis.names import named, named_class
 from dordis.pipeline.profile import AutoChunks
-from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping
-from dordis.privacy.mechanisms import kind_of
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.planning import Setting
-from dordis.privacy.projection import AUTO, OFF
-from dordis.protocols.parameters import MALICIOUS
-from dordis.protocols.summing import SummingProtocol
-from dordis.protocols.table import summing_protocol
-from dordis.rounds.app import AppClient, AppServer, Task
 from dordis.rounds.server import Rounds, Watch, silent
 
 FREE = ("output", "performance", "deployment")
 """Settings that a run may go on without: they change nothing that is told of it."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A configuration that holds together: the application, the protocol, and the privacy of its rounds."""
-
-    config: RunConfig
-    app: AppServer
-    design: Design
-    protocol: SummingProtocol
-    suite: Suite
 
 
 class Home(Protocol):
@@ -106,100 +79,6 @@ class Home(Protocol):
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnersCount]) -> Rounds:
         """Begin, or go on: `counted` is what owners may have counted for the rounds so far, by run and index."""
         ...
-
-
-def application(config: RunConfig, seed: int) -> tuple[AppServer, Callable[[int], AppClient]]:
-    """Load the application that a configuration names: its server, and what makes the client at a place from 0 on."""
-    task = Task(config.app.options, config.federation.clients, seed, Path(config.app.folder))
-    app = named_class(config.app.server, AppServer, "app.server").of(task)  # type: ignore[type-abstract]
-    kind = named_class(config.app.client, AppClient, "app.client")  # type: ignore[type-abstract]
-    return app, lambda place: kind.of(task, place)
-
-
-def prepare(config: RunConfig, app: AppServer) -> Job:
-    """Check a configuration as a whole, and plan the noise."""
-    protocol, suite = summing_protocol(config.protocol.use), suite_named(config.protocol.suite)
-    check_together(config, protocol)
-    check_cohort(config)
-    lots, tries = config.federation.selection == "vrf", max(TRIES, config.federation.tries)
-    agreement = ProtocolKind(config.protocol.mode, protocol.sparse, lots, tries)
-    privacy = config.privacy
-    kind = kind_of(privacy.mechanism) if privacy.mechanism else DSkellam
-    design = Design(privacy.noise, setting_of(config, app, protocol), privacy.epsilon, agreement, kind)
-    design = design.projected(privacy.projection if app.folds or privacy.projection != AUTO else OFF)
-    check_folded(design)
-    chunks = config.performance.fixed_chunks
-    design.example(min(chunks, design.mechanism.grid.blocks) if design.setting.buckets else chunks)
-    for dim in app.dims:
-        design.of_dim(dim).example()
-    return Job(config, app, design, protocol, suite)
-
-
-def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> Setting:
-    """Return what is given for the plan of the noise."""
-    privacy, given, federation = config.privacy, config.protocol, config.federation
-    tolerance, colluders, clipping = given.tolerance, given.colluders, Clipping.of(privacy.clip)
-    if tolerance is None and protocol.sparse:
-        tolerance = federation.per_round // 10
-    if federation.selection == "vrf":
-        colluders = colluder_quantile(federation.clients, federation.per_round, colluders)
-    return Setting(
-        ParticipationSchedule(federation.clients, federation.per_round, federation.rounds, privacy.accounting),
-        dim=max(app.dims),
-        clip=clipping.bound,
-        delta=privacy.delta,
-        bits=privacy.bits,
-        threshold=given.threshold,
-        tolerance=tolerance,
-        colluders=colluders,
-        share=clipping.share,
-    )
-
-
-def check_cohort(config: RunConfig) -> None:
-    """Refuse numbers of clients that do not go together, by the keys that set them."""
-    federation, protocol = config.federation, config.protocol
-    n, t, T = federation.per_round, protocol.threshold, protocol.tolerance
-    if n > federation.clients:
-        raise InputError(
-            f"federation.per_round = {n} is more than federation.clients = {federation.clients}: set both, a round "
-            "has at most as many clients as there are"
-        )
-    if t is not None and not 1 <= t <= n:
-        raise InputError(f"protocol.threshold = {t} has to lie in 1..{n}, the clients of a round: federation.per_round")
-    if T is not None and not 0 <= T < n:
-        raise InputError(f"protocol.tolerance = {T} has to lie below {n}, the clients of a round: federation.per_round")
-
-
-def check_folded(design: Design) -> None:
-    """Refuse to fold updates into no fewer coordinates than they have."""
-    if isinstance(design.projection, int) and not design.setting.buckets:
-        raise InputError(
-            f"privacy.projection = {design.projection} is, in whole blocks, no less than the {design.setting.dim} "
-            "coordinates of an update: take a smaller number, or 'auto'"
-        )
-
-
-def suite_named(name: str) -> Suite:
-    """Return the cryptographic primitives that a configuration names."""
-    return DEFAULT if name == "default" else named(name, "protocol.suite", Suite)
-
-
-def check_together(config: RunConfig, protocol: SummingProtocol) -> None:
-    """Refuse settings that contradict each other."""
-    mode = config.protocol.mode
-    if mode not in protocol.modes:
-        raise InputError(
-            f"the protocol '{config.protocol.use}' does not stand up to a {mode} server: set protocol.mode to "
-            f"'{', '.join(sorted(protocol.modes))}', or use another protocol"
-        )
-    if mode == MALICIOUS and config.federation.selection == "uniform":
-        raise InputError(
-            "against a malicious server federation.selection is 'balanced' or 'vrf', which can be verified"
-        )
-    noise = config.privacy.noise
-    if noise.mechanism and config.privacy.mechanism not in (None, noise.mechanism):
-        raise InputError(f"the noise '{noise.name}' brings its own mechanism: leave privacy.mechanism out")
 
 
 def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | None = None) -> Manifest:

@@ -6,16 +6,17 @@ from pathlib import Path
 import msgspec
 
 from dordis.errors import InputError
-from dordis.federation import run as running
+from dordis.federation import job as preparing
 from dordis.federation.beacon import FileBeacon
 from dordis.federation.certificates import load_certificate
 from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.config import RunConfig
 from dordis.federation.identity import load_identity, load_server_identity
+from dordis.federation.job import Job
 from dordis.federation.membership import SignedRegistry
 from dordis.federation.records import REGISTRY
 from dordis.federation.registry import Registry
-from dordis.federation.run import Job, Run
+from dordis.federation.run import Run
 from dordis.network.client import Participant
 from dordis.network.doors import FederationDoor, FederationPass, utc
 from dordis.network.home import NetworkHome
@@ -42,8 +43,8 @@ class DeployedJob:
     def of(cls, config: RunConfig, seed: int, identity: Path, registry: Path) -> "DeployedJob":
         """Check a configuration as a whole."""
         config = deployed(config)
-        app, _ = running.application(config, seed)
-        return cls(running.prepare(config, app), identity, registry)
+        app, _ = preparing.application(config, seed)
+        return cls(preparing.prepare(config, app), identity, registry)
 
     def start(self, root: Path, config: str) -> Run:
         """Begin a run in a directory of its own, with the members that there are now."""
@@ -82,8 +83,8 @@ def participant(
     """Set up a client as its owner configured it: application, keys, and a directory for what must survive a stop."""
     config, credentials = deployed(config), load_identity(identity, utc())
     members = SignedRegistry.load(registry, credentials.authority).registry
-    app, client_at = running.application(config, seed)
-    job = running.prepare(config, app)
+    app, client_at = preparing.application(config, seed)
+    job = preparing.prepare(config, app)
     check_members(members, job)
     if credentials.client not in members:
         raise InputError(f"client {credentials.client} is not in the registry {registry}: get the one of the run")

@@ -14,11 +14,11 @@ from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.charges import OwnersCount
 from dordis.federation.coordinator import Begun
 from dordis.federation.durable import create
+from dordis.federation.job import Job
 from dordis.federation.owner import policy_of
 from dordis.federation.participation import Attendance
 from dordis.federation.records import DEPLOYED, REGISTRY
 from dordis.federation.registry import Registry
-from dordis.federation.run import Job
 from dordis.federation.selection import Selection
 from dordis.network.deadlines import Patience
 from dordis.network.recorded import RecordedExchange

@@ -8,10 +8,10 @@ import msgspec
 from dordis.errors import InputError
 from dordis.federation.beacon import Beacon
 from dordis.federation.client_directory import ClientDirectory
+from dordis.federation.job import Job
 from dordis.federation.owner import Owner, policy_of
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
-from dordis.federation.run import Job
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
 from dordis.network.messages import Welcome
 from dordis.protocol import ClientId

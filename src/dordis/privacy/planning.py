@@ -1,13 +1,12 @@
 """From a privacy budget to the noise of a round, and back: which scale, bits, variances and cap a run needs.
 
 A `Setting` says what is given, a `Plan` what follows.  `plan` finds the least noise for a budget, `plan_within` that
-for what one round may cost, `account` the epsilon of given noise, and `forecast` what epsilon would be if clients
-dropped out under each way of adding noise.
+for what one round may cost, and `account` the epsilon of given noise.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -22,7 +21,6 @@ from dordis.privacy.skellam import MOST_BITS, Ring, Sensitivity, check_buckets
 from dordis.privacy.xnoise import NoisePlan, Scheme, default_tolerance
 
 LONGEST = 2**31
-RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
 XNOISE = (Scheme.SINGLE, Scheme.EXACT)
 _PROBE = Fraction(2**30)  # a central variance at which shares of it are exact to 2^-50
 _MARGIN = 1 - 1e-12  # so that rounding up to the grid does not pass the sampler's bound
@@ -279,25 +277,6 @@ class Plan:
         charged = shares.charged(range(setting.clients - dropped), b"") / _PROBE
         others = (self.bit.release(charged * self.bit.variance),) if self.bit else ()
         return setting.epsilon(self.sensitivity, float(charged * self.variance), *others)
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """Hold epsilon if `dropped` clients are lost in every round, under each way of adding noise."""
-
-    rate: Fraction
-    dropped: int
-    orig: float | None
-    conservative: float | None
-    xnoise: float | None
-
-
-def forecast(plan: Plan, rates: Sequence[Fraction] = RATES) -> tuple[Outlook, ...]:
-    """Return epsilon at each rate of dropout, floor(rate n) clients in every round."""
-    xnoise = plan.setting.scheme if plan.setting.scheme in XNOISE else Scheme.SINGLE
-    schemes = (Scheme.ORIG, Scheme.CONSERVATIVE, xnoise)
-    lost = [(rate, math.floor(rate * plan.setting.clients)) for rate in rates]
-    return tuple(Outlook(rate, gone, *(plan.epsilon_if(gone, scheme) for scheme in schemes)) for rate, gone in lost)
 
 
 def plan(setting: Setting, epsilon: float) -> Plan:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from dordis.privacy.accounting import ALL_ROUNDS, PAPER_ORDERS, ParticipationSchedule, check_epsilon
-from dordis.privacy.planning import RATES, Outlook, Setting, forecast, plan
+from dordis.privacy.outlook import RATES, Outlook, forecast
+from dordis.privacy.planning import Setting, plan
 from dordis.reproduce import Experiment
 
 PAPER_BUDGET = 6.0

@@ -18,11 +18,11 @@ from dordis.errors import InputError
 from dordis.federation.beacon import SeedBeacon
 from dordis.federation.charges import OwnersCount
 from dordis.federation.durable import create
+from dordis.federation.job import Job
 from dordis.federation.owner import Owner, policy_of
 from dordis.federation.participation import Attendance, MemoryParticipation
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
-from dordis.federation.run import Job
 from dordis.federation.selection import Selection, Uniform, Verifiable
 from dordis.pipeline.executor import in_turn
 from dordis.privacy.encoding import Entropy

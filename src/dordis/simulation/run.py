@@ -7,8 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dordis.errors import InputError, MissingExtra
-from dordis.federation import run as running
-from dordis.federation.run import Job, Run
+from dordis.federation import job as preparing
+from dordis.federation.job import Job
+from dordis.federation.run import Run
 from dordis.protocol import ClientId
 from dordis.rounds.app import AppClient, AppServer
 from dordis.simulation.config import Config, Simulation
@@ -67,7 +68,7 @@ class KeptClients:
 
 def prepare(config: Config) -> SimulatedJob:
     """Check a configuration as a whole, load the application and plan the noise."""
-    app, made = running.application(config, config.simulation.seed)
+    app, made = preparing.application(config, config.simulation.seed)
     return simulated(config, app, KeptClients(lambda u: made(u - 1)))
 
 
@@ -78,7 +79,7 @@ def simulated(config: Config, app: AppServer, client: AppClients) -> SimulatedJo
         raise InputError(f"only the cost of '{noise.name}' is simulated: set simulation.fidelity to 'ideal'")
     if config.simulation.engine == "ray":
         check_ray(config.simulation)
-    job = running.prepare(config, app)
+    job = preparing.prepare(config, app)
     client(ClientId(1))
     config.simulation.dropout.model(config.simulation.seed, job.protocol.stages)
     return SimulatedJob(config, job, client)

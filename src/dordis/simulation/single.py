@@ -7,8 +7,8 @@ from dordis.errors import InputError
 from dordis.federation.config import RunConfig
 from dordis.federation.coordinator import Coordinator, Finished
 from dordis.federation.design import Design
+from dordis.federation.job import Job
 from dordis.federation.ledger import Ledger
-from dordis.federation.run import Job
 from dordis.federation.selection import Everyone, Selection
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.skellam import Floats

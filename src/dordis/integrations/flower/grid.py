@@ -15,8 +15,9 @@ from flwr.serverapp import Grid
 from dordis.errors import BudgetExceeded, InputError, RoundFailed
 from dordis.federation.config import RunConfig
 from dordis.federation.coordinator import Finished
+from dordis.federation.job import prepare
 from dordis.federation.registry import Registry
-from dordis.federation.run import Run, prepare
+from dordis.federation.run import Run
 from dordis.integrations.flower.arrays import Layout, model_of
 from dordis.integrations.flower.exchange import Post
 from dordis.integrations.flower.home import FlowerHome, FlowerModel, enrol

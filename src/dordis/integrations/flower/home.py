@@ -13,9 +13,9 @@ from flwr.app import RecordDict
 from dordis import wire
 from dordis.errors import DordisError, InputError, ProtocolError
 from dordis.federation.charges import OwnersCount
+from dordis.federation.job import Job
 from dordis.federation.participation import Attendance
 from dordis.federation.registry import Identity, Registry
-from dordis.federation.run import Job
 from dordis.federation.selection import Selection, Uniform
 from dordis.integrations.flower.arrays import Layout
 from dordis.integrations.flower.exchange import FlowerExchange, Post, Training, opened
