@@ -3,6 +3,7 @@
 import pkgutil
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,9 @@ def test_the_picture_names_every_layer_of_the_contract_in_order():
     here = {path.stem for path in (ROOT / "src" / "dordis").iterdir() if not path.name.startswith("__")}
     missing = [name for name in listed if name in here and name not in shown]
     assert not missing
+
+
+def test_no_class_has_the_name_of_another_but_for_the_roles_of_applications():
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    names = Counter(name for source in sources for name in re.findall(r"^ *class (\w+)", source, re.MULTILINE))
+    assert {name for name, times in names.items() if times > 1} <= {"Server", "Client", "Settings"}

@@ -116,6 +116,14 @@ class On(Generic[Request]):
     optional: bool = False
 
 
+class Party(Protocol):
+    """Anything that answers requests: a client of rounds, or a dishonest one."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer a request, or raise."""
+        ...
+
+
 class Journal(Protocol):
     """Where a client's answers become durable before they leave, and what it is restored from.
 

@@ -31,13 +31,13 @@ from dordis.crypto import signature
 from dordis.federation.owner import Owner
 from dordis.federation.selection import NO_PROOFS, Proofs
 from dordis.privacy.xnoise import context
-from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Requests, reply_to
+from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Party, Requests, reply_to
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer, masking, messages
 from dordis.protocols.secagg.state import SecAggState, Secrets
 from dordis.rounds.invitation import SendModel, Train
 from dordis.rounds.model import ModelBytes
-from dordis.simulation.exchange import LocalExchange, Lost, Party, nothing_lost
+from dordis.simulation.exchange import LocalExchange, Lost, nothing_lost
 
 Unmaskings = dict[ClientId, messages.Unmasking]
 KEYS, SHARES, SET_UP, UPLOADS = 1, 2, 3, 4

@@ -68,7 +68,7 @@ class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ClientId(max([0, *self.members, *(gone.client for gone in self.revoked)]) + 1)
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MembersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file: what is signed, and the signature in hex."""
 
     membership: Membership
@@ -87,7 +87,7 @@ class SignedRegistry:
     def sign(cls, membership: Membership, key: TlsKey) -> "SignedRegistry":
         """Sign a membership as the authority."""
         signed = key.sign(_statement(membership), ec.ECDSA(hashes.SHA256())).hex()
-        return cls(membership, _written(_File(membership, signed)))
+        return cls(membership, _written(MembersFile(membership, signed)))
 
     @classmethod
     def from_bytes(cls, data: bytes, authority: x509.Certificate) -> "SignedRegistry":
@@ -95,7 +95,7 @@ class SignedRegistry:
         if len(data) > LIMIT:
             raise InputError(f"a registry has at most {LIMIT} bytes")
         try:
-            file = msgspec.json.decode(data, type=_File)
+            file = msgspec.json.decode(data, type=MembersFile)
             signed = bytes.fromhex(file.signature)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise InputError(f"this is not a signed registry: {error}") from None
@@ -209,5 +209,5 @@ def _statement(membership: Membership) -> bytes:
     return _LABEL + msgspec.json.encode(membership)
 
 
-def _written(file: _File) -> bytes:
+def _written(file: MembersFile) -> bytes:
     return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"

@@ -92,7 +92,7 @@ class Registry(Mapping[ClientId, Identity]):
     def to_bytes(self) -> bytes:
         """Return the one encoding of this registry: JSON with ids in ascending order and keys in hex."""
         entries = {int(u): _Entry(keys.signing.hex(), keys.vrf.hex()) for u, keys in self.items()}
-        return msgspec.json.format(msgspec.json.encode(_File(entries)), indent=2) + b"\n"
+        return msgspec.json.format(msgspec.json.encode(RegistryFile(entries)), indent=2) + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Registry":
@@ -100,7 +100,7 @@ class Registry(Mapping[ClientId, Identity]):
         if len(data) > LIMIT:
             raise InputError(f"a registry has at most {LIMIT} bytes")
         try:
-            clients = msgspec.json.decode(data, type=_File).clients
+            clients = msgspec.json.decode(data, type=RegistryFile).clients
             registry = cls({ClientId(u): entry.identity() for u, entry in clients.items()})
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"this is not a registry: {error}") from None
@@ -160,7 +160,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError("this is not a registry: a key is not in hex") from None
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RegistryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file; another format has another name."""
 
     clients: dict[int, _Entry]

@@ -41,7 +41,7 @@ class Requested:
     fingerprint: str
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request as it stands in its file; signatures are in hex."""
 
     request: str
@@ -64,7 +64,7 @@ def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), repl
         .sign(private.tls, hashes.SHA256())
     )
     data = _der(asked)
-    file = _File(
+    file = RequestFile(
         asked.public_bytes(serialization.Encoding.PEM).decode(),
         "" if keys is None else signature.sign(keys.signing, _SIGNED + data).hex(),
         "" if keys is None else vrf.prove(keys.vrf, _PROVED + data).hex(),
@@ -79,7 +79,7 @@ def read_request(data: bytes) -> Requested:
     if len(data) > LIMIT:
         raise InputError(f"a request has at most {LIMIT} bytes")
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = msgspec.json.decode(data, type=RequestFile)
         asked = x509.load_pem_x509_csr(file.request.encode())
         names = alternative_names(asked)
     except (ValueError, TypeError, RecursionError, msgspec.DecodeError, x509.DuplicateExtension):
@@ -108,7 +108,7 @@ def check_tls_key(asked: x509.CertificateSigningRequest) -> ec.EllipticCurvePubl
     return key
 
 
-def check_possession(identity: Identity, file: _File, data: bytes) -> None:
+def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None:
     """Whoever asks has the signing key and the VRF key: nobody registers somebody else's."""
     try:
         signature.validate(identity.signing)
@@ -118,7 +118,7 @@ def check_possession(identity: Identity, file: _File, data: bytes) -> None:
         raise InputError("this request was altered, or asks for keys that its maker does not have") from None
 
 
-def check_replaced(replaces: bytes, file: _File, data: bytes) -> None:
+def check_replaced(replaces: bytes, file: RequestFile, data: bytes) -> None:
     """The owner of the keys that are replaced asks for that."""
     try:
         signature.verify(replaces, _REPLACED + data, _from_hex(file.replaced))

@@ -34,7 +34,7 @@ from dordis.network.messages import (
     Welcome,
 )
 from dordis.network.transfers import FIRST_PAUSE, LONGEST_PAUSE, Address, Bodies, Busy, check_not_busy, told
-from dordis.protocol import Message, requests_in
+from dordis.protocol import Message, Party, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import invitation
@@ -49,7 +49,7 @@ LONGEST_SILENCE = 24 * 3600.0
 """Seconds without a request after which a client leaves a round: a server that was stopped has so long to go on."""
 
 
-class Pass(Protocol):
+class LogIn(Protocol):
     """What a client proves itself with."""
 
     @property
@@ -59,14 +59,6 @@ class Pass(Protocol):
 
     def answer(self, challenge: bytes, server_certificate: bytes) -> bytes:
         """Answer the challenge of a server; nothing, where TLS has proved it."""
-        ...
-
-
-class Party(Protocol):
-    """Anything that answers requests: a `rounds.client.Client`."""
-
-    def handle(self, request: Message) -> Message:
-        """Answer a request, or raise."""
         ...
 
 
@@ -87,7 +79,7 @@ class Participant:
     def __init__(
         self,
         address: Address,
-        credentials: Pass,
+        credentials: LogIn,
         party: Callable[[Welcome], Party],
         protocol: SummingProtocol,
         silence: float = LONGEST_SILENCE,

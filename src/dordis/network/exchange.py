@@ -15,7 +15,7 @@ from dordis import wire
 from dordis.errors import DordisError, MalformedMessage, ProtocolError
 from dordis.network.bulk import Blobs
 from dordis.network.deadlines import Patience
-from dordis.network.intake import Held, check_size
+from dordis.network.intake import HeldHere, check_size
 from dordis.network.messages import Answered, Asked, Beside, Declined
 from dordis.network.uploads import HeldElsewhere, Uploads
 from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to, requests_in
@@ -31,7 +31,7 @@ LARGEST_ELEMENT = 4
 
 Send = Callable[[ClientId, bytes], bool]
 """Sends to a client, if it is connected; tells whether it is."""
-Body = Held | HeldElsewhere
+Body = HeldHere | HeldElsewhere
 Arrived = tuple["Asking", bytes, Body | None]
 
 

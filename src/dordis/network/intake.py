@@ -27,7 +27,7 @@ _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 
 @dataclass(eq=False)
-class Held:
+class HeldHere:
     """A body that has come whole, in a buffer that is used again when this is released."""
 
     bulk: memoryview = field(repr=False)
@@ -39,7 +39,7 @@ class Held:
         self._buffers.give(self._buffer)
 
 
-Delivered = Callable[[ClientId, int, Held], None]
+Delivered = Callable[[ClientId, int, HeldHere], None]
 """Told of a body that is whole: whose, of which request, and where it is, which it releases."""
 
 
@@ -139,7 +139,7 @@ class Intake:
             return _refused(404)
         self._done.setdefault(client, set()).add(id)
         view = memoryview(buffer)[: body.beside.size]
-        self._delivered(client, id, Held(view, buffer, self.buffers))
+        self._delivered(client, id, HeldHere(view, buffer, self.buffers))
         return web.Response(status=204)
 
     async def _announced(self, client: ClientId, id: int) -> Body | None:

@@ -22,7 +22,7 @@ from aiohttp import web
 from dordis.kernels.packing import add_packed, pack
 from dordis.kernels.ring import Vector
 from dordis.network.connections import Connections
-from dordis.network.intake import Held, Intake
+from dordis.network.intake import HeldHere, Intake
 from dordis.network.messages import Beside
 from dordis.protocol import ENCODER, ClientId
 
@@ -85,7 +85,7 @@ class HandOver(Order, frozen=True):
     bits: int
 
 
-class Begin(Order, frozen=True):
+class NextRound(Order, frozen=True):
     """A round begins: forget what is left of the one before."""
 
 
@@ -108,19 +108,19 @@ class Summed(Order, frozen=True):
         return f"<Summed {self.sum}>"
 
 
-FromServer = Grant | Dismiss | Expect | Forget | Add | HandOver | Begin
+FromServer = Grant | Dismiss | Expect | Forget | Add | HandOver | NextRound
 FromReceiver = Came | Summed
 Kind = TypeVar("Kind")
 
 
-class Channel:
+class OrderChannel:
     """Orders between two processes of one server, over a pair of sockets."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def over(cls, pair: socket.socket) -> "Channel":
+    async def over(cls, pair: socket.socket) -> "OrderChannel":
         """Use one socket of a pair."""
         return cls(*await asyncio.open_connection(sock=pair))
 
@@ -147,13 +147,13 @@ class Channel:
 class Receiver:
     """The bodies of some clients, and their sums."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: OrderChannel) -> None:
         self._channel = channel
         self.intake = Intake(self._came)
-        self._held: dict[tuple[ClientId, int], Held] = {}
+        self._held: dict[tuple[ClientId, int], HeldHere] = {}
         self._sums: dict[int, tuple[Vector, int]] = {}
 
-    def _came(self, client: ClientId, id: int, held: Held) -> None:
+    def _came(self, client: ClientId, id: int, held: HeldHere) -> None:
         self._held[client, id] = held
         self._channel.send(Came(client, id, held.bulk[-1]))
 
@@ -174,7 +174,7 @@ class Receiver:
                 total, bodies = self._sums.pop(order.sum)
                 packed = pack(total & np.uint32(2**order.bits - 1), order.bits)
                 self._channel.send(Summed(order.sum, bodies, packed.tobytes()))
-            case Begin():
+            case NextRound():
                 self._sums.clear()
                 self.intake.begin()
                 for held in self._held.values():
@@ -206,7 +206,7 @@ def receive(listener: socket.socket, context: ssl.SSLContext, pair: socket.socke
 
 
 async def _receive(listener: socket.socket, context: ssl.SSLContext, pair: socket.socket) -> None:
-    channel = await Channel.over(pair)
+    channel = await OrderChannel.over(pair)
     receiver = Receiver(channel)
     app = web.Application()
     app.add_routes(receiver.intake.routes())

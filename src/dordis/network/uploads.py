@@ -21,20 +21,20 @@ from dordis.errors import RoundFailed
 from dordis.kernels.packing import PackedElsewhere, add_packed, check_packed
 from dordis.kernels.ring import Vector
 from dordis.network.connections import bound
-from dordis.network.intake import Held, Intake
+from dordis.network.intake import HeldHere, Intake
 from dordis.network.messages import Beside
 from dordis.network.receiver import (
     Add,
-    Begin,
     Came,
-    Channel,
     Dismiss,
     Expect,
     Forget,
     FromReceiver,
     Grant,
     HandOver,
+    NextRound,
     Order,
+    OrderChannel,
     Summed,
     receive,
 )
@@ -57,11 +57,11 @@ class RemoteSum:
 
 
 @dataclass(eq=False)
-class Remote:
+class ReceiverProcess:
     """A receiver, as the server's process sees it."""
 
     process: Any
-    channel: Channel
+    channel: OrderChannel
     port: int
     clients: set[ClientId] = field(default_factory=set)
     expected: dict[tuple[ClientId, int], tuple[int, int]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Remote:
 class HeldElsewhere(PackedElsewhere):
     """A body that has come whole to a receiver."""
 
-    def __init__(self, uploads: "Uploads", remote: Remote, came: Came, sum: int, size: int) -> None:
+    def __init__(self, uploads: "Uploads", remote: ReceiverProcess, came: Came, sum: int, size: int) -> None:
         self._uploads, self._remote, self._came, self._sum, self._size = uploads, remote, came, sum, size
         self._added = False
 
@@ -101,7 +101,7 @@ class HeldElsewhere(PackedElsewhere):
             self._remote.channel.send(Forget(self._came.client, self._came.id))
 
 
-Delivered = Callable[[ClientId, int, Held | HeldElsewhere], None]
+Delivered = Callable[[ClientId, int, HeldHere | HeldElsewhere], None]
 
 
 class Uploads:
@@ -114,9 +114,9 @@ class Uploads:
         self._delivered, self._cut = delivered, cut
         self._loop = asyncio.get_running_loop()
         self.intake = Intake(delivered)
-        self.remotes: list[Remote] = []
+        self.remotes: list[ReceiverProcess] = []
         self._readers: list[asyncio.Task[None]] = []
-        self._machines: dict[ClientId, Remote] = {}
+        self._machines: dict[ClientId, ReceiverProcess] = {}
 
     def start(self, count: int, host: str, port: int, context: ssl.SSLContext) -> None:
         """Start receivers, at the ports that follow one, or at any if that is 0."""
@@ -132,7 +132,7 @@ class Uploads:
             asyncio.run_coroutine_threadsafe(self._attach(process, ours, at), self._loop).result()
 
     async def _attach(self, process: Any, pair: socket.socket, port: int) -> None:
-        remote = Remote(process, await Channel.over(pair), port)
+        remote = ReceiverProcess(process, await OrderChannel.over(pair), port)
         self.remotes.append(remote)
         self._readers.append(asyncio.ensure_future(self._read(remote)))
 
@@ -188,15 +188,15 @@ class Uploads:
             remote.expected.clear()
             remote.sums.clear()
             if not remote.ended:
-                remote.channel.send(Begin())
+                remote.channel.send(NextRound())
 
-    def _remote(self, client: ClientId) -> Remote | None:
+    def _remote(self, client: ClientId) -> ReceiverProcess | None:
         remote = self._machines.get(client)
         return None if remote is None or remote.ended else remote
 
     # What receivers say
 
-    async def _read(self, remote: Remote) -> None:
+    async def _read(self, remote: ReceiverProcess) -> None:
         async for order in remote.channel.orders(FromReceiver):
             match order:
                 case Came():
@@ -206,14 +206,14 @@ class Uploads:
         if not remote.ended:
             self._lost(remote)
 
-    def _came(self, remote: Remote, came: Came) -> None:
+    def _came(self, remote: ReceiverProcess, came: Came) -> None:
         sum, size = remote.expected.pop((came.client, came.id), (0, 0))
         if size:
             self._delivered(came.client, came.id, HeldElsewhere(self, remote, came, sum, size))
         else:  # the deadline has passed meanwhile
             remote.channel.send(Forget(came.client, came.id))
 
-    def _lost(self, remote: Remote) -> None:
+    def _lost(self, remote: ReceiverProcess) -> None:
         """Go on without a receiver."""
         log.error("a receive process has ended: its %d clients log in again", len(remote.clients))
         remote.ended = True
@@ -225,7 +225,7 @@ class Uploads:
 
     # In the thread of a flow
 
-    def order(self, remote: Remote, order: Order) -> None:
+    def order(self, remote: ReceiverProcess, order: Order) -> None:
         """Tell a receiver something."""
         self._loop.call_soon_threadsafe(remote.channel.send, order)
 
@@ -244,7 +244,7 @@ class Uploads:
             check_all_added(summed, wanted)
             add_packed(wanted.total, summed.data, wanted.bits)
 
-    async def _handed_over(self, remote: Remote, sum: int, wanted: RemoteSum) -> Summed:
+    async def _handed_over(self, remote: ReceiverProcess, sum: int, wanted: RemoteSum) -> Summed:
         if remote.ended:
             raise lost()
         wanted.summed = self._loop.create_future()

@@ -7,19 +7,11 @@ from typing import Protocol
 
 from dordis import wire
 from dordis.errors import DordisError, UnusableUpdate
-from dordis.protocol import ClientId, Garbled, Message, Requests, reply_to
+from dordis.protocol import ClientId, Garbled, Message, Party, Requests, reply_to
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import SendModel
 
 Lost = Callable[[ClientId, Message], bool]
-
-
-class Party(Protocol):
-    """Anything that answers requests; a dishonest client is just another one."""
-
-    def handle(self, request: Message) -> Message:
-        """Answer a request, or raise."""
-        ...
 
 
 class Parties(Protocol):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dordis.apps.audit.canaries import Claim, lower_bound, p_value, toss
+from dordis.apps.audit.canaries import AttackedClaim, lower_bound, p_value, toss
 from dordis.errors import InputError
 
 
@@ -45,7 +45,7 @@ def test_delta_and_confidence_lower_the_bound():
 
 
 def test_guessing_every_coin_shows_the_most_and_guessing_half_of_them_nothing():
-    claim = Claim(epsilon=1.0, delta=0.0)
+    claim = AttackedClaim(epsilon=1.0, delta=0.0)
     coins = np.arange(100) % 2 == 0
     assert claim.judge(coins, coins * 2.0, 1.0).shown == claim.most(100)
     blind = claim.judge(coins, np.full(100, 2.0), 1.0)

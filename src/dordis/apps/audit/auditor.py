@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from dordis.apps.audit.canaries import CONFIDENCE, Claim, Coins, Guessing, toss
+from dordis.apps.audit.canaries import CONFIDENCE, AttackedClaim, Coins, Guessing, toss
 from dordis.apps.audit.variance import Measured, VarianceTest, centred, variance_test
 from dordis.apps.audit.witness import Witness
 from dordis.errors import AuditFailed, InputError
@@ -130,7 +130,7 @@ def audit(
     check_everyone(design)
     check_departures(design, dropped, late)
     honest = range(setting.colluders, setting.clients - dropped)
-    claim = Claim(plan.epsilon, setting.given_delta, confidence)
+    claim = AttackedClaim(plan.epsilon, setting.given_delta, confidence)
     claim.most(len(honest))
     witness = Witness(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)])
     coins = np.zeros(setting.dim, np.bool_)

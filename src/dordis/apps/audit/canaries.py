@@ -50,7 +50,7 @@ class Guessing:
 
 
 @dataclass(frozen=True)
-class Claim:
+class AttackedClaim:
     """The (epsilon, delta) that is attacked, and how sure the attack has to be."""
 
     epsilon: float

@@ -36,14 +36,14 @@ def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", UserWarning)  # torch warns where it takes clients one by one inside
-                moved = Pass(model, [works[i] for i in chosen], how).run(start)
+                moved = BatchedPass(model, [works[i] for i in chosen], how).run(start)
         except (RuntimeError, UserWarning):  # a module that looks at values, or that vmap does not know
             return None
         updates |= zip(chosen, moved, strict=True)
     return [updates[i] for i in range(len(works))]
 
 
-class Pass:
+class BatchedPass:
     """Some clients that train at once; whoever has fewer steps or smaller batches is padded, at weight 0."""
 
     def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:

@@ -69,7 +69,7 @@ class Post:
 
 
 @dataclass
-class Training:
+class Assignment:
     """What the strategy sends to nodes in this round, by client, and the seconds it gives them."""
 
     contents: Mapping[ClientId, RecordDict] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class FlowerExchange:
         nodes: Mapping[ClientId, int],
         protocol: SummingProtocol,
         charter: Charter,
-        training: Training,
+        training: Assignment,
         patience: float,
     ) -> None:
         self._post, self._nodes, self._charter = post, nodes, charter

@@ -18,7 +18,7 @@ from dordis.federation.participation import Attendance
 from dordis.federation.registry import Identity, Registry
 from dordis.federation.selection import Selection, Uniform
 from dordis.integrations.flower.arrays import Layout
-from dordis.integrations.flower.exchange import FlowerExchange, Post, Training, opened
+from dordis.integrations.flower.exchange import Assignment, FlowerExchange, Post, opened
 from dordis.integrations.flower.messages import RECORD, Charter, Enrol, Enrolled, seal, to_record
 from dordis.pipeline.together import execute_together
 from dordis.privacy.skellam import Floats
@@ -81,7 +81,7 @@ class FlowerHome:
     nodes: Mapping[ClientId, int]
     job: Job
     patience: float
-    training: Training = field(default_factory=Training)
+    training: Assignment = field(default_factory=Assignment)
     fidelity: str = "full"
     selection_seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     beacon: NoBeacon = field(default_factory=NoBeacon)
