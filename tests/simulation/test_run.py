@@ -310,7 +310,7 @@ def test_a_round_that_always_fails_ends_the_run(tmp_path):
         (["protocol.threshold=2"], "quorum"),
         (["protocol.tolerance=5"], "tolerance"),
         (["protocol.threshold=7"], "threshold"),
-        (["federation.per_round=13"], "take part"),
+        (["federation.per_round=13"], "more than federation.clients"),
         (["federation.selection=uniform"], "balanced"),
         (["app.server=nowhere:Server"], "no module 'nowhere'"),
         (["app.server=tests.simulation.toys:Client"], "AppServer"),
