@@ -46,3 +46,17 @@ sys.meta_path.insert(0, Absent())
 import dordis.federation.client_directory, dordis.federation.owner, dordis.rounds.client
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_a_node_of_flower_imports_its_own_side_alone() -> None:
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    script = """
+import sys
+from dordis.integrations.flower import dordis_mod
+import dordis.apps.learning
+print([name for name in ("scipy.optimize", "scipy.fft", "dordis.integrations.flower.grid") if name in sys.modules])
+"""
+    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert shown.stdout.strip() == "[]"

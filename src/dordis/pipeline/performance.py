@@ -10,7 +10,6 @@ from statistics import median
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from dordis.errors import InputError
 
@@ -160,6 +159,8 @@ def _fit(terms: Matrix, seconds: Sequence[float]) -> tuple[list[float], float]:
     if np.linalg.matrix_rank(scaled) < terms.shape[1]:
         raise InputError(f"time rounds of more different sizes and numbers of chunks: {len(target)} are too few")
     size = np.maximum(target, max(target.max() * EXACT, INSTANT))  # deviations count relative to it
+    from scipy.optimize import nnls  # takes longer to import than all else that a client needs
+
     weights = np.ones_like(target)
     coefficients, deviation = np.zeros(terms.shape[1]), np.zeros_like(target)
     for _ in range(PASSES):

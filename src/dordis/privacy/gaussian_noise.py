@@ -5,7 +5,6 @@ They are there to be compared with.  The low bits of floating-point noise are kn
 """
 
 import numpy as np
-from scipy.special import ndtri
 
 from dordis.crypto import prg
 from dordis.privacy.skellam import Floats
@@ -20,6 +19,8 @@ def gaussian_noise(seed: bytes, sigma: float, dim: int) -> Floats:
     >>> gaussian_noise(bytes(range(32)), 1.0, 3).round(2).tolist()
     [0.13, 0.31, -0.05]
     """
+    from scipy.special import ndtri  # what only takes part needs no scipy
+
     context = prg.start(prg.from_seed(seed, b"dordis/v1/gaussian"))
     samples = np.empty(dim, np.float64)
     words = np.empty(min(_STEP, dim + dim % 2), "<u8")

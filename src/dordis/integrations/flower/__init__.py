@@ -4,6 +4,9 @@ The strategy goes on as it is: it sends a train message to every node and gets t
 is the client and the engine of `dordis.rounds`, with Flower's messages as the exchange.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dordis.errors import MissingExtra
 
 try:
@@ -11,7 +14,17 @@ try:
 except ImportError:
     raise MissingExtra("flower") from None
 
-from dordis.integrations.flower.grid import DordisGrid
-from dordis.integrations.flower.mod import DordisMod, dordis_mod
+if TYPE_CHECKING:
+    from dordis.integrations.flower.grid import DordisGrid
+    from dordis.integrations.flower.mod import DordisMod, dordis_mod
 
 __all__ = ["DordisGrid", "DordisMod", "dordis_mod"]
+
+_HOME = {"DordisGrid": "grid", "DordisMod": "mod", "dordis_mod": "mod"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import one side when it is first used: Flower starts a process for each message, which needs its own alone."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'dordis.integrations.flower' has no attribute '{name}'")
+    return getattr(import_module(f"dordis.integrations.flower.{_HOME[name]}"), name)

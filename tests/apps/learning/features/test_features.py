@@ -94,7 +94,7 @@ def test_features_of_many_inputs_are_computed_once(tmp_path: Path, monkeypatch: 
     data = Dataset(x, np.arange(4), shape=(28, 28), scale=255.0)
     found = with_features(data, "scattering", tmp_path)
     assert found.features == 729
-    monkeypatch.setitem(features.MAPS, "scattering", flawed)
+    monkeypatch.setitem(features.MAPS, "scattering", f"{__name__}:flawed")
     np.testing.assert_array_equal(with_features(data, "scattering", tmp_path).x_train, found.x_train)
     with pytest.raises(InputError):
         with_features(Dataset(x + 1, np.arange(4), shape=(28, 28), scale=255.0), "scattering", tmp_path)

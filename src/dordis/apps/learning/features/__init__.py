@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.apps.learning.data import Dataset, Values
-from dordis.apps.learning.features.public import scattered
 from dordis.errors import InputError
 from dordis.federation.durable import replace
 from dordis.names import named
@@ -23,7 +22,8 @@ from dordis.names import named
 FeatureMap = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 """Takes inputs (count, ...), gives rows of features (count, features)."""
 
-MAPS: dict[str, FeatureMap] = {"scattering": scattered}
+MAPS = {"scattering": "dordis.apps.learning.features.public:scattered"}
+"""Where they are; imported when they are asked for, with what they need."""
 VERSION = b"dordis features 1"
 """Changes whenever a map gives other features."""
 WORTH_KEEPING = 5000
@@ -70,5 +70,5 @@ def _computed(data: Dataset, inputs: Values, name: str) -> Values:
 def _map(name: str) -> FeatureMap:
     if name not in MAPS and ":" not in name:
         raise InputError(f"there are no features '{name}': pass one of {', '.join(MAPS)}, or package.module:function")
-    given: FeatureMap = MAPS.get(name) or named(name, "the features", Callable)  # type: ignore[arg-type]
+    given: FeatureMap = named(MAPS.get(name, name), "the features", Callable)  # type: ignore[arg-type]
     return given
