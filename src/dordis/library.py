@@ -13,10 +13,11 @@ from dordis.apps.learning.networks import Inputs
 from dordis.apps.learning.settings import Settings
 from dordis.errors import InputError, LedgerDamaged
 from dordis.federation import records as recording
+from dordis.federation.checkpoint import read_state
 from dordis.federation.config import App, Federation, Privacy, Protocol
 from dordis.federation.coordinator import Finished
-from dordis.federation.evidence import check_evidence
-from dordis.federation.records import CONFIG, Records
+from dordis.federation.evidence import check_evidence, check_model
+from dordis.federation.records import CONFIG, MODEL
 from dordis.federation.run import Run
 from dordis.simulation import reading
 from dordis.simulation.availability import Never, Rate
@@ -178,7 +179,10 @@ def load(directory: str | Path, model: Any = None) -> RunResult:
     """
     path = Path(directory)
     config = reading.read(path / CONFIG)
-    _, state = Records.open(path).checkpoint()
+    stored = recording.load(path)
+    if stored.result is not None:
+        check_model(stored)
+    state = read_state(path / MODEL)
     if config.app.server == OBJECTS:
         parameters = learnt(state) if state else None
         return _result(path, parameters if model is None or parameters is None else as_trained(model, parameters))

@@ -98,6 +98,14 @@ def swap_rounds(path: Path) -> None:
     (path / records.ROUNDS).write_bytes(b"".join(lines))
 
 
+def cut_all_but_the_model(path: Path) -> None:
+    cut(path)
+    (path / records.RESULT).unlink()
+    sorted((path / records.RECEIPTS).iterdir())[-1].unlink()
+    lines = (path / records.ROUNDS).read_bytes().splitlines(keepends=True)
+    (path / records.ROUNDS).write_bytes(b"".join(lines[:-1]))
+
+
 TAMPERINGS = {
     cut: "it was cut",
     rehash: "hashed again",
@@ -107,6 +115,7 @@ TAMPERINGS = {
     swap_ledger: "of another run",
     swap_receipts: "of another run or round",
     swap_rounds: "otherwise than its receipt says",
+    cut_all_but_the_model: "not in the privacy ledger",
 }
 
 
@@ -155,7 +164,43 @@ def test_a_finished_run_without_its_model_does_not_start_again(run: Path) -> Non
         prepare(settings_of(IDEAL)).resume(run)
 
 
+@pytest.mark.parametrize("order", [[0, 2, 1], [0, 1, 2, 2], [0, 2], [1, 2]], ids=str)
+def test_lines_that_were_moved_doubled_or_left_out_show(run: Path, order: list[int]) -> None:
+    lines = (run / records.ROUNDS).read_bytes().splitlines(keepends=True)
+    (run / records.ROUNDS).write_bytes(b"".join(lines[number] for number in order))
+    with pytest.raises(LedgerDamaged, match="every round once, in order"):
+        check_evidence(records.load(run))
+    with pytest.raises(LedgerDamaged, match="every round once, in order"):
+        dordis.load(run)
+
+
+@pytest.mark.parametrize("rounds", [3, 1])
+def test_the_model_of_another_run_is_not_given_for_what_this_one_learnt(run: Path, rounds: int) -> None:
+    other = prepare(settings_of(IDEAL, f"federation.rounds={rounds}")).start(run.parent / "other", CONFIG)
+    other.complete()
+    shutil.copy(other.records.path / records.MODEL, run / records.MODEL)
+    for use in (check_evidence, check_model):
+        with pytest.raises(LedgerDamaged, match="every round once"):
+            use(records.load(run))
+    for use in (dordis.load, prepare(settings_of(IDEAL)).resume):
+        with pytest.raises(LedgerDamaged, match="every round once"):
+            use(run)
+
+
+def test_loading_a_run_writes_nothing(run: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    dordis.load(run)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_a_run_without_its_model_is_not_loaded_as_if_it_had_learnt_nothing(run: Path) -> None:
+    (run / records.MODEL).unlink()
+    with pytest.raises(LedgerDamaged, match=r"no model\.npz"):
+        dordis.load(run)
+
+
 def test_a_run_stopped_before_its_line_was_written_goes_on(run: Path) -> None:
     lines = (run / records.ROUNDS).read_bytes().splitlines(keepends=True)
     (run / records.ROUNDS).write_bytes(b"".join(lines[:-1]))
     assert check_evidence(records.load(run)) is not None
+    assert len(records.load(run).rounds) == len(lines)

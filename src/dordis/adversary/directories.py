@@ -15,12 +15,12 @@ from dordis.adversary import names
 from dordis.adversary.attack import Attack, attack
 from dordis.adversary.participants import COMPLETE
 from dordis.adversary.session import Foiled, Session
-from dordis.federation import evidence, records
+from dordis.federation import checkpoint, evidence, records
 from dordis.federation.evictions import Evictions
 from dordis.federation.joint import joint
 from dordis.federation.ledger import Ledger
 from dordis.federation.lines import entry_of, line_of
-from dordis.federation.records import EVICTIONS, LEDGER, MODEL, RECEIPTS, REGISTRY, ROUNDS
+from dordis.federation.records import EVICTIONS, LEDGER, METRICS, MODEL, RECEIPTS, REGISTRY, RESULT, ROUNDS
 from dordis.federation.registry import Keys, Registry
 from dordis.federation.run import Run
 from dordis.protocol import ClientId
@@ -118,8 +118,9 @@ def cut_receipts(path: Path) -> None:
 
 
 def cut_records(path: Path) -> None:
-    """Leave out the last round wherever it is written down round by round."""
+    """Leave out the last round wherever it is written down but in the model."""
     cut_receipts(path)
+    (path / RESULT).unlink()
     (path / ROUNDS).write_bytes(b"".join(lines_of(path / ROUNDS)[:-1]))
 
 
@@ -159,6 +160,27 @@ def begin_again(session: Session) -> str:
         (path / MODEL).unlink()
         run = job_of().resume(path)
     return f"the run begins again after {run.done} rounds"
+
+
+@attack("the model of another run", checks=(names.ORDER,), graphs=(COMPLETE,))
+def take_model(session: Session) -> str:
+    """Put the model of another run of the same clients in a run's place: it is to be given for what the run learnt."""
+    with TemporaryDirectory() as folder:
+        path = copied(session, folder)
+        shutil.copy(finished(LESS)[0] / MODEL, path / MODEL)
+        evidence.check_model(records.load(path))
+    return "a model of other noise, and another epsilon, is given for this one"
+
+
+@attack("the model of an earlier round", checks=(names.MODEL,), graphs=(COMPLETE,))
+def take_earlier_model(session: Session) -> str:
+    """Put a model back that was kept before the last round: that round is to be run again."""
+    with TemporaryDirectory() as folder:
+        path = copied(session, folder)
+        first = {ROUNDS: lines_of(path / ROUNDS)[0], METRICS: lines_of(path / METRICS)[0]}
+        checkpoint.write(path / MODEL, first, checkpoint.read_state(path / MODEL))
+        run = job_of().resume(path)
+    return f"the run goes on after {run.done} round"
 
 
 @attack("a successor that forgets what was spent", checks=(names.PREDECESSOR,), graphs=(COMPLETE,))
@@ -235,9 +257,9 @@ ATTACKS: tuple[Attack, ...] = (
     ),
     row(
         "a ledger, receipts and records that were cut",
-        "The last round is cut off the ledger, the receipts and the records of rounds: the result still has it.",
+        "The last round is cut off the ledger, the receipts and the records, result included: the model still has it.",
         partial(state, tamper=cut_records),
-        checks=(names.RECORDED,),
+        overlapping=(names.ROUNDS, names.RECORDED),
     ),
     row(
         "a run without its receipts",
@@ -258,6 +280,8 @@ ATTACKS: tuple[Attack, ...] = (
         checks=(names.ROUNDS,),
     ),
     begin_again,
+    take_model,
+    take_earlier_model,
     forget_predecessor,
     come_back,
     estrange,

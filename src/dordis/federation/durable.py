@@ -88,11 +88,15 @@ def whole_lines(path: Path) -> list[bytes]:
     return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
+def mended_lines(path: Path, last: bytes) -> list[bytes]:
+    """Return the same, with the last line that was to be written added if it is missing."""
+    lines = whole_lines(path)
+    return lines if not last or last in lines else [*lines, last]
+
+
 def mend_lines(path: Path, last: bytes) -> None:
     """Cut a line without its end, and add the last line if it is missing."""
-    lines = whole_lines(path)
-    if last and lines[-1:] != [last]:
-        lines.append(last)
+    lines = mended_lines(path, last)
     if lines or path.exists():
         replace(path, b"".join(lines))
 

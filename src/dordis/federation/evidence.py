@@ -1,8 +1,8 @@
-"""Whether the files of a run bear each other out: its privacy ledger, its receipts and the records of its rounds.
+"""Whether the files of a run bear each other out: its ledger, its receipts, the records of its rounds and its model.
 
 A ledger that was shortened, or altered and hashed again, is sound by itself.  The receipts name its head after every
-finished round, and the records name the rounds: together they show what is missing.  Whoever rewrites all files
-consistently is seen only by those who kept a head elsewhere: the clients, in their receipts.
+finished round, and the records and the model name the rounds: together they show what is missing.  Whoever rewrites
+all files consistently is seen only by those who kept a head elsewhere: the clients, in their receipts.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from dordis.federation import ledger
 from dordis.federation.account import Account
 from dordis.federation.ledger import Summary
 from dordis.federation.receipt import Receipt
-from dordis.federation.records import LEDGER, MODEL, RECEIPTS, Predecessor, RoundRecord, StoredRun
+from dordis.federation.records import LEDGER, MODEL, RECEIPTS, ROUNDS, Predecessor, RoundRecord, StoredRun
 
 _CLOSE = 1e-9
 
@@ -30,6 +30,7 @@ def check_evidence(run: StoredRun) -> Summary | None:
     check_predecessor(run.manifest.predecessor, account, heads)
     receipts = read_receipts(run)
     check_receipts(receipts, account, heads)
+    check_order(run)
     check_rounds(run.rounds, receipts, account)
     summary = ledger.summary_of(account, heads)
     check_recorded(run, summary)
@@ -76,6 +77,13 @@ def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Col
             raise LedgerDamaged(f"the privacy ledger and the receipt of round index {index} contradict each other")
 
 
+def check_order(run: StoredRun) -> None:
+    """The rounds were recorded one after the other; the one that the model was kept after is among them."""
+    numbers = [record.number for record in run.rounds]
+    if numbers != list(range(run.manifest.before + 1, run.manifest.before + 1 + len(numbers))):
+        raise LedgerDamaged(f"{ROUNDS} and {MODEL} do not name every round once, in order: restore the right ones")
+
+
 def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt], account: Account) -> None:
     """Every finished round has its receipt and its completed charge, and they are about the same clients."""
     for record in rounds:
@@ -102,3 +110,6 @@ def check_model(run: StoredRun) -> None:
     """A run that has finished rounds has the model after the last of them: without it nothing goes on."""
     if (run.rounds or run.result is not None) and not (run.path / MODEL).exists():
         raise LedgerDamaged(f"the run at {run.path} has finished rounds and no {MODEL}: restore it, or start a new run")
+    check_order(run)
+    if run.rounds and run.rounds[-1] != run.last:
+        raise LedgerDamaged(f"the {MODEL} of the run at {run.path} is not that after its last round: restore it")

@@ -5,25 +5,21 @@ too, so that a process stopped anywhere leaves a run that goes on after its last
 """
 
 import hashlib
-import io
-import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.federation.durable import PUBLIC, FileLines, mend_lines, remove_drafts, replace, whole_lines
+from dordis.federation import checkpoint
+from dordis.federation.checkpoint import State
+from dordis.federation.durable import PUBLIC, FileLines, mend_lines, mended_lines, remove_drafts, replace
 from dordis.federation.evictions import Eviction, read_evictions
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.privacy.projection import Alignment
 
-State = Mapping[str, npt.NDArray[Any]]
 Kind = TypeVar("Kind")
 
 CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
@@ -36,8 +32,6 @@ _HOW = {
     "full": "simulated in one process, which had everybody's data and ran every message of the protocol",
     DEPLOYED: "deployed, every client answered over the network and kept its data",
 }
-_LINES = "lines"
-"""Where a checkpoint keeps the lines of its round."""
 
 
 class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -247,6 +241,8 @@ class StoredRun:
     result: Result | None
     evictions: tuple[Eviction, ...] = ()
     """Who had to go, in this run and in those that it goes on from."""
+    last: RoundRecord | None = None
+    """The round after which the model was kept."""
 
     @property
     def evicted(self) -> tuple[int, ...]:
@@ -285,7 +281,7 @@ class Records:
         """Go on with a run that was begun: mend what a stop in the middle of writing may have left."""
         data = _read(path / MANIFEST)
         records = cls(path, _decode(data, Manifest, path / MANIFEST), hashlib.sha256(data).digest())
-        lines, _ = records.checkpoint()
+        lines = checkpoint.read_lines(path / MODEL)
         for name in (ROUNDS, METRICS):
             mend_lines(path / name, lines.get(name, b""))
         remove_drafts(path / MODEL)
@@ -293,39 +289,23 @@ class Records:
 
     def begin(self, state: State) -> None:
         """Write down the state that a successor run begins with."""
-        self._save(state, {})
+        checkpoint.write(self.path / MODEL, {}, state)
 
     def finish(self, record: RoundRecord, metrics: Metrics, state: State) -> None:
         """Write a finished round down, durably when this returns: checkpoint first, then the lines."""
         lines = {ROUNDS: _line(record), METRICS: _line(metrics)}
-        self._save(state, lines)
+        checkpoint.write(self.path / MODEL, lines, state)
         for name, line in lines.items():
             with FileLines(self.path / name, PUBLIC).locked() as file:
                 file.append(line)
 
-    def _save(self, state: State, lines: Mapping[str, bytes]) -> None:
-        check_state(state)
-        archive = io.BytesIO()
-        np.savez(archive, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
-        replace(self.path / MODEL, archive.getvalue())
-
-    def checkpoint(self) -> tuple[dict[str, bytes], dict[str, npt.NDArray[Any]]]:
-        """Return the lines of the last finished round and the application's state after it, or nothing."""
-        path = self.path / MODEL
-        if not path.exists():
-            return {}, {}
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                state = {name: stored[name] for name in stored.files}
-            lines = msgspec.json.decode(state.pop(_LINES).tobytes(), type=dict[str, bytes])
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, msgspec.DecodeError) as error:
-            raise InputError(f"the checkpoint {path} cannot be read: {error}; restore it, or start a new run") from None
-        return lines, state
+    def state(self) -> State:
+        """Return the application's state after the last finished round, or nothing."""
+        return checkpoint.read_state(self.path / MODEL)
 
     def last(self) -> RoundRecord | None:
         """Return the record of the last finished round."""
-        lines, _ = self.checkpoint()
-        return msgspec.json.decode(lines[ROUNDS], type=RoundRecord) if lines else None
+        return _last_of(checkpoint.read_lines(self.path / MODEL), self.path)
 
     def reopen(self) -> None:
         """Take back how the run ended: until it ends again, what it has spent is in the ledger alone."""
@@ -337,16 +317,18 @@ class Records:
 
 
 def load(path: Path) -> StoredRun:
-    """Read everything that was recorded of a run."""
+    """Read everything that was recorded of a run, in which rounds may be under way; nothing is written."""
     result, manifest = path / RESULT, _read(path / MANIFEST)
+    lines = checkpoint.read_lines(path / MODEL)  # first: what is in it is, or will be, in the files of lines
     return StoredRun(
         path=path,
         id=hashlib.sha256(manifest).digest(),
         manifest=_decode(manifest, Manifest, path / MANIFEST),
-        rounds=_lines(path / ROUNDS, RoundRecord),
-        metrics=_lines(path / METRICS, Metrics),
+        rounds=_lines(path / ROUNDS, RoundRecord, lines),
+        metrics=_lines(path / METRICS, Metrics, lines),
         result=_decode(_read(result), Result, result) if result.exists() else None,
         evictions=read_evictions(path / EVICTIONS),
+        last=_last_of(lines, path),
     )
 
 
@@ -359,13 +341,6 @@ def check_name(name: str) -> None:
     """A run's name is the name of a directory."""
     if not name or name.startswith(".") or any(not (c.isalnum() or c in "._-") for c in name):
         raise InputError(f"a run's name is made of letters, digits and . _ -, not '{name}'")
-
-
-def check_state(state: State) -> None:
-    """The names in an application's state are its own, and do not mean something else in a checkpoint."""
-    taken = sorted({_LINES, "file", "allow_pickle"} & state.keys())
-    if taken:
-        raise InputError(f"an application's state has no entry named '{taken[0]}': choose another name")
 
 
 def _line(record: RoundRecord | Metrics) -> bytes:
@@ -386,5 +361,9 @@ def _decode(data: bytes, kind: type[Kind], path: Path) -> Kind:
         raise InputError(f"{path} is not what dordis wrote: {error}") from None
 
 
-def _lines(path: Path, kind: type[Kind]) -> tuple[Kind, ...]:
-    return tuple(_decode(line, kind, path) for line in whole_lines(path))
+def _lines(path: Path, kind: type[Kind], last: checkpoint.Lines) -> tuple[Kind, ...]:
+    return tuple(_decode(line, kind, path) for line in mended_lines(path, last.get(path.name, b"")))
+
+
+def _last_of(lines: checkpoint.Lines, path: Path) -> RoundRecord | None:
+    return _decode(lines[ROUNDS], RoundRecord, path / MODEL) if lines else None

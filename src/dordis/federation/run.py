@@ -169,7 +169,7 @@ class Run:
         check_same(job.config, records)
         check_registry(home.registry, records)
         ledger = Ledger.open(path / LEDGER, records.id) if job.design.proves else None
-        _, state = records.checkpoint()
+        state = records.state()
         if state:
             job.app.restore(state)
         records.reopen()
@@ -187,7 +187,7 @@ class Run:
         check_succeeds(job, stored)
         before = Records.open(predecessor)
         earlier = Ledger.open(predecessor / LEDGER, before.id) if job.design.proves else None
-        _, state = before.checkpoint()
+        state = before.state()
         if state:
             job.app.restore(state)
         head = spent.head if spent else ""
