@@ -30,13 +30,19 @@ def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
     looked for: they spread over their block, and rounding refuses them.
     """
     x, signs = _check(x, block, signs)
-    _rotate(x, block, signs, _scale(x, block))
+    leaf = min(block, _LEAF)
+    _rotate_leaves(x, leaf, signs, _scale(x, block))
+    if block > leaf:  # a kernel of its own: most vectors are short, and do not wait until it is compiled
+        _transform_above(x, leaf, block)
 
 
 def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
-    """Undo `rotate` in place, up to floating-point error."""
+    """Undo `rotate` in place, up to floating-point error: its steps backwards; the levels of a transform commute."""
     x, signs = _check(x, block, signs)
-    _unrotate(x, block, signs, _scale(x, block))
+    leaf = min(block, _LEAF)
+    if block > leaf:
+        _transform_above(x, leaf, block)
+    _unrotate_leaves(x, leaf, signs, _scale(x, block))
 
 
 def _check(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> tuple[Any, Any]:
@@ -56,22 +62,17 @@ def _scale(x: Reals, block: int) -> np.floating[Any]:
 
 
 @kernel
-def _rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
+def _rotate_leaves(x: Reals, leaf: int, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
     scratch = np.empty(_LEAF, x.dtype)
-    leaf = min(block, _LEAF)
     for start in range(0, x.size, _LEAF):
         piece = x[start : start + _LEAF]
         _flip(piece, signs[start >> 3 :], scale)
         _transform_leaves(piece, leaf, scratch)
-    _transform_above(x, leaf, block)
 
 
 @kernel
-def _unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
-    """Take the steps of `_rotate` backwards; the levels of a transform commute."""
+def _unrotate_leaves(x: Reals, leaf: int, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
     scratch = np.empty(_LEAF, x.dtype)
-    leaf = min(block, _LEAF)
-    _transform_above(x, leaf, block)
     for start in range(0, x.size, _LEAF):
         piece = x[start : start + _LEAF]
         _transform_leaves(piece, leaf, scratch)
