@@ -338,22 +338,25 @@ class ClientRound:
         aggregate = self._delivering.aggregate
         if aggregate is not None and not self._used:
             self.use(aggregate)
+            self._make_next_model(aggregate)
         return reply
 
     def use(self, aggregate: Aggregate) -> None:
         """Let the application use the sum; with it the round is over for the summing protocol."""
         self._used = True
-        app, info = self._client.app, self.invite.info
-        app.use_output(info, aggregate)
-        if self._model is not None:
-            following = app.next_model(info, self._model.array, aggregate)
-            if following is not None:
-                self._client.models.keep(ModelBytes.of(following, self.invite.dtype))
+        self._client.app.use_output(self.invite.info, aggregate)
         self._journal.close()
         if self.summing is not None:
             self.summing.close()
         if self._delivering is not None:
             self._delivering.forget()
+
+    def _make_next_model(self, aggregate: Aggregate) -> None:
+        """Keep the model that follows, if the application can tell: it need not be sent then."""
+        if self._model is not None:
+            following = self._client.app.next_model(self.invite.info, self._model.array, aggregate)
+            if following is not None:
+                self._client.models.keep(ModelBytes.of(following, self.invite.dtype))
 
 
 def check_update(update: Floats, dim: int) -> None:

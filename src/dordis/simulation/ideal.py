@@ -22,7 +22,7 @@ from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import ChunkOutput, Prediction, SummingProtocol
 from dordis.rounds.client import Client, ClientRound
-from dordis.rounds.invitation import Accepted, Invitation, SendModel, Train
+from dordis.rounds.invitation import Accepted, Invitation, Train
 from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Watch, silent
 from dordis.simulation.departures import Departures
 
@@ -60,17 +60,14 @@ class IdealRounds:
         return Gathered(ready, {"train": time.perf_counter() - started})
 
     def _accepted(self, u: ClientId, invitation: Invitation) -> bytes | None:
-        """Invite one client and give it the model; return its proof, or None if it takes no part."""
+        """Give the model to one client, not a copy of it, and invite it; return its proof, or None if it declines."""
         client = self._clients[u]
+        client.models.keep(invitation.model)
         try:
             accepted = client.handle(invitation.invite)
-            if not isinstance(accepted, Accepted) or not accepted.selected:
-                return None
-            if not accepted.has_model:
-                client.handle(SendModel(0, invitation.model.data))
         except DordisError:
             return None
-        return accepted.proof
+        return accepted.proof if isinstance(accepted, Accepted) and accepted.selected else None
 
     def _trained(self, u: ClientId) -> bool:
         """Have one client train; say whether it did."""

@@ -1,12 +1,15 @@
 """Training with torch: the same steps as in numpy, one thread for small models, many clients in one pass."""
 
+from threading import Barrier
+
 import numpy as np
 import pytest
 
-from dordis.apps.learning import Client, Server
+from dordis.apps.learning import Client, Server, batched
+from dordis.apps.learning.desk import number_of
 from dordis.apps.learning.models import Softmax, Work
-from dordis.apps.learning.torch_model import TorchModel, device_named, threads
-from dordis.apps.learning.trainer import Training
+from dordis.apps.learning.torch_model import TorchModel, device_named, seeded, threads
+from dordis.apps.learning.trainer import Training, batches
 from dordis.errors import InputError
 from dordis.rounds.app import RoundInfo, Task
 from tests.apps.aggregates import summed
@@ -66,8 +69,75 @@ def test_clients_that_cannot_be_batched_train_one_by_one():
     start = model.initial(np.random.default_rng(0))
     assert model.fit_together(start, works(), HOW[0]) is None
     assert model.fit_together(start, works((0, 3)), HOW[0]) is None
-    big = TorchModel(torch.nn.Linear(4, 30_000))
-    assert big.fit_together(big.initial(np.random.default_rng(0)), works(), HOW[0]) is None
+
+
+@pytest.fixture
+def no_passes(monkeypatch):
+    """Have every model be too large for one batched pass, and two threads."""
+    monkeypatch.setattr(batched, "LARGEST", 0)
+    with threads(2):
+        yield
+
+
+@pytest.mark.usefixtures("no_passes")
+@pytest.mark.parametrize("how", HOW)
+def test_clients_in_threads_get_bit_for_bit_what_each_gets_alone(how):
+    torch.manual_seed(3)
+    layers = torch.nn.Linear(4, 50), torch.nn.Dropout(0.5), torch.nn.ReLU(), torch.nn.Dropout(0.0)
+    model, given = TorchModel(torch.nn.Sequential(*layers, torch.nn.Linear(50, 3))), works((3, 7, 0, 12, 12, 1, 9))
+    start, drawn = model.initial(np.random.default_rng(0)), torch.default_generator.get_state()
+    together = model.fit_together(start, given, how)
+    assert torch.equal(torch.default_generator.get_state(), drawn)
+    for work, update in zip(given, together, strict=True):
+        np.testing.assert_array_equal(update, model.fit(start, work, how))
+
+
+def test_a_desk_drops_what_the_layer_of_torch_drops():
+    module = torch.nn.Sequential(torch.nn.Dropout(0.25), torch.nn.Linear(4, 3))
+    model, work, how = TorchModel(module), works()[3], Training(epochs=1, lr=0.5, balance=0.0)
+    start = model.initial(np.random.default_rng(0))
+    (batch,) = batches(12, how, work.seed)
+    x, y = (torch.from_numpy(part[batch]) for part in work.samples)
+    with seeded(number_of(work.seed)):
+        torch.nn.functional.cross_entropy(module.train()(x), y).backward()
+    slopes = torch.cat([parameter.grad.reshape(-1) for parameter in module.parameters()])
+    np.testing.assert_allclose(model.fit(start, work, how), -0.5 * slopes.numpy(), atol=1e-6)
+
+
+@pytest.mark.usefixtures("no_passes")
+def test_two_clients_train_at_the_same_time_each_on_one_thread_of_torch():
+    meeting, seen = Barrier(2), set()
+
+    class Meets(torch.nn.Linear):
+        def forward(self, x):
+            meeting.wait(timeout=60)  # whoever trains alone waits in vain
+            seen.add(torch.get_num_threads())
+            return super().forward(x)
+
+    model = TorchModel(Meets(4, 3))
+    assert len(model.fit_together(model.initial(np.random.default_rng(0)), works((5,) * 4), HOW[2])) == 4
+    assert seen == {1}
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("no_passes")
+def test_clients_whose_layers_draw_from_the_generator_of_all_threads_train_one_by_one():
+    class Draws(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(torch.nn.functional.dropout(x))
+
+    model = TorchModel(Draws(4, 3))
+    start, drawn = model.initial(np.random.default_rng(0)), torch.default_generator.get_state()
+    assert model.fit_together(start, works(), HOW[0]) is None
+    assert model.draws_in_turn
+    assert torch.equal(torch.default_generator.get_state(), drawn)
+
+
+@pytest.mark.usefixtures("no_passes")
+def test_what_diverges_in_a_thread_is_left_to_its_own_client_to_tell():
+    model = linear()
+    how = Training(epochs=200, lr=1e300, proximal=1.0)
+    assert model.fit_together(model.initial(np.random.default_rng(0)), works(), how) is None
 
 
 def net(features, classes):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dordis.apps.learning import trainer
+from dordis.apps.learning.desk import number_of
 from dordis.apps.learning.losses import torch_losses
 from dordis.apps.learning.models import Work
 from dordis.apps.learning.trainer import Training
@@ -27,7 +28,7 @@ TOGETHER = 64
 
 def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
     """Return the updates of clients, in their order; None where a batch does not pay or cannot be made."""
-    if model.dim > LARGEST or len(works) < 2 or not all(len(work.samples[1]) for work in works):
+    if len(works) < 2 or not all(len(work.samples[1]) for work in works):
         return None
     updates: dict[int, Floats] = {}
     order = sorted(range(len(works)), key=lambda i: len(works[i].samples[1]))
@@ -66,7 +67,7 @@ class BatchedPass:
 
     def run(self, start: Numbers) -> list[Floats]:
         """Take all steps; return how far each client went."""
-        from dordis.apps.learning.torch_model import _number, seeded, threads
+        from dordis.apps.learning.torch_model import seeded, threads
 
         torch, how, clients = self._torch, self._how, len(self._rows)
         begun = self._model._views(self._model._parameters(start))
@@ -75,7 +76,7 @@ class BatchedPass:
         slopes = torch.func.vmap(torch.func.grad(self._loss), randomness="different")
         everyone = torch.arange(clients)[:, None]
         self._model._module.train()
-        with threads(self._model.threads), seeded(_number(self._seed)):
+        with threads(self._model.threads), seeded(number_of(self._seed)):
             for step in range(self._rows.shape[1]):
                 rows, there = self._rows[:, step], self._there[:, step].to(self._x.device)
                 found = slopes(held, self._x[everyone, rows], self._y[everyone, rows], there, self._offset)

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning import losses, trainer
+from dordis.apps.learning import losses
 from dordis.apps.learning.data import Labels, Target, Values
+from dordis.apps.learning.desk import Desk, fit_in_threads, number_of
 from dordis.apps.learning.losses import Totals, torch_losses
 from dordis.apps.learning.models import Model, Work
 from dordis.apps.learning.trainer import Training
@@ -43,9 +44,15 @@ def seeded(seed: int) -> Iterator[None]:
     if torch is None:
         yield
         return
+    begin = torch.manual_seed if accelerator(torch) else torch.default_generator.manual_seed  # a tenth of the time
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        begin(seed)
         yield
+
+
+def accelerator(torch: Any) -> str:
+    """Return the name of a graphics processor, or nothing if there is none."""
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else ""
 
 
 @contextmanager
@@ -67,7 +74,7 @@ def device_named(name: str) -> Any:
     """Return the device of this name; "auto" is the first graphics processor, or else the processor."""
     torch = import_torch()
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = accelerator(torch) or "cpu"
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
@@ -96,6 +103,9 @@ class TorchModel(Model):
         self._named = {name: parameter.detach() for name, parameter in self._module.named_parameters()}
         if not self._named:
             raise InputError("the module has no parameters to train")
+        self._desks: list[Desk] = []
+        self.draws_in_turn = False
+        """Whether a layer was seen to draw from torch's own generator."""
 
     @cached_property
     def dim(self) -> int:
@@ -107,10 +117,6 @@ class TorchModel(Model):
         """Return the number of threads for one operation: one where the model is small, or torch's own choice."""
         return 1 if self.dim <= SMALL else None
 
-    @cached_property
-    def _desk(self) -> "Desk":
-        return Desk(self)
-
     def initial(self, rng: np.random.Generator) -> Floats:
         """Return the parameters that the module was made with."""
         flat = self._torch.cat([tensor.reshape(-1) for tensor in self._named.values()])
@@ -121,36 +127,26 @@ class TorchModel(Model):
         self._module.train()
         flat = self._parameters(parameters).requires_grad_()
         with threads(self.threads):
-            loss = self._loss(self._views(flat), self._inputs(x), self._labels(y), self._parameters(offset))
+            scores = self._call(self._views(flat), self._inputs(x))
+            loss = self._loss(scores, self._labels(y), self._parameters(offset))
             (slope,) = self._torch.autograd.grad(loss, flat)
         return np.asarray(slope.cpu().numpy(), np.float64)
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Train with torch's own optimisers, on the device; every step takes the samples that others would take."""
-        x, y = work.samples
-        self._module.train()
-        with threads(self.threads), seeded(_number(work.seed)):
-            offset = self._parameters(trainer.label_offset(y, work.classes, how.balance))
-            inputs, labels = self._inputs(x), self._labels(y)
-            desk = self._desk
-            desk.lay(start)
-            optimiser = self._optimiser(list(desk.held.values()), how)
-            for batch in trainer.batches(len(y), how, work.seed):
-                rows = self._torch.from_numpy(batch).to(inputs.device)
-                optimiser.zero_grad(set_to_none=False)
-                self._loss(desk.held, inputs[rows], labels[rows], offset).backward()
-                if how.proximal:
-                    desk.slope.add_(desk.at - desk.begun, alpha=how.proximal)
-                optimiser.step()
-            update: Floats = (desk.at - desk.begun).cpu().numpy()
-        trainer.check_converged(update, how)
-        return update
+        """Train on the device; every step takes the samples that others would take."""
+        with threads(self.threads), seeded(number_of(work.seed)):
+            return self.desks(1)[0].fit(start, work, how)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-        """Train small models of many clients in one batched pass; what cannot be batched is None."""
-        from dordis.apps.learning.batched import fit_batched
+        """Train small models of many clients in one batched pass, larger ones in threads; None if neither pays."""
+        from dordis.apps.learning.batched import LARGEST, fit_batched
 
-        return fit_batched(self, start, works, how)
+        return (fit_batched if self.dim <= LARGEST else fit_in_threads)(self, start, works, how)
+
+    def desks(self, count: int) -> list[Desk]:
+        """Return places where so many clients can train at once; they are kept."""
+        self._desks += [Desk(self) for _ in range(count - len(self._desks))]
+        return self._desks[:count]
 
     def scores(self, parameters: Floats, x: Values) -> Floats:
         """Call the module, in its mode for evaluation."""
@@ -204,14 +200,8 @@ class TorchModel(Model):
         """Write a plain state_dict, which `torch.load(path, weights_only=True)` reads."""
         self._torch.save(self.trained(parameters).state_dict(), directory / STATE_DICT)
 
-    def _optimiser(self, tensors: list[Any], how: Training) -> Any:
-        if how.method == "adamw":
-            betas = (how.momentum, trainer.BETA2)
-            return self._torch.optim.AdamW(tensors, how.lr, betas, trainer.TINY, weight_decay=how.decay)
-        return self._torch.optim.SGD(tensors, how.lr, how.momentum, weight_decay=how.decay)
-
-    def _loss(self, views: dict[str, Any], x: Any, y: Any, offset: Any) -> Any:
-        each, there = torch_losses(self.target, self._call(views, x), y, offset)
+    def _loss(self, scores: Any, y: Any, offset: Any) -> Any:
+        each, there = torch_losses(self.target, scores, y, offset)
         return (each * there).sum() / there.sum().clamp(min=1)
 
     def _parameters(self, values: Numbers) -> Any:
@@ -237,34 +227,11 @@ class TorchModel(Model):
         }
 
     def _call(self, views: dict[str, Any], x: Any) -> Any:
-        """Call the module with its parameters replaced; one output for two classes is the score of the second."""
-        scores = self._torch.func.functional_call(self._module, views, (x,))
+        """Call the module with its parameters replaced."""
+        return self._of_classes(self._torch.func.functional_call(self._module, views, (x,)))
+
+    def _of_classes(self, scores: Any) -> Any:
+        """Return scores as there are classes: one output for two of them is the score of the second."""
         if self.target != "classification" or (scores.ndim == 2 and scores.shape[1] > 1):
             return scores
         return self._torch.nn.functional.pad(scores.reshape(-1, 1), (1, 0))
-
-
-class Desk:
-    """Where one client after the other trains: its parameters and slopes, in memory that is taken once.
-
-    Memory that is new costs more than the step of a small client in it.
-    """
-
-    def __init__(self, model: TorchModel) -> None:
-        self._given = model._parameters(np.zeros(model.dim)).cpu()
-        self.begun = self._given.to(model.device, copy=True)
-        self.at, self.slope = self.begun.clone(), self.begun.clone()
-        self.held = model._views(self.at)
-        for name, slope in model._views(self.slope).items():
-            self.held[name].requires_grad_().grad = slope
-
-    def lay(self, start: Numbers) -> None:
-        """Begin with these parameters."""
-        np.copyto(self._given.numpy(), start)
-        self.begun.copy_(self._given)
-        self.at.copy_(self.begun)
-
-
-def _number(seed: Sequence[int]) -> int:
-    """Return one number for torch of the numbers of a seed."""
-    return int(np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0])
