@@ -13,6 +13,7 @@ import pytest
 
 from dordis.errors import InputError, MissingExtra, UnusableUpdate
 from dordis.federation.design import Design
+from dordis.federation.records import how_run
 from dordis.federation.strategies import XNoise
 from dordis.library import run
 from dordis.privacy.accounting import ParticipationSchedule
@@ -199,3 +200,9 @@ def test_a_configured_run_goes_through(cluster, tmp_path):
     result = run(given)
     assert (result.stopped, len(result.history)) == ("rounds", 2)
     assert 0 < result.epsilon <= 6
+    assert result.run_as.startswith("simulated in 2 processes of Ray on 2 nodes, which had everybody's data")
+    assert "Simulated in 2 processes of Ray on 2 nodes" in result.report().read_text()
+
+
+def test_a_dry_run_says_that_ray_will_be_used():
+    assert "in processes of Ray" in how_run("full", settings_of().simulation.where)

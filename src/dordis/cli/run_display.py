@@ -14,8 +14,10 @@ from dordis.federation.coordinator import Finished
 from dordis.federation.job import Job
 from dordis.federation.records import Result as Outcome
 from dordis.federation.records import RoundRecord, how_run
+from dordis.federation.run import Home
 from dordis.report.facts import Facts
 from dordis.report.figures import spaced
+from dordis.simulation.config import Simulation
 
 SHOWN = 10
 """Rounds that are shown while a run goes on."""
@@ -25,9 +27,9 @@ class Display:
     """Show a run: live on a terminal, one line a round elsewhere, nothing if it is to be quiet."""
 
     def __init__(
-        self, job: Job, fidelity: str, done: int, console: Console, *, quiet: bool, verbose: bool = False
+        self, job: Job, home: Home, done: int, console: Console, *, quiet: bool, verbose: bool = False
     ) -> None:
-        self._job, self._fidelity, self._console = job, fidelity, console
+        self._job, self._home, self._console = job, home, console
         self._quiet, self._verbose = quiet, verbose
         self._rows: deque[Finished] = deque(maxlen=SHOWN)
         self._stage = ""
@@ -49,7 +51,7 @@ class Display:
 
     def __enter__(self) -> "Display":
         if not self._quiet:
-            self._console.print(headline(self._job, self._fidelity))
+            self._console.print(headline(self._job, self._home.fidelity, self._home.where))
             if self._job.app.unit:
                 self._console.print(self._job.app.unit)
             if self._job.app.measured:
@@ -108,11 +110,11 @@ class Display:
         return table
 
 
-def headline(job: Job, fidelity: str) -> str:
+def headline(job: Job, fidelity: str, where: str) -> str:
     """Say in one line what runs."""
     config, design = job.config, job.design
     federation, protocol = config.federation, config.protocol
-    as_run = how_run(fidelity).partition(",")[0]
+    as_run = how_run(fidelity, where).partition(",")[0]
     if as_run != fidelity:
         as_run += f" with {fidelity} fidelity"
     goal = f"epsilon {design.epsilon:g}, delta {design.delta:g}" if design.proves else "no privacy"
@@ -183,10 +185,10 @@ def summary(facts: Facts, result: Outcome) -> Table:
     return tables.facts(rows, run.manifest.name)
 
 
-def upcoming(job: Job, fidelity: str, costs: dict[str, float | int | str | None]) -> Table:
+def upcoming(job: Job, simulation: Simulation, costs: dict[str, float | int | str | None]) -> Table:
     """Lay out what a run would be."""
     rows = {name.replace("_", " "): expected(name, value) for name, value in costs.items()}
-    return tables.facts(rows, headline(job, fidelity))
+    return tables.facts(rows, headline(job, simulation.fidelity, simulation.where))
 
 
 def expected(name: str, value: float | str | None) -> str:

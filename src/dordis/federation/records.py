@@ -27,9 +27,11 @@ LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "r
 EVICTIONS, REGISTRY = "evictions.jsonl", "registry.json"
 DEPLOYED = "deployed"
 """The fidelity of a run whose clients are processes of their own; every other run is simulated."""
+HERE = "in one process"
+"""Where the clients of a simulation are, if nothing else is said."""
 _HOW = {
-    "ideal": "simulated in one process, which had everybody's data and computed what the protocol would give",
-    "full": "simulated in one process, which had everybody's data and ran every message of the protocol",
+    "ideal": "simulated {where}, which had everybody's data and computed what the protocol would give",
+    "full": "simulated {where}, which had everybody's data and ran every message of the protocol",
     DEPLOYED: "deployed, every client answered over the network and kept its data",
 }
 
@@ -137,6 +139,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: str = ""
     """What the metrics are, as the application says."""
     predecessor: Predecessor | None = None
+    where: str = HERE
+    """Where the clients of a simulation were."""
 
     @property
     def before(self) -> int:
@@ -146,12 +150,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def how(self) -> str:
         """Say what was run, in the words that go with every figure: what is simulated protects nobody."""
-        return how_run(self.fidelity)
+        return how_run(self.fidelity, self.where)
 
 
-def how_run(fidelity: str) -> str:
+def how_run(fidelity: str, where: str) -> str:
     """Say what a fidelity means; nothing of one that is not known."""
-    return _HOW.get(fidelity, "")
+    return _HOW.get(fidelity, "").format(where=where)
 
 
 class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

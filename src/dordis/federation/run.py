@@ -44,6 +44,11 @@ class Home(Protocol):
         ...
 
     @property
+    def where(self) -> str:
+        """Say where simulated clients are, such as `in one process`."""
+        ...
+
+    @property
     def registry(self) -> Registry:
         """Return the public keys of all clients."""
         ...
@@ -129,6 +134,7 @@ def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | N
         unit=job.app.unit,
         measured=job.app.measured,
         predecessor=predecessor,
+        where=home.where,
     )
 
 

@@ -53,6 +53,7 @@ class NetworkHome:
     state: ServerState | None = None
 
     fidelity = DEPLOYED
+    where = "on machines of their own"
 
     @classmethod
     def resume(cls, job: Job, registry: Registry, door: Door, path: Path) -> "NetworkHome":

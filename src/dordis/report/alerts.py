@@ -70,8 +70,8 @@ def _warnings(facts: Facts) -> Iterator[str]:
     if facts.trust.simulated:
         ideal = " The protocol was not run; its result was computed, with the same noise."
         yield (
-            "Simulated in one process, which had everybody's data: what is stated is what a deployment like this would "
-            "prove." + (ideal if manifest.fidelity == "ideal" else " Every message of the protocol was sent.")
+            f"Simulated {manifest.where}, which had everybody's data: what is stated is what a deployment like this "
+            "would prove." + (ideal if manifest.fidelity == "ideal" else " Every message of the protocol was sent.")
         )
     if facts.trust.proves and facts.participations > manifest.plan.cap:
         yield (

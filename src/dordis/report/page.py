@@ -85,7 +85,7 @@ def _badges(facts: Facts) -> str:
     manifest = facts.run.manifest
     words = "the protocol was not run" if manifest.fidelity == "ideal" else "every message was sent"
     if facts.trust.simulated:
-        words = f"simulated in one process, {words}"
+        words = f"simulated {manifest.where}, {words}"
     protocol = f"protocol: {manifest.protocol}, {manifest.mode}"
     badges = {
         f"fidelity: {manifest.fidelity} ({words})": "badge warning" if facts.trust.simulated else "badge",

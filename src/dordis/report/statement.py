@@ -262,8 +262,8 @@ def _run(facts: Facts) -> Item:
         if facts.run.manifest.fidelity == "ideal":
             protocol = "the protocol was not run; its result was computed, with noise of the same law, by"
         said = (
-            f"SIMULATED in one process: {protocol} one program that had everybody's data. What is stated here is what "
-            "a deployment like this would prove; this run itself protected nobody."
+            f"SIMULATED {facts.run.manifest.where}: {protocol} one party that had everybody's data. What is stated "
+            "here is what a deployment like this would prove; this run itself protected nobody."
         )
     return Item("What was run", (said, facts.exposure) if facts.exposure else (said,))
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from dordis.federation.config import Count, RunConfig, Section
+from dordis.federation.records import HERE
 from dordis.simulation.availability import DropoutModel, Rate
 
 
@@ -16,6 +17,11 @@ class Simulation(Section, frozen=True):
     """Where clients compute: in this process, or in processes of a cluster of Ray."""
     workers: Count = 0
     """Processes of Ray that clients are spread over; 0: as many as the cluster has processors."""
+
+    @property
+    def where(self) -> str:
+        """Say where clients compute, as far as the settings tell."""
+        return HERE if self.engine == "local" else "in processes of Ray"
 
 
 class Config(RunConfig, frozen=True):

@@ -136,6 +136,15 @@ class SimulatedHome:
         return self.settings.fidelity
 
     @property
+    def where(self) -> str:
+        """Say where clients compute."""
+        if self.settings.engine != "ray":
+            return self.settings.where
+        from dordis.simulation.ray import places, where
+
+        return where(places(self))
+
+    @property
     def registry(self) -> Registry:
         """Return the public keys of all clients."""
         return self.identities.registry

@@ -134,7 +134,7 @@ def drive(under_way: "Run", console: "Console", again: str, *, quiet: bool, verb
     from dordis.cli.run_display import Display
 
     go_on = f"go on with: dordis {again} {shlex.quote(str(under_way.records.path))}"
-    shown = Display(under_way.job, under_way.home.fidelity, under_way.done, console, quiet=quiet, verbose=verbose)
+    shown = Display(under_way.job, under_way.home, under_way.done, console, quiet=quiet, verbose=verbose)
     with shown as display, terminated_as_interrupted():
         try:
             result = under_way.complete(display.stage, display.finished)
@@ -244,4 +244,4 @@ def _tell(simulated: "SimulatedJob", as_json: bool) -> None:
         "fidelity": simulated.config.simulation.fidelity,
         "clients": job.app.unit or None,
     }
-    tables.show(as_json, expected, upcoming(job, simulated.config.simulation.fidelity, expected))
+    tables.show(as_json, expected, upcoming(job, simulated.config.simulation, expected))

@@ -9,12 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 from flwr.app import RecordDict
+from flwr.superlink.grid import InMemoryGrid
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, ProtocolError
 from dordis.federation.charges import OwnersCount
 from dordis.federation.job import Job
 from dordis.federation.participation import Attendance
+from dordis.federation.records import DEPLOYED
 from dordis.federation.registry import Identity, Registry
 from dordis.federation.selection import Selection, Uniform
 from dordis.integrations.flower.arrays import Layout
@@ -82,11 +84,16 @@ class FlowerHome:
     job: Job
     patience: float
     training: Assignment = field(default_factory=Assignment)
-    fidelity: str = "full"
+    where: str = "by Flower"
     selection_seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     beacon: NoBeacon = field(default_factory=NoBeacon)
     consents: tuple[str, ...] = ()
     """What owners allow beyond the usual is theirs to know: they do not tell."""
+
+    @property
+    def fidelity(self) -> str:
+        """Return `full` where Flower simulates the nodes, `deployed` where they are somewhere."""
+        return "full" if isinstance(self.post.grid, InMemoryGrid) else DEPLOYED
 
     @property
     def root(self) -> bytes:

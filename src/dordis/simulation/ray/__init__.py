@@ -15,6 +15,6 @@ try:
 except ImportError:
     raise MissingExtra("ray") from None
 
-from dordis.simulation.ray.rounds import RayRounds
+from dordis.simulation.ray.rounds import RayRounds, places, where
 
-__all__ = ["RayRounds"]
+__all__ = ["RayRounds", "places", "where"]

@@ -1,7 +1,7 @@
 """Rounds of a simulated run over Ray: the engine is the one of every other home."""
 
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,17 +65,34 @@ class RayRounds(FullRounds):
 
 def started(home: SimulatedHome, selection: Selection, counted: Counted) -> Workers:
     """Start the processes of a run, spread over the machines of the cluster."""
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    nodes = places(home)
     home.registry.root()  # and with it all keys: derived once, here
     ids, dim = home.identities.ids, home.job.design.setting.dim
     job = replace(home.job, app=IdleServer(dim))  # without what is the server's alone
     shared = ray.put(replace(home, job=job, entropy=secrets.token_bytes))  # copies of a stream would repeat its secrets
-    nodes, actor = spread(), ray.remote(Worker)
-    count = min(home.settings.workers or len(nodes), len(ids))
-    places = [NodeAffinitySchedulingStrategy(nodes[i % len(nodes)], soft=True) for i in range(count)]
-    handles = [actor.options(scheduling_strategy=place).remote(shared, selection, counted) for place in places]
+    actor, affinities = ray.remote(Worker), [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
+    handles = [actor.options(scheduling_strategy=node).remote(shared, selection, counted) for node in affinities]
     return Workers(handles, ids)
+
+
+def places(home: SimulatedHome) -> list[str]:
+    """Return the node of each process of a run; without a cluster, a Ray of this machine's own is started."""
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    nodes = spread()
+    count = min(home.settings.workers or len(nodes), len(home.identities.ids))
+    return [nodes[i % len(nodes)] for i in range(count)]
+
+
+def where(nodes: Sequence[str]) -> str:
+    """Say where clients compute, by the node of each process.
+
+    >>> where(["a", "b", "a"])
+    'in 3 processes of Ray on 2 nodes'
+    """
+    counts = ((len(nodes), "process", "processes"), (len(set(nodes)), "node", "nodes"))
+    processes, machines = (f"{count} {one if count == 1 else many}" for count, one, many in counts)
+    return f"in {processes} of Ray on {machines}"
 
 
 def spread() -> list[str]:
