@@ -1,0 +1,58 @@
+"""Flower's SuperExec with ClientApps that start at once: forked from a process that has imported what they need.
+
+A SuperNode has a process started for each message, a private round takes six messages, and most of what such a process
+computes is importing Flower.  A SuperNode with `--isolation process` leaves it to a SuperExec of the owner's to start
+them.  This one takes the arguments of `flower-superexec`; every message still has a process of its own.
+"""
+
+import multiprocessing
+import os
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+IMPORTED = ("flwr.supernode.runtime.run_clientapp", "dordis.integrations.flower.mod", "dordis.protocols.secagg")
+"""What a process has when it is forked; the app itself is loaded in it, as it came with the message's run."""
+POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
+"""How often Flower's SuperExec looks for a message, in seconds, unless its owner says otherwise."""
+
+
+def launcher(context: ForkServerContext, otherwise: Any) -> Any:
+    """Return what launches a task of Flower: a ClientApp by a fork, and `otherwise` whatever else."""
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.superexec.executor import LaunchResult
+    from flwr.supercore.tls import validate_and_resolve_root_certificates
+    from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+    def launch(executor: Any, spec: Any) -> Any:
+        if spec.task_type != TaskType.CLIENT_APP:
+            return otherwise(executor, spec)
+        settings = {
+            "runtime_api_address": spec.runtime_api_address,
+            "token": spec.token,
+            "insecure": spec.insecure,
+            "certificates": validate_and_resolve_root_certificates(spec.root_certificates_path, spec.insecure),
+            "parent_pid": spec.parent_pid,
+            "runtime_dependency_install": spec.runtime_dependency_install,
+        }
+        context.Process(target=run_clientapp, kwargs=settings).start()
+        return LaunchResult.accepted()
+
+    return launch
+
+
+def main() -> None:
+    """Run Flower's SuperExec."""
+    from flwr.supercore.cli import flower_superexec
+    from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
+
+    os.environ.setdefault(*POLL)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    forkserver.ensure_running()  # it imports while the node connects
+    SubprocessExecutor.launch = launcher(context, SubprocessExecutor.launch)
+    flower_superexec()
+
+
+if __name__ == "__main__":
+    main()
