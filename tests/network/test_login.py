@@ -8,10 +8,12 @@ import pytest
 from dordis.errors import InputError, LoginRefused
 from dordis.federation.authority import Authority
 from dordis.federation.certificates import new_tls_key, to_der
+from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.identity import PrivateKeys, load_identity, load_keys, load_server_identity, save_keys
 from dordis.federation.membership import Admission
 from dordis.federation.requests import new_request
 from dordis.network import login
+from dordis.network.doors import FederationDoor
 from tests.federation.parties import approved, authority_at, drawn, joined
 
 NOW = datetime.now(UTC)  # OpenSSL compares certificates with the clock of the machine
@@ -300,3 +302,31 @@ def test_a_client_answers_no_malformed_challenge_and_none_without_tls(federation
     for challenge, shown in ((b"", seen), (bytes(31), seen), (bytes(33), seen), (bytes(32), b"")):
         with pytest.raises(LoginRefused, match="malformed"):
             login.answer(challenge, federation.client(), shown)
+
+
+def test_an_older_registry_in_the_place_of_the_newest_brings_nobody_back(federation):
+    signed, before = federation.path / "signed.json", federation.authority.registry
+    door = FederationDoor(federation.server, federation.run, signed)
+    before.save(signed)
+    assert door.revoked() == frozenset()
+    federation.authority.revoke("alice", "")
+    federation.authority.registry.save(signed)
+    assert door.revoked() == {1}
+    before.save(signed)
+    assert door.revoked() == {1}
+
+
+def test_a_client_remembers_the_newest_registry_of_every_authority(federation, other):
+    directory, before = ClientDirectory(federation.path / "state"), federation.authority.registry
+    joined(federation.authority, federation.path / "carol.key")
+    for shown in (federation.authority.registry, before):  # nobody was revoked: an older run goes on
+        directory.remember(shown, federation.authority.certificate)
+    directory.remember(other.authority.registry, other.authority.certificate)
+    federation.authority.revoke("carol", "")
+    directory.remember(before, federation.authority.certificate)
+    directory.remember(federation.authority.registry, federation.authority.certificate)
+    directory.remember(before, federation.authority.certificate)
+    federation.authority.revoke("alice", "")
+    directory.remember(federation.authority.registry, federation.authority.certificate)
+    with pytest.raises(InputError, match="'alice' is revoked: get the newest one"):
+        directory.remember(before, federation.authority.certificate)

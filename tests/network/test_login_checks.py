@@ -12,6 +12,7 @@ from dordis.errors import DordisError
 from dordis.federation import authority, certificates, identity, membership, requests
 from dordis.federation.authority import Authority
 from dordis.federation.certificates import new_tls_key, to_der
+from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.identity import PrivateKeys, load_identity, load_keys, load_server_identity
 from dordis.federation.membership import Member, SignedRegistry
 from dordis.federation.registry import Identity, Keys
@@ -112,10 +113,11 @@ def altered_registry(federation: Federation) -> bool:
 
 
 def older_registry(federation: Federation) -> bool:
-    """Show clients a registry of before a revocation."""
-    before = federation.authority.registry
+    """Show a client a registry of before a revocation that it has seen."""
+    before, directory = federation.authority.registry, ClientDirectory(federation.path / "bob")
     federation.authority.revoke("alice", "")
-    membership.check_not_older(before, federation.authority.registry)
+    for shown in (federation.authority.registry, before):
+        directory.remember(shown, federation.authority.certificate)
     return True
 
 

@@ -1,13 +1,18 @@
 """The directory of a client: what it must not lose when it is stopped, and what saves it work.
 
-`journals/` keeps the round that is under way, `participations` the count of all rounds, `model` the last model.
+`journals/` keeps the round that is under way, `participations` the count of all rounds, `model` the last model, and
+`registry-*.json` the newest registry of every authority.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+
+from dordis.federation.certificates import fingerprint, to_der
 from dordis.federation.durable import replace
 from dordis.federation.journal import FileJournals
+from dordis.federation.membership import SignedRegistry, check_not_older
 from dordis.federation.participation import FileParticipation
 from dordis.rounds import model as models
 from dordis.rounds.model import LastModel, ModelBytes
@@ -67,3 +72,11 @@ class ClientDirectory:
     def participation(self, cap: int | None = None) -> FileParticipation:
         """Return the count of the rounds taken part in."""
         return FileParticipation(self.path / "participations", cap)
+
+    def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:
+        """Refuse a registry that brings back somebody who was revoked in a later one; keep the newest."""
+        path = self.path / f"registry-{fingerprint(to_der(authority))}.json"
+        newest = SignedRegistry.load(path, authority) if path.exists() else registry
+        check_not_older(registry, newest)
+        if registry.version >= newest.version:
+            registry.save(path)

@@ -200,9 +200,13 @@ def check_signature(membership: Membership, signed: bytes, authority: x509.Certi
 
 
 def check_not_older(given: SignedRegistry, seen: SignedRegistry) -> None:
-    """A registry is not replaced by an older one, which would bring back who was revoked."""
-    if given.version < seen.version:
-        raise InputError(f"this registry has the version {given.version}, and {seen.version} was seen before")
+    """A registry does not bring back who was revoked in a later one that was seen before."""
+    back = [member.name for member in given.membership.members.values() if member.signing in seen.revoked]
+    if given.version < seen.version and back:
+        raise InputError(
+            f"this registry has the version {given.version}, and {seen.version} was seen before, in which "
+            f"'{back[0]}' is revoked: get the newest one"
+        )
 
 
 def _statement(membership: Membership) -> bytes:

@@ -82,7 +82,9 @@ def participant(
 ) -> Participant:
     """Set up a client as its owner configured it: application, keys, and a directory for what must survive a stop."""
     config, credentials = deployed(config), load_identity(identity, utc())
-    members = SignedRegistry.load(registry, credentials.authority).registry
+    signed, directory = SignedRegistry.load(registry, credentials.authority), ClientDirectory(state)
+    directory.remember(signed, credentials.authority)
+    members = signed.registry
     app, client_at = preparing.application(config, seed)
     job = preparing.prepare(config, app)
     check_members(members, job)
@@ -90,8 +92,7 @@ def participant(
         raise InputError(f"client {credentials.client} is not in the registry {registry}: get the one of the run")
     beacon = FileBeacon(Path(config.deployment.beacon)) if config.deployment.beacon else None
     place = list(members).index(credentials.client)
-    me, directory = credentials.client, ClientDirectory(state)
-    installed = Installed(me, client_at(place), job, members, credentials.keys, directory, beacon)
+    installed = Installed(credentials.client, client_at(place), job, members, credentials.keys, directory, beacon)
     mutual = config.deployment.login == "mutual"
     return Participant(Address.of(url), FederationPass(credentials, mutual, trusted), installed.client, job.protocol)
 

@@ -24,7 +24,8 @@ def utc() -> datetime:
 class FederationDoor:
     """Let members of a run in, by mutual TLS, or by the answer to a challenge.
 
-    The registry that the authority signed last is read again when its file changes: whoever it revokes is out.
+    The registry that the authority signed last is read again when its file changes: whoever it revokes is out, and an
+    older one in its place brings nobody back.
     """
 
     credentials: Credentials
@@ -62,8 +63,9 @@ class FederationDoor:
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
         if seen not in self._read:
             read = SignedRegistry.load(self.signed, self.credentials.authority)
+            newest = max([read, *self._read.values()], key=lambda registry: registry.version)
             self._read.clear()
-            self._read[seen] = read
+            self._read[seen] = newest
         return self._read[seen]
 
 
