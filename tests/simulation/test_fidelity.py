@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import threading
 from dataclasses import replace
 from functools import cache
 
@@ -15,6 +16,7 @@ from dordis.errors import RoundFailed
 from dordis.privacy.encoding import centred
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG
+from dordis.rounds.client import ClientRound
 from dordis.simulation.availability import EARLY
 from dordis.simulation.config import Config
 from dordis.simulation.departures import Departures
@@ -66,7 +68,7 @@ def stream(u):
     return lambda size: hashlib.shake_256(b"%d/%d" % (u, next(drawn))).digest(size)
 
 
-def one_round(config, leaving, fidelity, charge=lambda: None):
+def one_round(config, leaving, fidelity, charge=lambda: None, cores=1):
     """Run one round of a run with a fixed id and rotation; every client has randomness of its own."""
     simulated = prepared(msgspec.json.encode(config), fidelity)
     job = replace(simulated.job, app=Server(simulated.job.app.dim))
@@ -78,7 +80,8 @@ def one_round(config, leaving, fidelity, charge=lambda: None):
         for u in ids:
             clients[u].entropy = stream(u)
         if fidelity == "ideal":
-            return Announced(IdealRounds(clients, job.protocol, departures, lambda index: ids), charge)
+            ideal = IdealRounds(clients, job.protocol, departures, lambda index: ids, cores=cores)
+            return Announced(ideal, charge)
         return Announced(LocalRounds(home, clients, departures, lambda index: ids, lambda exchange: exchange), charge)
 
     return single_round(home, rounds=rounds).result
@@ -124,6 +127,22 @@ def check_the_same_bits(config, leaving):
         assert (one.left, one.charged) == (other.left, other.charged)
         np.testing.assert_array_equal(one.total, other.total)
     np.testing.assert_array_equal(full.aggregate.mean, ideal.aggregate.mean)
+
+
+def test_clients_that_encode_in_threads_give_the_same_bits(monkeypatch):
+    config, leaving = settings_of("privacy.noise.kind=none"), {2: SECAGG.stages[0]}
+    alone = one_round(config, leaving, "ideal")
+    monkeypatch.setattr("dordis.simulation.ideal.LONG", 1)
+    encoding, encode = set(), ClientRound.encode
+
+    def watched(self, private):
+        encoding.add(threading.get_ident())
+        return encode(self, private)
+
+    monkeypatch.setattr(ClientRound, "encode", watched)
+    together = one_round(config, leaving, "ideal", cores=2)
+    assert threading.get_ident() not in encoding
+    np.testing.assert_array_equal(alone.outputs[0].total, together.outputs[0].total)
 
 
 def test_both_fail_where_a_neighbourhood_is_lost():

@@ -88,7 +88,7 @@ class Performance(Section, frozen=True):
     """Pieces of an update that are summed in a pipeline; `auto` finds the best number from the rounds' own timings."""
 
     threads: Count = 0
-    """In which a server removes masks; 0: as many as there are cores."""
+    """In which a server removes masks, and clients of ideal rounds encode; 0: as many as there are cores."""
 
     receivers: Count = 0
     """Processes that only receive vectors, and add them up; a deployed server without them receives by itself."""

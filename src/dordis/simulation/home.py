@@ -205,7 +205,9 @@ class SimulatedHome:
             return present(index, clients.willing(self.cap))
 
         if self.fidelity == "ideal":
-            return IdealRounds(clients, self.job.protocol, departures, available, self.entropy)
+            given = self.entropy is not secrets.token_bytes  # then clients draw from it in their order
+            cores = 1 if given else self.job.config.performance.cores
+            return IdealRounds(clients, self.job.protocol, departures, available, self.entropy, cores)
         return LocalRounds(self, clients, departures, available, tap)
 
     def made(

@@ -7,6 +7,7 @@ leaves when has the same effect as in the protocol, errors included.
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Protocol
 
@@ -26,6 +27,9 @@ from dordis.rounds.invitation import Accepted, Invitation, Train
 from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Watch, silent
 from dordis.simulation.departures import Departures
 
+LONG = 1 << 16
+"""Coordinates from which on an update takes longer to be encoded than a thread to be told of it."""
+
 
 class Clients(Protocol):
     """The clients by their ids."""
@@ -43,10 +47,11 @@ class IdealRounds:
         departures: Departures,
         available: Callable[[int], Collection[ClientId]],
         entropy: Entropy = secrets.token_bytes,
+        cores: int = 1,
     ) -> None:
         self._clients, self._protocol, self._departures = clients, protocol, departures
         self.available = available
-        self._entropy = entropy
+        self._entropy, self._cores = entropy, cores
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Have the clients that stay consent and train."""
@@ -89,10 +94,9 @@ class IdealRounds:
         u3 = course.survivors()
         agreed.before_upload([u for u in parameters.clients if self._is_asked(leaving.get(u))])
         total = np.zeros(parameters.dim, np.uint32)
-        for u in u3:
-            taking_part = self._round(u)
-            total += taking_part.encode(private)
-            taking_part.attend()
+        for u, vector in zip(u3, self._encoded(u3, private), strict=True):
+            total += vector
+            self._round(u).attend()
         course.check_before_disclosure()
         gone = len(parameters.clients) - len(u3)
         agreed.before_disclosure(dict.fromkeys(range(len(parameters.chunks)), gone))
@@ -106,6 +110,16 @@ class IdealRounds:
         stages = {"sum": time.perf_counter() - started}
         left = {stage: tuple(int(u) for u in leaving if leaving[u] == stage) for stage in self._protocol.stages}
         return RoundResult(outputs, aggregate, stages, {stage: clients for stage, clients in left.items() if clients})
+
+    def _encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Iterator[Vector]:
+        """Have clients encode their updates, a few at a time in threads where these are long."""
+        cores = self._cores if private.parameters.dim >= LONG else 1
+        if cores < 2:
+            yield from (self._round(u).encode(private) for u in clients)
+            return
+        with ThreadPoolExecutor(cores) as pool:
+            for begin in range(0, len(clients), cores):
+                yield from pool.map(lambda u: self._round(u).encode(private), clients[begin : begin + cores])
 
     def _is_asked(self, leaving: str | None) -> bool:
         """Tell whether a client that leaves at a stage is asked for its upload."""
