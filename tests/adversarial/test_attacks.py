@@ -105,6 +105,13 @@ REFUSED = {
     # delivery
     "a sum over fewer clients than there can be": ("check_counted (ProtocolError)", "Dispatch"),
     "a second sum of the same chunk": ("check_same_request (UnexpectedRequest)", "Dispatch"),
+    # missed sums
+    "a sum of another run": ("check_missed (UnexpectedRequest)", "SendSum"),
+    "sums that are longer than the model": ("check_shorter (UnexpectedRequest)", "SendSum"),
+    "more sums than any client misses": ("check_shorter (UnexpectedRequest)", "SendSum"),
+    "a missed sum with more behind it": ("check_whole (ProtocolError)", "SendSum"),
+    "a missed sum under parameters that cannot be": ("check_ceilings (ParametersRefused)", "SendSum"),
+    "sums that lead to another model": ("check_model (ProtocolError)", "Train"),
     # parameters
     "2t <= n + T_C: two quorums, split views": ("check_majority (ParametersRefused)", "AdvertiseKeys"),
     "T_C >= t": ("check_thresholds (ParametersRefused)", "AdvertiseKeys"),

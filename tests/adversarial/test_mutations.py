@@ -18,7 +18,7 @@ from dordis.federation import evidence, joint, journal, owner, participation, po
 from dordis.protocols import delivery, limits, parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
-from dordis.rounds import invitation, terms
+from dordis.rounds import invitation, missed, terms
 
 ALONE = [(attack, graph, name) for attack in ATTACKS for graph in attack.graphs for name in attack.checks]
 TOGETHER = [(attack, graph) for attack in ATTACKS for graph in attack.graphs if attack.overlapping]
@@ -31,6 +31,7 @@ GUARDED = (
     checks,
     delivery,
     invitation,
+    missed,
     terms,
     selection,
     policy,

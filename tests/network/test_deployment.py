@@ -69,6 +69,29 @@ def gone(record):
     return {u for clients in record.dropped.values() for u in clients}
 
 
+def test_clients_that_missed_rounds_make_the_model_from_their_sums(zygote, tmp_path):
+    """Two of the six clients of a run are not due in a round; the digests see to it that all have the same model."""
+    keys = ["federation.per_round=4", "federation.rounds=5", "privacy.projection=64", "privacy.epsilon=50"]
+    learning = ["app.server=dordis.apps.learning:Server", "app.client=dordis.apps.learning:Client"]
+    fleet = Deployed(zygote, tmp_path, 6, [*keys, *learning, "app.options.model=softmax", "deployment.wait=600"])
+    fleet.serve()
+    fleet.join_missing()
+    assert fleet.end() == 0
+    first, *others = fleet.stored().rounds
+    seen, last = set(first.clients), dict.fromkeys(first.clients, 1)
+    missed = 0
+    for record in others:
+        away = [record.number - last[u] - 1 for u in record.clients if u in seen]
+        missed += sum(away)
+        assert (record.replay_bytes > 0) == any(away)
+        assert record.model_bytes == len({*record.clients} - seen) * first.model_bytes // 4
+        assert not record.dropped
+        seen |= {*record.clients}
+        last |= dict.fromkeys(record.clients, record.number)
+    assert missed == 6  # two who missed one round, in each of the last three
+    assert fleet.check_ledger().reserved == 0
+
+
 def test_updates_of_several_lengths_are_summed_by_a_server_that_is_started_again(zygote, tmp_path):
     keys = ["federation.rounds=3", "app.server=tests.simulation.toys:Growing", "app.client=tests.simulation.toys:Half"]
     fleet = Deployed(zygote, tmp_path, 5, [*keys, "deployment.wait=600"])

@@ -170,7 +170,8 @@ def test_the_bytes_of_a_model_are_counted_apart():
     exchange = LocalExchange(clients)
     piece = SendModel(0, bytes(1000))
     list(exchange({1: piece, 2: ASK}))
-    assert exchange.models == {1: wire.size(piece)} == {1: exchange.received[1]}
+    assert exchange.kinds["SendModel"] == wire.size(piece) == exchange.received[1]
+    assert exchange.kinds.total() == exchange.received.total()
 
 
 def test_an_update_that_cannot_be_used_is_a_mistake_of_the_application_and_raised():

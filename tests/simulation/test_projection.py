@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 import dordis
-from dordis import AppClient, AppServer
+from dordis import AppClient, AppServer, wire
 from dordis.apps import histogram
 from dordis.errors import InputError
 from dordis.federation.records import load
+from dordis.library import as_config
 from dordis.report.facts import gather
 from dordis.report.tables import settings
+from dordis.rounds.invitation import SendModel
 from dordis.simulation.reading import read
+from dordis.simulation.rehearsal import rehearse
 from dordis.simulation.run import prepare
 
 LENGTH = 30_000
@@ -68,6 +71,27 @@ def test_clients_make_the_server_s_next_model_from_what_was_delivered(tmp_path):
     assert others[0].down < before.down - 8 * 1000
 
 
+def test_clients_that_missed_rounds_get_their_sums_where_these_are_shorter_than_the_model(tmp_path):
+    """What is sent is what the list of clients of every round says, to the byte."""
+    few = SMALL | {"output": str(tmp_path), "federation": {"clients": 24, "per_round": 8, "rounds": 7}}
+    records = load(dordis.run(few).path).rounds
+    model, missed = 4 * 650, rehearse(prepare(as_config(few))).missed_bytes
+    assert 3 * missed < model
+    piece, last = wire.size(SendModel(0, bytes(model))), {}
+    for record in records:
+        assert record.invited == 8
+        away = [record.number - last[u] - 1 if u in last else model for u in record.clients]
+        last |= dict.fromkeys(record.clients, record.number)
+        replayed = [count for count in away if count * missed < model]
+        assert record.replay_bytes == sum(replayed) * missed
+        assert record.model_bytes == (8 - len(replayed)) * piece
+    assert sum(record.replay_bytes > missed for record in records) >= 3
+    unfolded = few | {"privacy": {"epsilon": 50.0, "projection": "off"}}
+    assert 2 * missed < rehearse(prepare(as_config(unfolded))).missed_bytes < model
+    remembering = few | {"app": {"options": {"model": "softmax", "optimiser": {"kind": "fedavg", "momentum": 0.5}}}}
+    assert rehearse(prepare(as_config(remembering))).missed_bytes is None
+
+
 def test_a_run_says_into_what_it_folds(tmp_path):
     result = dordis.run(SMALL | {"output": str(tmp_path), "simulation": {"fidelity": "ideal"}})
     (facts,) = gather([result.path])
@@ -98,7 +122,7 @@ def test_more_coordinates_than_there_are_is_a_mistake():
 def test_folding_adapts_to_updates_that_do_not_agree(tmp_path):
     settings = ADAPTIVE | {"output": str(tmp_path)}
     first, second, third = load(dordis.run(settings).path).rounds
-    automatic = prepare(dordis.library.as_config(settings | {"privacy": {"epsilon": 20.0}})).job.design.setting.buckets
+    automatic = prepare(as_config(settings | {"privacy": {"epsilon": 20.0}})).job.design.setting.buckets
     assert first.buckets == automatic > 0
     assert second.buckets < first.buckets
     assert third.alignment.rounds == 3
@@ -108,7 +132,7 @@ def test_folding_adapts_to_updates_that_do_not_agree(tmp_path):
 
 
 def test_a_run_that_is_stopped_goes_on_with_what_it_knows_of_its_sums(tmp_path):
-    job = prepare(dordis.library.as_config(ADAPTIVE))
+    job = prepare(as_config(ADAPTIVE))
     run = job.start(tmp_path, "")
     first = next(run.rounds()).record
     again = job.resume(run.records.path)

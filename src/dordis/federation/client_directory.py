@@ -29,22 +29,27 @@ class FileModel(LastModel):
         """Return the model with this digest, if it is here or in the file."""
         return super().get(digest) or self._read(digest)
 
+    def last(self) -> ModelBytes | None:
+        """Return the model that is here, or in the file."""
+        return super().last() or self._read()
+
     def keep(self, model: ModelBytes) -> None:
         """Keep a model in the place of the last one."""
         if super().get(model.digest) is None:
             replace(self._path, model.dtype.encode() + b"\n" + model.data)
         super().keep(model)
 
-    def _read(self, digest: bytes) -> ModelBytes | None:
-        """Read the file; whatever it holds, it is the model only if the digest says so."""
+    def _read(self, digest: bytes | None = None) -> ModelBytes | None:
+        """Read the file; whatever it holds, it is the model that is asked for only if the digest says so."""
         if not self._path.exists():
             return None
         dtype, _, data = self._path.read_bytes().partition(b"\n")
         name = dtype.decode("ascii", "replace")
-        if models.digest(name, data) != digest:
+        found = models.digest(name, data)
+        if name not in models.DTYPES or digest not in (None, found):
             return None
-        super().keep(ModelBytes(name, data, digest))
-        return super().get(digest)
+        super().keep(ModelBytes(name, data, found))
+        return super().last()
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,7 @@ class Coordinator:
             up=_added(summed.gathered.up, result.up),
             down=_added(summed.gathered.down, result.down),
             model_bytes=summed.gathered.model_bytes,
+            replay_bytes=summed.gathered.replay_bytes,
             wanted=None if noise is None else noise.wanted,
             left=None if noise is None else noise.left,
             charged=None if noise is None else noise.charged,

@@ -199,6 +199,8 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Clients that were asked; those who were not ready in time are not in `clients`."""
     model_bytes: int | None = None
     """Of the bytes to the clients, those of the model; None where no message was sent."""
+    replay_bytes: int | None = None
+    """And those of sums that clients had missed, sent in place of the model."""
     dim: int | None = None
     """Length of an update; None where an older version did not write it down."""
     buckets: int = 0

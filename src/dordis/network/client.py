@@ -212,7 +212,7 @@ class Participant:
             async with self._turn:
                 kind = wire.kind_of(asked.frame, self._kinds)
                 if isinstance(party, Client):
-                    party.check_expected(kind)
+                    party.check_expected(kind, 0 if asked.beside is None else asked.beside.size)
                 bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
                 request = wire.decode(asked.frame, kind, bulk=bulk)
                 reply = await asyncio.to_thread(party.handle, request)

@@ -22,7 +22,7 @@ from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply
 from dordis.protocols import delivery
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening
-from dordis.rounds.invitation import Invite, SendModel
+from dordis.rounds.invitation import Invite
 
 log = logging.getLogger("dordis.network")
 
@@ -62,7 +62,7 @@ class Call:
 class NetworkExchange:
     """Ask clients that are connected, and those that come back in time.
 
-    `sent`, `received`, `models` and `errors` are what a meter counts: bytes of messages, without what carries them.
+    `sent`, `received`, `kinds` and `errors` are what a meter counts: bytes of messages, without what carries them.
     """
 
     def __init__(self, send: Send, uploads: Uploads, blobs: Blobs, patience: Patience) -> None:
@@ -77,7 +77,7 @@ class NetworkExchange:
         self._parameters: Parameters | None = None
         self.sent: Counter[ClientId] = Counter()
         self.received: Counter[ClientId] = Counter()
-        self.models: Counter[ClientId] = Counter()
+        self.kinds: Counter[str] = Counter()
         self.errors: list[tuple[ClientId, DordisError]] = []
 
     async def __call__(self, requests: Requests) -> Replies:
@@ -134,8 +134,7 @@ class NetworkExchange:
         call.open.add(asking.id)
         size = len(frame) + (0 if beside is None else beside.size)
         self.received[u] += size
-        if isinstance(request, SendModel):
-            self.models[u] += size
+        self.kinds[type(request).__name__] += size
         if not self._send(u, message):
             self.disconnected(u)
 

@@ -59,6 +59,7 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
     ) -> None:
         self._private, self.chunk = private, chunk
         self._summed, self._receivers = summed, receivers
+        self.dispatched: Dispatch | None = None
         self.received: tuple[ClientId, ...] = ()
         self.stored: tuple[ClientId, ...] = ()
 
@@ -78,7 +79,8 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
             return
         summed = self._summed()
         vector = self._private.delivered(self.chunk, summed.total)
-        replies = yield dict.fromkeys(receivers, Dispatch(self.chunk, len(summed.survivors), vector))
+        self.dispatched = Dispatch(self.chunk, len(summed.survivors), vector)
+        replies = yield dict.fromkeys(receivers, self.dispatched)
         self.received = tuple(collect(receivers, Received, replies, self._checked))
 
     def store(self) -> Flow:

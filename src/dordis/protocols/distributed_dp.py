@@ -13,13 +13,13 @@ import numpy.typing as npt
 from msgspec import UNSET, UnsetType
 
 from dordis.errors import InputError, ParametersRefused
-from dordis.kernels.packing import Packed, pack, unpack
+from dordis.kernels.packing import Packed, pack, packed_size, unpack
 from dordis.kernels.ring import Vector
 from dordis.privacy.clipping import encode_bit, fraction_below
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfolded, unrotated, unrotated_reals
 from dordis.privacy.mechanisms import known
 from dordis.privacy.mechanisms.mechanism import Mechanism, check_folds
-from dordis.privacy.requantising import requantised, restored
+from dordis.privacy.requantising import delivered_size, requantised, restored
 from dordis.privacy.skellam import Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.parameters import Encoding, Parameters, Projection
@@ -173,6 +173,13 @@ class DistributedDP:
         if self.mechanism.delivered and not self._is_bit(chunk):
             return requantised(total, self.mechanism.grid)
         return pack(total, self.parameters.bits).tobytes()
+
+    def delivered_size(self, chunk: int) -> int:
+        """Return the bytes of the sum of a chunk as it is delivered."""
+        span = self.parameters.chunks[chunk]
+        if self.mechanism.delivered and not self._is_bit(chunk):
+            return delivered_size(span.stop - span.start, self.mechanism.grid.block)
+        return packed_size(span.stop - span.start, self.parameters.bits)
 
     def decode_delivered(self, chunk: int, data: Packed, survivors: int) -> DecodedChunk:
         """Return the sum of one chunk in real units, from what was delivered: server and clients alike."""

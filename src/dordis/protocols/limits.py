@@ -26,6 +26,8 @@ LONGEST_PROOF = 128
 LONGEST_SIGNATURE = 128
 LONGEST_OPENING = 3 << 20
 LONGEST_INVITE = 1 << 12
+LONGEST_REPLAY = 1 << 15
+MOST_REPLAYS = 1 << 8
 
 
 class Ceiling(NamedTuple):
@@ -51,6 +53,8 @@ CEILINGS = (
     Ceiling("bytes of a signature", LONGEST_SIGNATURE, "Ed25519 has 64"),
     Ceiling("bytes of the parameters with all proofs", LONGEST_OPENING, "what the ceilings above come to"),
     Ceiling("bytes of an invitation", LONGEST_INVITE, "terms, and hashes of model and registry"),
+    Ceiling("missed sums that are replayed", MOST_REPLAYS, "each is decoded; all together are shorter than the model"),
+    Ceiling("bytes of a missed sum's parameters", LONGEST_REPLAY, "chunks, and how many clients are in each"),
 )
 
 

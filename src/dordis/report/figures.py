@@ -124,6 +124,7 @@ def traffic(all_facts: Sequence[Facts]) -> BarChart:
         "up": lambda record: per_client(record.up, record),
         "down": lambda record: per_client(record.down, record),
         "of it the model": lambda record: per_client(record.model_bytes, record),
+        "of it missed sums": lambda record: per_client(record.replay_bytes, record),
     }
     unsent = [facts.label for facts in all_facts if all(record.up is None for record in facts.run.rounds)]
     note = f"no message was sent in {', '.join(unsent)}" if unsent else ""

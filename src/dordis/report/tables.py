@@ -79,7 +79,7 @@ def rounds(facts: Facts) -> TextTable:
     measured = {line.number: line.values for line in facts.run.metrics}
     names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
     head = ("round", *names, "epsilon", "index", "invited", "clients", "dropped", "uploaded")
-    costs = ("wanted", "left", "counted on", "time", "up, a client", "down, a client", "of it the model")
+    costs = ("wanted", "left", "counted on", "time", "up, a client", "down, a client", "of it the model", "missed sums")
     rows = tuple(
         (
             str(record.number),
@@ -92,7 +92,10 @@ def rounds(facts: Facts) -> TextTable:
             span(record.survivors),
             *(number(variance, 5) for variance in (record.wanted, record.left, record.charged)),
             duration(record.seconds),
-            *(size(per_client(total, record)) for total in (record.up, record.down, record.model_bytes)),
+            *(
+                size(per_client(total, record))
+                for total in (record.up, record.down, record.model_bytes, record.replay_bytes)
+            ),
         )
         for record in facts.stated_rounds
     )
@@ -157,7 +160,7 @@ def rounds_csv(all_facts: Sequence[Facts]) -> str:
     records = [record for facts in all_facts for record in facts.run.rounds]
     lost = dict.fromkeys(stage for record in records for stage in record.dropped)
     stages = dict.fromkeys(stage for record in records for stage in record.stages)
-    costs = ("started", "seconds", "up", "down", "model_bytes")
+    costs = ("started", "seconds", "up", "down", "model_bytes", "replay_bytes")
     fields = ("number", "index", *costs, "wanted", "left", "charged", "epsilon", "clip", "invited")
     head = ["run", *fields, "clients", "survivors", "failures"]
     head += [f"dropped: {spaced(stage)}" for stage in lost] + [f"seconds: {spaced(stage)}" for stage in stages]

@@ -132,6 +132,11 @@ class AppClient(ABC):
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing
         """Use the result of a round that this client took part in."""
 
+    @property
+    def follows(self) -> bool:
+        """Tell whether `next_model` needs the last model and the sum alone: then missed sums can be replayed."""
+        return type(self).next_model is not AppClient.next_model
+
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
         """Return the model that the server makes of this round, if this client can tell: it need not be sent then."""
         return None

@@ -8,9 +8,11 @@ client that was stopped go on in its round (`Client.restore`).
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import UNSET
 
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import Aborted, InputError, ProtocolError, UnexpectedRequest, UnusableUpdate
@@ -27,11 +29,12 @@ from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient
 from dordis.rounds.events import AnyEvent, Encoded, Invited, Trained
-from dordis.rounds.invitation import Accepted, Invite, PieceReceived, Ready, SendModel, Train
+from dordis.rounds.invitation import Accepted, Invite, PieceReceived, Ready, SendModel, SendSum, SumUsed, Train
+from dordis.rounds.missed import Follower, held_by
 from dordis.rounds.model import LastModel, ModelBytes, ModelCache
 
 MACHINE_BYTES = 32
-EARLY = (SendModel, Train, Opening)
+EARLY = (SendModel, SendSum, Train, Opening)
 """What a client reads between an invitation and the parameters of the round."""
 
 
@@ -86,11 +89,16 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client {self.me}>"
 
-    def check_expected(self, kind: type[Message]) -> None:
-        """Refuse, before it is read, a kind of message that has no place now: it could be of any size."""
+    def check_expected(self, kind: type[Message], size: int = 0) -> None:
+        """Refuse, before it is read, a kind of message that has no place now: it could be of any size.
+
+        What comes beside the frame of one that has, and brings the model or a sum that leads to it, is not longer.
+        """
         begun = self.round is not None and self.round.summing is not None
         if not (begun or issubclass(kind, Invite) or (self.round is not None and issubclass(kind, EARLY))):
             raise UnexpectedRequest(f"{kind.__name__} came before the round began")
+        if self.round is not None and issubclass(kind, SendModel | SendSum) and size > self.round.invite.model_bytes:
+            raise UnexpectedRequest(f"{kind.__name__} comes with {size} bytes, more than the model has")
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or raise."""
@@ -151,6 +159,7 @@ class ClientRound:
         self._client, self._journal, self._machine = client, journal, invited.machine
         self.invite, self.accepted = invited.invite, invited.accepted
         self._model = client.models.get(self.invite.model)
+        self._follower = Follower(client.app, invited, client.models, client.mechanism)
         self._pieces = bytearray()
         self._update: Floats | None = None
         self._parameters: Parameters | None = None
@@ -162,7 +171,8 @@ class ClientRound:
     def entered(cls, client: Client, journal: Journal, invite: Invite, proof: bytes) -> "ClientRound":
         """Enter a round that the owner consents to."""
         has_model = client.models.get(invite.model) is not None or not invite.model_bytes
-        accepted = Accepted(selected=True, has_model=has_model, proof=proof)
+        holds = UNSET if has_model else held_by(client.app, client.models, invite)
+        accepted = Accepted(selected=True, has_model=has_model, proof=proof, holds=holds)
         invited = Invited(invite, accepted, client.entropy(MACHINE_BYTES))
         journal.note(invited)
         return cls(client, journal, invited)
@@ -229,6 +239,8 @@ class ClientRound:
         match request:
             case SendModel():
                 return self.take_piece(request)
+            case SendSum():
+                return self.replay(request)
             case Train():
                 return self.train()
             case Opening() if self.summing is None:
@@ -247,6 +259,18 @@ class ClientRound:
         elif not 0 <= start < end <= size or held[start:end] != request.data:
             raise UnexpectedRequest("this piece of the model is out of turn")
         return PieceReceived(start)
+
+    def replay(self, request: SendSum) -> SumUsed:
+        """Use a sum that this client missed; what the sums lead to is kept if it is the model of the invitation."""
+        followed = self._follower.take(request)
+        if followed is None:
+            return SumUsed(b"")
+        if self._model is None:
+            with suppress(ProtocolError):  # it is one on the way, or another: then the model has to come
+                checks.check_model(self.invite, followed.data)
+                self._client.models.keep(followed)
+                self._model = followed
+        return SumUsed(followed.digest)
 
     def train(self) -> Ready:
         """Have the application make the update, from the model that the invitation named."""

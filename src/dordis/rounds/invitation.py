@@ -3,15 +3,17 @@
 Clients that are lost here never were in the round: they do not count against its dropout tolerance T.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import UNSET, Meta, UnsetType
 
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Resource, Step
+from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
 from dordis.protocols.collecting import collect
-from dordis.protocols.limits import LARGEST_DIM, LONGEST_INVITE
+from dordis.protocols.limits import LARGEST_DIM, LONGEST_INVITE, LONGEST_REPLAY, MOST_CHUNKS, MOST_REPLAYS
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import model as models
@@ -24,11 +26,15 @@ LARGEST_MODEL = 1 << 34
 
 
 class Accepted(Message, frozen=True):
-    """My owner consents; `selected` says whether I am due, with the proof if there is one to show."""
+    """My owner consents; `selected` says whether I am due, with the proof if there is one to show.
+
+    Without the model, `holds` is the digest of an earlier one that I have, and from which sums lead on.
+    """
 
     selected: bool
     has_model: bool
     proof: bytes = b""
+    holds: bytes | UnsetType = UNSET
 
 
 class Invite(Message, frozen=True):
@@ -56,6 +62,27 @@ class Invite(Message, frozen=True):
         """Return what the application is told of the round."""
         run, index = self.round[:RUN_BYTES], int.from_bytes(self.round[RUN_BYTES:], "big")
         return RoundInfo(self.number, index, run, self.terms.clip)
+
+
+class SumUsed(Message, frozen=True):
+    """I have used the sum; this is the digest of the model that I hold now, or nothing."""
+
+    model: bytes
+
+
+class SendSum(Message, frozen=True):
+    """The sum of a round that you missed, as it was delivered: with it the model that you hold becomes the next one.
+
+    Of the parameters there is what decoding needs; `survivors` has |U3| of each chunk, `vector` all chunks in order.
+    """
+
+    reply: ClassVar = SumUsed
+    bulk: ClassVar = "vector"
+    longest: ClassVar = LONGEST_REPLAY
+    number: int
+    parameters: Parameters
+    survivors: Annotated[dict[int, int], Meta(max_length=MOST_CHUNKS)]
+    vector: bytes
 
 
 class PieceReceived(Message, frozen=True):
@@ -123,6 +150,18 @@ def check_model(invite: Invite, data: bytes) -> None:
         raise ProtocolError("the model is not the one that the invitation named")
 
 
+def check_missed(invite: Invite, parameters: Parameters) -> None:
+    """The sum is that of an earlier round of the same run: no other leads to the model of the invitation."""
+    if parameters.run != invite.info.run or not parameters.index < invite.info.index:
+        raise UnexpectedRequest("this sum is not that of an earlier round of the run")
+
+
+def check_shorter(invite: Invite, count: int, size: int) -> None:
+    """The sums so far are few, and shorter than the model: otherwise a server would send that."""
+    if count > MOST_REPLAYS or size >= invite.model_bytes:
+        raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
+
+
 def check_same_model(invite: Invite, parameters: Parameters) -> None:
     """The round is agreed on the model that I trained from."""
     if parameters.model != invite.model:
@@ -156,6 +195,8 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
     """Invite, send the model to those who lack it, have them train; the output is the proofs of those who are ready."""
 
     invitation: Invitation
+    since: Callable[[bytes], Sequence[SendSum]] = lambda digest: ()
+    """Returns the sums that lead from a model to the present one, where they are shorter than that."""
     accepted: dict[ClientId, Accepted] = field(default_factory=dict)
     ready: tuple[ClientId, ...] = ()
 
@@ -179,15 +220,30 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
         self.accepted = {u: answer for u, answer in answers.items() if answer.selected}
 
     def send_model(self) -> Flow:
-        """Send the model, piece by piece, to whoever does not have it."""
-        receiving = [u for u, answer in self.accepted.items() if not answer.has_model]
+        """Send the model, piece by piece, to whoever does not have it, and does not get there by sums."""
+        there = yield from self._replay()
+        receiving = [u for u in self.accepted if u not in there]
         for offset, data in self.invitation.model.pieces():
             if not receiving:
                 break
             replies = yield dict.fromkeys(receiving, SendModel(offset, data))
             receiving = list(collect(receiving, PieceReceived, replies, lambda u, reply: reply))
-        whole = {u for u, answer in self.accepted.items() if answer.has_model}.union(receiving)
+        whole = there.union(receiving)
         self.accepted = {u: answer for u, answer in self.accepted.items() if u in whole}
+
+    def _replay(self) -> Generator[Requests, Replies, set[ClientId]]:
+        """Send sums that clients missed, one after the other; return who has the model then."""
+        there = {u for u, answer in self.accepted.items() if answer.has_model}
+        held = {u: answer.holds for u, answer in self.accepted.items() if u not in there and answer.holds is not UNSET}
+        left = {u: sums for u, digest in held.items() if (sums := self.since(digest))}
+        while left:
+            replies = yield {u: sums[0] for u, sums in left.items()}
+            answers = collect(left, SumUsed, replies, lambda u, reply: reply.model)
+            self.accepted = {u: answer for u, answer in self.accepted.items() if u not in left or u in answers}
+            there |= {u for u, digest in answers.items() if digest == self.invitation.model.digest}
+            further = {u: left[u][1:] for u in answers}
+            left = {u: sums for u, sums in further.items() if sums and sums[0].parameters.model == answers[u]}
+        return there
 
     def train(self) -> Flow:
         """Have the updates made."""

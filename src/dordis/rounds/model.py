@@ -70,6 +70,10 @@ class ModelCache(Protocol):
         """Return the model with this digest, if it is here."""
         ...
 
+    def last(self) -> ModelBytes | None:
+        """Return the model that is kept, if there is one."""
+        ...
+
     def keep(self, model: ModelBytes) -> None:
         """Keep a model."""
         ...
@@ -85,6 +89,10 @@ class LastModel:
     def get(self, digest: bytes) -> ModelBytes | None:
         """Return the model with this digest, if it is here."""
         return self._model if self._model is not None and self._model.digest == digest else None
+
+    def last(self) -> ModelBytes | None:
+        """Return the model that is kept, if there is one."""
+        return self._model
 
     def keep(self, model: ModelBytes) -> None:
         """Keep a model in the place of the last one."""

@@ -20,14 +20,16 @@ from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, Distributed
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import ChunkOutput, SummingChunk, SummingProtocol, SummingServer
 from dordis.protocols.vectors import HERE, Vectors
-from dordis.rounds.invitation import Invitation, InvitationServer
+from dordis.rounds.invitation import Invitation, InvitationServer, SendModel, SendSum
+from dordis.rounds.missed import LastSums
 
 REFUSED = "refused"
 """Where clients are counted that raised an error of their own, such as a cap on their participations."""
 
 Watch = Callable[[str], None]
 """Told what begins: a stage of the round."""
-Traffic = tuple[int | None, int | None, int | None]
+Traffic = tuple[int | None, int | None, int | None, int | None]
+"""Bytes up and down, and of the latter those of the model, and of sums that were missed."""
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
 """How steps follow each other: chunks in a pipeline, or all of them together."""
 
@@ -94,6 +96,8 @@ class Gathered:
     down: int | None = None
     model_bytes: int | None = None
     """Of `down`, what the model takes, over all clients."""
+    replay_bytes: int | None = None
+    """Of `down`, what sums take that clients had missed."""
 
 
 class Rounds(Protocol):
@@ -184,11 +188,11 @@ class RoundServer(SummingServer):
 
 
 class Meter(Protocol):
-    """What an exchange counts: bytes of each client's replies and requests, those of models, and who refused."""
+    """What an exchange counts: bytes of each client's replies and requests, of each kind of these, and who refused."""
 
     sent: Counter[ClientId]
     received: Counter[ClientId]
-    models: Counter[ClientId]
+    kinds: Counter[str]
     errors: list[tuple[ClientId, DordisError]]
 
 
@@ -219,13 +223,14 @@ class RoundEngine:
         self._exchange, self._protocol, self._registry = exchange, protocol, registry
         self.available = available
         self._suite, self._meter, self._run, self._compute = suite, meter, run, compute
+        self._sums = LastSums()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite clients, send the model to those who lack it, and have them train."""
-        server, before = InvitationServer(invitation), _count(self._meter)
+        """Invite clients, send the model, or sums that lead to it, to those who lack it, and have them train."""
+        self._sums.begin(invitation.invite)
+        server, before = InvitationServer(invitation, self._sums.since), _count(self._meter)
         timeline = self._execute(server.workflow, (), _Noted(self._exchange, watch))
-        up, down, model = _count(self._meter, before)
-        return Gathered(server.output(), step_seconds(timeline), up, down, model)
+        return Gathered(server.output(), step_seconds(timeline), *_count(self._meter, before))
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Run the summing protocol, decode, and deliver."""
@@ -234,8 +239,9 @@ class RoundEngine:
         server = self.server(agreed)
         noted = _Noted(self._exchange, watch, agreed.before_upload, lambda: agreed.before_disclosure(server.dropped()))
         timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], noted)
-        up, down, _ = _count(self._meter, before)
+        up, down, *_ = _count(self._meter, before)
         errors = [] if self._meter is None else self._meter.errors[refused:]
+        self._sums.keep(agreed.number, parameters, [chunk.delivery.dispatched for chunk in server.chunks])
         return RoundResult(
             outputs=server.output(),
             aggregate=server.aggregate(),
@@ -310,10 +316,11 @@ def step_seconds(timeline: Timeline) -> dict[str, float]:
     return dict(seconds)
 
 
-def _count(meter: Meter | None, before: Traffic = (0, 0, 0)) -> Traffic:
-    """Return the bytes that were sent, received, and received of models, since they were counted before."""
+def _count(meter: Meter | None, before: Traffic = (0, 0, 0, 0)) -> Traffic:
+    """Return the bytes that were sent and received, and of these the model's and those of sums, since before."""
     if meter is None:
-        return None, None, None
-    totals = (meter.sent.total(), meter.received.total(), meter.models.total())
-    sent, received, models = (total - (counted or 0) for total, counted in zip(totals, before, strict=True))
-    return sent, received, models
+        return None, None, None, None
+    kinds = (meter.kinds[kind.__name__] for kind in (SendModel, SendSum))
+    totals = (meter.sent.total(), meter.received.total(), *kinds)
+    up, down, models, sums = (total - (counted or 0) for total, counted in zip(totals, before, strict=True))
+    return up, down, models, sums

@@ -9,7 +9,6 @@ from dordis import wire
 from dordis.errors import DordisError, UnusableUpdate
 from dordis.protocol import ClientId, Garbled, Message, Party, Requests, reply_to
 from dordis.rounds.client import Client
-from dordis.rounds.invitation import SendModel
 
 Lost = Callable[[ClientId, Message], bool]
 
@@ -32,9 +31,9 @@ class LocalExchange:
 
     `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
     what it raised, and what is wrong with bytes that are no reply.  `sent` and `received` count the bytes of each
-    client's replies and requests, `models` those of the requests that bring a model, `seconds` the CPU time of its
-    answers: a client pays for decoding requests and encoding replies, the server for the rest of the codec.  An
-    application that prepares no usable update is a mistake: raised.
+    client's replies and requests, `kinds` those of requests by their names, `seconds` the CPU time of its answers: a
+    client pays for decoding requests and encoding replies, the server for the rest of the codec.  An application that
+    prepares no usable update is a mistake: raised.
 
     Requests to work ahead are delivered only if `ahead` says so: all clients would then hold what they made, at once.
     """
@@ -52,7 +51,7 @@ class LocalExchange:
         self.errors: list[tuple[ClientId, DordisError]] = []
         self.sent: Counter[ClientId] = Counter()
         self.received: Counter[ClientId] = Counter()
-        self.models: Counter[ClientId] = Counter()
+        self.kinds: Counter[str] = Counter()
         self.seconds: defaultdict[ClientId, float] = defaultdict(float)
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
@@ -70,13 +69,12 @@ class LocalExchange:
     def _deliver(self, u: ClientId, request: Message, data: bytes) -> Message | None:
         bulk = wire.bulk_of(request)
         self.received[u] += len(data) + len(bulk)
-        if isinstance(request, SendModel):
-            self.models[u] += len(data) + len(bulk)
-        start = thread_time()
         client, kind = self._clients[u], type(request)
+        self.kinds[kind.__name__] += len(data) + len(bulk)
+        start = thread_time()
         try:
             if isinstance(client, Client):
-                client.check_expected(kind)
+                client.check_expected(kind, len(bulk))
             reply = client.handle(wire.decode(data, kind, bulk=bulk))
             answer, vector = wire.encode(reply), wire.bulk_of(reply)
         except UnusableUpdate:

@@ -4,11 +4,16 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
+from dordis import wire
 from dordis.federation.design import Design
 from dordis.protocol import ClientId
+from dordis.protocols.delivery import Dispatch
+from dordis.protocols.distributed_dp import DistributedDP
 from dordis.rounds.app import FixedClient, RoundInfo
+from dordis.rounds.missed import missed_sum
 from dordis.rounds.model import ModelBytes
 from dordis.simulation.availability import Never
 from dordis.simulation.config import Simulation
@@ -30,6 +35,8 @@ class Rehearsed:
     down: float | None
     """With the model, which a client gets that does not have it."""
     model_bytes: int
+    missed_bytes: int | None
+    """Of the sum of a round that a client missed, which it gets in place of the model; None where it gets the model."""
 
     @property
     def seconds(self) -> float:
@@ -66,7 +73,21 @@ def rehearse(simulated: SimulatedJob) -> Rehearsed:
         up=None if result.up is None else factor * result.up / n,
         down=None if result.down is None else factor * result.down / n + model,
         model_bytes=model,
+        missed_bytes=_missed(simulated, model),
     )
+
+
+def _missed(simulated: SimulatedJob, model: int) -> int | None:
+    """Return the bytes of a sum that is replayed, where that is shorter than the model and clients can use it."""
+    design, follows = simulated.job.design, simulated.client(ClientId(1)).follows
+    if not (follows and design.mechanism.by_chunk):
+        return None
+    example = msgspec.structs.replace(design.example(), model=ModelBytes.of(()).digest)
+    private = DistributedDP(example, design.mechanism)
+    n, chunks = design.setting.clients, range(len(private.parameters.chunks))
+    sums = [Dispatch(chunk, n, bytes(private.delivered_size(chunk))) for chunk in chunks]
+    size = wire.size(missed_sum(1, private.parameters, sums))
+    return size if size < model else None
 
 
 def _work(simulated: SimulatedJob) -> float:

@@ -176,11 +176,17 @@ class Client(AppClient):
             return update
         return clipped(update, round.clip) * self._settings.weights.of(len(self._samples[1]))
 
+    @property
+    def follows(self) -> bool:
+        """Tell whether the server's step depends on nothing that it remembers of earlier rounds."""
+        return not self._settings.optimiser.remembers
+
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Take the server's step, unless that depends on what it remembers of earlier rounds."""
+        """Take the server's step, if it remembers nothing."""
+        if not self.follows or model.size != aggregate.total.size:
+            return None
         mean = weighted_mean(aggregate, self._settings.weights)
-        following, memory = self._settings.optimiser.step(np.asarray(model, np.float64), mean, {})
-        return None if memory else following
+        return self._settings.optimiser.step(np.asarray(model, np.float64), mean, {})[0]
 
 
 class Cohort:

@@ -5,6 +5,7 @@ Optimisers are values; what they remember from round to round is handed in and o
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -29,6 +30,11 @@ class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
         _check_rate(self.lr)
         _check_fraction("momentum", self.momentum)
 
+    @property
+    def remembers(self) -> bool:
+        """Tell whether a step depends on earlier rounds."""
+        return self.momentum > 0
+
     def step(self, parameters: Floats, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
         """Return the next parameters, and what to remember."""
         if not self.momentum:
@@ -47,6 +53,7 @@ class FedAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+    remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)

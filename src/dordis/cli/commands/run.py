@@ -239,6 +239,7 @@ def _tell(simulated: "SimulatedJob", as_json: bool) -> None:
         "bytes_up": rehearsed.up,
         "bytes_down": rehearsed.down,
         "bytes_of_the_model": rehearsed.model_bytes,
+        "bytes_of_a_missed_sum": rehearsed.missed_bytes,
         "seconds_of_a_round": rehearsed.seconds,
         "seconds": rehearsed.seconds * rounds,
         "fidelity": simulated.config.simulation.fidelity,

@@ -22,7 +22,7 @@ from dordis.integrations.flower.messages import RECORD, Charter, Sealed, from_re
 from dordis.protocol import ClientId, Message, Replies, Requests, reply_to
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingProtocol
-from dordis.rounds.invitation import Invite, Train
+from dordis.rounds.invitation import Invite, SendModel, Train
 
 LOG = logging.getLogger("dordis.flower")
 LOOK_AGAIN = (0.01, 0.5)
@@ -106,7 +106,7 @@ class FlowerExchange:
         self.errors: list[tuple[ClientId, DordisError]] = []
         self.sent: Counter[ClientId] = Counter()
         self.received: Counter[ClientId] = Counter()
-        self.models: Counter[ClientId] = Counter()
+        self.kinds: Counter[str] = Counter()
 
     async def __call__(self, requests: Requests) -> Replies:
         """Deliver requests together with all others that are made before the event loop turns."""
@@ -163,7 +163,7 @@ class FlowerExchange:
 
     def _meter(self, u: ClientId, content: RecordDict, sealed: Sequence[Sealed]) -> None:
         model = sum(record.count_bytes() for record in content.array_records.values())
-        self.models[u] += model
+        self.kinds[SendModel.__name__] += model
         self.received[u] += model + sum(len(frame) + len(bulk) for frame, bulk in sealed)
 
     def _answers(self, u: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> dict[Place, Message]:

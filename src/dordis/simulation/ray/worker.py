@@ -28,7 +28,7 @@ class Answers:
     refusals: list[tuple[ClientId, str]] = field(default_factory=list)
     sent: Counter[ClientId] = field(default_factory=Counter)
     received: Counter[ClientId] = field(default_factory=Counter)
-    models: Counter[ClientId] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Worker:
             for u, reply in expected(exchange, self._clients)(requests)
         ]
         refusals = [(u, str(error)) for u, error in exchange.errors]
-        return Answers(replies, refusals, exchange.sent, exchange.received, exchange.models)
+        return Answers(replies, refusals, exchange.sent, exchange.received, exchange.kinds)
 
     def _kept(self, u: ClientId, reply: Message) -> Message:
         self._uploads[getattr(reply, "chunk", 0), u] = wire.bulk_of(reply)

@@ -80,7 +80,7 @@ class RayExchange:
         self.errors: list[tuple[ClientId, DordisError]] = []
         self.sent: Counter[ClientId] = Counter()
         self.received: Counter[ClientId] = Counter()
-        self.models: Counter[ClientId] = Counter()
+        self.kinds: Counter[str] = Counter()
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         """Yield the replies as they come."""
@@ -112,8 +112,9 @@ class RayExchange:
 
     def _counted(self, answers: Answers) -> list[tuple[ClientId, Message]]:
         self.errors += [(u, ProtocolError(reason)) for u, reason in answers.refusals]
-        for own, more in ((self.sent, answers.sent), (self.received, answers.received), (self.models, answers.models)):
-            own.update(more)
+        self.sent.update(answers.sent)
+        self.received.update(answers.received)
+        self.kinds.update(answers.kinds)
         return answers.replies
 
 
