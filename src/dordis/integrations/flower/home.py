@@ -13,6 +13,7 @@ from flwr.superlink.grid import InMemoryGrid
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, ProtocolError
+from dordis.federation.beacon import FileBeacon
 from dordis.federation.charges import OwnersCount
 from dordis.federation.job import Job
 from dordis.federation.participation import Attendance
@@ -64,16 +65,6 @@ class FlowerModel(AppServer):
         return self._aggregate.mean
 
 
-class NoBeacon:
-    """No public randomness: nothing that runs under Flower needs any."""
-
-    source = "none"
-
-    def value(self, index: int) -> bytes:
-        """Refuse."""
-        raise InputError("there is no beacon under Flower")
-
-
 @dataclass
 class FlowerHome:
     """The enrolled nodes of a run, and the engine that reaches them."""
@@ -86,7 +77,6 @@ class FlowerHome:
     training: Assignment = field(default_factory=Assignment)
     where: str = "by Flower"
     selection_seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-    beacon: NoBeacon = field(default_factory=NoBeacon)
     consents: tuple[str, ...] = ()
     """What owners allow beyond the usual is theirs to know: they do not tell."""
 
@@ -94,6 +84,12 @@ class FlowerHome:
     def fidelity(self) -> str:
         """Return `full` where Flower simulates the nodes, `deployed` where they are somewhere."""
         return "full" if isinstance(self.post.grid, InMemoryGrid) else DEPLOYED
+
+    @property
+    def beacon(self) -> FileBeacon:
+        """Return the published file: sparse graphs are drawn from it, and nothing else needs one."""
+        path = self.job.config.deployment.beacon
+        return FileBeacon(Path(path), "" if path else "none")
 
     @property
     def root(self) -> bytes:

@@ -1,7 +1,7 @@
 """The mod of a ClientApp that takes part in private rounds: one client of dordis, made anew for every message."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
@@ -14,6 +14,7 @@ from flwr.common.constant import ErrorCode
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, ParametersRefused, ProtocolError
+from dordis.federation.beacon import FileBeacon
 from dordis.federation.identity import load_keys
 from dordis.federation.owner import Owner
 from dordis.federation.participation import FileParticipation, Participation
@@ -44,6 +45,7 @@ from dordis.rounds.invitation import Accepted, Invite, Train
 from dordis.rounds.model import LastModel, ModelBytes, Numbers
 
 KEYS, REGISTRY, PARTICIPATIONS = "dordis-keys", "dordis-registry", "dordis-participations"
+BEACON = "dordis-beacon"
 """Settings of a node (`flower-supernode --node-config`): files of its owner, each of which may be left out."""
 EPSILON, DELTA = "dordis-epsilon", "dordis-delta"
 """Settings of a node: the budget of its owner, in place of that of the mod."""
@@ -143,7 +145,7 @@ class Node:
             check_registry(registry, Registry.load(Path(str(self._config[REGISTRY]))), "that the owner has pinned")
         if known is not None:
             check_registry(registry, Registry.from_bytes(known.registry), "of the runs before")
-        protocol_of(charter)
+        check_has_beacon(protocol_of(charter), self._config)
         selection_of(charter, registry)
         my_id(registry, self._keys)
         self._state.charter = charter
@@ -163,7 +165,8 @@ class Node:
             self._participation,
             registry.root(),
             self._keys.vrf,
-            mechanism=self._mod.mechanism,
+            FileBeacon(Path(str(self._config[BEACON]))) if BEACON in self._config else None,
+            self._mod.mechanism,
         )
         return Client(
             me,
@@ -242,6 +245,12 @@ def my_id(registry: Registry, keys: Keys) -> ClientId:
         if registered == identity:
             return u
     raise ParametersRefused("the registry of the run does not have the keys of this node")
+
+
+def check_has_beacon(protocol: SummingProtocol, config: Mapping[str, Any]) -> None:
+    """Who is to mask with whom can be verified here: no data is touched otherwise."""
+    if protocol.sparse and BEACON not in config:
+        raise ParametersRefused(f"'{protocol.name}' is verified with public randomness: set {BEACON} on this node")
 
 
 def check_registry(told: Registry, known: Registry, which: str) -> None:

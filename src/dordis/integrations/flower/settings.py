@@ -1,6 +1,7 @@
 """The settings of a run under Flower: those of `dordis run`, from a dictionary such as a Flower app's `run_config`."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,9 +54,11 @@ def written(config: RunConfig) -> str:
 
 
 def check_supported(config: RunConfig) -> None:
-    """Refuse what needs public randomness, which Flower has no source of, and what Flower's trips make useless."""
-    if summing_protocol(config.protocol.use).sparse or config.federation.selection == "vrf":
-        raise InputError("sparse graphs and lots need a beacon, which Flower has not: use 'secagg' and 'balanced'")
+    """Refuse graphs without public randomness, lots, and what Flower's trips make useless."""
+    if summing_protocol(config.protocol.use).sparse and not Path(config.deployment.beacon).is_file():
+        raise InputError("secagg+ needs public randomness: set deployment.beacon to its file, or use 'secagg'")
+    if config.federation.selection == "vrf":
+        raise InputError("lots are not drawn under Flower: set federation.selection to 'balanced' or 'uniform'")
     if config.performance.chunks == "auto":
         raise InputError("under Flower all chunks travel together: set performance.chunks to a number")
 
