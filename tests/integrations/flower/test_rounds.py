@@ -22,13 +22,14 @@ from dordis.simulation.single import home_of_updates, single_round
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytestmark = pytest.mark.flower
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from dordis.integrations.flower import DordisGrid, DordisMod, dordis_mod
 from dordis.integrations.flower.arrays import Layout
 from dordis.integrations.flower.messages import from_record
+from dordis.integrations.flower.mod import WEIGHT
 from tests.integrations.flower.apps import (
     DIM,
     NO_NOISE,
@@ -75,6 +76,11 @@ def settings(folder, **more) -> dict:
     return {"output": str(folder), "federation.rounds": 2, "privacy.noise.kind": "none"} | more
 
 
+def large() -> ArrayRecord:
+    """Return a model with many coordinates that nobody changes."""
+    return record_of({"weight": np.zeros((4, 5), np.float32), "bias": np.zeros(4, np.float32), "x": np.zeros(50000)})
+
+
 def losing(lost: int, stage: str) -> ConfigRecord:
     return ConfigRecord({"lose-at": stage, "lost": lost})
 
@@ -104,6 +110,29 @@ def test_a_strategy_gets_what_our_engine_gives_though_nodes_vanish(grid, tmp_pat
     assert record.survivors == expected.record.survivors
     assert record.dropped == expected.record.dropped
     assert grid.trips == 7
+
+
+def weighted_grid(weights) -> MemoryGrid:
+    """Return nodes of which the first have weights."""
+    config = {place: {WEIGHT: weight} for place, weight in enumerate(weights)}
+    return MemoryGrid([client_app([vanish, DordisMod(NO_NOISE)])] * CLIENTS, config)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_updates_count_for_the_weights_of_those_who_stay(tmp_path, lost):
+    weights = np.array([0.25, 0.5, 1.0, 0.125, *[1.0] * (CLIENTS - 4)])
+    private = DordisGrid(weighted_grid(weights.tolist()), settings(tmp_path, **{"performance.chunks": 3}))
+    result = FedAvg().start(private, large(), num_rounds=1, train_config=losing(lost, "ShareKeys"))
+    staying = range(lost, CLIENTS)
+    mean = np.average([update(place) for place in staying], axis=0, weights=weights[lost:])
+    assert np.abs(vector(result.arrays) - vector(large()) - mean).max() < 2 * CLOSE  # divided by less than their number
+    assert msgspec.json.decode((private.path / "weights.json").read_bytes())["4"] == pytest.approx(0.125)
+
+
+def test_a_weight_cannot_raise_what_a_client_changes(tmp_path):
+    for weight in (0.0, 1.5, float("nan")):
+        with pytest.raises(InputError, match=r"node \d+ cannot take part.*above 0 and at most 1.*dordis-weight"):
+            FedAvg().start(DordisGrid(weighted_grid([weight]), settings(tmp_path)), model(), num_rounds=1)
 
 
 def test_replies_are_known_by_the_node_that_was_asked(grid, tmp_path):
@@ -143,8 +172,7 @@ def test_an_input_stays_on_the_node_only_until_it_is_uploaded(tmp_path):
         return reply
 
     grid = MemoryGrid([client_app([watch, DordisMod(NO_NOISE)])] * CLIENTS)
-    large = record_of({"weight": np.zeros((4, 5), np.float32), "bias": np.zeros(4, np.float32), "x": np.zeros(50000)})
-    FedAvg().start(DordisGrid(grid, settings(tmp_path)), large, num_rounds=1)
+    FedAvg().start(DordisGrid(grid, settings(tmp_path)), large(), num_rounds=1)
     for kinds, size in sizes:
         holds_data = bool(kinds & {"Train", "AdvertiseKeys", "ShareKeys"})
         assert (size > 4 * 50000) is holds_data, kinds

@@ -20,7 +20,7 @@ from dordis.federation.registry import Registry
 from dordis.federation.run import Run
 from dordis.integrations.flower.arrays import Layout, model_of
 from dordis.integrations.flower.exchange import Post
-from dordis.integrations.flower.home import FlowerHome, FlowerModel, enrol
+from dordis.integrations.flower.home import FlowerHome, FlowerModel, enrol, weighted_mean
 from dordis.integrations.flower.settings import config_of, settings_of, written
 from dordis.protocol import ClientId
 
@@ -38,8 +38,8 @@ class DordisGrid(Grid):
     `context.run_config`; the number of rounds must be among them.  `registry` are the keys of all clients, if they are
     fixed beforehand; otherwise the nodes that are connected at the first round are the clients.
 
-    Every client has the same weight.  Metrics of clients are dropped, and nodes are not asked to evaluate: what they
-    measure would not be private.
+    Every client has the weight that its owner gives it, 1 if none is given.  Metrics of clients are dropped, and nodes
+    are not asked to evaluate: what they measure would not be private.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class DordisGrid(Grid):
     def _begin(self, layout: Layout, per_round: int, timeout: float | None) -> "PrivateRun":
         """Enrol the nodes, plan the noise and begin the records of the run."""
         post = Post(self._grid)
-        registry, nodes = enrol(post, self._connected(), self._registry, timeout)
+        registry, nodes, weights = enrol(post, self._connected(), self._registry, timeout)
         config = config_of(self._settings, len(registry), per_round)
         app = FlowerModel(layout)
-        home = FlowerHome(post, registry, nodes, prepare(config, app), self._patience)
+        home = FlowerHome(post, registry, nodes, weights, prepare(config, app), self._patience)
         return PrivateRun(Run.start(home.job, home, Path(config.output), written(config)), home, app)
 
     def _connected(self) -> list[int]:
@@ -172,7 +172,7 @@ class PrivateRun:
         LOG.info("round %d: %d of %d clients%s", record.number, min(record.survivors), len(record.clients), spent)
         if record.number == self.run.job.config.federation.rounds:
             self.run.close("rounds")
-        return finished, self.app.layout.record(model, self.app.vector + self.app.mean)
+        return finished, self.app.layout.record(model, self.app.vector + weighted_mean(finished, self.home.weights))
 
     def _next(self) -> Finished | None:
         """Run a round; whatever ends the run is written down."""

@@ -3,26 +3,30 @@
 import logging
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 import numpy as np
+from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
 from flwr.superlink.grid import InMemoryGrid
 
 from dordis import wire
-from dordis.errors import DordisError, InputError, ProtocolError
+from dordis.errors import DordisError, InputError
 from dordis.federation.beacon import FileBeacon
 from dordis.federation.charges import OwnersCount
+from dordis.federation.coordinator import Finished
+from dordis.federation.durable import create
 from dordis.federation.job import Job
 from dordis.federation.participation import Attendance
 from dordis.federation.records import DEPLOYED
 from dordis.federation.registry import Identity, Registry
 from dordis.federation.selection import Selection, Uniform
 from dordis.integrations.flower.arrays import Layout
-from dordis.integrations.flower.exchange import Assignment, FlowerExchange, Post, opened
-from dordis.integrations.flower.messages import RECORD, Charter, Enrol, Enrolled, seal, to_record
+from dordis.integrations.flower.exchange import Assignment, FlowerExchange, NodeRefused, Post, opened
+from dordis.integrations.flower.messages import RECORD, Charter, Enrol, Enrolled, check_weight, seal, to_record
 from dordis.pipeline.together import execute_together
 from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId
@@ -31,7 +35,7 @@ from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.server import RoundEngine, Rounds, at_once
 
 LOG = logging.getLogger("dordis.flower")
-REGISTRY = "registry.json"
+REGISTRY, WEIGHTS = "registry.json", "weights.json"
 
 
 class FlowerModel(AppServer):
@@ -42,7 +46,6 @@ class FlowerModel(AppServer):
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.vector: Floats = np.zeros(layout.dim)
-        self._aggregate: Aggregate | None = None
 
     @property
     def dim(self) -> int:
@@ -54,15 +57,7 @@ class FlowerModel(AppServer):
         return self.vector
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Keep the mean for the strategy."""
-        self._aggregate = aggregate
-
-    @property
-    def mean(self) -> Floats:
-        """Return the mean of the last round."""
-        if self._aggregate is None:
-            raise ProtocolError("no round was summed yet")
-        return self._aggregate.mean
+        """Do nothing: the strategy uses the mean."""
 
 
 @dataclass
@@ -72,6 +67,7 @@ class FlowerHome:
     post: Post
     registry: Registry
     nodes: Mapping[ClientId, int]
+    weights: Mapping[ClientId, float]
     job: Job
     patience: float
     training: Assignment = field(default_factory=Assignment)
@@ -100,8 +96,10 @@ class FlowerHome:
         """Return nothing: a round that was cut is not taken up again."""
 
     def store(self, path: Path) -> None:
-        """Write the registry, for owners to compare."""
+        """Write the registry, for owners to compare, and the weights of clients, if they differ."""
         self.registry.save(path / REGISTRY)
+        if set(self.weights.values()) != {1.0}:
+            create(path / WEIGHTS, msgspec.json.encode(self.weights))
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnersCount]) -> Rounds:
         """Return the engine, with Flower's messages as its exchange."""
@@ -135,28 +133,46 @@ class FlowerHome:
 
 def enrol(
     post: Post, nodes: Collection[int], known: Registry | None, timeout: float | None
-) -> tuple[Registry, dict[ClientId, int]]:
-    """Ask nodes for their public keys; return the registry, and the node of every client.
+) -> tuple[Registry, dict[ClientId, int], dict[ClientId, float]]:
+    """Ask nodes for their public keys; return the registry, and the node and the weight of every client.
 
     Without a registry that is `known` beforehand, the one that is made rests on the word of whoever relays the keys.
     """
     asked = RecordDict({RECORD: to_record([seal(Enrol())])})
     replies = post.send(dict.fromkeys(nodes, asked), timeout)
-    identities: dict[int, Identity] = {}
-    for node, reply in sorted(replies.items()):
-        try:
-            ((frame, _),), _ = opened(reply)
-            keys = wire.decode(frame, Enrolled)
-        except (DordisError, ValueError) as error:
-            raise InputError(
-                f"node {node} cannot take part in private rounds: {error}; put dordis_mod among the mods of its "
-                "ClientApp, of the same version of dordis as here"
-            ) from None
-        identities[node] = Identity(keys.signing, keys.vrf)
+    enrolled = {node: _enrolled(node, reply) for node, reply in sorted(replies.items())}
+    identities = {node: Identity(keys.signing, keys.vrf) for node, keys in enrolled.items()}
     if known is None:
         clients = {ClientId(place): node for place, node in enumerate(identities, 1)}
-        return Registry({u: identities[node] for u, node in clients.items()}), clients
-    return known, _found(known, identities)
+        known = Registry({u: identities[node] for u, node in clients.items()})
+    else:
+        clients = _found(known, identities)
+    return known, clients, {u: enrolled[node].weight for u, node in clients.items()}
+
+
+def _enrolled(node: int, reply: FlowerMessage) -> Enrolled:
+    """Read what a node answered; one that cannot take part is named, with what to do."""
+    advice = "; put dordis_mod among the mods of its ClientApp, of the same version of dordis as here"
+    try:
+        sealed, refusal = opened(reply)
+        if refusal:
+            advice = ""
+            raise NodeRefused(refusal)
+        ((frame, _),) = sealed
+        enrolled = wire.decode(frame, Enrolled)
+        check_weight(enrolled.weight)
+    except (DordisError, ValueError) as error:
+        raise InputError(f"node {node} cannot take part in private rounds: {error}{advice}") from None
+    return enrolled
+
+
+def weighted_mean(finished: Finished, weights: Mapping[ClientId, float]) -> Floats:
+    """Return the mean of updates that were multiplied by weights: their sum by that of the weights, chunk by chunk."""
+    aggregate, parameters = finished.result.aggregate, finished.parameters
+    summed = [sum(weights[u] for u in output.survivors) for output in finished.result.outputs]
+    blocks = [(span.stop - span.start) // parameters.encoding.block for span in parameters.chunks]
+    chunks = len(aggregate.survivors)  # without that of the clipping bit
+    return replace(aggregate, by_block=np.repeat(summed[:chunks], blocks[:chunks])).mean
 
 
 def _found(known: Registry, identities: Mapping[int, Identity]) -> dict[ClientId, int]:

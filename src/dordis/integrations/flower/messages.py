@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from flwr.app import ConfigRecord, RecordDict
 
 from dordis import wire
-from dordis.errors import MalformedMessage
+from dordis.errors import InputError, MalformedMessage
 from dordis.protocol import Message
 
 RECORD = "dordis"
@@ -19,10 +19,11 @@ Sealed = tuple[bytes, wire.Bulk]
 
 
 class Enrolled(Message, frozen=True):
-    """My public keys."""
+    """My public keys, and the weight of my updates, which is public too."""
 
     signing: bytes
     vrf: bytes
+    weight: float = 1.0
 
 
 class Enrol(Message, frozen=True):
@@ -49,6 +50,12 @@ class Charter(Message, frozen=True):
     selection: str
     per_round: int
     least: int
+
+
+def check_weight(weight: float) -> None:
+    """A weight is above 0 and at most 1: so that no client can change more than one of weight 1."""
+    if not 0.0 < weight <= 1.0:
+        raise InputError(f"the weight of a node is above 0 and at most 1, not {weight:g}: set dordis-weight")
 
 
 def seal(message: Message) -> Sealed:

@@ -28,6 +28,7 @@ from dordis.integrations.flower.messages import (
     CharterRead,
     Enrol,
     Enrolled,
+    check_weight,
     from_record,
     seal,
     to_record,
@@ -47,6 +48,8 @@ from dordis.rounds.model import LastModel, ModelBytes, Numbers
 KEYS, REGISTRY, PARTICIPATIONS = "dordis-keys", "dordis-registry", "dordis-participations"
 BEACON = "dordis-beacon"
 """Settings of a node (`flower-supernode --node-config`): files of its owner, each of which may be left out."""
+WEIGHT = "dordis-weight"
+"""Setting of a node: what its updates count for, above 0 and at most 1; everybody may know it."""
 EPSILON, DELTA = "dordis-epsilon", "dordis-delta"
 """Settings of a node: the budget of its owner, in place of that of the mod."""
 USUAL = Policy(epsilon=6.0, delta=1e-5)
@@ -111,7 +114,7 @@ class Node:
         match request:
             case Enrol():
                 identity = self._keys.identity()
-                return Enrolled(identity.signing, identity.vrf)
+                return Enrolled(identity.signing, identity.vrf, weight_of(self._config))
             case Charter():
                 return self._read(request)
         client = self._client = self._client or self._made()
@@ -219,7 +222,7 @@ class Trainee(AppClient):
         _, after = model_of(reply.content)
         layout = Layout.of(before)
         update: Floats = np.subtract(layout.vector(after), layout.vector(before))
-        return update
+        return update * weight_of(self._context.node_config)
 
 
 def protocol_of(charter: Charter) -> SummingProtocol:
@@ -236,6 +239,13 @@ def selection_of(charter: Charter, registry: Registry) -> Selection:
     if charter.selection == "uniform":
         return Uniform(charter.per_round, b"", charter.least)
     raise ParametersRefused(f"this node cannot verify a selection of the kind '{charter.selection}'")
+
+
+def weight_of(config: Mapping[str, Any]) -> float:
+    """Return what the updates of a node count for."""
+    weight = float(config.get(WEIGHT, 1.0))
+    check_weight(weight)
+    return weight
 
 
 def my_id(registry: Registry, keys: Keys) -> ClientId:
