@@ -8,11 +8,12 @@ file from an earlier day forgets what came since; keep it out of backups that ar
 import hashlib
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, reduce
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -43,6 +44,9 @@ class Attended(NamedTuple):
 
 
 Rounds = dict[Attendance, Attended]
+NewRound = tuple[Attendance, Attended]
+Keep = Callable[[NewRound | None], None]
+"""Make a round durable that was just counted; or, for None, one that was counted before, maybe by somebody else."""
 Costs = Mapping[Attendance, RoundCost]
 
 
@@ -80,26 +84,6 @@ def _largest(epsilon: float, delta: float, exponent: int | None) -> float:
     return gdp.theta_budget(min(epsilon, provable), delta, distance)
 
 
-@dataclass(frozen=True)
-class Risks:
-    """For every run the number of indices up to the last one counted, and how likely a round of it fails."""
-
-    runs: Mapping[bytes, tuple[int, float]] = field(default_factory=dict)
-
-    def with_rounds(self, costs: Costs) -> "Risks":
-        """Return the same with rounds more."""
-        runs = dict(self.runs)
-        for (run, index), cost in costs.items():
-            indices, likeliest = runs.get(run, (0, 0.0))
-            runs[run] = max(indices, index + 1), max(likeliest, cost.failure)
-        return Risks(runs)
-
-    @property
-    def failure(self) -> float:
-        """Return the chance, at most, that the graph or the lots failed under one of the indices."""
-        return math.fsum(indices * likeliest for indices, likeliest in self.runs.values())
-
-
 class Limits(NamedTuple):
     """How often a client may take part, and what that may cost in all; None where there is no such limit."""
 
@@ -110,19 +94,59 @@ class Limits(NamedTuple):
 NO_LIMITS = Limits()
 
 
-class Participation(Protocol):
+class Tally:
+    """The rounds of a client, and what they cost together."""
+
+    def __init__(self, rounds: Rounds | None = None) -> None:
+        self.rounds: Rounds = {}
+        self._spent = FREE
+        self._indices: dict[bytes, tuple[int, float]] = {}
+        for attendance, attended in (rounds or {}).items():
+            self.add(attendance, attended)
+
+    def add(self, attendance: Attendance, attended: Attended) -> None:
+        """Count a round."""
+        self.rounds[attendance] = attended
+        self._spent = self._spent.plus(attended.cost)
+        self._indices = self._indices_with({attendance: attended.cost})
+
+    def spent(self, more: Costs) -> RoundCost:
+        """Return what all of them cost, with some `more` that may be counted already."""
+        fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self.rounds}
+        failure = math.fsum(indices * likeliest for indices, likeliest in self._indices_with(fresh).values())
+        return reduce(RoundCost.plus, fresh.values(), self._spent)._replace(failure=failure)
+
+    def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
+        """Return for every run the number of indices up to the last one, and how likely a round of it fails."""
+        runs = dict(self._indices)
+        for (run, index), cost in costs.items():
+            indices, likeliest = runs.get(run, (0, 0.0))
+            runs[run] = max(indices, index + 1), max(likeliest, cost.failure)
+        return runs
+
+
+class Participation(ABC):
     """A client's own count; one round counts once, however often it is reserved."""
+
+    def __init__(self, cap: int | None = None) -> None:
+        self._cap = cap
+
+    @abstractmethod
+    def _opened(self) -> AbstractContextManager[tuple[Tally, Keep]]:
+        """Give access to what was counted, to nobody else at the same time, and to what keeps a round more."""
 
     def count(self) -> int:
         """Return the number of rounds taken part in."""
-        ...
+        with self._opened() as (counted, _):
+            return len(counted.rounds)
 
     def spent(self, more: Costs = NOTHING) -> RoundCost:
         """Return what all of them cost, with some `more` that may be counted already.
 
         Of every run the chance of a failure is that of all indices up to the last: the server chose among them.
         """
-        ...
+        with self._opened() as (counted, _):
+            return counted.spent(more)
 
     def reserve(
         self,
@@ -135,12 +159,22 @@ class Participation(Protocol):
         """Count a round before its first upload leaves; beyond a limit raise `ParticipationRefused`, `BudgetRefused`.
 
         A round is for one machine: another one that asks for the same round is refused too, since it would upload a
-        second time and count once.
+        second time and count once.  If the process stops anywhere in between, the round is counted or nothing was
+        returned.
         """
-        ...
+        _check_round(run, index, machine)
+        with self._opened() as (counted, keep):
+            known = counted.rounds.get((run, index))
+            if known is None:
+                spent = counted.spent({(run, index): cost})
+                _check_limits(len(counted.rounds), spent, Limits(self._cap), limits)
+                counted.add((run, index), Attended(machine, cost))
+            else:
+                check_machine(known.machine, machine)
+            keep(None if known else ((run, index), counted.rounds[run, index]))
 
 
-class MemoryParticipation:
+class MemoryParticipation(Participation):
     """A count that lasts as long as the process: for simulations and tests.
 
     >>> mine = MemoryParticipation(cap=2)
@@ -150,42 +184,18 @@ class MemoryParticipation:
     """
 
     def __init__(self, cap: int | None = None) -> None:
-        self._cap = cap
-        self._rounds: Rounds = {}
-        self._spent, self._risks = FREE, Risks()
+        super().__init__(cap)
+        self._counted = Tally()
 
-    def count(self) -> int:
-        """Return the number of rounds taken part in."""
-        return len(self._rounds)
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Tally, Keep]]:
+        yield self._counted, self._keep
 
-    def spent(self, more: Costs = NOTHING) -> RoundCost:
-        """Return what all of them cost, with some `more` that may be counted already."""
-        fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self._rounds}
-        total = reduce(RoundCost.plus, fresh.values(), self._spent)
-        return total._replace(failure=self._risks.with_rounds(fresh).failure)
-
-    def reserve(
-        self,
-        run: bytes,
-        index: int,
-        machine: bytes = ANY_MACHINE,
-        cost: RoundCost = FREE,
-        limits: Limits = NO_LIMITS,
-    ) -> None:
-        """Count a round; beyond a limit, or for a second machine, raise."""
-        _check_round(run, index, machine)
-        if (run, index) not in self._rounds:
-            _check_limits(len(self._rounds), self.spent({(run, index): cost}), Limits(self._cap), limits)
-            self._count((run, index), Attended(machine, cost))
-        check_machine(self._rounds[run, index].machine, machine)
-
-    def _count(self, attendance: Attendance, attended: Attended) -> None:
-        self._rounds[attendance] = attended
-        self._spent = self._spent.plus(attended.cost)
-        self._risks = self._risks.with_rounds({attendance: attended.cost})
+    def _keep(self, new: NewRound | None) -> None:
+        """Keep nothing anywhere else."""
 
 
-class FileParticipation:
+class FileParticipation(Participation):
     """A count in a file that is only ever appended to, one line a round; processes and threads may share it.
 
     Every line ends with a hash of itself and of all lines before, so that one which was altered, moved or cut shows;
@@ -194,45 +204,25 @@ class FileParticipation:
     """
 
     def __init__(self, path: Path, cap: int | None = None) -> None:
-        self._lines, self._cap = FileLines(path, PRIVATE), cap
+        super().__init__(cap)
+        self._lines = FileLines(path, PRIVATE)
 
-    def count(self) -> int:
-        """Return the number of rounds taken part in."""
-        return len(self._read()[0])
-
-    def spent(self, more: Costs = NOTHING) -> RoundCost:
-        """Return what all of them cost, with some `more` that may be counted already."""
-        return _sum(self._read()[0], more)
-
-    def reserve(
-        self,
-        run: bytes,
-        index: int,
-        machine: bytes = ANY_MACHINE,
-        cost: RoundCost = FREE,
-        limits: Limits = NO_LIMITS,
-    ) -> None:
-        """Count a round, durably when this returns; beyond a limit, or for a second machine, raise.
-
-        If the process stops anywhere in between, the round is counted or nothing was returned.
-        """
-        _check_round(run, index, machine)
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Tally, Keep]]:
         with self._lines.locked() as file:
             data = file.read()
-            lines = _whole(data)
+            lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
             rounds, last = check_lines(lines)
-            if (run, index) in rounds:
-                check_machine(rounds[run, index].machine, machine)
-                file.sync()
-            else:
-                _check_limits(len(rounds), _sum(rounds, {(run, index): cost}), Limits(self._cap), limits)
+
+            def keep(new: NewRound | None) -> None:
+                if new is None:
+                    file.sync()
+                    return
                 if not data.endswith(b"\n"):
                     file.cut(sum(map(len, lines)))
-                file.append(_line(run, index, machine, cost, last))
+                file.append(_line(*new, last))
 
-    def _read(self) -> tuple[Rounds, bytes]:
-        with self._lines.locked() as file:
-            return check_lines(_whole(file.read()))
+            yield Tally(rounds), keep
 
 
 def check_cap(count: int, cap: int | None) -> None:
@@ -268,16 +258,11 @@ def check_lines(lines: list[bytes]) -> tuple[Rounds, bytes]:
         check_costs_counted(line)
         match = _LINE.fullmatch(line)
         written = _read_line(match) if match else None
-        if written is None or _line(*written[0], written[1].machine, written[1].cost, last) != line:
+        if written is None or _line(*written, last) != line:
             raise InputError(f"line {number} of the participations was altered or cut: put the file right first")
         rounds[written[0]] = written[1]
         last = bytes.fromhex(line[-65:-1].decode())
     return rounds, last
-
-
-def _whole(data: bytes) -> list[bytes]:
-    """Return the lines that have their end."""
-    return data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
 def check_costs_counted(line: bytes) -> None:
@@ -289,7 +274,7 @@ def check_costs_counted(line: bytes) -> None:
         )
 
 
-def _read_line(match: re.Match[bytes]) -> tuple[Attendance, Attended] | None:
+def _read_line(match: re.Match[bytes]) -> NewRound | None:
     run, index, machine, *numbers = (text.decode() for text in match.groups()[:6] if text is not None)
     try:
         counted = Attended(bytes.fromhex(machine), RoundCost(*map(float, numbers)))
@@ -298,12 +283,8 @@ def _read_line(match: re.Match[bytes]) -> tuple[Attendance, Attended] | None:
     return (bytes.fromhex(run), int(index)), counted
 
 
-def _sum(rounds: Rounds, more: Costs = NOTHING) -> RoundCost:
-    costs = {**more, **{attendance: counted.cost for attendance, counted in rounds.items()}}
-    return reduce(RoundCost.plus, costs.values(), FREE)._replace(failure=Risks().with_rounds(costs).failure)
-
-
-def _line(run: bytes, index: int, machine: bytes, cost: RoundCost, last: bytes) -> bytes:
+def _line(attendance: Attendance, attended: Attended, last: bytes) -> bytes:
+    (run, index), (machine, cost) = attendance, attended
     failure = (repr(cost.failure),) if cost.failure else ()
     said = (run.hex(), str(index), machine.hex(), repr(cost.theta_squared), repr(cost.distance), *failure)
     text = " ".join(said).encode()

@@ -12,11 +12,10 @@ import msgspec
 from flwr.app import ConfigRecord, RecordDict
 
 from dordis.errors import Aborted
-from dordis.federation.participation import ANY_MACHINE, NO_LIMITS, Limits, MemoryParticipation, Rounds
+from dordis.federation.participation import MemoryParticipation, NewRound, Rounds, Tally
 from dordis.federation.registry import Keys
 from dordis.integrations.flower.messages import Charter
 from dordis.protocol import ENCODER, check_same_request
-from dordis.protocols.costs import FREE, RoundCost
 from dordis.rounds.events import Encoded, Trained
 
 RUN, ROUND = "dordis-run", "dordis-round"
@@ -72,20 +71,10 @@ class StateParticipation(MemoryParticipation):
         super().__init__()
         self._record = record
         if "participations" in record:
-            for attendance, attended in msgspec.msgpack.decode(record["participations"], type=Rounds).items():
-                self._count(attendance, attended)
+            self._counted = Tally(msgspec.msgpack.decode(record["participations"], type=Rounds))
 
-    def reserve(
-        self,
-        run: bytes,
-        index: int,
-        machine: bytes = ANY_MACHINE,
-        cost: RoundCost = FREE,
-        limits: Limits = NO_LIMITS,
-    ) -> None:
-        """Count a round; beyond a limit, or for a second machine, raise."""
-        super().reserve(run, index, machine, cost, limits)
-        self._record["participations"] = ENCODER.encode(self._rounds)
+    def _keep(self, new: NewRound | None) -> None:
+        self._record["participations"] = ENCODER.encode(self._counted.rounds)
 
 
 class StateJournals:
