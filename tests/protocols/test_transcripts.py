@@ -10,9 +10,24 @@ import pytest
 
 from dordis import drive, errors, wire
 from dordis.errors import Aborted
+from dordis.privacy.requantising import LEVELS
+from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggServer, messages
-from tests.vectors.make_transcripts import ROUNDS, client, on_the_wire, read, registry, shown, summary, transcript
+from dordis.rounds.invitation import SendSum
+from dordis.rounds.missed import decoded
+from tests.references.encoding import Folding, Reference
+from tests.vectors.make_transcripts import (
+    ROUNDS,
+    client,
+    encoded,
+    on_the_wire,
+    read,
+    registry,
+    shown,
+    summary,
+    transcript,
+)
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 LARGEST = 300_000
@@ -102,6 +117,36 @@ def test_the_server_asks_and_concludes_the_same(record):
     outputs = drive.run(SecAggServer(p, registry(p, seed)), exchange)
     assert next(entries, None) is None
     assert [summary(output) for output in outputs] == record["outputs"]
+
+
+def test_what_is_folded_is_encoded_delivered_and_decoded_as_recorded():
+    """The plain reference makes the same integers of updates that are rounded to the nearest, and the same sum."""
+    record = RECORDED["transcript_folded"]
+    p, seed = parameters_of(record), bytes.fromhex(record["entropy"]["seed"])
+    updates = {int(u): np.array(x) for u, x in record["updates"].items()}
+    inputs = {int(u): x for u, x in record["inputs"].items()}
+    assert {u: x.tolist() for u, x in encoded(p, seed, updates).items()} == inputs
+    written, grid = p.encoding, DistributedDP.of(p, p.encoding.projection.dim).mechanism.grid
+    inner = Reference(
+        grid.buckets, grid.block, grid.scale, grid.bits, written.clip, written.sensitivity, written.rotation
+    )
+    folding = Folding(grid.dim, grid.buckets, inner)
+    small, first, second, *clipped = updates
+    assert all(folding.encode(updates[u].tolist()) == inputs[u] for u in (first, second))
+    assert all(np.linalg.norm(updates[u]) > written.clip for u in clipped)
+    assert np.linalg.norm(updates[small]) < 0.6 * grid.buckets**0.5 / grid.scale
+    values = []
+    for data in map(bytes.fromhex, record["delivered"]):
+        scales = np.frombuffer(data[:8], "<f4")
+        cells = [nibble for octet in data[8:] for nibble in (octet & 15, octet >> 4)]
+        values += [float(scales[place // 8]) * LEVELS[cell] for place, cell in enumerate(cells)]
+    total = np.frombuffer(bytes.fromhex(record["total"]), "<f8")
+    assert np.allclose(folding.decode(values), total, rtol=0, atol=1e-12)
+    missed = msgspec.convert(read(record["missed"]["fields"]), SendSum, builtin_types=(bytes,), strict=False)
+    assert wire.encode(missed).hex() == record["missed"]["wire"]
+    assert missed.vector.hex() == "".join(record["delivered"])
+    assert decoded(missed, grid.dim, None).total.tobytes() == total.tobytes()
+    assert decoded(missed, grid.dim, None).survivors == (5, 4)
 
 
 @pytest.mark.parametrize(("name", "case"), REFUSED)

@@ -1,11 +1,11 @@
-"""Write transcript_4.json and transcript_10.json, whole rounds: python -m tests.vectors.make_transcripts.
+"""Write transcript_4, transcript_10 and transcript_folded.json, whole rounds: python -m tests.vectors.make_transcripts.
 
 The secrets come from a stream that anyone can compute: never use it outside tests.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,13 @@ import numpy as np
 
 from dordis import drive, wire
 from dordis.crypto import signature
+from dordis.privacy.encoding import Grid
+from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.skellam import sensitivity
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import Message, Requests
+from dordis.protocols.delivery import Dispatch
+from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import (
@@ -28,8 +33,10 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     Unmask,
 )
+from dordis.protocols.summing import ChunkOutput
+from dordis.rounds.missed import missed_sum
 
-NOTE = "Answers of protocol version 3: they do not change within it."
+NOTE = f"Answers of protocol version {wire.VERSION}: they do not change within it."
 ENCODING = (
     "Bytes are hexadecimal after 0x. A message on the wire is the version byte and MessagePack of its fields in"
     " order, the tag 'type' first, maps in the order of their keys; messages of more than 600 bytes are given by"
@@ -39,6 +46,13 @@ ENTROPY = (
     "Client u draws from SHA-256(seed || u || 0) || SHA-256(seed || u || 1) || .., u and the counter in eight bytes,"
     " big-endian; every draw takes the next bytes. In the malicious mode its private signing key is SHA-256(seed ||"
     " 'signing' || u)."
+)
+FOLDED = (
+    "An input is what encoding makes of an update: clipped, folded into k buckets by signs that follow from the"
+    " rotation's seed, clipped again, rotated, scaled and rounded; what is rounded at random draws from a stream"
+    " like the clients', of the seed SHA-256('rounding' || seed). 'delivered' is the sum of each chunk in four bits"
+    " a coordinate and one scale a block; 'total' is what server and clients decode from it, as 64-bit numbers,"
+    " little-endian; 'missed' is the message, with the same bytes beside it, for a client that was not there."
 )
 LONGEST_IN_FULL = 600
 Lost = frozenset[tuple[int, str, int]]
@@ -141,6 +155,18 @@ def ten() -> tuple[Parameters, Lost]:
     return p, frozenset(lost | {(silent, "CollectInput", 1), (deaf, "Agree", 1)})
 
 
+def folded() -> tuple[Parameters, Lost]:
+    """Return a round of five clients whose updates of 70 coordinates are folded into 32, of which one loses a chunk."""
+    grid = Grid(70, 8, 64.0, 16, 32)
+    mechanism = DSkellam(grid, 1.0, sensitivity(grid.scale, 1.0, grid.padded, folded=True).squared)
+    p = agree_on(
+        run=bytes(range(64, 96)), index=3, clients=(2, 3, 5, 7, 11), threshold=3, tolerance=1, colluders=1, bits=16,
+        ends=[16, 32], scheme=Scheme.SINGLE, variances=[30, 30], encoding=encoding_of(mechanism, bytes(range(32))),
+        model=bytes(32),
+    )  # fmt: skip
+    return p, frozenset({(3, "CollectInput", 1)})
+
+
 def client(p: Parameters, seed: bytes, u: int, vector: np.ndarray) -> SecAggClient:
     """Return a client whose secrets are those of the transcript."""
     if not p.is_malicious:
@@ -158,7 +184,36 @@ def registry(p: Parameters, seed: bytes) -> dict[int, bytes]:
     return {u: signature.public(signing_key(seed, u)) for u in p.clients}
 
 
-ROUNDS: dict[str, Callable[[], tuple[Parameters, Lost]]] = {"transcript_4": four, "transcript_10": ten}
+ROUNDS: dict[str, Callable[[], tuple[Parameters, Lost]]] = {
+    "transcript_4": four,
+    "transcript_10": ten,
+    "transcript_folded": folded,
+}
+
+
+def updates_of(p: Parameters, seed: bytes) -> dict[int, np.ndarray]:
+    """Return a small update, which is rounded at random, two that are not, and two that are clipped."""
+    draw, dim = Stream(hashlib.sha256(b"updates" + seed).digest(), 0), p.encoding.projection.dim
+    drawn = [np.frombuffer(draw(dim), np.int8) for _ in p.clients]
+    updates = [drawn[0] % 3 / 256, *(x % 3 / 16 - 1 / 16 for x in drawn[1:3]), *(x / 128 for x in drawn[3:])]
+    return dict(zip(p.clients, updates, strict=True))
+
+
+def encoded(p: Parameters, seed: bytes, updates: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Return what clients put into the sum."""
+    private = DistributedDP.of(p, p.encoding.projection.dim)
+    return {u: private.encode(x, Stream(hashlib.sha256(b"rounding" + seed).digest(), u)) for u, x in updates.items()}
+
+
+def used(p: Parameters, outputs: Sequence[ChunkOutput]) -> dict[str, Any]:
+    """Return what is delivered of a folded sum, and what it decodes to."""
+    private = DistributedDP.of(p, p.encoding.projection.dim)
+    sums = [Dispatch(k, len(each.survivors), private.delivered(k, each.total)) for k, each in enumerate(outputs)]
+    return {
+        "delivered": [message.vector.hex() for message in sums],
+        "total": private.decode(outputs).total.astype("<f8").tobytes().hex(),
+        "missed": {"fields": shown(missed := missed_sum(1, p, sums)), "wire": wire.encode(missed).hex()},
+    }
 
 
 def transcript(name: str) -> dict[str, Any]:
@@ -166,7 +221,9 @@ def transcript(name: str) -> dict[str, Any]:
     p, lost = ROUNDS[name]()
     seed = hashlib.sha256(name.encode()).digest()
     draw = Stream(hashlib.sha256(b"inputs" + seed).digest(), 0)
+    updates = updates_of(p, seed) if p.encoding.projection else {}
     vectors = {u: np.frombuffer(draw(4 * p.dim), "<u4") >> np.uint32(32 - p.bits) for u in p.clients}
+    vectors = encoded(p, seed, updates) if updates else vectors
     clients = {u: client(p, seed, u, np.array(x, np.uint32)) for u, x in vectors.items()}
     recording = Recording(clients, lost)
     outputs = drive.run(SecAggServer(p, registry(p, seed)), recording)
@@ -177,9 +234,11 @@ def transcript(name: str) -> dict[str, Any]:
         "entropy": {"rule": ENTROPY, "seed": seed.hex()},
         "parameters": readable(p),
         "parameter_hash": p.digest.hex(),
+        **({"folding": FOLDED, "updates": {str(u): x.tolist() for u, x in updates.items()}} if updates else {}),
         "inputs": {str(u): x.tolist() for u, x in vectors.items()},
         "messages": recording.messages,
         "outputs": [summary(output) for output in outputs],
+        **(used(p, outputs) if updates else {}),
         "refused": [refused(each, p, me, recording.requests[me]) for each in REFUSALS if applies(each, recording, me)],
     }
 
@@ -214,6 +273,14 @@ def changed(message: Any, **fields: Any) -> Message:
 
 def with_parameters(**fields: Any) -> Alter:
     return lambda request, p, me: changed(request, parameters=changed(p, **fields))
+
+
+def with_projection(**fields: Any) -> Alter:
+    def alter(request: AdvertiseKeys, p: Parameters, me: int) -> Message:
+        encoding = changed(p.encoding, projection=changed(p.encoding.projection, **fields))
+        return with_parameters(encoding=encoding)(request, p, me)
+
+    return alter
 
 
 def with_keys(of: Callable[[list[int], int], int], **fields: Callable[[Any], bytes]) -> Alter:
@@ -295,6 +362,9 @@ REFUSALS: list[Refusal] = [
     ("as many colluders as the threshold", AdvertiseKeys, with_parameters(colluders=5), "ParametersRefused"),
     ("33 bits", AdvertiseKeys, with_parameters(bits=33), "ParametersRefused"),
     ("other noise tables", AdvertiseKeys, with_parameters(tables=bytes(32)), "ParametersRefused"),
+    ("folded by another rule", AdvertiseKeys, with_projection(rule="the server's own"), "ParametersRefused"),
+    ("more buckets than are summed", AdvertiseKeys, with_projection(buckets=64), "ParametersRefused"),
+    ("delivered in one bit", AdvertiseKeys, with_projection(delivered=1), "ParametersRefused"),
     ("U1 without me", ShareKeys, without_keys(lambda members, me: [me]), "ProtocolError"),
     (
         "too few in U1",
@@ -343,12 +413,15 @@ REFUSALS: list[Refusal] = [
 
 SIGNED = {"a key signed by nobody", "too few signatures", "signatures exchanged"}
 """Refusals of the malicious mode that replace a request of both modes."""
+OF_FOLDING = {"folded by another rule", "more buckets than are summed", "delivered in one bit"}
 
 
 def applies(refusal: Refusal, recording: Recording, me: int) -> bool:
     """Tell whether the round has such a request to replace."""
     kinds = {type(request) for request in recording.requests[me]}
-    return refusal[1] in kinds and (Agree in kinds or refusal[0] not in SIGNED)
+    projection = recording.requests[me][0].parameters.encoding.projection
+    fits = (Agree in kinds or refusal[0] not in SIGNED) and (projection or refusal[0] not in OF_FOLDING)
+    return refusal[1] in kinds and bool(fits)
 
 
 def refused(refusal: Refusal, p: Parameters, me: int, requests: list[Message]) -> dict[str, Any]:
