@@ -160,25 +160,23 @@ def send(folder: Path, port: int, plain: int, pipe: Any, clients: Sequence[int])
     """Be some of the senders, and put bodies to the bare site when told to."""
     passes = [FederationPass(load_identity(folder / f"c{u}.key", datetime.now(UTC))) for u in clients]
 
-    async def bare() -> None:
-        connector = aiohttp.TCPConnector(limit=8)
-        async with aiohttp.ClientSession(connector=connector) as session:
+    async def bare(session: aiohttp.ClientSession) -> None:
+        async def put(u: int) -> None:
+            url = f"https://localhost:{plain}/{u}"
+            async with session.put(url, data=VECTOR, ssl=passes[0].context) as response:
+                await response.read()
 
-            async def put(u: int) -> None:
-                url = f"https://localhost:{plain}/{u}"
-                async with session.put(url, data=VECTOR, ssl=passes[0].context) as response:
-                    await response.read()
-
-            await asyncio.gather(*(put(u) for u in range(SENDERS)))
+        await asyncio.gather(*(put(u) for u in range(SENDERS)))
 
     async def stay() -> None:
         address = Address("localhost", port)
         staying = [
             asyncio.ensure_future(Participant(address, own, lambda welcome: Sender(), SECAGG).stay()) for own in passes
         ]
-        while await asyncio.to_thread(pipe.recv):
-            await bare()
-            pipe.send("done")
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=8)) as session:
+            while await asyncio.to_thread(pipe.recv):  # connections are kept for the next pass, here as there
+                await bare(session)
+                pipe.send("done")
         await asyncio.gather(*staying)
 
     asyncio.run(stay())

@@ -24,6 +24,10 @@ class Stream:
             raise piece
         return piece
 
+    async def pour(self, body):
+        while piece := await self.readany():
+            body.write(piece)
+
 
 class Paused(Stream):
     """A sender that waits, for ever, after its pieces."""
@@ -39,7 +43,7 @@ def expected(buffers, data=DATA):
 
 
 async def received(body, *pieces):
-    await body.receive(Stream(*pieces))
+    await body.receive(Stream(*pieces).pour)
     return await body.finish()
 
 
@@ -63,7 +67,7 @@ def test_a_body_that_breaks_off_goes_on_and_does_not_keep_its_buffer_meanwhile()
         buffers = Buffers(1)
         broken = expected(buffers)
         with pytest.raises(ConnectionResetError):
-            await broken.receive(Stream(DATA[:5000], ConnectionResetError()))
+            await broken.receive(Stream(DATA[:5000], ConnectionResetError()).pour)
         assert broken.received == 5000
         buffers.give(await received(expected(buffers), DATA))
         return bytes((await received(broken, DATA[5000:]))[: len(DATA)])
@@ -77,7 +81,7 @@ def test_a_slow_sender_gives_its_buffer_to_one_that_waits(monkeypatch):
     async def scenario():
         buffers = Buffers(1)
         slow = expected(buffers)
-        sending = asyncio.ensure_future(slow.receive(Paused(DATA[:10])))
+        sending = asyncio.ensure_future(slow.receive(Paused(DATA[:10]).pour))
         while slow.received < 10:
             await asyncio.sleep(0)
         monkeypatch.setattr(bulk, "SLOW", 0.0)
@@ -95,7 +99,7 @@ def test_a_body_that_stalls_is_cut_off(monkeypatch):
     async def scenario():
         body = expected(Buffers(1))
         with pytest.raises(TimeoutError):
-            await body.receive(Paused(DATA[:10]))
+            await body.receive(Paused(DATA[:10]).pour)
         body.close()
 
     asyncio.run(scenario())

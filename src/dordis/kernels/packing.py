@@ -96,7 +96,7 @@ def add_packed(total: npt.NDArray[np.uint32], data: Packed | PackedElsewhere, bi
         return
     packed = _packed(data, bits, total.size)
     groups = _whole_groups(total.size, bits)
-    _add_groups(packed, bits, total, groups)
+    (_add_pairs if bits <= _WIDEST_PAIR else _add_singles)(packed, bits, total, groups)
     rest = total[8 * groups :]
     elements = np.empty_like(rest)
     _unpack_bytes(packed[bits * groups :], bits, elements)
@@ -238,7 +238,21 @@ def _unpack_groups(data: npt.NDArray[np.uint8], bits: int, out: npt.NDArray[np.u
 
 
 @kernel
-def _add_groups(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
+def _add_pairs(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
+    """Add whole groups two elements at a time."""
+    mask = np.uint64((1 << bits) - 1)
+    for group in range(groups):
+        first = np.uint64(8 * group)
+        for pair in range(4):
+            start = 2 * pair * bits
+            word = _load64(data, group * bits + (start >> 3)) >> np.uint64(start & 7)
+            total[first + np.uint64(2 * pair)] += np.uint32(word & mask)
+            total[first + np.uint64(2 * pair + 1)] += np.uint32((word >> np.uint64(bits)) & mask)
+
+
+@kernel
+def _add_singles(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
+    """Add whole groups one element at a time."""
     mask = np.uint64((1 << bits) - 1)
     for group in range(groups):
         first = np.uint64(8 * group)

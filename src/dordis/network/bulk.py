@@ -10,8 +10,8 @@ import hmac
 import secrets
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import IO, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import IO
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -110,36 +110,52 @@ class Body:
         self.busy = False
         self._buffer: bytearray | None = None
         self._file: IO[bytes] | None = None
+        self._spare = bytearray()
+        self._mark, self._later = 0, 0.0
+        self._limit: asyncio.Timeout  # while it comes
 
-    async def receive(self, content: "Pieces") -> None:
-        """Take what comes, from where it stopped before; what stalls is cut off with `TimeoutError`."""
+    async def receive(self, pour: "Callable[[Body], Awaitable[None]]") -> None:
+        """Have a body poured in, from where it stopped before; what stalls is cut off with `TimeoutError`."""
         loop = asyncio.get_running_loop()
         if self._buffer is None and self._file is None:
             self._buffer, self.since = await self._buffers.take(self.beside.size), loop.time()
             self._buffers.hold(self)
         try:
-            async with asyncio.timeout(STALL) as limit:
-                mark, later = self.received + PROGRESS, loop.time() + GRAIN * STALL
-                while piece := await content.readany():
-                    self._write(piece)
-                    if self.received >= mark and loop.time() >= later:
-                        mark, later = self.received + PROGRESS, loop.time() + GRAIN * STALL
-                        limit.reschedule(loop.time() + STALL)
+            async with asyncio.timeout(STALL) as self._limit:
+                self._mark, self._later = self.received + PROGRESS, loop.time() + GRAIN * STALL
+                await pour(self)
         finally:
             if self.received < self.beside.size:
                 self.spool()
 
-    def _write(self, piece: bytes) -> None:
-        end = self.received + len(piece)
-        if end > self.beside.size:
-            raise MalformedMessage("a body is longer than was announced")
-        if self._buffer is None and self._file is None:
-            raise MalformedMessage("nobody waits for this body any more")
+    def room(self) -> memoryview:
+        """Return where the next bytes go: nothing if the body is whole."""
         if self._buffer is not None:
-            memoryview(self._buffer)[self.received : end] = piece
-        elif self._file is not None:
-            self._file.write(piece)
-        self.received = end
+            return memoryview(self._buffer)[self.received : self.beside.size]
+        if self._file is not None:
+            return memoryview(self._spare)[: self.beside.size - self.received]
+        raise MalformedMessage("nobody waits for this body any more")
+
+    def took(self, count: int) -> bool:
+        """Take note that so many bytes were written there; tell whether the body is whole."""
+        if self._file is not None:
+            self._file.write(memoryview(self._spare)[:count])
+        self.received += count
+        if self.received >= self._mark and (now := asyncio.get_running_loop().time()) >= self._later:
+            self._mark, self._later = self.received + PROGRESS, now + GRAIN * STALL
+            self._limit.reschedule(now + STALL)
+        return self.received == self.beside.size
+
+    def write(self, piece: bytes) -> None:
+        """Copy bytes to where they go."""
+        left = memoryview(piece)
+        while left:
+            room = self.room()[: len(left)]
+            if not room:
+                raise MalformedMessage("a body is longer than was announced")
+            room[:] = left[: len(room)]
+            self.took(len(room))
+            left = left[len(room) :]
 
     def spool(self) -> None:
         """Go on in a file, and give the buffer to others."""
@@ -147,6 +163,7 @@ class Body:
             return
         self._file = tempfile.TemporaryFile(prefix="dordis-")  # noqa: SIM115  closed by `close`
         self._file.write(memoryview(self._buffer)[: self.received])
+        self._spare = bytearray(PIECE)
         self._give_back()
 
     async def finish(self) -> bytearray:
@@ -181,14 +198,6 @@ class Body:
         if self._buffer is not None:
             self._buffers.give(self._buffer)
             self._buffer = None
-
-
-class Pieces(Protocol):
-    """Name what a stream of bytes must offer."""
-
-    async def readany(self) -> bytes:
-        """Return what there is, as soon as there is something; nothing at the end."""
-        ...
 
 
 class Blobs:

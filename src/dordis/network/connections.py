@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from dordis.errors import InputError
-from dordis.network.bulk import PIECE
+from dordis.network.straight import CHUNK, StraightHandler
 
 log = logging.getLogger("dordis.network")
 
@@ -48,9 +48,10 @@ class Connections:
 
     def __init__(self, app: web.Application, context: ssl.SSLContext, is_known: Callable[[web.Request], bool]) -> None:
         app.middlewares.append(self._settling)
-        self._app, self._context, self._is_known = app, context, is_known
+        self._context, self._is_known = context, is_known
         context.sslobject_class = _Logging
-        self._runner: web.AppRunner | None = None
+        self._runner = web.AppRunner(app, shutdown_timeout=1.0, handler_cancellation=True)
+        self._space = memoryview(bytearray(CHUNK))
         self._listener: socket.socket | None = None
         self._strangers: dict[asyncio.Task[None], float] = {}
         self._settled: WeakKeyDictionary[Any, asyncio.Future[None]] = WeakKeyDictionary()
@@ -59,20 +60,10 @@ class Connections:
 
     async def open(self, listener: socket.socket) -> None:
         """Accept connections."""
-        self._runner = web.AppRunner(
-            self._app,
-            access_log=None,
-            lingering_time=LINGER,
-            shutdown_timeout=1.0,
-            handler_cancellation=True,
-            keepalive_timeout=KEPT,
-            auto_decompress=False,  # the length of a body is what it says
-            read_bufsize=PIECE,
-        )
         await self._runner.setup()
         listener.setblocking(False)
         self._listener = listener
-        self._accepting = asyncio.ensure_future(self._accept(listener, self._runner.server))
+        self._accepting = asyncio.ensure_future(self._accept(listener))
 
     async def close(self) -> None:
         """End all connections, and wait until they have ended."""
@@ -81,8 +72,7 @@ class Connections:
             await asyncio.gather(self._accepting, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._runner.cleanup()
         for task in tuple(self._strangers):
             task.cancel()
         while self._count():
@@ -92,7 +82,7 @@ class Connections:
         self._sockets = {one for one in self._sockets if one.fileno() >= 0}
         return len(self._sockets)
 
-    async def _accept(self, listener: socket.socket, protocols: Any) -> None:
+    async def _accept(self, listener: socket.socket) -> None:
         """Accept connections, as long as there are not too many of strangers."""
         loop, most = asyncio.get_running_loop(), STRANGERS
         while True:
@@ -106,7 +96,7 @@ class Connections:
             self._sockets.add(accepted)
             if len(self._sockets) > most:
                 most = 2 * self._count() + STRANGERS
-            task = asyncio.ensure_future(self._meet(accepted, protocols))
+            task = asyncio.ensure_future(self._meet(accepted))
             self._strangers[task] = loop.time()
             task.add_done_callback(lambda task: self._strangers.pop(task, None))
 
@@ -122,13 +112,16 @@ class Connections:
             else:
                 await asyncio.wait(self._strangers, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _meet(self, accepted: socket.socket, protocols: Any) -> None:
+    def _handler(self) -> StraightHandler:
+        return StraightHandler(self._space, self._runner.server, lingering_time=LINGER, keepalive_timeout=KEPT)
+
+    async def _meet(self, accepted: socket.socket) -> None:
         """Begin TLS, and stay until it is settled who this is, or too late."""
         loop, transport = asyncio.get_running_loop(), None
         try:
             async with asyncio.timeout(3 * LOGIN):
                 transport, _ = await loop.connect_accepted_socket(
-                    protocols,
+                    self._handler,
                     accepted,
                     ssl=self._context,
                     ssl_handshake_timeout=LOGIN,

@@ -13,6 +13,7 @@ from aiohttp import ClientError, web
 from dordis.errors import DordisError, MalformedMessage
 from dordis.network.bulk import Body, Buffers
 from dordis.network.messages import TOKEN_BYTES, Beside
+from dordis.network.straight import StraightHandler
 from dordis.protocol import ClientId
 
 BUFFERS = 4
@@ -123,7 +124,7 @@ class Intake:
         body.busy = True
         self._receiving += 1
         try:
-            await body.receive(request.content)
+            await body.receive(lambda body: poured(request, body))
             if body.received < body.beside.size:
                 return _refused(400)
             buffer = await body.finish()
@@ -202,6 +203,12 @@ def _offset(request: web.Request, size: int) -> int:
     if whole != size or last != size - 1 or length != size - first:
         raise web.HTTPRequestEntityTooLarge(max_size=size, actual_size=length)
     return first
+
+
+async def poured(request: web.Request, body: Body) -> None:
+    """Write the body of a request to where it goes."""
+    assert isinstance(request.protocol, StraightHandler)  # noqa: S101  all connections are made with it
+    await request.protocol.pour(request.content, body)
 
 
 def _refused(status: int, headers: dict[str, str] | None = None) -> web.Response:
