@@ -57,7 +57,7 @@ def main() -> None:
     given = parser.parse_args()
     preset = reading.read(None, given.preset, [f"app.options.data_dir='{given.data_dir.resolve()}'"])
     settings = msgspec.convert(preset.app.options, Settings)
-    data = held_out(with_features(load(settings.source(Path())), settings.features, cache()))
+    data = held_out(with_features(load(settings), settings.features, cache()))
     with tempfile.TemporaryDirectory() as folder:
         save(data, Path(folder) / "held_out.npz")
         fixed = [f"output='{folder}'", f"app.options.data='{folder}/held_out.npz'", "app.options.features=''"]

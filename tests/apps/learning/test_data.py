@@ -5,7 +5,8 @@ import importlib.resources
 import numpy as np
 import pytest
 
-from dordis.apps.learning.sources import Source, digits
+from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.sources import digits
 from dordis.apps.learning.sources import load as load_source
 from dordis.errors import InputError
 
@@ -18,7 +19,7 @@ GOOD = {
 
 
 def load(name):
-    return load_source(Source(name))
+    return load_source(Settings(data=name))
 
 
 @pytest.fixture
@@ -116,7 +117,9 @@ def test_images_of_bytes_stay_bytes_until_they_are_used(stored):
 
 
 def test_targets_of_a_regression_are_any_finite_numbers(stored):
-    data = load_source(Source(stored(y_train=np.array([0.5, -1.0, 2.25, 3.0]), y_test=np.ones(2)), target="regression"))
+    data = load_source(
+        Settings(data=stored(y_train=np.array([0.5, -1.0, 2.25, 3.0]), y_test=np.ones(2)), target="regression")
+    )
     assert (data.y_train.tolist(), data.classes) == ([0.5, -1.0, 2.25, 3.0], 1)
     with pytest.raises(InputError, match="finite numbers"):
-        load_source(Source(stored(y_train=np.array([0.5, np.nan, 1, 2])), target="regression"))
+        load_source(Settings(data=stored(y_train=np.array([0.5, np.nan, 1, 2])), target="regression"))

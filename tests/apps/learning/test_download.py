@@ -11,7 +11,8 @@ import pytest
 
 from dordis.apps.learning import sources
 from dordis.apps.learning.download import Remote, fetch
-from dordis.apps.learning.sources import Source, load
+from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.sources import load
 from dordis.errors import InputError
 from tests.apps.learning import fixtures
 from tests.cli.commands import dordis
@@ -108,7 +109,7 @@ def test_a_data_set_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatc
     monkeypatch.setitem(sources.NAMED, "cifar10", replace(official, remotes=(remote(server, packed, "c.tar.gz"),)))
     monkeypatch.setenv("DORDIS_DATA", str(tmp_path / "cache"))
     for _ in range(2):
-        assert load(Source("cifar10")).x_train.shape == (40, 3072)
+        assert load(Settings(data="cifar10")).x_train.shape == (40, 3072)
     assert server.asked == [None]
 
 

@@ -1,20 +1,22 @@
 """Every loader on a small file of its exact format, and what is refused."""
 
 import sys
-from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from dordis.apps.learning.data import IGNORED
 from dordis.apps.learning.formats import tokens
-from dordis.apps.learning.sources import Source, load
+from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.sources import load
 from dordis.errors import InputError
 from tests.apps.learning import fixtures
 
 
-def loaded(name, data_dir, **options):
-    return load(Source(name, str(data_dir), **options))
+def loaded(name, data_dir, home=Path(), **options):
+    return load(Settings(data=name, data_dir=str(data_dir), **options), home)
 
 
 @pytest.mark.parametrize("gzipped", [True, False])
@@ -91,7 +93,7 @@ def test_leaf_s_reddit_is_words_and_those_that_follow(tmp_path):
 def test_words_get_numbers_from_a_public_list_or_from_a_hash(tmp_path):
     (tmp_path / "words.txt").write_text("hello\n\nthere\nhello\n")
     fixtures.write_reddit(tmp_path)
-    data = loaded("reddit", tmp_path, folder=tmp_path, vocabulary="words.txt")
+    data = loaded("reddit", tmp_path, home=tmp_path, vocabulary="words.txt")
     assert data.classes == 6
     assert data.y_train[1, :3].tolist() == [tokens.UNKNOWN] * 3
     numbers = tokens.hashed(50).numbers(f"w{i}" for i in range(2000))
@@ -104,46 +106,45 @@ def test_words_get_numbers_from_a_public_list_or_from_a_hash(tmp_path):
 
 def test_a_folder_of_leaf_files_needs_no_name(tmp_path):
     fixtures.write_femnist(tmp_path, size=16, classes=3)
-    data = load(Source(str(tmp_path), shape=(4, 4)))
+    data = load(Settings(data=str(tmp_path), shape=(4, 4)))
     assert (data.features, data.input_shape) == (16, (4, 4))
     with pytest.raises(InputError, match="5 x 5"):
-        load(Source(str(tmp_path), shape=(5, 5)))
+        load(Settings(data=str(tmp_path), shape=(5, 5)))
 
 
 @pytest.fixture
 def table(tmp_path):
     (tmp_path / "patients.csv").write_text(fixtures.hospitals())
     (tmp_path / "public.csv").write_text(fixtures.hospitals(5))
-    return Source("patients.csv", folder=tmp_path, client="hospital", label="ill", test="public.csv")
+    return Settings(data="patients.csv", client="hospital", label="ill", test="public.csv")
 
 
-def test_a_table_has_a_label_and_a_column_that_says_whose_a_row_is(table):
-    data = load(table)
+def test_a_table_has_a_label_and_a_column_that_says_whose_a_row_is(table, tmp_path):
+    data = load(table, tmp_path)
     assert (data.x_train.shape, data.x_test.shape, data.classes) == ((720, 2), (60, 2), 2)
     assert data.describe()["whose"].startswith("60 hospitals, from the column hospital; 12 to 12")
-    assert (
-        load(Source("patients.csv", folder=table.folder, label="age", client="hospital", target="regression")).classes
-        == 1
-    )
+    ages = Settings(data="patients.csv", label="age", client="hospital", target="regression")
+    assert load(ages, tmp_path).classes == 1
 
 
 def test_parquet_is_read_as_csv_is(table, tmp_path):
     pandas = pytest.importorskip("pandas", reason="needs pandas")
     pytest.importorskip("pyarrow", reason="pandas needs pyarrow to write Parquet")
     pandas.read_csv(tmp_path / "patients.csv").to_parquet(tmp_path / "patients.parquet")
-    data, same = load(Source("patients.parquet", folder=tmp_path, client="hospital", label="ill")), load(table)
+    parquet = Settings(data="patients.parquet", client="hospital", label="ill")
+    data, same = load(parquet, tmp_path), load(table, tmp_path)
     np.testing.assert_array_equal(data.x_train, same.x_train)
     np.testing.assert_array_equal(data.y_train, same.y_train)
     np.testing.assert_array_equal(data.keys, same.keys)
     (tmp_path / "broken.parquet").write_text("no parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
-        load(Source("broken.parquet", folder=tmp_path, label="ill"))
+        load(Settings(data="broken.parquet", label="ill"), tmp_path)
 
 
 def test_without_pandas_parquet_says_what_it_needs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match="needs pandas"):
-        load(Source("a.parquet", folder=tmp_path, label="ill"))
+        load(Settings(data="a.parquet", label="ill"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a_table_that_does_not_fit_is_refused(table, tmp_path, change, words):
     (tmp_path / "other.csv").write_text("hospital,age,ill\na,1,0\n")
     (tmp_path / "narrow.csv").write_text("hospital,ill\na,1\n")
     with pytest.raises(InputError, match=words):
-        load(replace(table, **change))
+        load(msgspec.structs.replace(table, **change), tmp_path)
 
 
 def break_size(folder):
@@ -229,11 +230,11 @@ def test_leaf_files_that_are_none_are_refused(tmp_path, text, words):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "all.json").write_text(text)
     with pytest.raises(InputError, match=words):
-        load(Source(str(tmp_path)))
+        load(Settings(data=str(tmp_path)))
 
 
 def test_what_is_nowhere_is_said_with_what_there_is(tmp_path):
     with pytest.raises(InputError, match=r"one of digits, cifar10.*\.npz"):
-        load(Source("nothing", folder=tmp_path))
+        load(Settings(data="nothing"), tmp_path)
     with pytest.raises(InputError, match=r"preprocess\.sh of LEAF"):
-        load(Source("femnist"))
+        load(Settings(data="femnist"))

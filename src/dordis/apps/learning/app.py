@@ -230,7 +230,7 @@ class Learning:
 
 def begin(settings: Settings, task: Task) -> Learning:
     """Load the data, give them to the clients, and make the model."""
-    data, seed = load(settings.source(task.folder)), task.seed
+    data, seed = load(settings, task.folder), task.seed
     data = data.centred() if settings.data == DIGITS and settings.centred is not False else data
     data = with_features(data, settings.features, cache()) if settings.features else data
     inputs = Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder)

@@ -1,6 +1,5 @@
 """What can be set for federated learning: data, model, training, and the server's step."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,7 +7,7 @@ import msgspec
 from dordis.apps.learning.data import Target
 from dordis.apps.learning.optim import FedAvg, Optimiser
 from dordis.apps.learning.partition import Partition
-from dordis.apps.learning.sources import DIGITS, WORDS, Source
+from dordis.apps.learning.sources import DIGITS, WORDS
 from dordis.apps.learning.trainer import Training
 from dordis.apps.learning.weights import SampleWeights
 from dordis.errors import InputError
@@ -19,8 +18,10 @@ class Settings(Training, frozen=True):
 
     The defaults are made for digits, 100 clients with 50 in a round, 20 rounds, epsilon 6 and a clip of 1.
 
-    `data` is a name, a file or a folder, see `sources`, where `data_dir`, `client`, `label`, `test`, `target`, `shape`,
-    `classes` and `vocabulary` are explained; paths are relative to the configuration.  `partition` says who holds what:
+    `data` is a name, a file or a folder, see `sources`; paths are relative to the configuration.  `client`, `label` and
+    `test` are for tables: two of their columns, and a public table.  `shape` is that of an input whose file does not
+    tell, `classes` how many there are, 0 if the labels tell, and `vocabulary` a public list of words, one a line, or
+    how many tokens words are hashed to.  `partition` says who holds what:
     if it is not given, each key of the data is a client, or, where the data have none, mixes of labels are dealt.
     `centred` takes its own mean from each of the digits, and is for them only.  `features` are public ones, computed
     from each input by itself: "scattering" for images, or "package.module:function" of your own.  `model` is
@@ -58,8 +59,3 @@ class Settings(Training, frozen=True):
             raise InputError(f"the weight of the past in the average lies in 0..1, below 1, not at {self.average}")
         if self.centred and self.data != DIGITS:
             raise InputError(f"centred is for {DIGITS} only: leave it out")
-
-    def source(self, folder: Path) -> Source:
-        """Return what to read, with paths relative to a folder."""
-        known = {name: getattr(self, name) for name in Source.__dataclass_fields__ if name != "folder"}
-        return Source(**known, folder=folder)

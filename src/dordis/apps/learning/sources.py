@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dordis.apps.learning.data import Dataset, Target
+from dordis.apps.learning.data import Dataset
 from dordis.apps.learning.download import Remote, fetch
 from dordis.apps.learning.formats import tokens
 from dordis.apps.learning.formats.cifar import read_cifar10, read_cifar100
@@ -25,6 +26,9 @@ from dordis.apps.learning.formats.npz import read_npz
 from dordis.apps.learning.formats.table import Roles, read_tables
 from dordis.errors import InputError
 
+if TYPE_CHECKING:
+    from dordis.apps.learning.settings import Settings
+
 DIGITS = "digits"
 TABLES = (".csv", ".parquet")
 WORDS = 30_000
@@ -32,37 +36,13 @@ WORDS = 30_000
 
 
 @dataclass(frozen=True)
-class Source:
-    """What to read, and how: `folder` is what relative paths begin at.
+class Named:
+    """A data set by its name: the folders that its files are usually in, one of these files, and where it is from.
 
-    `client`, `label` and `test` are for tables: two of their columns, and a public table.  `shape` is that of an input
-    whose file does not tell, `classes` how many there are, 0 if the labels tell, and `vocabulary` a public list of
-    words, one a line, or how many tokens words are hashed to.
+    It is read from its folder, by settings whose relative paths begin at another one.
     """
 
-    data: str = DIGITS
-    data_dir: str = ""
-    folder: Path = Path()
-    client: str | None = None
-    label: str | None = None
-    test: str | None = None
-    target: Target = "classification"
-    shape: tuple[int, ...] = ()
-    classes: int = 0
-    vocabulary: str | int = WORDS
-
-    def words(self) -> tokens.Vocabulary:
-        """Return the numbers of words."""
-        if isinstance(self.vocabulary, int):
-            return tokens.hashed(self.vocabulary)
-        return tokens.listed(self.folder / self.vocabulary)
-
-
-@dataclass(frozen=True)
-class Named:
-    """A data set by its name: the folders that its files are usually in, one of these files, and where it is from."""
-
-    read: Callable[[Path, Source], Dataset]
+    read: "Callable[[Path, Settings, Path], Dataset]"
     folders: tuple[str, ...]
     probe: str
     remotes: tuple[Remote, ...] = ()
@@ -83,41 +63,40 @@ def digits() -> Dataset:
     return Dataset(x, data.y_train, test, data.y_test, shape=(8, 8))
 
 
-def load(source: Source) -> Dataset:
-    """Read a data set."""
-    name = source.data
+def load(settings: "Settings", home: Path = Path()) -> Dataset:
+    """Read the data set that settings name; relative paths begin at `home`."""
+    name = settings.data
     if name == DIGITS:
         return digits()
     if name in NAMED:
-        data = NAMED[name]
-        return data.read(located(name, data, source), source)
-    path = source.folder / name
+        return NAMED[name].read(located(name, settings.data_dir, home), settings, home)
+    path = home / name
     if path.suffix.lower() in TABLES:
-        return _tables(path, source)
-    if source.client or source.test:
+        return _tables(path, settings, home)
+    if settings.client or settings.test:
         raise InputError(f"client and test are for tables, {' and '.join(TABLES)}: {name} is none")
     if path.is_dir():
-        return read_leaf(path, source.words(), source.shape, source.classes)
+        return _leaf(path, settings, home)
     if path.suffix == ".npz" or path.is_file():
-        return read_npz(path, source.target)
+        return read_npz(path, settings.target)
     raise InputError(
         f"there is no data set {name}: pass one of {', '.join((DIGITS, *NAMED))}, or the path of a .npz, .csv or "
         ".parquet file or of a folder of LEAF's files"
     )
 
 
-def _tables(path: Path, source: Source) -> Dataset:
-    if not source.label:
+def _tables(path: Path, settings: "Settings", home: Path) -> Dataset:
+    if not settings.label:
         raise InputError(f"say which column of {path.name} is to be learnt: set label, and client for whose a row is")
-    test = None if source.test is None else source.folder / source.test
-    return read_tables(path, test, Roles(source.label, source.client, source.target))
+    test = None if settings.test is None else home / settings.test
+    return read_tables(path, test, Roles(settings.label, settings.client, settings.target))
 
 
-def located(name: str, data: Named, source: Source) -> Path:
+def located(name: str, data_dir: str, home: Path) -> Path:
     """Return the folder with the files of a data set: in `data_dir`, or downloaded."""
-    if not source.data_dir:
+    data, root = NAMED[name], home / data_dir
+    if not data_dir:
         return _downloaded(name, data)
-    root = source.folder / source.data_dir
     for folder in (root, *(root / inner for inner in data.folders)):
         if any(folder.glob(data.probe)):
             return folder
@@ -158,20 +137,14 @@ def _unpack(path: Path, folder: Path) -> None:
             archive.extractall(folder)  # noqa: S202  its SHA-256 was checked, and zipfile keeps members inside
 
 
-def _cifar10(folder: Path, source: Source) -> Dataset:
-    return read_cifar10(folder)
-
-
-def _cifar100(folder: Path, source: Source) -> Dataset:
-    return read_cifar100(folder)
-
-
-def _idx(folder: Path, source: Source, prefix: str = "", first: int = 0) -> Dataset:
+def _idx(folder: Path, settings: "Settings", home: Path, prefix: str = "", first: int = 0) -> Dataset:
     return read_idx_folder(folder, prefix, transposed=bool(prefix), first=first)
 
 
-def _leaf(folder: Path, source: Source, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
-    return read_leaf(folder, source.words(), source.shape or shape, source.classes or classes)
+def _leaf(folder: Path, settings: "Settings", home: Path, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
+    known = settings.vocabulary
+    words = tokens.hashed(known) if isinstance(known, int) else tokens.listed(home / known)
+    return read_leaf(folder, words, settings.shape or shape, settings.classes or classes)
 
 
 def _emnist(part: str, first: int = 0) -> Named:
@@ -186,9 +159,18 @@ def _leaf_folder(name: str, *others: str, shape: tuple[int, ...] = (), classes: 
     return Named(partial(_leaf, shape=shape, classes=classes), folders, "train/*.json", instead=how)
 
 
-_KRIZ = "https://www.cs.toronto.edu/~kriz"
-_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist"
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+def _cifar(number: int, probe: str, read: Callable[[Path], Dataset], size: int, sha256: str) -> Named:
+    remote = Remote(f"https://www.cs.toronto.edu/~kriz/cifar-{number}-binary.tar.gz", size, sha256)
+    folder = "cifar-10-batches-bin" if number == 10 else f"cifar-{number}-binary"
+    return Named(lambda folder, settings, home: read(folder), (folder,), probe, (remote,))
+
+
+def _idx_files(address: str, folders: tuple[str, ...], *checksums: tuple[int, str]) -> Named:
+    names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
+    remotes = [Remote(f"{address}/{name}-ubyte.gz", *known) for name, known in zip(names, checksums, strict=True)]
+    return Named(_idx, folders, "train-images-idx3-ubyte*", tuple(remotes))
+
+
 _EMNIST = (
     Remote(
         "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
@@ -196,60 +178,37 @@ _EMNIST = (
         "fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
     ),
 )
-_IDX = "train-images-idx3-ubyte*"
 
 NAMED: dict[str, Named] = {
-    "cifar10": Named(
-        _cifar10,
-        ("cifar-10-batches-bin",),
+    "cifar10": _cifar(
+        10,
         "data_batch_1.bin",
-        (
-            Remote(
-                f"{_KRIZ}/cifar-10-binary.tar.gz",
-                170_052_171,
-                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            ),
-        ),
+        read_cifar10,
+        170_052_171,
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     ),
-    "cifar100": Named(
-        _cifar100,
-        ("cifar-100-binary",),
+    "cifar100": _cifar(
+        100,
         "train.bin",
-        (
-            Remote(
-                f"{_KRIZ}/cifar-100-binary.tar.gz",
-                168_513_733,
-                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-            ),
-        ),
+        read_cifar100,
+        168_513_733,
+        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
     ),
-    "mnist": Named(
-        _idx,
+    "mnist": _idx_files(
+        "https://storage.googleapis.com/cvdf-datasets/mnist",
         ("mnist",),
-        _IDX,
-        tuple(
-            Remote(f"{_MNIST}/{name}-ubyte.gz", size, sha256)
-            for name, size, sha256 in (
-                ("train-images-idx3", 9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-                ("train-labels-idx1", 28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-                ("t10k-images-idx3", 1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-                ("t10k-labels-idx1", 4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-            )
-        ),
+        (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     ),
-    "fashion-mnist": Named(
-        _idx,
+    "fashion-mnist": _idx_files(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
         ("fashion-mnist", "fashion_mnist"),
-        _IDX,
-        tuple(
-            Remote(f"{_FASHION}/{name}-ubyte.gz", size, sha256)
-            for name, size, sha256 in (
-                ("train-images-idx3", 26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-                ("train-labels-idx1", 29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-                ("t10k-images-idx3", 4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-                ("t10k-labels-idx1", 5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-            )
-        ),
+        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
     ),
     "emnist-balanced": _emnist("balanced"),
     "emnist-byclass": _emnist("byclass"),

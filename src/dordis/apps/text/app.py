@@ -6,7 +6,7 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from dordis.apps.learning.sources import NAMED, Source, located
+from dordis.apps.learning.sources import NAMED, located
 from dordis.apps.options import check_place, shared
 from dordis.apps.text.corpus import Corpus, Text, read_corpus
 from dordis.apps.text.estimates import Observed, Zipf, lifts, word_probabilities
@@ -213,10 +213,7 @@ def begin(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
 
 def folder_of(settings: Settings, home: Path) -> Path:
     """Return the folder of the texts, by its name or its path."""
-    known = NAMED.get(settings.data)
-    return (
-        located(settings.data, known, Source(settings.data, settings.data_dir, home)) if known else home / settings.data
-    )
+    return located(settings.data, settings.data_dir, home) if settings.data in NAMED else home / settings.data
 
 
 _common = shared(Settings, begin)

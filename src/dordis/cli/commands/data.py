@@ -17,8 +17,9 @@ def data(
     as_json: Json = False,
 ) -> None:
     """Look at a data set, downloading it if need be: shapes, counts, and whose it is."""
-    from dordis.apps.learning.sources import Source, load
+    from dordis.apps.learning.settings import Settings
+    from dordis.apps.learning.sources import load
 
     folder = "" if data_dir is None else str(data_dir.resolve())
-    found = load(Source(name, folder, Path.cwd(), client, label)).describe()
+    found = load(Settings(data=name, data_dir=folder, client=client, label=label), Path.cwd()).describe()
     tables.show(as_json, found, tables.facts(found, name))
