@@ -133,6 +133,8 @@ REFUSED = {
     "a projection by another rule": ("check_projection (ParametersRefused)", "AdvertiseKeys"),
     "a sum delivered in other bits": ("check_projection (ParametersRefused)", "AdvertiseKeys"),
     "more buckets than are summed": ("check_projection (ParametersRefused)", "AdvertiseKeys"),
+    "more buckets than the bound is made for": ("check_bound (ParametersRefused)", "AdvertiseKeys"),
+    "folding under noise that is not on the buckets": ("check_folds (ParametersRefused)", "AdvertiseKeys"),
     "a projection of longer updates": ("check_agreed (ParametersRefused)", "AdvertiseKeys"),
     # the owner's terms
     "outside the owner's policy: modes": ("check_mode (ParametersRefused)", "Invite"),

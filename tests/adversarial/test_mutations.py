@@ -56,6 +56,9 @@ BY_NAME = {
     names.READ_EVICTIONS,
     names.LEDGER_RUN,
     names.INHERIT,
+    names.FOLDS,
+    names.BOUND,
+    names.CHUNKS,
 }
 """Others that must be."""
 ALLOWED = {

@@ -10,22 +10,25 @@ from dordis.adversary import names
 from dordis.adversary.attack import Attack, attack
 from dordis.adversary.forms import enter
 from dordis.adversary.invitations import begin_with
-from dordis.adversary.participants import BITS, COMPLETE, forged, ring_input
+from dordis.adversary.participants import BITS, COMPLETE, forged, ring_input, words
 from dordis.adversary.session import Session, foiled_unless
 from dordis.kernels.rounding import squared_norm
 from dordis.privacy import skellam
 from dordis.privacy.encoding import PROJECTION, SEED_BYTES, Grid, centred, signs
+from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
 from dordis.privacy.mechanisms.skellam import DSkellam
 from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import Projection
 
 LENGTH, BUCKETS, NORM = 256, 32, 1024.0
-FOLDED = DSkellam(
-    Grid(LENGTH, 1, 1.0, BITS, BUCKETS), NORM, skellam.sensitivity(1.0, NORM, BUCKETS, folded=True).squared
-)
+BOUND, WIDER = (skellam.sensitivity(1.0, NORM, k, folded=True).squared for k in (BUCKETS, 2 * BUCKETS))
+FOLDED = DSkellam(Grid(LENGTH, 1, 1.0, BITS, BUCKETS), NORM, BOUND)
 """Eight coordinates in every bucket; blocks of one coordinate, so that nothing is mixed."""
 AGREED = encoding_of(FOLDED, bytes(SEED_BYTES))
 FOLDING = {"encoding": AGREED, "ends": [BUCKETS], "variances": [64]}
+TWICE = Projection(LENGTH, 2 * BUCKETS)
+ELSEWHERE = encoding_of(CentralGaussian(FOLDED.grid, NORM, BOUND, sigma=NORM), bytes(SEED_BYTES))
+"""Noise of the server, for every coordinate that a bucket is copied to."""
 
 
 def seeds() -> Iterator[bytes]:
@@ -81,7 +84,23 @@ ATTACKS = (
         "more buckets than are summed",
         "The sum is shorter than the folded update: the rest would be lost, or land in other clients' coordinates.",
         enter,
-        forged={"encoding": replace(AGREED, projection=Projection(LENGTH, 2 * BUCKETS))},
+        overlapping=(names.PROJECTION, names.CHUNKS, names.LENGTH),
+        forged={"encoding": replace(AGREED, projection=TWICE, sensitivity=WIDER)},
+    ),
+    on_folded(
+        "more buckets than the bound is made for",
+        "Twice as many buckets are summed: rounding adds more to an update than privacy is paid for.",
+        enter,
+        checks=(names.BOUND,),
+        forged={"encoding": replace(AGREED, projection=TWICE), "ends": words(2 * BUCKETS)},
+    ),
+    Attack(
+        "folding under noise that is not on the buckets",
+        "The server's noise is drawn for every coordinate: over the copies of a bucket it would average out.",
+        enter,
+        checks=(names.FOLDS,),
+        graphs=(COMPLETE,),
+        agreed=FOLDING | {"encoding": ELSEWHERE, "variances": None},
     ),
     on_folded(
         "a projection of longer updates",

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Set
 from itertools import chain
 
 from dordis.crypto.suite import Suite
-from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, TooManyDropouts
+from dordis.errors import InputError, MalformedMessage, ParametersRefused, ProtocolError, TooManyDropouts
+from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import statements
@@ -18,6 +19,12 @@ def check_member(parameters: Parameters, me: ClientId) -> None:
     """I am one of the round's clients."""
     if me not in parameters.rank:
         raise ParametersRefused(f"client {me} is not among the clients of this round")
+
+
+def check_length(vector: Vector, parameters: Parameters) -> None:
+    """My vector is as long as the sum."""
+    if vector.size != parameters.dim:
+        raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {vector.size}")
 
 
 def check_subset(members: Set[int], of: Set[int], what: str) -> None:

@@ -105,8 +105,7 @@ class SecAggClient(SummingClient[SecAggState]):
             checks.check_registered(parameters, self._registry)
         rules.check_tables(parameters)
         check_ring(self._vector, parameters.bits)
-        if self._vector.size != parameters.dim:
-            raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {self._vector.size}")
+        checks.check_length(self._vector, parameters)
         self.state.parameters = parameters
         self.state.channel = self._suite.agreement.generate(self._entropy)
         self.state.secrets = {chunk: self._make_secrets(chunk) for chunk in range(self.chunks)}
