@@ -106,3 +106,32 @@ def test_every_chunk_has_its_own_secrets():
         for secret in (own.masking, own.self_mask, own.token, *own.base, *own.removable)
     ]
     assert len(everything) == len(set(everything)) == CLIENTS * 3 * (3 + 1 + TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT])
+@pytest.mark.parametrize("dropped", range(4))
+def test_measured_without_what_two_colluders_know_it_is_what_is_charged_on_a_sparse_graph(scheme, dropped):
+    n, dim = 16, 1 << 17  # the variance of so many samples is off by 2.5 % with a chance of 2e-10
+    p = agree_on(
+        run=bytes(32), index=7, clients=range(10, 10 + n), threshold=5, quorum=12, degree=10, tolerance=3, colluders=2,
+        bits=24, ends=[dim], scheme=scheme, variances=[Fraction(5000)], mode="semi-honest", beacon=bytes(32),
+    )  # fmt: skip
+    session = Round(p, _zeros(p), [(10 + 2 * i, "CollectInput", 0) for i in range(dropped)])
+    (output,) = session.run()
+    plan, due = p.plans[0], p.due(0, output.survivors)
+
+    def kept(u):
+        """Return the seeds and variances of the noise of a survivor that stays."""
+        own = session.clients[u].state.secrets[0]
+        removable = list(zip(own.removable, plan.removable, strict=True))
+        base = zip(own.base, plan.base, strict=True)
+        return [*base, *(part for k, part in enumerate(removable) if k not in due.get(u, ()))]
+
+    variances = {u: sum(variance for _, variance in kept(u)) for u in output.survivors}
+    left = (output.total.astype(np.int64) + 2**23) % 2**24 - 2**23
+    assert np.mean(left**2) == pytest.approx(float(output.left), rel=0.025)
+    for u in sorted(variances, key=variances.__getitem__)[-2:]:
+        for seed, variance in kept(u):
+            left -= noise(seed, variance, dim)
+    assert np.mean(left**2) == pytest.approx(float(output.charged), rel=0.025)
