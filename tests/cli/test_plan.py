@@ -103,6 +103,13 @@ def test_a_plan_ends_with_the_sentences_that_the_page_shows(options: str, senten
     assert shown.stdout.endswith("\n\n" + sentences)
 
 
+def test_one_round_of_two_clients_is_spoken_of_as_such() -> None:
+    shown = run("--clients", "2", "--per-round", "2", "--rounds", "1", "--dim", "10", "--epsilon", "1")
+    assert "The one round has a ratio of 0.119" in shown.stdout
+    assert "with these clients, no model is small enough." in shown.stdout
+    assert "2 clients a round and 1 round, " in shown.stdout
+
+
 def test_programs_get_the_same_advice() -> None:
     found = json.loads(run(*FEMNIST, "--epsilon", "25", "--protocol", "secagg+", "--json").stdout)
     assert found["signal_to_noise_run"] == pytest.approx(found["signal_to_noise"] * math.sqrt(50))

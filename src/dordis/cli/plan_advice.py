@@ -40,10 +40,8 @@ def whole(plan: Plan) -> str:
         more = "more rounds help until every client has taken part once, and no longer"
     else:
         more = "more rounds alone do not help, because a client that takes part more often needs more noise"
-    return (
-        f"All {cohort.rounds:,} rounds together have a ratio of {run_ratio(plan):.3g}: {verdict(run_ratio(plan))}. "
-        f"It grows with {grows}; {more}."
-    )
+    rounds = "The one round has" if cohort.rounds == 1 else f"All {cohort.rounds:,} rounds together have"
+    return f"{rounds} a ratio of {run_ratio(plan):.3g}: {verdict(run_ratio(plan))}. It grows with {grows}; {more}."
 
 
 def verdict(ratio: float) -> str:
@@ -70,9 +68,11 @@ def needed(plan: Plan) -> str:
     clients = " and ".join(
         f"{clients_for(plan, ratio):,} clients for a ratio of {ratio:g}" for ratio in (EQUAL, ENOUGH)
     )
+    models = [f"{count:,}" for ratio in (EQUAL, ENOUGH) if (count := parameters_for(plan, ratio))]
+    smaller = f"a model of about {' or '.join(models)} parameters" if models else "no model is small enough"
     return (
-        f"It takes about {clients}, with the same part of them in a round; or, with these clients, a model of about "
-        f"{parameters_for(plan, EQUAL):,} or {parameters_for(plan, ENOUGH):,} parameters."
+        f"It takes about {clients}, with the same part of them in a round; "
+        f"{'or, ' if models else ''}with these clients, {smaller}."
     )
 
 
@@ -84,7 +84,8 @@ def choice(chosen: Plan) -> str:
             f"{run_ratio(chosen):.3g}, and a client would send {amount(size)} {times(cohort.releases)} for nothing."
         )
     return (
-        f"dordis would choose {cohort.per_round:,} clients a round and {cohort.rounds:,} rounds, with a ratio of "
+        f"dordis would choose {cohort.per_round:,} clients a round and {cohort.rounds:,} "
+        f"{'round' if cohort.rounds == 1 else 'rounds'}, with a ratio of "
         f"{run_ratio(chosen):.3g}: a client takes part {times(cohort.releases)} and sends {amount(size)} each time, "
         f"{amount(size * cohort.releases)} in all; the server takes in {amount(size * cohort.per_round)} a round. "
         "Keys, shares and the model come on top."

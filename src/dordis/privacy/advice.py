@@ -86,12 +86,12 @@ def clients_for(plan: Plan, ratio: float) -> int:
 
     The ratio grows as sqrt(N n), so in proportion to N.
     """
-    return two_digits(math.ceil(plan.setting.participation.population * ratio / run_ratio(plan)))
+    return max(2, two_digits(math.ceil(plan.setting.participation.population * ratio / run_ratio(plan))))
 
 
 def parameters_for(plan: Plan, ratio: float) -> int:
-    """Return about how many parameters a model may have for a ratio, with the same clients."""
-    count = max(1, math.floor(plan.setting.dim * (run_ratio(plan) / ratio) ** 2))
+    """Return about how many parameters a model may have for a ratio, with the same clients; 0 if none can have it."""
+    count = math.floor(plan.setting.dim * (run_ratio(plan) / ratio) ** 2)
     return count // _unit(count) * _unit(count)
 
 
