@@ -4,10 +4,12 @@ import asyncio
 import hashlib
 import itertools
 import logging
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +83,13 @@ def settings(keys: list[str]) -> Config:
     return reading.over_defaults(given)
 
 
-def serve(folder: str, keys: list[str], listening: str, resume: str = "", only: int = 0, dies: int = 0) -> None:
+def serve(
+    folder: str, keys: list[str], listening: str, resume: str = "", only: int = 0, dies: int = 0, victim: str = ""
+) -> None:
     """Serve a run in a folder with a federation, or `only` some rounds; write the port to a pipe.
 
-    `dies` is the place among all that is made durable from then on where the process kills itself: see `_mortal`.
+    `dies` is the place among all that is made durable from then on where the process kills itself: see `_mortal`.  With
+    a `victim` it kills one of the processes that receive for it, and writes its id to that file.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     home, config = Path(folder), settings(keys)
@@ -92,7 +97,7 @@ def serve(folder: str, keys: list[str], listening: str, resume: str = "", only: 
     run = job.resume(Path(resume)) if resume else job.start(home / "runs", reading.written(config))
 
     def listen(port: int) -> None:
-        _mortal(dies)
+        _mortal(dies, partial(_kill_receiver, Path(victim)) if victim else _kill_this)
         Path(listening).write_text(str(port))
 
     run.home.listening = listen
@@ -138,8 +143,18 @@ def join(
     asyncio.run(made.stay())
 
 
-def _mortal(place: int) -> None:
-    """Kill this process at a sync to the disk or a commit, counted from now on: even before it, odd after it."""
+def _kill_this() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_receiver(victim: Path) -> None:
+    process = min(multiprocessing.active_children(), key=lambda process: process.pid)
+    process.kill()
+    victim.write_text(str(process.pid))
+
+
+def _mortal(place: int, kill: Callable[[], None] = _kill_this) -> None:
+    """Kill at a sync to the disk or a commit, counted from now on: even before it, odd after it."""
     count = 0
 
     def dying(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,10 +162,10 @@ def _mortal(place: int) -> None:
             nonlocal count
             count += 1
             if place == 2 * count:
-                os.kill(os.getpid(), signal.SIGKILL)
+                kill()
             result = act(*arguments)
             if place == 2 * count + 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+                kill()
             return result
 
         return acted

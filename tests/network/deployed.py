@@ -1,7 +1,9 @@
 """A federation of processes as a test drives it, and what must be true of the run that it leaves."""
 
+import contextlib
 import json
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,19 @@ from dordis.federation.records import LEDGER, RECEIPTS, StoredRun, load
 from tests.network.actors import OUTPUT, Total, settings, value
 from tests.network.federation import enrol
 from tests.network.zygote import Zygote
+
+EPHEMERAL = 32768
+"""Ports from here on are given to whoever connects."""
+
+
+def ports_in_a_row(count: int) -> int:
+    """Return the first of some ports that are free, below those that are given to whoever connects."""
+    for first in range(EPHEMERAL // 2 + os.getpid() % 10_000, EPHEMERAL - count):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError("no ports are free")
 
 
 class Deployed:
@@ -74,11 +89,12 @@ class Deployed:
         """Return the directory of the run that began last."""
         return max((self.folder / "runs" / "digits").iterdir())
 
-    def check_opened_once(self) -> None:
-        """No chunk of any round was opened by two different requests."""
+    def check_opened_once(self) -> set[str]:
+        """No chunk of any round was opened by two different requests; return the rounds that were opened."""
         lines = {line for path in self.folder.glob("*.opened") for line in path.read_text().splitlines()}
         chunks = [tuple(line.split()[:2]) for line in lines]
         assert len(chunks) == len(set(chunks))
+        return {round for round, _ in chunks}
 
     def stored(self) -> StoredRun:
         """Return what was recorded."""

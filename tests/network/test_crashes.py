@@ -1,13 +1,13 @@
 """SIGKILL at commits of the server and of a client: the round goes on, and its sum is right and opened once.
 
-Every sixth commit is tried; with DORDIS_EVERY_CRASH set, every one, which takes many minutes.
+Some commits are tried; with DORDIS_EVERY_CRASH set, every one, which takes many minutes.
 """
 
 import os
 
 import pytest
 
-from tests.network.deployed import Deployed
+from tests.network.deployed import Deployed, ports_in_a_row
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -19,7 +19,9 @@ KEYS = [
     "deployment.deadlines.grace=600",
 ]
 CLIENTS = 5
-STRIDE = 1 if os.environ.get("DORDIS_EVERY_CRASH") else 6
+EVERY = bool(os.environ.get("DORDIS_EVERY_CRASH"))
+STRIDE, WIDE = (1, 1) if EVERY else (6, 18)
+RECEIVERS = 2
 
 
 @pytest.fixture
@@ -29,10 +31,20 @@ def fleet(zygote, tmp_path):
     fleet.stop()
 
 
-def test_a_server_killed_at_any_commit_goes_on_with_the_same_sum(fleet):
-    places, died = 2 - STRIDE, True
+@pytest.fixture
+def receiving(zygote, tmp_path):
+    """A fleet whose server has processes that only receive, at the ports that follow its own."""
+    fleet = Deployed(zygote, tmp_path, CLIENTS, [*KEYS, f"performance.receivers={RECEIVERS}"])
+    fleet.port = ports_in_a_row(1 + RECEIVERS)
+    yield fleet
+    fleet.stop()
+
+
+def kill_the_server(fleet, stride):
+    """Kill a server at one place after the other, each in a run of its own."""
+    places, died = 2 - stride, True
     while died:
-        places += STRIDE
+        places += stride
         fleet.serve(only=1, dies=places)
         fleet.join_missing()
         died = fleet.end() != 0
@@ -46,6 +58,37 @@ def test_a_server_killed_at_any_commit_goes_on_with_the_same_sum(fleet):
         assert fleet.check_ledger().reserved == 0
         fleet.check_opened_once()
     assert places > 40
+
+
+def test_a_server_killed_at_any_commit_goes_on_with_the_same_sum(fleet):
+    kill_the_server(fleet, STRIDE)
+
+
+def test_so_does_one_with_processes_that_receive(receiving):
+    kill_the_server(receiving, WIDE)
+
+
+def test_a_receiver_killed_at_any_commit_costs_an_attempt_at_most_and_that_is_charged(receiving):
+    """The round goes on without it, or is closed, charged if anything of it was opened, and tried again."""
+    places, victim = 2 - WIDE, receiving.folder / "victim"
+    tried_again = 0
+    while True:
+        places += WIDE
+        victim.unlink(missing_ok=True)
+        before = receiving.check_opened_once()
+        receiving.serve(only=1, dies=places, victim=victim)
+        receiving.join_missing()
+        assert receiving.end() == 0
+        (record,) = receiving.stored().rounds
+        assert (record.number, record.index, record.dropped) == (1, len(record.failures), {})
+        receiving.check_sums()
+        opened = receiving.check_opened_once() - before
+        assert len(opened) - 1 <= receiving.check_ledger().reserved <= len(record.failures) <= 1
+        tried_again += len(record.failures)
+        if not victim.exists():
+            break
+    assert places > 40
+    assert tried_again or not EVERY
 
 
 def test_a_client_killed_at_any_commit_goes_on_in_the_same_round(fleet):
