@@ -26,7 +26,8 @@ BUCKETS = 131_072
 DIM = 3 * BUCKETS - 1000
 PRECISION = 0.025
 """6.4 standard deviations of a variance that is estimated from as many buckets."""
-SPARSE = {"mode": MALICIOUS, "degree": 10, "threshold": least_threshold(N, 1, MALICIOUS, 10), "beacon": bytes(32)}
+DEGREE = 14
+"""So many neighbours that T = 4 of them may go, wherever they are."""
 
 
 def planned(scheme, dim=DIM, buckets=BUCKETS, epsilon=6.0, **options):
@@ -59,12 +60,14 @@ def test_the_decoded_noise_is_the_charged_noise_however_many_drop(scheme, droppe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dropped", [0, 1])
+@pytest.mark.parametrize(("colluders", "dropped"), [(1, 0), (1, T), *((2, dropped) for dropped in range(T + 1))])
 @pytest.mark.parametrize("scheme", [Scheme.SINGLE, Scheme.EXACT])
-def test_it_is_on_a_sparse_graph_too(scheme, dropped):
-    result = planned(scheme, threshold=least_quorum(N, 1, MALICIOUS), tolerance=1, colluders=1)
-    parameters = agree_on(result, **SPARSE)
+def test_it_is_on_a_sparse_graph_too(scheme, colluders, dropped):
+    result = planned(scheme, threshold=least_quorum(N, colluders, MALICIOUS), colluders=colluders)
+    shares = least_threshold(N, colluders, MALICIOUS, DEGREE)
+    parameters = agree_on(result, mode=MALICIOUS, degree=DEGREE, threshold=shares, beacon=bytes(32))
     (output,), aggregate = play(parameters, zeros(parameters, DIM), DIM, lost(range(2, 2 + dropped)))
+    assert len(output.survivors) == N - dropped
     check_noise(result, output, aggregate)
 
 
