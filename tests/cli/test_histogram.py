@@ -40,6 +40,12 @@ def test_bins_between_bounds_are_named_by_their_ends(people, capsys):
     assert all(label in shown for label in ("0 .. 30", "30 .. 60", "60 .. 90"))
 
 
+def test_ends_of_narrow_bins_do_not_look_alike(people, capsys):
+    run(people, edges="1000000,1000001")
+    shown = capsys.readouterr().out
+    assert all(label in shown for label in ("below 1000000", "1000000 .. 1000001", "1000001 and above"))
+
+
 def test_json_is_one_object_with_the_counts(people, capsys):
     run(people, edges="30,60", epsilon=4.0, as_json=True)
     told = json.loads(capsys.readouterr().out)

@@ -487,11 +487,11 @@ class Tracing:
         return [vector() for vector in self.inputs if vector() is not None]
 
 
-def traced(*requests):
+def traced(*requests, dtype=np.float32):
     """Return a member, its input, and its update, which the application does not keep."""
     tracing = Tracing()
     member = Member(ME, replace(PLAINTEXT, client=tracing))
-    update = np.full(DIM, 0.01, np.float32)
+    update = np.full(DIM, 0.01, dtype)
     reference = weakref.ref(update)
     updates = [update]
     del update
@@ -500,8 +500,9 @@ def traced(*requests):
     return member, tracing, reference
 
 
-def test_the_update_is_kept_until_it_is_encoded_and_the_input_until_the_end():
-    member, tracing, update = traced(*TRAINED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_update_itself_is_kept_until_it_is_encoded_and_the_input_until_the_end(dtype):
+    member, tracing, update = traced(*TRAINED, dtype=dtype)
     assert update() is not None
     member.handle(Begin(P))
     assert update() is None

@@ -294,7 +294,7 @@ class ClientRound:
         info = self.invite.info
         try:
             prepared = np.asarray(self._client.app.prepare_data(info, model.array))
-            update = prepared if prepared.dtype == np.float32 else prepared.astype(np.float64)
+            update = prepared if prepared.dtype == np.float32 else prepared.astype(np.float64, copy=False)
             check_update(update, self.invite.dim)
         except InputError as error:
             what = f"the update of client {self._client.me} in round {info.number} is not usable: {error}"

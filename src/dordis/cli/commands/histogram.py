@@ -1,7 +1,7 @@
 """A private histogram of a column of a CSV file, each row one client's; nothing is printed that is not private."""
 
 import math
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,7 +68,7 @@ def histogram(
             ledger=ledger,
             budget=budget,
         )
-    told = fields(read.names[0], result) | {"skipped": read.skipped}
+    told = fields(read.names[0], result) | {"skipped": read.skipped} if as_json else None  # of many bins it is long
     show(as_json, told, shown(read.names[0], result), *said(result), *left_out(read.skipped))
 
 
@@ -77,12 +77,12 @@ def shown(name: str, result: "PrivateHistogram") -> "Table":
     import numpy as np
     from rich.table import Column
 
-    counts, shares, names = result.counts, result.frequencies, labels(result)
+    counts, shares = result.counts, result.frequencies
     bins = range(len(counts)) if len(counts) <= MOST_BINS else np.sort(np.argsort(counts)[-FULLEST:]).tolist()
     most = float(shares.max())
     rows = (
-        (names[i], *rounded(float(counts[i]), WITHIN * result.sigma), f"{shares[i]:.1%}", bar(float(shares[i]) / most))
-        for i in bins
+        (name, *rounded(float(counts[i]), WITHIN * result.sigma), f"{shares[i]:.1%}", bar(float(shares[i]) / most))
+        for i, name in zip(bins, labels(result, bins), strict=True)
     )
     title = f"Private histogram of {name} over {result.clients - result.dropped} clients"
     less = f"the {FULLEST} fullest of {len(counts):,} bins; --json prints all" if len(bins) < len(counts) else None
@@ -90,15 +90,21 @@ def shown(name: str, result: "PrivateHistogram") -> "Table":
     return table(*heads, Column(no_wrap=True), rows=rows, title=title, caption=less)
 
 
-def labels(result: "PrivateHistogram") -> list[str]:
-    """Name the bins by their ends."""
-    texts = [f"{edge:g}" for edge in result.edges.tolist()]
-    if result.bounds is not None:
-        low, high = result.bounds
-        ends = [f"{low:g}", *texts, f"{high:g}"]
-        return [f"{one} .. {other}" for one, other in pairwise(ends)]
-    between = [f"{one} .. {other}" for one, other in pairwise(texts)]
-    return [f"below {texts[0]}", *between, f"{texts[-1]} and above"]
+def labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
+    """Name these bins by their ends, in so many digits that no two ends of a bin look alike."""
+    import numpy as np
+
+    low, high = (-np.inf, np.inf) if result.bounds is None else result.bounds
+    ends = np.concatenate(([low], result.edges, [high]))
+    largest, narrowest = np.abs(result.edges).max(), np.diff(ends).min()
+    digits = min(max(6, math.ceil(math.log10(max(largest / narrowest, 1.0))) + 1), 15)
+
+    def name(below: float, above: float) -> str:
+        if math.isinf(below):
+            return f"below {above:.{digits}g}"
+        return f"{below:.{digits}g} and above" if math.isinf(above) else f"{below:.{digits}g} .. {above:.{digits}g}"
+
+    return [name(float(ends[i]), float(ends[i + 1])) for i in bins]
 
 
 def bar(part: float) -> str:
