@@ -20,6 +20,7 @@ from tests.report.runs import make
 
 SYMBOLS = re.compile(r"\bT_C\b|\bU[1-6]\b|\bT\b|Delta_?2|\bcomponents?\b|\bconvene|\bt_k\b|\bc_k\b|\bsqrt\(")
 ROOT = Path(__file__).parents[2]
+RUN = "runs/a/20261101T1"
 
 
 def helps() -> Iterator[tuple[str, str]]:
@@ -102,3 +103,23 @@ def test_presets_and_runs_are_completed_and_the_newest_run_is_found(tmp_path, mo
     assert newest(runs[0]) == runs[0]
     assert newest(tmp_path) == tmp_path
     assert newest(None) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        *((f"{command} --preset fem", "femnist") for command in ("run", "serve", "join", "profile", "init")),
+        *((f"{words} ru", RUN) for words in ("report", "ledger verify", "ledger sum", "run --resume", "run --succeed")),
+        *((f"serve {option} ru", RUN) for option in ("--resume", "--succeed")),
+    ],
+)
+def test_every_command_completes_presets_and_runs(tmp_path, monkeypatch, capsys, words, completed):
+    (tmp_path / RUN).mkdir(parents=True)
+    (tmp_path / RUN / "manifest.json").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("_DORDIS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"dordis {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    with pytest.raises(SystemExit) as ended:
+        app(prog_name="dordis")
+    assert (ended.value.code, capsys.readouterr().out.split()) == (0, [completed])

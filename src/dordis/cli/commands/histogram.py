@@ -94,8 +94,9 @@ def labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
     """Name these bins by their ends, in so many digits that no two ends of a bin look alike."""
     import numpy as np
 
-    low, high = (-np.inf, np.inf) if result.bounds is None else result.bounds
-    ends = np.concatenate(([low], result.edges, [high]))
+    ends = np.hstack((-np.inf, result.edges, np.inf))
+    if result.bounds is not None:
+        ends[[0, -1]] = result.bounds
     largest, narrowest = np.abs(result.edges).max(), np.diff(ends).min()
     digits = min(max(6, math.ceil(math.log10(max(largest / narrowest, 1.0))) + 1), 15)
 

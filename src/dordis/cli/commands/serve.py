@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dordis.cli import tables
-from dordis.cli.options import ConfigFile, Json, Overrides, Preset, Quiet, Verbose
+from dordis.cli.options import ConfigFile, Json, Overrides, Preset, Quiet, Verbose, finished_runs
 from dordis.errors import InputError
 
 
@@ -20,9 +20,14 @@ def serve(
     config: ConfigFile = None,
     preset: Preset = None,
     setting: Overrides = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this directory.", autocompletion=finished_runs)
+    ] = None,
     succeed: Annotated[
-        Path | None, typer.Option(help="Begin a run with the members of now, which carries this one on.")
+        Path | None,
+        typer.Option(
+            help="Begin a run with the members of now, which carries this one on.", autocompletion=finished_runs
+        ),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.options import Json
+from dordis.cli.options import Json, finished_runs
 from dordis.cli.tables import show, table
 
 if TYPE_CHECKING:
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def sum(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs, or ledgers of queries.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Runs, or ledgers of queries.", autocompletion=finished_runs)
+    ],
     delta: Annotated[float | None, typer.Option(help="Of the sum; the smallest of theirs if not given.")] = None,
     as_json: Json = False,
 ) -> None:

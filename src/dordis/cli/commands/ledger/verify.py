@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.options import Json
+from dordis.cli.options import Json, finished_runs
 from dordis.cli.tables import facts, show, table
 from dordis.errors import InputError
 
@@ -21,7 +21,7 @@ SHOWN = 10
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(help="A run, or its ledger.jsonl.")],
+    path: Annotated[Path, typer.Argument(help="A run, or its ledger.jsonl.", autocompletion=finished_runs)],
     run: Annotated[str | None, typer.Option(help="The run that it must be of, in hex.")] = None,
     head: Annotated[str | None, typer.Option(help="The hash of a line that must still be there.")] = None,
     as_json: Json = False,
