@@ -121,7 +121,10 @@ class AppClient(ABC):
 
     @abstractmethod
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the update of this round; it is clipped, and refused if it holds a NaN."""
+        """Return the update of this round; it is clipped, and refused if it holds a NaN.
+
+        It is not copied: leave the array as it is until the round is over.
+        """
 
     def expect(self, round: RoundInfo, peers: Sequence["AppClient"]) -> None:  # noqa: B027  most train alone
         """Be told, in a simulation, which clients are about to prepare data in this process: one pass may do for all.

@@ -276,7 +276,7 @@ class ClientRound:
         """Have the application make the update, from the model that the invitation named."""
         if self._update is None:
             update = self._prepared(self._assemble())
-            self._journal.note(Trained(update.dtype.str, np.ascontiguousarray(update).view(np.uint8).data))
+            self._journal.note(Trained(update.dtype.str, update.view(np.uint8).data))
             self._update = update
         return Ready()
 
@@ -294,7 +294,8 @@ class ClientRound:
         info = self.invite.info
         try:
             prepared = np.asarray(self._client.app.prepare_data(info, model.array))
-            update = prepared if prepared.dtype == np.float32 else prepared.astype(np.float64, copy=False)
+            kept: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64
+            update: Floats = np.asarray(prepared, kept, order="C")  # no copy, if it need not be one
             check_update(update, self.invite.dim)
         except InputError as error:
             what = f"the update of client {self._client.me} in round {info.number} is not usable: {error}"
