@@ -12,6 +12,13 @@ from tests import seeded
 
 ROOT = Path(__file__).parents[1]
 
+os.environ |= {
+    "FLWR_TELEMETRY_ENABLED": "0",  # nothing is reported to anyone
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # Ray kills workers when other programs take the machine's memory
+}
+
 # An example takes as long as it takes, and its randomness is the same each time it is tried.
 hypothesis.settings.register_profile(
     "dordis",

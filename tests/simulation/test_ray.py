@@ -77,7 +77,6 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     """Start two nodes of Ray's in processes of this machine."""
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     from ray.cluster_utils import Cluster
 

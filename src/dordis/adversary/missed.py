@@ -81,7 +81,7 @@ def go_on(session: Session) -> str:
 
 
 def mislead(session: Session) -> str:
-    """SendSum a sum that was never delivered, and have the victim train from what it leads to."""
+    """Send a sum that was never delivered, and have the victim train from what it leads to."""
     behind(session, NAMED)
     session.ask(session.victim, past_sum(session))
     session.ask(session.victim, Train())

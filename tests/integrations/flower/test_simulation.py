@@ -1,7 +1,6 @@
 """Flower's own simulation, with its processes and its encoding: as in memory, so there."""
 
 import logging
-import os
 
 import numpy as np
 import pytest
@@ -9,8 +8,6 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("ray", reason="Flower simulates with the extra 'ray'")
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # nothing is reported to anyone
 
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
