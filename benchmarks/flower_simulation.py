@@ -25,6 +25,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation, start_simulation
 
+from benchmarks.timing import family_time
 from dordis.apps.learning import Client, Server
 from dordis.privacy.skellam import Floats
 from dordis.rounds.app import RoundInfo, Task
@@ -37,10 +38,11 @@ _ALIKE = {"num-examples": 1}
 
 @dataclass
 class Progress:
-    """The server's model, evaluated at the start and after every round, and when that was."""
+    """The server's model, evaluated at the start and after every round, and when that was, in seconds of two clocks."""
 
     server: Server
     times: list[float] = field(default_factory=list)
+    spent: list[float] = field(default_factory=list)
     accuracy: float = 0.0
 
     def note(self, parameters: Floats) -> None:
@@ -48,6 +50,7 @@ class Progress:
         self.server.restore({"parameters": parameters})
         self.accuracy = self.server.evaluate()["accuracy"]
         self.times.append(time.perf_counter())
+        self.spent.append(family_time())
 
 
 def by_apps(task: Task, per_round: int, rounds: int) -> Progress:

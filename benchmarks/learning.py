@@ -16,7 +16,8 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from benchmarks.simulation import MEMORY, speed
-from benchmarks.timing import ratio, repetitions
+from benchmarks.timing import ratio, repetitions, side_by_side
+from dordis.apps.learning import Client, Server
 from dordis.apps.learning.models import Work
 from dordis.apps.learning.torch_model import TorchModel, threads
 from dordis.apps.learning.trainer import Training
@@ -27,7 +28,7 @@ from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.table import summing_protocol
-from dordis.rounds.app import Task
+from dordis.rounds.app import RoundInfo, Task
 from dordis.simulation.availability import Never
 from dordis.simulation.config import Config, Simulation
 from dordis.simulation.run import prepare
@@ -51,6 +52,9 @@ FIGURES = {
     "cnn_rounds_per_s": Figure("1/s", note=f"{_JOB}; fidelity ideal, evaluated every round, records in memory"),
     "flwr_cnn_rounds_per_s": Figure("1/s", note="the same job in flwr's simulation, the faster of its two interfaces"),
     "cnn_vs_flwr": Figure("times", at_least=2, note="both of them, best turns"),
+    "cnn_training_cpu_s": Figure("s", note="processor time of what both compute: train 20 clients, evaluate once"),
+    "cnn_round_cpu_s": Figure("s", note="processor time of such a round, ours"),
+    "flwr_cnn_round_cpu_s": Figure("s", note="processor time of such a round, flwr's, with the processes of ray"),
     "cnn_aggregation_s": Figure(
         "s", at_most=15, note=f"one round, n = 100, d = {CNN:,}, SecAgg+ malicious, XNoise, all parties: processor time"
     ),
@@ -161,15 +165,36 @@ def _beside_flower(quick: bool) -> dict[str, float]:
     """Take both simulations of the same job in turn, and keep the best of each."""
     rounds = 1 + (2 if quick else ROUNDS)
     with cnn_job() as options:
-        ours, theirs = 0.0, 0.0
-        for _ in range(1 if quick else 2):
-            ours = max(ours, _ours(options, rounds))
-            theirs = max(theirs, _theirs(options, rounds))
-    found = {"cnn_rounds_per_s": ours}
-    return found | ({"flwr_cnn_rounds_per_s": theirs, "cnn_vs_flwr": ours / theirs} if theirs else {})
+        both = _training(options)
+        turns = [(_ours(options, rounds), _theirs(options, rounds)) for _ in range(1 if quick else 2)]
+    (ours, own), (theirs, their_own) = (
+        (max(speed for speed, _ in side), min(spent for _, spent in side)) for side in zip(*turns, strict=True)
+    )
+    found = {"cnn_training_cpu_s": both, "cnn_rounds_per_s": ours, "cnn_round_cpu_s": own}
+    if not theirs:
+        return found
+    return found | {
+        "flwr_cnn_rounds_per_s": theirs, "cnn_vs_flwr": ours / theirs, "flwr_cnn_round_cpu_s": their_own
+    }  # fmt: skip
 
 
-def _ours(options: dict[str, object], rounds: int) -> float:
+def _training(options: dict[str, object]) -> float:
+    """Return the processor time of one round's training and evaluation, one client after the other."""
+    task = Task(options, CLIENTS)
+    server, clients = Server.of(task), [Client.of(task, place) for place in range(PER_ROUND)]
+    model = server.model().astype(np.float32)
+
+    def compute() -> None:
+        for client in clients:
+            client.prepare_data(RoundInfo(1, 0), model)
+        server.evaluate()
+
+    (spent,) = side_by_side([compute], 3, time.process_time)
+    return spent
+
+
+def _ours(options: dict[str, object], rounds: int) -> tuple[float, float]:
+    """Return rounds a second, and the processor time of a round."""
     config = Config(
         app=App(options=options),
         federation=Federation(CLIENTS, PER_ROUND, rounds),
@@ -178,19 +203,28 @@ def _ours(options: dict[str, object], rounds: int) -> float:
     )
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as root:
         under_way = prepare(config).start(Path(root), "")
-        times = [time.perf_counter(), *(time.perf_counter() for _ in under_way.rounds())]
-    return speed(times, 1)
+        times, spent = [time.perf_counter()], [time.process_time()]
+        for _ in under_way.rounds():
+            times.append(time.perf_counter())
+            spent.append(time.process_time())
+    return speed(times, 1), each(spent)
 
 
-def _theirs(options: dict[str, object], rounds: int) -> float:
-    """Return rounds a second of flwr, or 0 where it is not installed with what it needs to simulate."""
+def each(spent: list[float]) -> float:
+    """Return the processor time of a round, the first one left out."""
+    return (spent[-1] - spent[1]) / (len(spent) - 2)
+
+
+def _theirs(options: dict[str, object], rounds: int) -> tuple[float, float]:
+    """Return the same of flwr, or zeros where it is not installed with what it needs to simulate."""
     try:
         from benchmarks import flower_simulation as flower
     except ImportError:
-        return 0.0
+        return 0.0, 0.0
     task = Task(options, CLIENTS)
     sides = (flower.by_start,) if rounds <= ROUNDS else (flower.by_start, flower.by_apps)
-    return max(speed(play(task, PER_ROUND, rounds).times, 1) for play in sides)
+    played = [play(task, PER_ROUND, rounds) for play in sides]
+    return max(speed(progress.times, 1) for progress in played), min(each(progress.spent) for progress in played)
 
 
 def _aggregation(quick: bool) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dordis.apps.learning import losses
+from dordis.apps.learning import batched, losses
 from dordis.apps.learning.data import Labels, Target, Values
 from dordis.apps.learning.desk import Desk, fit_in_threads, number_of
 from dordis.apps.learning.losses import Totals, torch_losses
@@ -113,6 +113,11 @@ class TorchModel(Model):
         return sum(tensor.numel() for tensor in self._named.values())
 
     @property
+    def is_small(self) -> bool:
+        """Say whether a step takes longer to be called than to be computed, also for hundreds of samples at once."""
+        return self.dim <= batched.LARGEST
+
+    @property
     def threads(self) -> int | None:
         """Return the number of threads for one operation: one where the model is small, or torch's own choice."""
         return 1 if self.dim <= SMALL else None
@@ -139,9 +144,8 @@ class TorchModel(Model):
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
         """Train small models of many clients in one batched pass, larger ones in threads; None if neither pays."""
-        from dordis.apps.learning.batched import LARGEST, fit_batched
-
-        return (fit_batched if self.dim <= LARGEST else fit_in_threads)(self, start, works, how)
+        fit = batched.fit_batched if self.is_small else fit_in_threads
+        return fit(self, start, works, how)
 
     def desks(self, count: int) -> list[Desk]:
         """Return places where so many clients can train at once; they are kept."""
@@ -160,7 +164,7 @@ class TorchModel(Model):
         torch, views = self._torch, self._views(self._parameters(parameters))
         self._module.eval()
         sums = np.zeros(3)
-        with torch.no_grad(), threads(self.threads):
+        with torch.no_grad(), threads(1 if self.is_small else None):
             for begin in range(0, len(y), EVALUATED):
                 labels = self._labels(y[begin : begin + EVALUATED])
                 scores = self._call(views, self._inputs(x[begin : begin + EVALUATED]))
