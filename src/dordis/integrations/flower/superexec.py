@@ -11,7 +11,12 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-IMPORTED = ("flwr.supernode.runtime.run_clientapp", "dordis.integrations.flower.mod", "dordis.protocols.secagg")
+IMPORTED = (
+    "flwr.supernode.runtime.run_clientapp",
+    "dordis.integrations.flower.mod",
+    "dordis.protocols.secagg",
+    "dordis.kernels.ready",
+)
 """What a process has when it is forked; the app itself is loaded in it, as it came with the message's run."""
 POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
 """How often Flower's SuperExec looks for a message, in seconds, unless its owner says otherwise."""
