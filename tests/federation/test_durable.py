@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dordis.federation import durable
-from dordis.federation.durable import PRIVATE, FileLines, MemoryLines, hold
+from dordis.federation.durable import PRIVATE, FileLines, hold
 
 ROOT, SRC = Path(__file__).parents[2], Path(durable.__file__).parents[1]
 OLD, NEW = b"old\n", b"new line\n"
@@ -187,13 +187,11 @@ def test_a_file_of_lines_is_made_only_if_asked_for(path):
     assert FileLines(path).read() == NEW
 
 
-def test_lines_in_memory_are_lines_in_a_file(path):
-    for lines in (FileLines(path, PRIVATE), MemoryLines()):
-        for line in (OLD, NEW):
-            with lines.locked() as open_lines:
-                open_lines.append(line)
-        with lines.locked() as open_lines:
-            assert (open_lines.read(), open_lines.read()) == (OLD + NEW, OLD + NEW)
+def test_lines_are_read_as_often_as_one_likes(path):
+    for line in (OLD, NEW):
+        append(path, line)
+    with FileLines(path).locked() as file:
+        assert (file.read(), file.read()) == (OLD + NEW, OLD + NEW)
 
 
 def test_who_holds_the_lock_is_alone(path):

@@ -20,6 +20,7 @@ from dordis.protocols.neighbourhood import failure, solve
 from dordis.simulation.run import prepare
 from tests.federation.charged_rounds import DELTA, DIM, SQUARED, charge_of, parameters_of, spent
 from tests.federation.cohorts import OTHER_RUN, RUN
+from tests.federation.ledgers import new_ledger
 from tests.simulation.whole_runs import settings_of
 
 UNIT = Fraction(1, 2**40)
@@ -92,7 +93,7 @@ def test_a_delta_that_is_not_above_the_failures_is_refused(failure):
 
 
 def test_epsilon_is_stated_at_what_failures_leave_of_delta():
-    ledger = Ledger.in_memory(RUN, Budget(None, 1e-3))
+    ledger = new_ledger(RUN, Budget(None, 1e-3))
     ledger.reserve(charged(0))
     summary, least = ledger.summary(), charge_of().releases[0].variance
     assert summary.failure == float(LIKELY)
@@ -121,14 +122,14 @@ def test_failures_of_runs_before_are_counted_too():
 
 
 def test_where_failures_take_all_of_delta_no_epsilon_is_stated():
-    ledger = Ledger.in_memory(RUN, Budget(None, DELTA))
+    ledger = new_ledger(RUN, Budget(None, DELTA))
     for index in (0, 9):
         ledger.reserve(charged(index))
     assert 10 * LIKELY < DELTA < 11 * LIKELY
     assert ledger.summary().epsilon < math.inf
     ledger.reserve(charged(10))
     assert ledger.summary().epsilon == math.inf
-    limited = Ledger.in_memory(RUN, Budget(1000.0, DELTA))
+    limited = new_ledger(RUN, Budget(1000.0, DELTA))
     with pytest.raises(BudgetExceeded):
         limited.reserve(charged(10))
 

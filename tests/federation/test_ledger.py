@@ -38,6 +38,7 @@ from tests.federation.charged_rounds import (
     spent,
 )
 from tests.federation.cohorts import OTHER_RUN, RUN
+from tests.federation.ledgers import new_ledger
 from tests.held import held
 from tests.protocols.rounds import Round, random_inputs
 
@@ -51,10 +52,8 @@ def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
-@pytest.fixture(params=["file", "memory"])
-def make(request, path):
-    if request.param == "memory":
-        return lambda budget=UNLIMITED: Ledger.in_memory(RUN, budget)
+@pytest.fixture
+def make(path):
     return lambda budget=UNLIMITED: Ledger.create(path, RUN, budget)
 
 
@@ -309,7 +308,7 @@ def test_one_client_without_budget_stops_the_round(make):
 def test_a_planned_run_takes_as_many_rounds_as_were_planned_and_no_more():
     everyone = accounting.ParticipationSchedule(population=8, per_round=8, rounds=6)
     plan = planning.plan(planning.Setting(everyone, dim=100, delta=DELTA), epsilon=3.0)
-    ledger = Ledger.in_memory(RUN, Budget(3.0, DELTA))
+    ledger = new_ledger(RUN, Budget(3.0, DELTA))
 
     def charge(index):
         return Charge.of(

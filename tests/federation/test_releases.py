@@ -36,6 +36,7 @@ from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import Parameters, agree_on
 from tests.federation.charged_rounds import DELTA, DIM, forge
 from tests.federation.cohorts import RUN
+from tests.federation.ledgers import new_ledger
 from tests.protocols.rounds import Round, random_inputs
 
 COARSE = Grid(dim=60, block=32, scale=15.0, bits=20)
@@ -90,7 +91,7 @@ def approx(value):
 
 
 def reserved(mechanism, told=True, **options):
-    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    ledger = new_ledger(RUN, UNLIMITED)
     ledger.reserve(Charge.of(parameters_of(mechanism, **options), mechanism=mechanism if told else None))
     return ledger.summary().epsilon
 
@@ -122,7 +123,7 @@ def test_ddgauss_is_reserved_at_the_shares_of_those_who_stay_at_least(told):
 
 @pytest.mark.parametrize("dropped", [(), (3,), (3, 5)])
 def test_ddgauss_costs_what_the_shares_of_the_survivors_leave(dropped):
-    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    ledger = new_ledger(RUN, UNLIMITED)
     summary = play(ledger, DDGAUSS, dropped=dropped)
     spent = ddgauss_epsilon(N - len(dropped) - T_C)
     assert summary.clients == approx({u: 0.0 if u in dropped else spent for u in range(N)})
@@ -134,12 +135,12 @@ def test_ddgauss_costs_what_the_shares_of_the_survivors_leave(dropped):
 
 
 def test_under_ddgauss_dropouts_cost_more():
-    spent = [play(Ledger.in_memory(RUN, UNLIMITED), DDGAUSS, dropped=range(gone)).epsilon for gone in range(T + 1)]
+    spent = [play(new_ledger(RUN, UNLIMITED), DDGAUSS, dropped=range(gone)).epsilon for gone in range(T + 1)]
     assert spent == sorted(set(spent))
 
 
 def test_rounds_of_ddgauss_are_composed():
-    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    ledger = new_ledger(RUN, UNLIMITED)
     for index in range(3):
         summary = play(ledger, DDGAUSS, index)
     assert summary.epsilon == approx(ddgauss_epsilon(N - T_C, rounds=3))
@@ -197,7 +198,7 @@ def gaussian_epsilon(multiplier, rounds):
     ids=["central", "local"],
 )
 def test_gaussian_noise_costs_the_same_whoever_drops(mechanism, multiplier):
-    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    ledger = new_ledger(RUN, UNLIMITED)
     assert reserved(mechanism) == approx(gaussian_epsilon(multiplier, 1))
     for index, dropped in enumerate([(), (2,), (6, 7)]):
         summary = play(ledger, mechanism, index, dropped)
@@ -228,7 +229,7 @@ def test_a_mechanism_must_be_agreed_on_and_those_of_others_told():
 def test_a_bit_that_has_no_noise_passes_every_budget():
     charge = Charge.of(parameters_of(CENTRAL, bit=3, ends=[DIM, DIM + 1]), mechanism=CENTRAL)
     with pytest.raises(BudgetExceeded) as refused:
-        Ledger.in_memory(RUN, Budget(1e6, DELTA)).reserve(charge)
+        new_ledger(RUN, Budget(1e6, DELTA)).reserve(charge)
     assert refused.value.epsilon == math.inf
 
 
@@ -248,7 +249,7 @@ def test_a_mechanism_of_others_costs_what_it_says_for_the_noise_that_counts(sche
     plans = parameters_of(FOREIGN, **noise).plans
     least = min(plan.reserved() for plan in plans)
     assert reserved(FOREIGN, **noise) == approx(gaussian_epsilon(math.sqrt(least) / BOUND.l2, 1))
-    ledger = Ledger.in_memory(RUN, UNLIMITED)
+    ledger = new_ledger(RUN, UNLIMITED)
     spent = play(ledger, FOREIGN, dropped=(4,), **noise).epsilon
     charged = min(fact.charged for fact in ledger.round(0).facts)
     assert spent == approx(gaussian_epsilon(math.sqrt(charged) / BOUND.l2, 1))

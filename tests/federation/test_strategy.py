@@ -8,7 +8,6 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.federation.design import Design, ProtocolKind
-from dordis.federation.ledger import Ledger
 from dordis.federation.strategies import TABLE, Central, Conservative, Early, Local, NoNoise, Orig, Rebasing, XNoise
 from dordis.privacy import accounting
 from dordis.privacy.accounting import Gaussian, ParticipationSchedule, Repeated
@@ -16,6 +15,7 @@ from dordis.privacy.mechanisms.ddgauss import DDGauss
 from dordis.privacy.planning import Setting
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.secagg import ChunkOutput
+from tests.federation.ledgers import new_ledger
 from tests.protocols.planned_rounds import agree_on
 
 RUN = bytes(32)
@@ -42,7 +42,7 @@ def output_of(parameters, survivors):
 @pytest.mark.parametrize("strategy", PROVING, ids=lambda strategy: strategy.name)
 def test_as_many_rounds_as_the_cap_without_dropout_keep_the_budget_and_nearly_use_it_up(strategy):
     design = design_of(strategy, tolerance=0)
-    ledger = Ledger.in_memory(RUN, design.budget)
+    ledger = new_ledger(RUN, design.budget)
     for index in range(design.cap):
         parameters = parameters_of(design, index=index)
         ledger.reserve(design.charge(parameters))

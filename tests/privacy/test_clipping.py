@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dordis.errors import InputError
-from dordis.federation.ledger import Budget, Charge, Ledger
+from dordis.federation.ledger import Budget, Charge
 from dordis.privacy import accounting
 from dordis.privacy.accounting import Composed, SkellamSum
 from dordis.privacy.clipping import (
@@ -24,6 +24,7 @@ from dordis.privacy.clipping import (
 from dordis.privacy.noise import add_noise
 from dordis.privacy.skellam import Sensitivity
 from dordis.protocols.parameters import Encoding, agree_on
+from tests.federation.ledgers import new_ledger
 
 BITS = 20
 NORMS = np.exp(np.linspace(-2, 2, 401))
@@ -159,7 +160,7 @@ def test_the_bit_is_composed_with_the_update_also_in_the_ledger():
         variances=[20_000, bit.variance],
         encoding=Encoding("skellam", 1.0, 900, 30.0),
     )
-    ledger = Ledger.in_memory(bytes(32), Budget(None, 1e-5))
+    ledger = new_ledger(bytes(32), Budget(None, 1e-5))
     ledger.reserve(Charge.of(parameters, [(Sensitivity(900, 64), [0]), (bit.sensitivity, [1])]))
     assert ledger.summary().epsilon == pytest.approx(both, rel=1e-9)
 

@@ -8,7 +8,7 @@ import pytest
 
 from dordis import drive
 from dordis.errors import ParametersRefused
-from dordis.federation.ledger import Budget, Charge, Ledger
+from dordis.federation.ledger import Budget, Charge
 from dordis.privacy.accounting import ParticipationSchedule, SkellamSum
 from dordis.privacy.clipping import Bit, Quantile, next_bound, plan_bit
 from dordis.privacy.planning import Setting, plan
@@ -16,6 +16,7 @@ from dordis.protocols.distributed_dp import DistributedDP, releases_of
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.simulation.exchange import LocalExchange
+from tests.federation.ledgers import new_ledger
 from tests.protocols.planned_rounds import agree_on
 from tests.protocols.rounds import make_client, registry
 
@@ -69,10 +70,10 @@ def test_the_bit_has_its_own_noise_survivors_and_charge():
     assert (bit[0].squared, bit[0].l1, list(bit[1])) == (noisy.scale**2, noisy.scale, [1])
     charge = Charge.of(p)
     assert [release.l2_squared for release in charge.releases] == [p.encoding.sensitivity, noisy.scale**2]
-    ledger = Ledger.in_memory(bytes(32), Budget(None, 1e-5))
+    ledger = new_ledger(bytes(32), Budget(None, 1e-5))
     ledger.reserve(charge)
     ledger.complete(0, outputs)
-    alone = Ledger.in_memory(bytes(32), Budget(None, 1e-5))
+    alone = new_ledger(bytes(32), Budget(None, 1e-5))
     alone.reserve(Charge.of(_parameters(1.0, 0, None)))
     assert ledger.summary().epsilon > alone.summary().epsilon
     assert isinstance(noisy.release(), SkellamSum)

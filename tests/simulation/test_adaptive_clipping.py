@@ -8,13 +8,14 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.federation import records
-from dordis.federation.ledger import Ledger, verify
+from dordis.federation.ledger import verify
 from dordis.privacy.clipping import Quantile, next_bound
 from dordis.report.facts import gather
 from dordis.report.figures import figures
 from dordis.report.statement import statement
 from dordis.report.tables import settings
 from dordis.simulation.run import prepare
+from tests.federation.ledgers import new_ledger
 from tests.simulation.whole_runs import settings_of
 
 QUANTILE = (
@@ -53,7 +54,7 @@ def test_update_and_bit_together_keep_the_budget_and_nearly_use_it_up(noise):
     rate = ("privacy.noise.rate=0.0",) if noise == "conservative" else ()
     keys = (f"privacy.noise.kind={noise}", "protocol.tolerance=0", *rate)
     design = design_of(settings_of(*QUANTILE, *keys, "privacy.epsilon=6.0"))
-    ledger = Ledger.in_memory(bytes(32), design.budget)
+    ledger = new_ledger(bytes(32), design.budget)
     for index in range(design.cap):
         shrunk = design.clipped(8.0 / (index + 1))
         parameters = shrunk.agree_on(run=bytes(32), index=index, clients=range(1, 25), rotation=bytes(32))

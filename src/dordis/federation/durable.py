@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,27 +114,6 @@ def hold(path: Path) -> int:
     return descriptor
 
 
-class MemoryLines:
-    """Lines that last as long as the process: for simulations and tests."""
-
-    def __init__(self, first: bytes = b"") -> None:
-        self._lines, self._lock = bytearray(first), threading.Lock()
-
-    @contextmanager
-    def locked(self) -> "Iterator[MemoryLines]":
-        """Give access to one thread at a time."""
-        with self._lock:
-            yield self
-
-    def read(self) -> bytes:
-        """Return everything there is."""
-        return bytes(self._lines)
-
-    def append(self, line: bytes) -> None:
-        """Add a line."""
-        self._lines += line
-
-
 @dataclass(frozen=True)
 class FileLines:
     """Lines in a file that is only ever appended to; processes and threads may share it.
@@ -196,7 +174,3 @@ class LockedFile:
     def sync(self) -> None:
         """Make a line durable that somebody else wrote, who may have stopped before it was."""
         os.fsync(self.descriptor)
-
-
-Lines = FileLines | MemoryLines
-LockedLines = LockedFile | MemoryLines

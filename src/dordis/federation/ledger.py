@@ -17,7 +17,7 @@ from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
 from dordis.federation.account import Account, Budget, Round
 from dordis.federation.beacon import check_run_id
 from dordis.federation.charges import Charge, OwnersCount, fact_of
-from dordis.federation.durable import FileLines, Lines, LockedLines, MemoryLines, create
+from dordis.federation.durable import FileLines, LockedFile, create
 from dordis.federation.lines import FORMAT_1, Completed, Counted, Entry, Opened, Reserved, Succeeded, entry_of, line_of
 from dordis.protocols.costs import RoundCost
 from dordis.protocols.parameters import RUN_BYTES
@@ -32,13 +32,15 @@ class Ledger:
     A round that ends without an output needs no call: it stays charged in full.  So does one that another process, or
     this one before a restart, has reserved: nobody knows what it sent.
 
-    >>> ledger = Ledger.in_memory(bytes(32), Budget(epsilon=6.0, delta=1e-5))
-    >>> ledger.summary().epsilon
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ledger = Ledger.create(Path(folder) / "ledger.jsonl", bytes(32), Budget(epsilon=6.0, delta=1e-5))
+    ...     ledger.summary().epsilon
     0.0
     """
 
-    def __init__(self, lines: Lines, run: bytes | None = None) -> None:
-        self._lines, self._run, self._book = lines, run, _Book()
+    def __init__(self, path: Path, run: bytes | None = None) -> None:
+        self._lines, self._run, self._book = FileLines(path), run, _Book()
         with self._locked():
             check_format(self._book.format)
 
@@ -54,7 +56,7 @@ class Ledger:
     @classmethod
     def open(cls, path: Path, run: bytes | None = None) -> "Ledger":
         """Go on with a ledger; if anything in it is not as it was written, raise `LedgerDamaged`."""
-        return cls(FileLines(path), run)
+        return cls(path, run)
 
     @classmethod
     def succeed(cls, earlier: "Ledger", path: Path, run: bytes, budget: Budget) -> "Ledger":
@@ -65,11 +67,6 @@ class Ledger:
             earlier._record(file, Succeeded(earlier._book.head, run.hex(), float(budget.delta), epsilon))
             create(path, file.read())
         return cls.open(path, run)
-
-    @classmethod
-    def in_memory(cls, run: bytes, budget: Budget) -> "Ledger":
-        """Begin a ledger that is kept nowhere, for simulations."""
-        return cls(MemoryLines(_first_line(run, budget)), run)
 
     @property
     def run(self) -> bytes:
@@ -146,7 +143,7 @@ class Ledger:
             return 0.0 if worst is None else account.epsilon(worst), self._book.head
 
     @contextmanager
-    def _locked(self) -> Iterator[tuple[Account, LockedLines]]:
+    def _locked(self) -> Iterator[tuple[Account, LockedFile]]:
         """Give what the ledger says, and its lines, to nobody else at the same time."""
         try:
             with self._lines.locked() as file:
@@ -158,7 +155,7 @@ class Ledger:
                 f"there is no ledger at {error.filename}: a run does not go on without its own"
             ) from None
 
-    def _record(self, file: LockedLines, entry: Entry) -> None:
+    def _record(self, file: LockedFile, entry: Entry) -> None:
         file.append(line_of(entry))
         self._book.read(file.read())
 
