@@ -28,6 +28,7 @@ from dordis.network.home import NetworkRounds
 from dordis.network.warm import compile_kernels
 from dordis.pipeline.executor import Timeline
 from dordis.pipeline.planner import schedule
+from dordis.protocol import Resource
 from dordis.simulation import reading
 from dordis.simulation.config import Config
 
@@ -127,9 +128,13 @@ def round_of(folder: Path, dim: int, chunks: int) -> Timeline:
 
 
 def predicted(plain: Timeline, m: int) -> float:
-    """Return what the planner says of m chunks, from the stages of a plain round: each chunk takes its part of them."""
+    """Return what the planner says of m chunks, from the stages of a plain round: each chunk takes its part of them.
+
+    Clients and server share the processors of this machine: what they compute is one resource.
+    """
+    shared = [Resource.CLIENT if one is Resource.SERVER else one for one in plain.resources]
     seconds = [sum(durations) / m for durations in plain.stage_seconds]
-    return schedule(plain.resources, seconds, m, plain.setup_seconds).completion
+    return schedule(shared, seconds, m, plain.setup_seconds).completion
 
 
 def measure(dim: int, chunks: Sequence[int], slower: float) -> None:

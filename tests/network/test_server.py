@@ -10,6 +10,7 @@ import pytest
 from dordis.errors import InputError, LoginRefused, ParametersRefused
 from dordis.federation.authority import Authority
 from dordis.network import messages
+from dordis.network.bulk import pieces_of
 from dordis.protocols.delivery import Dispatch, Received
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
@@ -102,6 +103,25 @@ def test_messages_and_vectors_go_there_and_back(serving, folder, mutual):
     assert all(bytes(party.asked[-1].vector) == total for party in parties.values())
     assert local.server.exchange.sent[1] > SIZE
     assert local.server.exchange.received[1] > len(total)
+
+
+def test_a_client_works_on_one_chunk_while_the_sum_of_another_comes(local, monkeypatch):
+    party, go, total = Answers(1), asyncio.Event(), bytes(3 << 20)
+
+    async def held(data, start):
+        await go.wait()
+        async for piece in pieces_of(data, start):
+            yield piece
+
+    monkeypatch.setattr("dordis.network.server.pieces_of", held)
+    local.join(1, party)
+    local.ask({1: Begin(PARAMETERS)})
+    coming = local.server.perform(local.server.exchange({1: Dispatch(1, 7, total)}))
+    assert local.ask({1: Contribute(0)}).keys() == {1}
+    assert not any(isinstance(request, Dispatch) for request in party.asked)
+    local.server._loop.call_soon_threadsafe(go.set)
+    assert dict(coming) == {1: Received(1)}
+    assert isinstance(party.asked[-1], Dispatch)
 
 
 def test_the_end_of_a_run_is_told(local):

@@ -1,7 +1,7 @@
 """A client's side of the network: connect, log in, answer what is asked, and come back if the connection breaks.
 
 Connections go out, never in.  What is asked is answered by a `rounds.client.Client`, one request after the other, in a
-thread; vectors leave while the next request is worked on.
+thread; what is large comes for the next request, and leaves for the one before, while one is worked on.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Participant:
         self._timer: asyncio.TimerHandle | None = None
         self._kinds = kinds_of(protocol)
         self._machine = secrets.token_bytes(MACHINE_BYTES)
-        self._turn = asyncio.Lock()
+        self._turn, self._fetching = asyncio.Lock(), asyncio.Lock()
         self._joined: tuple[bytes, Party] | None = None
 
     async def stay(self, once: bool = False) -> None:
@@ -176,7 +176,7 @@ class Participant:
 
     def _leave(self, party: Party) -> None:
         """Leave the round that is under way, unless a request is being answered: then it is not silent."""
-        if isinstance(party, Client) and not self._turn.locked():
+        if isinstance(party, Client) and not (self._turn.locked() or self._fetching.locked()):
             party.close()
 
     async def _answer(
@@ -209,11 +209,13 @@ class Participant:
     async def _one(self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, asked: Asked) -> None:
         """Answer one request: fetch what belongs to it, work on it in turn, send what belongs to the answer."""
         try:
+            kind, bulk = wire.kind_of(asked.frame, self._kinds), b""
+            if isinstance(party, Client):
+                party.check_expected(kind, 0 if asked.beside is None else asked.beside.size)
+            if asked.beside is not None or issubclass(kind, invitation.Invite):  # the next round does not overtake this
+                async with self._fetching:
+                    bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
             async with self._turn:
-                kind = wire.kind_of(asked.frame, self._kinds)
-                if isinstance(party, Client):
-                    party.check_expected(kind, 0 if asked.beside is None else asked.beside.size)
-                bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
                 request = wire.decode(asked.frame, kind, bulk=bulk)
                 reply = await asyncio.to_thread(party.handle, request)
                 self._expect(party)

@@ -93,11 +93,13 @@ class Client:
         """Refuse, before it is read, a kind of message that has no place now: it could be of any size.
 
         What comes beside the frame of one that has, and brings the model or a sum that leads to it, is not longer.
+        Another request may be worked on meanwhile.
         """
-        begun = self.round is not None and self.round.summing is not None
-        if not (begun or issubclass(kind, Invite) or (self.round is not None and issubclass(kind, EARLY))):
+        round = self.round
+        begun = round is not None and round.summing is not None
+        if not (begun or issubclass(kind, Invite) or (round is not None and issubclass(kind, EARLY))):
             raise UnexpectedRequest(f"{kind.__name__} came before the round began")
-        if self.round is not None and issubclass(kind, SendModel | SendSum) and size > self.round.invite.model_bytes:
+        if round is not None and issubclass(kind, SendModel | SendSum) and size > round.invite.model_bytes:
             raise UnexpectedRequest(f"{kind.__name__} comes with {size} bytes, more than the model has")
 
     def handle(self, request: Message) -> Message:
