@@ -133,11 +133,18 @@ def test_clients_whose_layers_draw_from_the_generator_of_all_threads_train_one_b
     assert torch.equal(torch.default_generator.get_state(), drawn)
 
 
-@pytest.mark.usefixtures("no_passes")
-def test_what_diverges_in_a_thread_is_left_to_its_own_client_to_tell():
-    model = linear()
-    how = Training(epochs=200, lr=1e300, proximal=1.0)
-    assert model.fit_together(model.initial(np.random.default_rng(0)), works(), how) is None
+@pytest.mark.parametrize("largest", [0, batched.LARGEST])
+def test_training_that_fails_is_told_by_the_client_whose_it_is(monkeypatch, largest):
+    monkeypatch.setattr(batched, "LARGEST", largest)
+    task = Task({"model": f"{__name__}:net", "lr": 0.5}, 4)
+    clients, info, start = [Client.of(task, place) for place in range(4)], RoundInfo(1, 0), Server.of(task).model()
+    clients[2]._samples = (np.full_like(clients[2]._samples[0], np.inf), clients[2]._samples[1])
+    with threads(2):
+        clients[0].expect(info, clients)
+        for place in (0, 1, 3):
+            assert np.isfinite(clients[place].prepare_data(info, start)).all()
+        with pytest.raises(InputError, match="diverged"):
+            clients[2].prepare_data(info, start)
 
 
 def net(features, classes):

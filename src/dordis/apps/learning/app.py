@@ -204,7 +204,10 @@ class Cohort:
         if self._start is None:
             self._start = start
             works = [peer.work(round) for peer in self._clients]
-            updates = client._model.fit_together(start, works, self._settings)
+            try:
+                updates = client._model.fit_together(start, works, self._settings)
+            except InputError:  # whose training it was that failed is seen when each trains alone
+                updates = None
             self._updates = {} if updates is None else dict(zip(map(id, self._clients), updates, strict=True))
         elif self._start is not start and not np.array_equal(self._start, start):
             return None

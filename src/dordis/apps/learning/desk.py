@@ -17,7 +17,6 @@ import numpy as np
 from dordis.apps.learning import trainer
 from dordis.apps.learning.models import Work
 from dordis.apps.learning.trainer import Training
-from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
 from dordis.rounds.model import Numbers
 
@@ -86,8 +85,7 @@ class Desk:
 def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
     """Return the updates of clients, in their order, as each gets them alone.
 
-    None where threads do not pay; where training failed, so that it fails again for the client whose it is; and where
-    a layer drew from torch's own generator, which threads would share.
+    None where threads do not pay, and where a layer drew from torch's own generator, which threads would share.
     """
     from dordis.apps.learning.torch_model import threads
 
@@ -106,11 +104,8 @@ def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], h
             free.put(desk)
 
     before = torch.default_generator.get_state()
-    try:
-        with threads(1), ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            updates = list(pool.map(fit, works))
-    except InputError:
-        return None
+    with threads(1), ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        updates = list(pool.map(fit, works))
     model.draws_in_turn = not torch.equal(before, torch.default_generator.get_state())
     if model.draws_in_turn:
         torch.default_generator.set_state(before)
