@@ -76,6 +76,11 @@ def delete(path: Path) -> None:
     (path / records.LEDGER).unlink()
 
 
+def delete_and_make_a_directory(path: Path) -> None:
+    delete(path)
+    (path / records.LEDGER).mkdir()
+
+
 def lose_receipts(path: Path) -> None:
     shutil.rmtree(path / records.RECEIPTS)
 
@@ -111,6 +116,7 @@ TAMPERINGS = {
     rehash: "hashed again",
     rehash_altered: "hashed again",
     delete: "there is no ledger",
+    delete_and_make_a_directory: "cannot read the ledger",
     lose_receipts: "receipt of round 1 is missing",
     swap_ledger: "of another run",
     swap_receipts: "of another run or round",

@@ -48,6 +48,7 @@ def test_beyond_the_budget_nothing_is_answered(tmp_path: Path) -> None:
     asked(path, 0.3)
     with pytest.raises(InputError, match="set once"):
         asked(path, 0.1, budget=2.0)
+    asked(path, 0.1, budget=1.3)
 
 
 def test_a_budget_without_a_ledger_is_refused() -> None:

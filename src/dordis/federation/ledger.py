@@ -263,6 +263,8 @@ def read(path: Path, run: bytes | None = None) -> tuple[Account, Sequence[str]]:
         data = FileLines(path).read()
     except FileNotFoundError:
         raise LedgerDamaged(f"there is no ledger at {path}: restore it") from None
+    except OSError as error:
+        raise LedgerDamaged(f"cannot read the ledger {path}: {error.strerror}; restore it") from None
     book = _Book()
     account = book.read(data)
     if account.predecessor is not None and account.predecessor.run == run and not account.rounds:

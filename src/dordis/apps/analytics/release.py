@@ -70,9 +70,10 @@ def query_ledger(path: str | Path, delta: float, budget: float | None) -> Ledger
     """Open the ledger of the queries over one population, or begin it; a budget is set when it begins."""
     where = Path(path)
     if where.exists():
-        if budget is not None:
-            raise InputError(f"the ledger {where} has begun: its budget is set once, leave it out")
-        return Ledger.open(where)
+        ledger = Ledger.open(where)
+        if budget not in (None, ledger.summary().budget):
+            raise InputError(f"the ledger {where} has begun with another budget: it is set once, leave it out")
+        return ledger
     return Ledger.create(where, secrets.token_bytes(RUN_BYTES), Budget(budget, delta))
 
 
