@@ -19,7 +19,8 @@ from benchmarks.simulation import MEMORY, speed
 from benchmarks.timing import ratio, repetitions, side_by_side
 from dordis.apps.learning import Client, Server
 from dordis.apps.learning.models import Work
-from dordis.apps.learning.torch_model import TorchModel, threads
+from dordis.apps.learning.pytorch import threads
+from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import Training
 from dordis.federation.config import App, Federation, Privacy
 from dordis.federation.design import Design, ProtocolKind

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dordis.apps.learning import Client, Server, batched
-from dordis.apps.learning.desk import number_of
 from dordis.apps.learning.models import Softmax, Work
-from dordis.apps.learning.torch_model import TorchModel, device_named, seeded, threads
+from dordis.apps.learning.pytorch import device_named, number_of, seeded, threads
+from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import Training, batches
 from dordis.errors import InputError
 from dordis.rounds.app import RoundInfo, Task

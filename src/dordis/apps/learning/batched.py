@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dordis.apps.learning import trainer
-from dordis.apps.learning.desk import number_of
 from dordis.apps.learning.losses import torch_losses
 from dordis.apps.learning.models import Work
+from dordis.apps.learning.pytorch import number_of, optimiser_of, seeded, threads
 from dordis.apps.learning.trainer import Training
 from dordis.privacy.skellam import Floats
 from dordis.rounds.model import Numbers
@@ -66,27 +66,25 @@ class BatchedPass:
         return self._torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
     def run(self, start: Numbers) -> list[Floats]:
-        """Take all steps; return how far each client went."""
-        from dordis.apps.learning.torch_model import seeded, threads
-
-        torch, how, clients = self._torch, self._how, len(self._rows)
-        begun = self._model._views(self._model._parameters(start))
-        held = {name: view.expand(clients, *view.shape).clone() for name, view in begun.items()}
-        first, second = ({name: torch.zeros_like(tensor) for name, tensor in held.items()} for _ in range(2))
+        """Take all steps; return how far each client went until its last one."""
+        torch, model, how, clients = self._torch, self._model, self._how, len(self._rows)
+        begun = model._parameters(start)
+        at = begun.expand(clients, -1).clone()
+        held, moved = model._views(at), torch.zeros_like(at)
+        optimiser, everyone = optimiser_of(at, how), torch.arange(clients)[:, None]
         slopes = torch.func.vmap(torch.func.grad(self._loss), randomness="different")
-        everyone = torch.arange(clients)[:, None]
-        self._model._module.train()
-        with threads(self._model.threads), seeded(number_of(self._seed)):
+        model._module.train()
+        with threads(model.threads), seeded(number_of(self._seed)):
             for step in range(self._rows.shape[1]):
-                rows, there = self._rows[:, step], self._there[:, step].to(self._x.device)
+                rows, there = self._rows[:, step], self._there[:, step].to(at.device)
                 found = slopes(held, self._x[everyone, rows], self._y[everyone, rows], there, self._offset)
-                active = (there.sum(1) > 0).to(self._offset.dtype)
-                for name, slope in found.items():
-                    if how.proximal:
-                        slope = slope + how.proximal * (held[name] - begun[name])
-                    self._step(held[name], slope, first[name], second[name], step + 1, active)
-        flat = torch.cat([(held[name] - begun[name]).reshape(clients, -1) for name in held], dim=1)
-        updates: Floats = flat.cpu().numpy()
+                at.grad = torch.cat([found[name].reshape(clients, -1) for name in held], dim=1)
+                if how.proximal:
+                    at.grad.add_(at - begun, alpha=how.proximal)
+                optimiser.step()
+                active = there.sum(1) > 0
+                moved[active] = (at - begun)[active]
+        updates: Floats = moved.cpu().numpy()
         trainer.check_converged(updates, how)
         return list(updates)
 
@@ -94,16 +92,3 @@ class BatchedPass:
         each, counts = torch_losses(self._model.target, self._model._call(views, x), y, offset)
         weights = counts * there.reshape(there.shape + (1,) * (counts.ndim - 1))
         return (each * weights).sum() / weights.sum().clamp(min=1)
-
-    def _step(self, at: Any, slope: Any, first: Any, second: Any, count: int, active: Any) -> None:
-        """Take one step of SGD or AdamW in place, for the clients that are still at it."""
-        how, still = self._how, active.reshape(-1, *[1] * (at.ndim - 1))
-        if how.method == "adamw":
-            first.lerp_(slope, 1 - how.momentum)
-            second.lerp_(slope**2, 1 - trainer.BETA2)
-            root = (second / (1 - trainer.BETA2**count)).sqrt_().add_(trainer.TINY)
-            step = first / (1 - how.momentum**count) / root + how.decay * at
-        else:
-            slope = slope + how.decay * at if how.decay else slope
-            step = first.mul_(how.momentum).add_(slope) if how.momentum else slope
-        at.sub_(how.lr * still * step)

@@ -16,6 +16,7 @@ import numpy as np
 
 from dordis.apps.learning import trainer
 from dordis.apps.learning.models import Work
+from dordis.apps.learning.pytorch import number_of, optimiser_of, threads
 from dordis.apps.learning.trainer import Training
 from dordis.privacy.skellam import Floats
 from dordis.rounds.model import Numbers
@@ -56,7 +57,7 @@ class Desk:
         self._at.copy_(self._begun)
         offset = model._parameters(trainer.label_offset(y, work.classes, how.balance))
         inputs, labels = model._inputs(x), model._labels(y)
-        optimiser = self._optimiser(how)
+        optimiser = optimiser_of(self._at, how)
         for batch in trainer.batches(len(y), how, work.seed):
             rows = self._torch.from_numpy(batch).to(inputs.device)
             self._slope.zero_()
@@ -68,12 +69,6 @@ class Desk:
         update: Floats = (self._at - self._begun).cpu().numpy()
         trainer.check_converged(update, how)
         return update
-
-    def _optimiser(self, how: Training) -> Any:
-        if how.method == "adamw":
-            betas = (how.momentum, trainer.BETA2)
-            return self._torch.optim.AdamW([self._at], how.lr, betas, trainer.TINY, weight_decay=how.decay)
-        return self._torch.optim.SGD([self._at], how.lr, how.momentum, weight_decay=how.decay)
 
     def _dropout(self, layer: Any, x: Any) -> Any:
         """Do what the layer does, by draws of this desk: torch's own generator is one for all threads."""
@@ -87,8 +82,6 @@ def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], h
 
     None where threads do not pay, and where a layer drew from torch's own generator, which threads would share.
     """
-    from dordis.apps.learning.torch_model import threads
-
     torch, workers = model._torch, min(model._torch.get_num_threads(), len(works))
     if workers < 2 or model.threads != 1 or model.device.type != "cpu" or model.draws_in_turn:
         return None
@@ -111,8 +104,3 @@ def fit_in_threads(model: "TorchModel", start: Numbers, works: Sequence[Work], h
         torch.default_generator.set_state(before)
         return None
     return updates
-
-
-def number_of(seed: Sequence[int]) -> int:
-    """Return one number for torch of the numbers of a seed."""
-    return int(np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0])

@@ -8,7 +8,8 @@ import numpy as np
 from dordis.apps.learning.data import Samples
 from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
 from dordis.apps.learning.networks import NETWORKS, Inputs
-from dordis.apps.learning.torch_model import TorchModel, import_torch, seeded
+from dordis.apps.learning.pytorch import import_torch, seeded
+from dordis.apps.learning.torch_model import TorchModel
 from dordis.errors import InputError
 from dordis.names import named
 

@@ -1,9 +1,7 @@
 """Any torch.nn.Module as a model: its parameters are views of one flat vector.  Needs the extra 'torch'."""
 
 import copy
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -13,11 +11,12 @@ import numpy as np
 
 from dordis.apps.learning import batched, losses
 from dordis.apps.learning.data import Labels, Target, Values
-from dordis.apps.learning.desk import Desk, fit_in_threads, number_of
+from dordis.apps.learning.desk import Desk, fit_in_threads
 from dordis.apps.learning.losses import Totals, torch_losses
 from dordis.apps.learning.models import Model, Work
+from dordis.apps.learning.pytorch import device_named, import_torch, number_of, seeded, threads
 from dordis.apps.learning.trainer import Training
-from dordis.errors import InputError, MissingExtra
+from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
 from dordis.rounds.model import Numbers
 
@@ -26,59 +25,6 @@ SMALL = 2_000_000
 """Parameters up to which a step is too short to be divided among threads."""
 EVALUATED = 256
 """Inputs that are evaluated at once."""
-
-
-def import_torch() -> Any:
-    """Import torch when it is first needed."""
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise MissingExtra("torch") from error
-    return torch
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Have torch, if it is imported, draw from a seed, and go on as before afterwards."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    begin = torch.manual_seed if accelerator(torch) else torch.default_generator.manual_seed  # a tenth of the time
-    with torch.random.fork_rng(devices=[]):
-        begin(seed)
-        yield
-
-
-def accelerator(torch: Any) -> str:
-    """Return the name of a graphics processor, or nothing if there is none."""
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else ""
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Have torch use so many threads for one operation, or as many as before if None, until the end."""
-    torch = import_torch()
-    before = torch.get_num_threads()
-    if count is None or count == before:
-        yield
-        return
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def device_named(name: str) -> Any:
-    """Return the device of this name; "auto" is the first graphics processor, or else the processor."""
-    torch = import_torch()
-    if name == "auto":
-        name = accelerator(torch) or "cpu"
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"there is no device '{name}': pass auto or cpu ({str(error).splitlines()[0]})") from None
 
 
 class TorchModel(Model):
@@ -223,10 +169,10 @@ class TorchModel(Model):
         return self._inputs(y) if self.target == "regression" else self._inputs(y.astype(np.int64, copy=False))
 
     def _views(self, flat: Any) -> dict[str, Any]:
-        """Return parts of a flat tensor, shaped like the parameters."""
+        """Return parts of a flat tensor, or of each of its rows, shaped like the parameters."""
         ends = accumulate(tensor.numel() for tensor in self._named.values())
         return {
-            name: flat[end - tensor.numel() : end].view(tensor.shape)
+            name: flat[..., end - tensor.numel() : end].view(*flat.shape[:-1], *tensor.shape)
             for (name, tensor), end in zip(self._named.items(), ends, strict=True)
         }
 
