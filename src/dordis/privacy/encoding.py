@@ -98,11 +98,17 @@ class Grid:
     def collect(self, dealt: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """Undo `deal`: return a copy in the order of the coordinates, without padding."""
         x = np.empty(self.kept, dealt.dtype)
-        rows, whole, rest = self._places(dealt)
-        x[: whole * self.blocks].reshape(whole, self.blocks)[:] = rows[:, :whole].T
-        if rest:
-            x[whole * self.blocks :] = rows[:rest, whole]
+        self.place(x, dealt, 0)
         return x
+
+    def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
+        """Write some whole blocks, which begin at a place of the vector in the ring, to where their coordinates are."""
+        rows, first = dealt.reshape(-1, self.block), start // self.block
+        whole, rest = divmod(self.kept, self.blocks)
+        last = first + len(rows)
+        x[: whole * self.blocks].reshape(whole, self.blocks)[:, first:last] = rows[:, :whole].T
+        if first < rest:
+            x[whole * self.blocks :][first:last] = rows[: rest - first, whole]
 
     def _places(self, dealt: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int, int]:
         """Return the blocks as rows, the places that are taken in all of them, and in how many one more is."""

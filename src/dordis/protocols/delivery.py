@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from dordis.errors import ProtocolError
 from dordis.protocol import ClientId, ClientState, Flow, Message, On, ProtocolClient, ProtocolServer, Resource, Step
 from dordis.protocols.collecting import collect
-from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
+from dordis.protocols.distributed_dp import Aggregate, Assembly, DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import ChunkOutput
 
@@ -102,7 +102,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
         super().__init__(ClientState())
         self._private = private
         self._received: dict[int, Dispatch] = {}
-        self._decoded: dict[int, DecodedChunk] = {}
+        self._assembly: Assembly | None = None
         self._aggregate: Aggregate | None = None
 
     @property
@@ -123,16 +123,14 @@ class DeliveryClient(ProtocolClient[ClientState]):
     @property
     def aggregate(self) -> Aggregate | None:
         """Return the decoded sum of the round and its mean, or None as long as a chunk is missing."""
-        if len(self._decoded) == self.chunks:
-            self._aggregate = self._private.assemble([self._decoded[k] for k in range(self.chunks)])
-            self._decoded.clear()
+        if self._assembly is not None and len(self._assembly) == self.chunks:
+            self._aggregate, self._assembly = self._assembly.aggregate(), None
         return self._aggregate
 
     def forget(self) -> None:
         """Drop what was delivered, once it was used; repeated requests are still answered."""
         self._received.clear()
-        self._decoded.clear()
-        self._aggregate = None
+        self._assembly = self._aggregate = None
 
     def receive(self, request: Dispatch) -> Received:
         """Take the sum of a chunk."""
@@ -144,7 +142,9 @@ class DeliveryClient(ProtocolClient[ClientState]):
         """Decode it."""
         received = self._received.pop(request.chunk)
         decoded = self._private.decode_delivered(request.chunk, received.vector, received.survivors)
-        self._decoded[request.chunk] = decoded
+        if self._assembly is None:
+            self._assembly = Assembly(self._private)
+        self._assembly.add(request.chunk, decoded)
         return Stored(request.chunk)
 
 

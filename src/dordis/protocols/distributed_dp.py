@@ -157,7 +157,7 @@ class DistributedDP:
             below = fraction_below(last.total, len(last.survivors), bit, self.parameters.bits)
         whole = np.concatenate([chunk.total for chunk in chunks]) if len(chunks) > 1 else chunks[0].total
         total = self.mechanism.decode(whole, 1, self.parameters.encoding.rotation)
-        return self._aggregate(total, [len(chunk.survivors) for chunk in chunks], below)
+        return self.aggregate(total, [len(chunk.survivors) for chunk in chunks], below)
 
     def decode_chunk(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
         """Return the sum of one chunk in real units, for mechanisms that can decode chunk by chunk."""
@@ -170,14 +170,14 @@ class DistributedDP:
     def delivered(self, chunk: int, total: Vector) -> bytes:
         """Return the sum of a chunk as it is delivered: in fewer bits where updates are folded."""
         self._check_length(chunk, total)
-        if self.mechanism.delivered and not self._is_bit(chunk):
+        if self.mechanism.delivered and not self.is_bit(chunk):
             return requantised(total, self.mechanism.grid)
         return pack(total, self.parameters.bits).tobytes()
 
     def delivered_size(self, chunk: int) -> int:
         """Return the bytes of the sum of a chunk as it is delivered."""
         span = self.parameters.chunks[chunk]
-        if self.mechanism.delivered and not self._is_bit(chunk):
+        if self.mechanism.delivered and not self.is_bit(chunk):
             return delivered_size(span.stop - span.start, self.mechanism.grid.block)
         return packed_size(span.stop - span.start, self.parameters.bits)
 
@@ -185,7 +185,7 @@ class DistributedDP:
         """Return the sum of one chunk in real units, from what was delivered: server and clients alike."""
         check_by_chunk(self.mechanism)
         span, grid = self.parameters.chunks[chunk], self.mechanism.grid
-        if not self.mechanism.delivered or self._is_bit(chunk):
+        if not self.mechanism.delivered or self.is_bit(chunk):
             total = unpack(data, self.parameters.bits, span.stop - span.start)
             return self._decode_summed(chunk, total, survivors)
         read = restored(data, span.stop - span.start, grid)
@@ -194,7 +194,7 @@ class DistributedDP:
     def _decode_summed(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
         """Return a sum, or that of the clipping bits, in real units."""
         encoding = self.parameters.encoding
-        if self._is_bit(chunk):
+        if self.is_bit(chunk):
             below = fraction_below(total, survivors, encoding.bit, self.parameters.bits)
             return DecodedChunk(np.array([below]), survivors)
         start = self.parameters.chunks[chunk].start
@@ -205,26 +205,51 @@ class DistributedDP:
         if total.size != span.stop - span.start:
             raise InputError(f"chunk {chunk} has {span.stop - span.start} coordinates, not {total.size}")
 
-    def _is_bit(self, chunk: int) -> bool:
+    def is_bit(self, chunk: int) -> bool:
+        """Tell whether a chunk holds nothing but the clipping bits."""
         return bool(self.parameters.encoding.bit) and chunk == len(self.parameters.chunks) - 1
 
     def assemble(self, chunks: Sequence[DecodedChunk]) -> Aggregate:
         """Return the aggregate from all chunks, decoded one by one: what `decode` makes of their sums."""
         if len(chunks) != len(self.parameters.chunks):
             raise InputError(f"the round has {len(self.parameters.chunks)} chunks, not {len(chunks)}")
-        below = None
-        if self.parameters.encoding.bit:
-            *chunks, last = chunks
-            below = float(last.values[0])
-        whole = np.concatenate([chunk.values for chunk in chunks]) if len(chunks) > 1 else chunks[0].values
-        grid = self.mechanism.grid
-        total = unfolded(grid.collect(whole), grid, self.parameters.encoding.rotation)
-        return self._aggregate(total, [chunk.survivors for chunk in chunks], below)
+        assembly = Assembly(self)
+        for chunk, decoded in enumerate(chunks):
+            assembly.add(chunk, decoded)
+        return assembly.aggregate()
 
-    def _aggregate(self, total: Floats, counts: Sequence[int], below: float | None) -> Aggregate:
+    def aggregate(self, total: Floats, counts: Sequence[int], below: float | None) -> Aggregate:
+        """Return the aggregate of a decoded sum, from how many clients are in each chunk."""
         grid = self.mechanism.grid
         blocks = [(span.stop - span.start) // grid.block for span in self.parameters.chunks]
         return Aggregate(total, tuple(counts), np.repeat(counts, blocks[: len(counts)]), below, grid.buckets)
+
+
+class Assembly:
+    """The aggregate of a round, put together from its chunks in any order: most of that is done as they are added."""
+
+    def __init__(self, private: DistributedDP) -> None:
+        self._private, self._grid = private, private.mechanism.grid
+        self._kept = np.empty(self._grid.kept)
+        self._survivors: dict[int, int] = {}
+        self._below: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._survivors) + (self._below is not None)
+
+    def add(self, chunk: int, decoded: DecodedChunk) -> None:
+        """Put a chunk to its place."""
+        if self._private.is_bit(chunk):
+            self._below = float(decoded.values[0])
+        else:
+            self._grid.place(self._kept, decoded.values, self._private.parameters.chunks[chunk].start)
+            self._survivors[chunk] = decoded.survivors
+
+    def aggregate(self) -> Aggregate:
+        """Return the aggregate, when all chunks are there."""
+        total = unfolded(self._kept, self._grid, self._private.parameters.encoding.rotation)
+        counts = [self._survivors[chunk] for chunk in sorted(self._survivors)]
+        return self._private.aggregate(total, counts, self._below)
 
 
 def check_by_chunk(mechanism: Mechanism) -> None:
