@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dordis.federation import records
-from dordis.federation.run_lock import run_lock
+from dordis.federation.durable import hold
 from tests.cli.commands import dordis
 from tests.held import held
 from tests.simulation.whole_runs import TOY
@@ -96,11 +96,10 @@ def test_a_run_is_run_by_one_process_and_termination_ends_it_as_an_interrupt_doe
     (path,) = tmp_path.glob("runs/broken/*")
     second = dordis("run", "--resume", path, cwd=tmp_path)
     assert second.returncode == 2
-    assert f"another process is running the run at {path} (pid {process.pid})" in second.stderr
+    assert f"the run at {path} is under way: another process is running it (pid {process.pid})" in second.stderr
     process.send_signal(signal.SIGTERM)
     shown = process.communicate()[0].decode()
     assert process.returncode == 130
     assert f"interrupted; go on with: dordis run --resume {path.relative_to(tmp_path)}" in shown
     assert records.load(path).result.stopped == "interrupted"
-    with run_lock(path):  # which ended with the process
-        assert (path / "running.pid").read_text() == str(os.getpid())
+    os.close(hold(path))  # what the process held ended with it

@@ -102,7 +102,10 @@ def mend_lines(path: Path, last: bytes) -> None:
 
 def hold(path: Path) -> int:
     """Let no other process have a directory as long as the descriptor that is returned is open; or say which has it."""
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except OSError as error:
+        raise InputError(f"cannot write to the run at {path}: {error.strerror}") from None
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

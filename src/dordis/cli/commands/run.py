@@ -1,5 +1,6 @@
 """Train a model, or compute anything else that is a mean, over simulated clients, as a configuration says."""
 
+import os
 import shlex
 import signal
 import sys
@@ -70,8 +71,8 @@ def run(
 
     Any other private mean can be computed, too: app.server and app.client name what is.
     """
+    from dordis.federation.durable import hold
     from dordis.federation.records import CONFIG
-    from dordis.federation.run_lock import run_lock
     from dordis.simulation import reading
     from dordis.simulation.run import prepare
 
@@ -105,13 +106,11 @@ def run(
     text, folder = reading.written(settings), Path(settings.output)
     with ExitStack() as held:
         if began is not None:
-            held.enter_context(run_lock(began))
+            held.callback(os.close, hold(began))
         if succeed is not None:
             under_way = job.succeed(succeed, folder, text)
         else:
             under_way = job.resume(resume) if resume else job.start(folder, text)
-        if resume is None:
-            held.enter_context(run_lock(under_way.records.path))
         result = drive(under_way, console, "run --resume", quiet=quiet or as_json, verbose=verbose)
         show(under_way, result, as_json, quiet=quiet)
 

@@ -1,6 +1,7 @@
 """Run what a configuration says with clients on machines of their own, which join over the network."""
 
 import logging
+import os
 import shlex
 import sys
 from contextlib import ExitStack
@@ -39,8 +40,8 @@ def serve(
     to listen, and how long to wait for whom.
     """
     from dordis.cli.commands import run as simulated
+    from dordis.federation.durable import hold
     from dordis.federation.records import CONFIG
-    from dordis.federation.run_lock import run_lock
     from dordis.network.deploy import DeployedJob
     from dordis.network.home import NetworkHome
     from dordis.network.warm import compile_kernels
@@ -60,13 +61,11 @@ def serve(
     output, text = Path(settings.output), reading.written(settings)
     with ExitStack() as held:
         if (before := resume or succeed) is not None:
-            held.enter_context(run_lock(before))
+            held.callback(os.close, hold(before))
         if succeed is not None:
             under_way = job.succeed(succeed, output, text)
         else:
             under_way = job.start(output, text) if resume is None else job.resume(resume)
-        if resume is None:
-            held.enter_context(run_lock(under_way.records.path))
         home = under_way.home
         assert isinstance(home, NetworkHome)  # noqa: S101
         held.callback(home.close)
