@@ -1,5 +1,7 @@
 """Sums that a client missed are replayed where they are shorter than the model, and lead to the very same bytes."""
 
+import random
+
 import msgspec
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from dordis.rounds.invitation import SendModel, SendSum, SumUsed, Train
 from dordis.rounds.missed import LastSums, decoded
 from dordis.rounds.model import LastModel, ModelBytes
 from tests.rounds.parties import ROTATION, RUN, SCALE, Diarist, Federation, Member, invite_to
+from tests.rounds.test_fuzz import mutated
 
 IDS, LATE = (1, 2, 3, 4, 5), 5
 LENGTH, BLOCK, BUCKETS = 300, 8, 32
@@ -225,16 +228,16 @@ def test_a_client_that_was_restarted_in_between_gets_the_model(course):
 # What a client does with what it is sent
 
 
-def asked(model=MODEL, index=9):
+def asked(model=MODEL, index=9, grid=FOLDED):
     """Return a client that has the first model and was invited to start from another, and two sums that it missed."""
     member = Member(LATE, update=np.zeros(LENGTH))
     member.app = member.client.app = Stepper(np.zeros(LENGTH), member.diary)
     member.client.models.keep(MODEL)
     target, requests = MODEL, []
     for past in (3, 4):
-        parameters = parameters_of(past, target)
+        parameters = parameters_of(past, target, grid)
         private = DistributedDP.of(parameters, LENGTH)
-        data = private.delivered(0, np.arange(BUCKETS, dtype=np.uint32) * 1000)
+        data = private.delivered(0, np.arange(grid.padded, dtype=np.uint32) * 1000)
         requests.append(SendSum(past, msgspec.structs.replace(parameters, members=b""), {0: 4}, data))
         target = ModelBytes.of(stepped(target.array, decoded(requests[-1], LENGTH, None).mean))
     present = target if model is MODEL else model
@@ -378,3 +381,23 @@ def test_a_server_keeps_no_more_sums_than_are_replayed():
         sums.keep(number, parameters, [Dispatch(0, 4, bytes(private.delivered_size(0)))])
     assert not sums.since((4).to_bytes(32, "big"))
     assert len(sums.since((5).to_bytes(32, "big"))) == MOST_REPLAYS
+
+
+@pytest.mark.parametrize("grid", [FOLDED, PLAIN], ids=["k", "d"])
+def test_whatever_is_wrong_with_a_sum_it_is_answered_or_refused(grid):
+    """Anything but an error of the tree would end the process of a client."""
+    _, sums, target = asked(grid=grid)
+    invite = invite_to(parameters_of(9, target), target, dim=LENGTH)
+    rng, refused = random.Random("missed sums"), 0
+    for number in range(200):
+        member = Member(LATE, update=np.zeros(LENGTH))
+        member.client.app = Stepper(np.zeros(LENGTH), member.diary)
+        member.client.models.keep(MODEL)
+        member.handle(invite, *sums[: number % 2])
+        data, bulk = mutated(sums[number % 2], rng)
+        try:
+            (reply,) = member.handle(wire.decode(data, SendSum, bulk=bulk))
+            assert isinstance(reply, SumUsed)
+        except DordisError:
+            refused += 1
+    assert 100 < refused < 200

@@ -30,7 +30,7 @@ from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.parameters import SEMI_HONEST, Encoding, Parameters
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.rounds.client import Client
-from dordis.rounds.invitation import Invite, Train
+from dordis.rounds.invitation import Invite, SendSum, Train
 
 MEGABYTE = 1_000_000
 VICTIM = IDS[0]
@@ -80,6 +80,7 @@ def messages() -> Iterator[HostileMessage]:
     yield from _proofs()
     yield from _bytes()
     yield from _invitations()
+    yield from _missed_sums()
 
 
 Changes = Iterator[tuple[str, dict[str, Any]]]
@@ -194,3 +195,15 @@ def _invitations() -> Iterator[HostileMessage]:
         changed[f"terms with a long {field}"] = change(terms=terms)
     for name, message in changed.items():
         yield HostileMessage(name, Invite, wire.encode(message))
+
+
+def _missed_sums() -> Iterator[HostileMessage]:
+    """Sums whose frames are longer than any, or that are of more chunks than there can be."""
+    change = partial(msgspec.structs.replace, parameters())
+    made = {
+        "a missed sum with long parameters": SendSum(1, change(beacon=bytes(MEGABYTE)), {0: 1}, b""),
+        "a missed sum of many chunks": SendSum(1, change(ends=b""), dict.fromkeys(range(60_000), 1), b""),
+        "a missed sum of another run": SendSum(1, change(round=bytes(40)), {0: 1}, b""),
+    }
+    for name, message in made.items():
+        yield HostileMessage(name, SendSum, wire.encode(message))

@@ -58,7 +58,8 @@ def restored(data: Packed, count: int, grid: Grid) -> Floats:
             f"{count} delivered coordinates take {delivered_size(count, grid.block)} bytes, not {len(data)}"
         )
     blocks = count // grid.block
-    scales = np.frombuffer(data, _SCALE, blocks).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of signalling NaNs, which are refused
+        scales = np.frombuffer(data, _SCALE, blocks).astype(np.float64)
     if not (scales <= math.sqrt(2) * 2**grid.bits).all() or not (scales >= 0).all():
         raise InputError("the scale of a delivered block is no deviation of integers of the round's ring")
     cells = unpack(data[blocks * _SCALE.itemsize :], BITS, count)
