@@ -191,6 +191,7 @@ REFUSED = {
     "the ledger of a cheaper run, hashed again": ("check_receipts (LedgerDamaged)", "verify"),
     "a ledger that was cut, without the receipt that shows it": ("check_rounds (LedgerDamaged)", "verify"),
     "a ledger, receipts and records that were cut": ("check_rounds (LedgerDamaged)", "verify"),
+    "a run that was cut but for its result": ("check_recorded (LedgerDamaged)", "verify"),
     "a run without its receipts": ("check_rounds (LedgerDamaged)", "verify"),
     "the receipts of another run": ("check_receipt (LedgerDamaged)", "verify"),
     "another client in a round": ("check_rounds (LedgerDamaged)", "verify"),

@@ -296,3 +296,10 @@ def test_threads_together_stay_within_the_cap(path):
     for thread in threads:
         thread.join()
     assert FileParticipation(path).count() == 30
+
+
+def test_a_file_that_does_not_say_what_rounds_cost_is_refused(path):
+    path.write_bytes(b"%b 0 %b %b\n" % ((b"0" * 64,) * 3))
+    for use in (FileParticipation.count, lambda mine: mine.reserve(RUN, 0)):
+        with pytest.raises(InputError, match="early version of dordis"):
+            use(FileParticipation(path))

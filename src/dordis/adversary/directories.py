@@ -124,6 +124,20 @@ def cut_records(path: Path) -> None:
     (path / ROUNDS).write_bytes(b"".join(lines_of(path / ROUNDS)[:-1]))
 
 
+def put_earlier_model_back(path: Path) -> None:
+    """Put a model in the place of the last one that was kept after the first round."""
+    first = {name: lines_of(path / name)[0] for name in (ROUNDS, METRICS)}
+    checkpoint.write(path / MODEL, first, checkpoint.read_state(path / MODEL))
+
+
+def cut_all_but_result(path: Path) -> None:
+    """Leave out the last round wherever it is written down but in the result."""
+    put_earlier_model_back(path)
+    result = (path / RESULT).read_bytes()
+    cut_records(path)
+    (path / RESULT).write_bytes(result)
+
+
 def lose_receipts(path: Path) -> None:
     """Remove all receipts."""
     shutil.rmtree(path / RECEIPTS)
@@ -177,8 +191,7 @@ def take_earlier_model(session: Session) -> str:
     """Put a model back that was kept before the last round: that round is to be run again."""
     with TemporaryDirectory() as folder:
         path = copied(session, folder)
-        first = {ROUNDS: lines_of(path / ROUNDS)[0], METRICS: lines_of(path / METRICS)[0]}
-        checkpoint.write(path / MODEL, first, checkpoint.read_state(path / MODEL))
+        put_earlier_model_back(path)
         run = job_of().resume(path)
     return f"the run goes on after {run.done} round"
 
@@ -260,6 +273,12 @@ ATTACKS: tuple[Attack, ...] = (
         "The last round is cut off the ledger, the receipts and the records, result included: the model still has it.",
         partial(state, tamper=cut_records),
         overlapping=(names.ROUNDS, names.RECORDED),
+    ),
+    row(
+        "a run that was cut but for its result",
+        "The last round is cut off the ledger, the receipts and the records, and the model is an earlier one.",
+        partial(state, tamper=cut_all_but_result),
+        checks=(names.RECORDED,),
     ),
     row(
         "a run without its receipts",
