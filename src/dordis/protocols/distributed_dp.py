@@ -104,7 +104,8 @@ class Aggregate:
     @cached_property
     def mean(self) -> Floats:
         """Return the mean over the clients that are in each coordinate."""
-        mean: Floats = self.total / self.counts
+        alike = len(set(self.survivors)) == 1
+        mean: Floats = self.total / (self.survivors[0] if alike else self.counts)
         return mean
 
 

@@ -146,6 +146,19 @@ def test_what_is_evaluated_is_the_average_of_the_models():
     np.testing.assert_allclose(server.model(), 2)
 
 
+def test_without_weight_of_the_past_the_newest_model_is_kept_once():
+    server = Server.of(Task({"average": 0.0, "optimiser": {"kind": "fedavg", "lr": 1.0}}, 10))
+    written = {
+        "average": np.full(650, 7.0),
+        "average_weight": np.ones(()),
+    }  # by earlier versions
+    server.restore({"parameters": np.full(650, 7.0), **written})
+    server.use_output(info_of(0), summed([np.ones(650)]))
+    assert server.state().keys() == {"parameters"}
+    np.testing.assert_array_equal(server.learnt(), server.model())
+    np.testing.assert_array_equal(server.model(), 8.0)
+
+
 def test_a_model_of_ones_own_is_named():
     options = {"model": f"{OWN}:Centroids", "options": {"spread": 2.0}, "epochs": 1, "centred": False}
     server = learn(Task(options, 10), rounds=10, per_round=10)

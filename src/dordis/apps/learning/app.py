@@ -93,7 +93,8 @@ class Server(AppServer):
         mean = weighted_mean(aggregate, self._weights)
         stepped, self._memory = self._optimiser.step(self._parameters, mean, self._memory)
         self._parameters = stepped.astype(self.dtype).astype(np.float64)  # what travels: clients can follow
-        self._average = optim.decayed(self._average, "average", self._parameters, self._weight)
+        if self._weight:
+            self._average = optim.decayed(self._average, "average", self._parameters, self._weight)
 
     def evaluate(self) -> dict[str, float]:
         """Return accuracy and loss on the test data, if there is any."""
@@ -108,7 +109,7 @@ class Server(AppServer):
         self._model.save(self.learnt(), directory)
 
     def state(self) -> State:
-        """Return the parameters, their average, and what the optimiser remembers."""
+        """Return the parameters, their average if they are not it, and what the optimiser remembers."""
         memory = {f"optimiser.{name}": value for name, value in self._memory.items()}
         return {"parameters": self._parameters} | self._average | memory
 
@@ -117,14 +118,14 @@ class Server(AppServer):
         if state["parameters"].shape != self._parameters.shape:
             raise InputError(f"the state is of {state['parameters'].size} parameters, the model has {self.dim}")
         self._parameters = state["parameters"]
-        self._average = {name: value for name, value in state.items() if name.startswith("average")}
+        self._average = {name: value for name, value in state.items() if self._weight and name.startswith("average")}
         self._memory = {
             name.removeprefix("optimiser."): value for name, value in state.items() if name.startswith("optimiser.")
         }
 
 
 def learnt(state: State) -> Floats:
-    """Return the average of the parameters from the state of a server, or the newest before the first round."""
+    """Return the average of the parameters from the state of a server, or the newest, where there is none."""
     parameters: Floats = optim.corrected(state, "average") if "average" in state else state["parameters"]
     return parameters
 
