@@ -9,6 +9,7 @@ import pytest
 from dordis import wire
 from dordis.apps.learning import Client as Learner
 from dordis.errors import DordisError, MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
+from dordis.federation.client_directory import ClientDirectory
 from dordis.privacy.clipping import Bit
 from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.skellam import DSkellam
@@ -401,3 +402,31 @@ def test_whatever_is_wrong_with_a_sum_it_is_answered_or_refused(grid):
         except DordisError:
             refused += 1
     assert 100 < refused < 200
+
+
+@pytest.mark.parametrize("used", [0, 1, 2])
+def test_a_client_that_was_killed_between_sums_goes_on_from_what_is_on_its_disk(tmp_path, used):
+    """The model is there with the last sum; what the sums before led to is not, and the server is told so."""
+
+    def started():
+        directory = ClientDirectory(tmp_path)
+        member = Member(LATE, update=np.zeros(LENGTH), journals=directory.journals, models=directory.models)
+        member.app = member.client.app = Stepper(np.zeros(LENGTH), member.diary)
+        return member
+
+    _, sums, target = asked()
+    ClientDirectory(tmp_path).models.keep(MODEL)
+    invite = invite_to(parameters_of(9, target), target, dim=LENGTH)
+    before = started()
+    assert before.handle(invite, *sums[:used])[0].holds == MODEL.digest
+    before.client.stop()
+    again = started()
+    again.client.restore(invite.round)
+    if used == 1:
+        assert again.handle(sums[1]) == [SumUsed(MODEL.digest)]
+    if used < 2:
+        assert again.handle(sums[0]) == [SumUsed(sums[1].parameters.model)]
+    assert again.handle(sums[1]) == [SumUsed(target.digest)]  # with two, its answer was lost
+    again.handle(Train())
+    ((_, model),) = again.app.told
+    assert model.tobytes() == target.data
