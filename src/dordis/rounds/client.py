@@ -269,7 +269,7 @@ class ClientRound:
             return SumUsed(b"")
         if self._model is None:
             with suppress(ProtocolError):  # it is one on the way, or another: then the model has to come
-                checks.check_model(self.invite, followed.data)
+                checks.check_model(self.invite, followed)
                 self._client.models.keep(followed)
                 self._model = followed
         return SumUsed(followed.digest)
@@ -285,9 +285,9 @@ class ClientRound:
     def _assemble(self) -> ModelBytes:
         """Return the model, made of its pieces unless it was here already."""
         if self._model is None:
-            data = bytes(self._pieces)
-            checks.check_model(self.invite, data)
-            self._model, self._pieces = ModelBytes(self.invite.dtype, data, self.invite.model), bytearray()
+            model = ModelBytes.read(self.invite.dtype, bytes(self._pieces))
+            checks.check_model(self.invite, model)
+            self._model, self._pieces = model, bytearray()
         self._client.models.keep(self._model)
         self._model = self._client.models.get(self.invite.model) or self._model
         return self._model

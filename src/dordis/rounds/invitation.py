@@ -144,9 +144,9 @@ def check_not_left(invite: Invite, left: Collection[bytes]) -> None:
         raise UnexpectedRequest("this client has left the round for another one")
 
 
-def check_model(invite: Invite, data: bytes) -> None:
+def check_model(invite: Invite, model: ModelBytes) -> None:
     """The model that came is the one that the invitation named: nobody trains from another one than the others."""
-    if len(data) != invite.model_bytes or models.digest(invite.dtype, data) != invite.model:
+    if len(model.data) != invite.model_bytes or model.digest != invite.model:
         raise ProtocolError("the model is not the one that the invitation named")
 
 

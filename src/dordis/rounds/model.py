@@ -35,7 +35,11 @@ class ModelBytes:
         [1.0, 2.0]
         """
         check_dtype(dtype)
-        data = np.ascontiguousarray(values, dtype).tobytes()
+        return cls.read(dtype, np.ascontiguousarray(values, dtype).tobytes())
+
+    @classmethod
+    def read(cls, dtype: str, data: bytes) -> "ModelBytes":
+        """Take bytes for a model, whatever they are."""
         return cls(dtype, data, digest(dtype, data))
 
     @property
