@@ -28,6 +28,15 @@ def test_keys_override_the_file_and_the_file_the_preset(tmp_path):
     assert config.federation.per_round == read(None, "quick").federation.per_round
 
 
+def test_a_run_without_a_name_has_that_of_its_preset_or_else_of_its_file(tmp_path):
+    path = tmp_path / "my hospitals.toml"
+    path.write_text("[federation]\nrounds = 7\n")
+    assert (read(path).name, read(path, "quick").name) == ("my-hospitals", "quick")
+    assert read(path, None, ["name=chosen"]).name == "chosen"
+    path.write_text('name = "own"\n')
+    assert read(path).name == "own"
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

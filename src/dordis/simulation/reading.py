@@ -26,10 +26,15 @@ def over_defaults(settings: dict[str, Any]) -> Config:
 
 
 def read(path: Path | None = None, preset: str | None = None, keys: Sequence[str] = ()) -> Config:
-    """Return the configuration; later sources override earlier ones, key by key."""
+    """Return the configuration; later sources override earlier ones, key by key.
+
+    A run without a name has that of its preset, or of its file.
+    """
     settings: dict[str, Any] = msgspec.to_builtins(Config())
     if preset is not None:
         settings = merged(settings, tomllib.loads(preset_text(preset)))
+    elif path is not None:
+        settings |= {"name": re.sub(r"[^\w.-]", "-", path.stem).lstrip(".")}
     if path is not None:
         settings = merged(settings, at_home(load(path), path.resolve().parent))
     for key in keys:
