@@ -62,8 +62,9 @@ class RunResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the last round."""
-        return {name: value for name, value in self.history[-1].items() if name not in ("round", "epsilon")}
+        """Return the metrics of the last round; none if no round was finished."""
+        last = self.history[-1] if self.history else {}
+        return {name: value for name, value in last.items() if name not in ("round", "epsilon")}
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the HTML report to a directory, the run's own if none is given; return where it is."""

@@ -205,6 +205,21 @@ def test_a_run_without_its_model_is_not_loaded_as_if_it_had_learnt_nothing(run: 
         dordis.load(run)
 
 
+def test_a_run_that_was_interrupted_in_its_first_round_goes_on(tmp_path: Path) -> None:
+    job = prepare(settings_of(IDEAL))
+    under_way = job.start(tmp_path, CONFIG)
+
+    def interrupt(stage: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        under_way.complete(interrupt)
+    path = under_way.records.path
+    loaded = dordis.load(path)
+    assert (loaded.stopped, loaded.history, loaded.metrics) == ("interrupted", (), {})
+    assert prepare(settings_of(IDEAL)).resume(path).complete().rounds == 3
+
+
 def test_a_run_stopped_before_its_line_was_written_goes_on(run: Path) -> None:
     lines = (run / records.ROUNDS).read_bytes().splitlines(keepends=True)
     (run / records.ROUNDS).write_bytes(b"".join(lines[:-1]))

@@ -108,7 +108,8 @@ def check_recorded(run: StoredRun, summary: Summary) -> None:
 
 def check_model(run: StoredRun) -> None:
     """A run that has finished rounds has the model after the last of them: without it nothing goes on."""
-    if (run.rounds or run.result is not None) and not (run.path / MODEL).exists():
+    finished = run.rounds or (run.result is not None and run.result.rounds > run.manifest.before)
+    if finished and not (run.path / MODEL).exists():
         raise LedgerDamaged(f"the run at {run.path} has finished rounds and no {MODEL}: restore it, or start a new run")
     check_order(run)
     if run.rounds and run.rounds[-1] != run.last:
