@@ -172,7 +172,9 @@ def weighted_mean(finished: Finished, weights: Mapping[ClientId, float]) -> Floa
     summed = [sum(weights[u] for u in output.survivors) for output in finished.result.outputs]
     blocks = [(span.stop - span.start) // parameters.encoding.block for span in parameters.chunks]
     chunks = len(aggregate.survivors)  # without that of the clipping bit
-    return replace(aggregate, by_block=np.repeat(summed[:chunks], blocks[:chunks])).mean
+    by_coordinate = replace(aggregate, by_block=np.repeat(summed[:chunks], blocks[:chunks])).counts
+    mean: Floats = aggregate.total / by_coordinate
+    return mean
 
 
 def _found(known: Registry, identities: Mapping[int, Identity]) -> dict[ClientId, int]:
