@@ -53,6 +53,7 @@ FIGURES = {
     "cnn_rounds_per_s": Figure("1/s", note=f"{_JOB}; fidelity ideal, evaluated every round, records in memory"),
     "flwr_cnn_rounds_per_s": Figure("1/s", note="the same job in flwr's simulation, the faster of its two interfaces"),
     "cnn_vs_flwr": Figure("times", at_least=2, note="both of them, best turns"),
+    "cnn_cpu_vs_flwr": Figure("times", note="processor time of flwr's round over ours: other load matters less"),
     "cnn_training_cpu_s": Figure("s", note="processor time of what both compute: train 20 clients, evaluate once"),
     "cnn_round_cpu_s": Figure("s", note="processor time of such a round, ours"),
     "flwr_cnn_round_cpu_s": Figure("s", note="processor time of such a round, flwr's, with the processes of ray"),
@@ -175,7 +176,8 @@ def _beside_flower(quick: bool) -> dict[str, float]:
     if not theirs:
         return found
     return found | {
-        "flwr_cnn_rounds_per_s": theirs, "cnn_vs_flwr": ours / theirs, "flwr_cnn_round_cpu_s": their_own
+        "flwr_cnn_rounds_per_s": theirs, "cnn_vs_flwr": ours / theirs,
+        "flwr_cnn_round_cpu_s": their_own, "cnn_cpu_vs_flwr": their_own / own,
     }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
     "simulation": r"flwr_.*|vs_flwr",
     "refusals": r"",
     "network": r"",
-    "learning": r"flwr_.*|cnn_vs_flwr",
+    "learning": r"flwr_.*|cnn_(cpu_)?vs_flwr",
     "flower": r".*",
     "ray": r".*",
     "pipeline": r"rss_m1_.*|rss_m8_(d9M_mb|over_m1|n16_over_n8|bytes_per_coordinate)|modelled_over_real_.*",
