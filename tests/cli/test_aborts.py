@@ -89,6 +89,21 @@ def test_metrics_that_are_no_numbers_are_one_line(folder, server, said):
 
 
 @pytest.mark.slow
+def test_a_run_whose_output_nobody_reads_stops_and_says_how_to_go_on(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "dordis", "run", *(f"-c{key}" for key in TOY)]
+    done = subprocess.run(command, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    (path,) = tmp_path.glob("runs/*/*")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        130,
+        f"interrupted; go on with: dordis run --resume {path.relative_to(tmp_path)}",
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
 def test_a_run_is_run_by_one_process_and_termination_ends_it_as_an_interrupt_does(tmp_path):
     given = [f"-c{key}" for key in (*TOY, "app.server=tests.simulation.held_toys:Server", "name=broken")]
     command = [sys.executable, "-m", "dordis", "run", *given]
@@ -100,6 +115,7 @@ def test_a_run_is_run_by_one_process_and_termination_ends_it_as_an_interrupt_doe
     process.send_signal(signal.SIGTERM)
     shown = process.communicate()[0].decode()
     assert process.returncode == 130
+    assert "Traceback" not in shown
     assert f"interrupted; go on with: dordis run --resume {path.relative_to(tmp_path)}" in shown
     assert records.load(path).result.stopped == "interrupted"
     os.close(hold(path))  # what the process held ended with it

@@ -72,6 +72,8 @@ def main() -> None:
         _refuse(str(error), exits.OVER_BUDGET)
     except DordisError as error:
         _refuse("; ".join((str(error), *getattr(error, "__notes__", ()))))
+    except MemoryError as error:
+        _refuse(f"there is not enough memory: {str(error) or 'take fewer clients, bins or coordinates'}")
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -47,7 +47,7 @@ class Display:
 
     @property
     def _is_live(self) -> bool:
-        return self._console.is_terminal and not self._quiet
+        return self._console.is_terminal and not self._console.is_dumb_terminal and not self._quiet
 
     def __enter__(self) -> "Display":
         if not self._quiet:

@@ -13,7 +13,15 @@ def console(*, stderr: bool = False) -> "Console":
     """Return what prints for people: names are printed as they are, and no line is cut."""
     from rich.console import Console
 
-    return Console(stderr=stderr, soft_wrap=True, markup=False)
+    class Interruptible(Console):
+        def on_broken_pipe(self) -> None:
+            """Stop as at Ctrl-C where nobody reads any more, as in `dordis run | head`: a run says how to go on."""
+            try:
+                super().on_broken_pipe()
+            except SystemExit:
+                raise KeyboardInterrupt from None
+
+    return Interruptible(stderr=stderr, soft_wrap=True, markup=False)
 
 
 def show(as_json: bool, fields: object, *parts: "Table | str") -> None:

@@ -79,11 +79,16 @@ def execute(setup: Iterable[Step], chunks: Sequence[Iterable[Step]], exchange: E
     return asyncio.run(execute_async(setup, chunks, in_turn(exchange)))
 
 
+def in_thread(work: Callable[[], Result]) -> "asyncio.Future[Result]":
+    """Compute in a thread.  What is returned is no task: whoever cancels all tasks cannot take a thread for ended."""
+    return asyncio.get_running_loop().run_in_executor(None, work)
+
+
 async def execute_async(
     setup: Iterable[Step],
     chunks: Sequence[Iterable[Step]],
     exchange: AsyncExchange,
-    compute: Compute = asyncio.to_thread,
+    compute: Compute = in_thread,
 ) -> Timeline:
     """Run the set-up, then the chunks, which have the same stages; tell when everything ran.
 

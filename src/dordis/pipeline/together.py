@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from dordis.drive import AsyncExchange, begin, resume
-from dordis.pipeline.executor import Compute, Span, Timeline
+from dordis.pipeline.executor import Compute, Span, Timeline, in_thread
 from dordis.pipeline.stages import name
 from dordis.protocol import SETUP, Step
 
@@ -14,7 +14,7 @@ async def execute_together(
     setup: Iterable[Step],
     chunks: Sequence[Iterable[Step]],
     exchange: AsyncExchange,
-    compute: Compute = asyncio.to_thread,
+    compute: Compute = in_thread,
 ) -> Timeline:
     """Run the set-up, then each step of every chunk at once; the exchange is called for all chunks before it answers.
 

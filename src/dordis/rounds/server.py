@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.drive import AsyncExchange
 from dordis.errors import DordisError, InputError
-from dordis.pipeline.executor import Compute, Timeline, execute_async
+from dordis.pipeline.executor import Compute, Timeline, execute_async, in_thread
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Flow, Garbled, Message, Replies, Requests, Resource, Step
 from dordis.protocols.delivery import DeliveryServer
@@ -213,7 +213,7 @@ class RoundEngine:
         suite: Suite = DEFAULT,
         meter: Meter | None = None,
         run: Callable[[Coroutine[Any, Any, Timeline]], Timeline] = asyncio.run,
-        compute: Compute = asyncio.to_thread,
+        compute: Compute = in_thread,
         execute: Execute = execute_async,
         delivers: bool = True,
         vectors: Vectors = HERE,

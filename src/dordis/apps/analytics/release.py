@@ -69,12 +69,15 @@ class Conditions:
 def query_ledger(path: str | Path, delta: float, budget: float | None) -> Ledger:
     """Open the ledger of the queries over one population, or begin it; a budget is set when it begins."""
     where = Path(path)
-    if where.exists():
+    try:
+        if not where.exists():
+            return Ledger.create(where, secrets.token_bytes(RUN_BYTES), Budget(budget, delta))
         ledger = Ledger.open(where)
-        if budget not in (None, ledger.summary().budget):
-            raise InputError(f"the ledger {where} has begun with another budget: it is set once, leave it out")
-        return ledger
-    return Ledger.create(where, secrets.token_bytes(RUN_BYTES), Budget(budget, delta))
+    except OSError as error:
+        raise InputError(f"cannot keep a ledger at {where}: {error.strerror}") from None
+    if budget not in (None, ledger.summary().budget):
+        raise InputError(f"the ledger {where} has begun with another budget: it is set once, leave it out")
+    return ledger
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,10 @@ def load(settings: "Settings", home: Path = Path()) -> Dataset:
 
 def _tables(path: Path, settings: "Settings", home: Path) -> Dataset:
     if not settings.label:
-        raise InputError(f"say which column of {path.name} is to be learnt: set label, and client for whose a row is")
+        raise InputError(
+            f"say which column of {path.name} is to be learnt: set app.options.label, and app.options.client for whose "
+            "a row is"
+        )
     test = None if settings.test is None else home / settings.test
     return read_tables(path, test, Roles(settings.label, settings.client, settings.target))
 

@@ -134,21 +134,21 @@ def drive(under_way: "Run", console: "Console", again: str, *, quiet: bool, verb
 
     go_on = f"go on with: dordis {again} {shlex.quote(str(under_way.records.path))}"
     shown = Display(under_way.job, under_way.home, under_way.done, console, quiet=quiet, verbose=verbose)
-    with shown as display, terminated_as_interrupted():
-        try:
+    try:
+        with shown as display, terminated_as_interrupted():
             result = under_way.complete(display.stage, display.finished)
-        except RoundFailed as error:
-            failed = InputError(_failed(under_way, error))
-            failed.add_note(go_on)
-            raise failed from None
-        except KeyboardInterrupt:
-            console.print(f"interrupted; {go_on}")
-            sys.exit(INTERRUPTED)
-        except Exception as error:
-            error.add_note(go_on)
-            raise
-        if under_way.over_budget is not None:
-            display.note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
+            if under_way.over_budget is not None:
+                display.note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
+    except RoundFailed as error:
+        failed = InputError(_failed(under_way, error))
+        failed.add_note(go_on)
+        raise failed from None
+    except KeyboardInterrupt:
+        print(f"interrupted; {go_on}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        error.add_note(go_on)
+        raise
     return result
 
 
