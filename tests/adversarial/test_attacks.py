@@ -197,7 +197,7 @@ REFUSED = {
     "another client in a round": ("check_rounds (LedgerDamaged)", "verify"),
     "a finished run without its model": ("check_model (LedgerDamaged)", "verify"),
     "the model of another run": ("check_order (LedgerDamaged)", "verify"),
-    "the model of an earlier round": ("check_model (LedgerDamaged)", "verify"),
+    "the model of an earlier round": ("check_last (LedgerDamaged)", "verify"),
     "a successor that forgets what was spent": ("check_predecessor (LedgerDamaged)", "verify"),
     "a successor after an eviction": ("Evictions.inherit", "verify"),
     "two runs of one population, as if of two": ("check_root (LedgerDamaged)", "verify"),

@@ -182,11 +182,11 @@ def take_model(session: Session) -> str:
     with TemporaryDirectory() as folder:
         path = copied(session, folder)
         shutil.copy(finished(LESS)[0] / MODEL, path / MODEL)
-        evidence.check_model(records.load(path))
+        evidence.check_evidence(records.load(path))
     return "a model of other noise, and another epsilon, is given for this one"
 
 
-@attack("the model of an earlier round", checks=(names.MODEL,), graphs=(COMPLETE,))
+@attack("the model of an earlier round", checks=(names.LAST,), graphs=(COMPLETE,))
 def take_earlier_model(session: Session) -> str:
     """Put a model back that was kept before the last round: that round is to be run again."""
     with TemporaryDirectory() as folder:

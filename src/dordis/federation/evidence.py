@@ -24,13 +24,15 @@ def check_evidence(run: StoredRun) -> Summary | None:
 
     None where nothing is proved.  Otherwise no epsilon can be stated, and `LedgerDamaged` says why.
     """
+    check_order(run)
+    if run.result is not None:  # of a run that is under way the model may be older than the lines, which are read later
+        check_last(run)
     if not run.manifest.trust.proves:
         return None
     account, heads = ledger.read(run.path / LEDGER, run.id)
     check_predecessor(run.manifest.predecessor, account, heads)
     receipts = read_receipts(run)
     check_receipts(receipts, account, heads)
-    check_order(run)
     check_rounds(run.rounds, receipts, account)
     summary = ledger.summary_of(account, heads)
     check_recorded(run, summary)
@@ -111,6 +113,9 @@ def check_model(run: StoredRun) -> None:
     finished = run.rounds or (run.result is not None and run.result.rounds > run.manifest.before)
     if finished and not (run.path / MODEL).exists():
         raise LedgerDamaged(f"the run at {run.path} has finished rounds and no {MODEL}: restore it, or start a new run")
-    check_order(run)
-    if run.rounds and run.rounds[-1] != run.last:
+
+
+def check_last(run: StoredRun) -> None:
+    """The model, if it is there, is that after the last round, so that no round is run again."""
+    if run.rounds and run.rounds[-1] != run.last and (run.path / MODEL).exists():
         raise LedgerDamaged(f"the {MODEL} of the run at {run.path} is not that after its last round: restore it")

@@ -170,6 +170,7 @@ class Run:
     @classmethod
     def _resumed(cls, job: Job, home: Home, path: Path, stored: StoredRun) -> "Run":
         evidence.check_model(stored)
+        evidence.check_last(stored)
         evidence.check_evidence(stored)
         records = Records.open(path)
         check_same(job.config, records)
@@ -189,6 +190,7 @@ class Run:
         """
         stored = recording.load(predecessor)
         evidence.check_model(stored)
+        evidence.check_last(stored)
         spent = evidence.check_evidence(stored)
         check_succeeds(job, stored)
         before = Records.open(predecessor)
