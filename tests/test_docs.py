@@ -114,3 +114,11 @@ def test_links_to_files_lead_somewhere(page):
     home = (ROOT / page).parent
     links = re.findall(r"\]\(((?!https?:)[^)#]+)[^)]*\)", (ROOT / page).read_text())
     assert [link for link in links if not (home / link).exists()] == []
+
+
+def test_the_recorded_first_minute_is_what_its_script_records_and_ended_well():
+    script, recorded = (ROOT / "docs" / name for name in ("record_first_minute", "first_minute.txt"))
+    typed = re.findall(r"^\$ (.*)$", recorded.read_text(), re.MULTILINE)
+    assert typed == re.findall(r"^  say '(.*)'$", script.read_text(), re.MULTILINE)
+    assert "20 of 20, all done" in recorded.read_text()
+    assert "Traceback" not in recorded.read_text()

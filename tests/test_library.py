@@ -138,6 +138,8 @@ def test_without_test_data_there_are_no_metrics(table, tmp_path):
         ({"clients": [(np.zeros((2, 3)), [0])]}, "y of client 0 has to hold 2 whole numbers"),
         ({"clients": [(np.zeros((2, 3)), [0, 1]), (np.zeros((2, 4)), [0, 1])]}, "one shape"),
         ({"clients": [np.zeros(3)]}, "is a pair"),
+        ({"clients": []}, "there are no clients"),
+        ({"clients": 12}, "a table, not int"),
         ({"clients": [(np.full((2, 3), np.nan), [0, 1])]}, "not finite"),
         ({"model": "forest"}, "no model 'forest'"),
         ({"epochs": 0}, "epoch or more"),
@@ -182,6 +184,11 @@ def test_a_configuration_is_a_struct_a_dictionary_or_a_file(tmp_path):
 def test_an_unknown_setting_is_named(tmp_path):
     with pytest.raises(dordis.InputError, match=r"federation\.round"):
         dordis.run({"federation": {"round": 3}})
+
+
+def test_what_is_no_configuration_is_said_to_be_none():
+    with pytest.raises(dordis.InputError, match="not int"):
+        dordis.run(3)
 
 
 def test_a_directory_without_a_run_is_said_to_be_none(tmp_path):

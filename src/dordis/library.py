@@ -95,6 +95,8 @@ def as_config(config: "Config | Mapping[str, Any] | str | Path | None") -> Confi
         return config
     if isinstance(config, Mapping):
         return reading.over_defaults(dict(config))
+    if not isinstance(config, str | Path | None):
+        raise InputError(f"a configuration is a Config, a dictionary or a path, not {type(config).__name__}")
     return reading.read(None if config is None else Path(config))
 
 

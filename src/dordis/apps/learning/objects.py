@@ -1,6 +1,6 @@
 """Learning from objects instead of names: a model, and the data of clients as lists, mappings or a table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ def gather(
     """Check all of it, or say what is wrong."""
     target = settings.target
     held = [checked(f"client {name}", x, y, target) for name, (x, y) in samples(clients, client, label).items()]
+    if not held:
+        raise InputError("there are no clients: give the data of three or more")
     tested = None if test is None else checked("test", *test_samples(test, client, label), target)
     shapes = {x.shape[1:] for x, _ in [*held, *([tested] if tested else [])]}
     if len(shapes) != 1:
@@ -53,6 +55,10 @@ def samples(clients: Any, client: str | None, label: str | None) -> dict[str, tu
         check_columns(clients, client, label)
         groups = clients.groupby(client, sort=True)
         return {str(name): split(rows.drop(columns=client), label) for name, rows in groups}
+    if not isinstance(clients, Iterable):
+        raise InputError(
+            f"clients is a list of pairs (x, y), a mapping of them, or a table, not {type(clients).__name__}"
+        )
     named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     for name, pair in named.items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
