@@ -150,7 +150,7 @@ def test_without_pandas_parquet_says_what_it_needs(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"label": None}, "set label"),
+        ({"label": None}, "set app.options.label"),
         ({"label": "sick"}, "no column 'sick'"),
         ({"client": "clinic"}, "no column 'clinic'"),
         ({"label": "pressure"}, "whole numbers"),
