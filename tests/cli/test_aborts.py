@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from dordis.cli.commands.run import interruptible
 from dordis.federation import records
 from dordis.federation.durable import hold
 from tests.cli.commands import dordis
@@ -119,3 +121,15 @@ def test_a_run_is_run_by_one_process_and_termination_ends_it_as_an_interrupt_doe
     assert f"interrupted; go on with: dordis run --resume {path.relative_to(tmp_path)}" in shown
     assert records.load(path).result.stopped == "interrupted"
     os.close(hold(path))  # what the process held ended with it
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_that_nobody_heard_ends_the_run_after_the_round(number):
+    before = signal.getsignal(number)
+    with interruptible() as end_if_asked:
+        end_if_asked()
+        with suppress(KeyboardInterrupt):  # as Python does in finalisers
+            os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):
+            end_if_asked()
+    assert signal.getsignal(number) is before

@@ -28,10 +28,11 @@ from dordis.cli.options import (
 from dordis.errors import InputError, RoundFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
+    from dordis.federation.coordinator import Finished
     from dordis.federation.records import Result
     from dordis.federation.run import Run
     from dordis.simulation.run import SimulatedJob
@@ -135,8 +136,13 @@ def drive(under_way: "Run", console: "Console", again: str, *, quiet: bool, verb
     go_on = f"go on with: dordis {again} {shlex.quote(str(under_way.records.path))}"
     shown = Display(under_way.job, under_way.home, under_way.done, console, quiet=quiet, verbose=verbose)
     try:
-        with shown as display, terminated_as_interrupted():
-            result = under_way.complete(display.stage, display.finished)
+        with shown as display, interruptible() as end_if_asked:
+
+            def told(finished: "Finished") -> None:
+                display.finished(finished)
+                end_if_asked()
+
+            result = under_way.complete(display.stage, told)
             if under_way.over_budget is not None:
                 display.note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
     except RoundFailed as error:
@@ -153,20 +159,31 @@ def drive(under_way: "Run", console: "Console", again: str, *, quiet: bool, verb
 
 
 @contextmanager
-def terminated_as_interrupted() -> "Iterator[None]":
-    """Let a request to end, SIGTERM, end a run as Ctrl-C does: what was done is kept, and told."""
+def interruptible() -> "Iterator[Callable[[], None]]":
+    """Let Ctrl-C and a request to end, SIGTERM, end a run alike: what was done is kept, and told.
+
+    Python ignores exceptions in finalisers and in callbacks of C code; what is given ends the run for those too.
+    """
+    asked = False
 
     def interrupt(*_: object) -> None:
+        nonlocal asked
+        asked = True
         raise KeyboardInterrupt
 
+    def end_if_asked() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield end_if_asked
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield end_if_asked
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _failed(under_way: "Run", error: RoundFailed) -> str:
