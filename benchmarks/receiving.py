@@ -7,6 +7,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ from dordis.protocols.secagg.messages import AdvertiseKeys, Advertisement, Colle
 SIZE, DIM, BITS, SENDERS = 2_500_000, 1_000_000, 20, 50
 PARTS = 2
 """Processes of the senders, so that those which receive do not wait for one that sends: little by little costs more."""
+BARE = ("dropped", "kept")
+"""What a bare PUT does with a body."""
+AT_ONCE = 8
+"""Bare PUTs at a time: more come in smaller pieces, and cost more."""
 VECTOR = np.random.default_rng(0).bytes(SIZE)
 
 
@@ -48,16 +53,15 @@ class Sender:
         return Advertisement(bytes(32), bytes(32), bytes(32))
 
 
-def against_bare(repeats: int) -> tuple[float, float]:
-    """Return the megabytes that are received in a second of the server's CPU, added up, and dropped by a bare PUT."""
-    passes = measured(repeats, receivers=0, bare=True)
-    best, bare = (min(one[place] for one in passes) for place in (0, 2))
-    return SENDERS * SIZE / 1e6 / best, SENDERS * SIZE / 1e6 / bare
+def against_bare(repeats: int) -> list[float]:
+    """Return the megabytes received in a second of the server's CPU: added up, and dropped and kept by a bare PUT."""
+    passes = measured(repeats, receivers=0, bare=BARE)
+    return [SENDERS * SIZE / 1e6 / min(one[place] for one in passes) for place in (0, 2, 3)]
 
 
 def two_processes(repeats: int) -> tuple[float, float]:
     """Return the CPU, and the time, of a server with two receive processes over those of one with one."""
-    costs: dict[int, list[tuple[float, float, float]]] = {1: [], 2: []}
+    costs: dict[int, list[list[float]]] = {1: [], 2: []}
     for _ in range(2):
         for receivers, passes in costs.items():
             passes += measured(repeats, receivers)
@@ -65,7 +69,7 @@ def two_processes(repeats: int) -> tuple[float, float]:
     return best[2][0] / best[1][0], best[2][1] / best[1][1]
 
 
-def measured(repeats: int, receivers: int, bare: bool = False) -> list[tuple[float, float, float]]:
+def measured(repeats: int, receivers: int, bare: Sequence[str] = ()) -> list[list[float]]:
     """Have all vectors received so many times; return the server's CPU and the time, and the CPU of bare PUTs."""
     with federation(SENDERS) as folder:
         ours, theirs = FORK.Pipe()
@@ -79,12 +83,11 @@ def measured(repeats: int, receivers: int, bare: bool = False) -> list[tuple[flo
         ]
         for process in senders:
             process.start()
-        for _ in range(repeats if bare else 0):
-            ours.recv()
-            tell.send("bare")
+        for _ in range(repeats * len(bare)):
+            tell.send(ours.recv())
             tell.recv()
             ours.send("done")
-        passes: list[tuple[float, float, float]] = ours.recv()
+        passes: list[list[float]] = ours.recv()
         server.join()
         for process in senders:
             process.kill()
@@ -92,7 +95,7 @@ def measured(repeats: int, receivers: int, bare: bool = False) -> list[tuple[flo
     return passes
 
 
-def receive(folder: Path, pipe: Any, repeats: int, receivers: int, bare: bool) -> None:
+def receive(folder: Path, pipe: Any, repeats: int, receivers: int, bare: Sequence[str]) -> None:
     """Receive vectors by the exchange, and by a bare PUT, in turn; the sums are checked."""
     credentials = load_server_identity(folder / "server.key", datetime.now(UTC))
     members = SignedRegistry.load(folder / "registry.json", credentials.authority).registry
@@ -117,11 +120,12 @@ def receive(folder: Path, pipe: Any, repeats: int, receivers: int, bare: bool) -
             add_packed(total, reply.vector, BITS)  # type: ignore[attr-defined]
         cost, wall = spent() - start, time.perf_counter() - wall
         check_sum(total)
-        start = spent()
-        if bare:
-            pipe.send("bare")
+        passes.append([cost, wall])
+        for how in bare:
+            start = spent()
+            pipe.send(how)
             pipe.recv()
-        passes.append((cost, wall, spent() - start))
+            passes[-1].append(spent() - start)
     pipe.send(passes)
     server.stop()
 
@@ -140,15 +144,20 @@ def cpu_of(server: Server) -> Callable[[], float]:
 
 
 async def bare_site(context: ssl.SSLContext) -> int:
-    """Listen for bodies that are read and dropped, as aiohttp does, on the same loop; return the port."""
+    """Listen for bodies that aiohttp drops, or keeps until the answer, on the same loop; return the port."""
 
     async def dropped(request: web.Request) -> web.Response:
         async for _ in request.content.iter_any():
             pass
         return web.Response()
 
-    app = web.Application()
-    app.router.add_put("/{id}", dropped)
+    async def kept(request: web.Request) -> web.Response:
+        assert len(await request.read()) == SIZE
+        return web.Response()
+
+    app = web.Application(client_max_size=2 * SIZE)
+    app.router.add_put("/dropped", dropped)
+    app.router.add_put("/kept", kept)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
@@ -160,22 +169,25 @@ def send(folder: Path, port: int, plain: int, pipe: Any, clients: Sequence[int])
     """Be some of the senders, and put bodies to the bare site when told to."""
     passes = [FederationPass(load_identity(folder / f"c{u}.key", datetime.now(UTC))) for u in clients]
 
-    async def bare(session: aiohttp.ClientSession) -> None:
-        async def put(u: int) -> None:
-            url = f"https://localhost:{plain}/{u}"
-            async with session.put(url, data=VECTOR, ssl=passes[0].context) as response:
+    async def bare(sessions: Sequence[aiohttp.ClientSession], how: str) -> None:
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def put(session: aiohttp.ClientSession) -> None:
+            url = f"https://localhost:{plain}/{how}"
+            async with turns, session.put(url, data=VECTOR, ssl=passes[0].context) as response:
                 await response.read()
 
-        await asyncio.gather(*(put(u) for u in range(SENDERS)))
+        await asyncio.gather(*map(put, sessions))
 
     async def stay() -> None:
         address = Address("localhost", port)
         staying = [
             asyncio.ensure_future(Participant(address, own, lambda welcome: Sender(), SECAGG).stay()) for own in passes
         ]
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=8)) as session:
-            while await asyncio.to_thread(pipe.recv):  # connections are kept for the next pass, here as there
-                await bare(session)
+        async with AsyncExitStack() as stack:  # every client keeps its connection for the next pass, here as there
+            sessions = [await stack.enter_async_context(aiohttp.ClientSession()) for _ in passes]
+            while how := await asyncio.to_thread(pipe.recv):
+                await bare(sessions, how)
                 pipe.send("done")
         await asyncio.gather(*staying)
 
