@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 from aiohttp import ClientError, web
 
@@ -207,8 +208,8 @@ def _offset(request: web.Request, size: int) -> int:
 
 async def poured(request: web.Request, body: Body) -> None:
     """Write the body of a request to where it goes."""
-    assert isinstance(request.protocol, StraightHandler)  # noqa: S101  all connections are made with it
-    await request.protocol.pour(request.content, body)
+    handler = cast(StraightHandler, request.protocol)  # all connections are made with it
+    await handler.pour(request.content, body)
 
 
 def _refused(status: int, headers: dict[str, str] | None = None) -> web.Response:

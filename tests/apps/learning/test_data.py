@@ -123,3 +123,12 @@ def test_targets_of_a_regression_are_any_finite_numbers(stored):
     assert (data.y_train.tolist(), data.classes) == ([0.5, -1.0, 2.25, 3.0], 1)
     with pytest.raises(InputError, match="finite numbers"):
         load_source(Settings(data=stored(y_train=np.array([0.5, np.nan, 1, 2])), target="regression"))
+
+
+def test_a_folder_of_data_is_for_data_sets_by_name(tmp_path):
+    np.savez(tmp_path / "own.npz", x_train=np.zeros((3, 2)))
+    for name in ("digits", "own.npz"):
+        with pytest.raises(InputError, match=r"--data-dir.*leave that out"):
+            load_source(Settings(data=name, data_dir="."), tmp_path)
+    with pytest.raises(InputError, match="there is no data set chat"):
+        load_source(Settings(data="chat", data_dir="."), tmp_path)

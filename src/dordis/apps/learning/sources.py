@@ -66,7 +66,7 @@ def digits() -> Dataset:
 def load(settings: "Settings", home: Path = Path()) -> Dataset:
     """Read the data set that settings name; relative paths begin at `home`."""
     name = settings.data
-    if settings.data_dir and name not in NAMED:
+    if settings.data_dir and name not in NAMED and (name == DIGITS or (home / name).exists()):
         raise InputError(
             f"app.options.data is {name}, which has no files in app.options.data_dir (--data-dir): leave that out, or "
             "choose another preset"
