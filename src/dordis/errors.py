@@ -15,6 +15,7 @@
     │   ├── InvalidSignature   the signature does not verify
     │   ├── InvalidProof       the VRF proof does not verify
     │   └── SharingError       the shares do not determine a secret
+    ├── NotReady               this client's application has no data for a round that it is invited to
     ├── LoginRefused           an identity is unknown, revoked, expired, doubled, or of another federation
     ├── ProtocolError          a peer deviated from the protocol
     │   ├── MalformedMessage   bytes that are no message, or no message that belongs here
@@ -105,6 +106,10 @@ class InvalidProof(CryptoError):
 
 class SharingError(CryptoError):
     """The shares at hand do not determine a secret."""
+
+
+class NotReady(DordisError):
+    """The application of a client does not take part in a round, for reasons of its own, before it sees the model."""
 
 
 class LoginRefused(DordisError):

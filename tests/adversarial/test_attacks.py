@@ -20,6 +20,13 @@ REFUSED = {
     "an invitation to a round at a negative cost": ("check_terms (ParametersRefused)", "Invite"),
     "an invitation to a client that is not due": ("check_due (ProtocolError)", "Invite"),
     "an invitation that is none": ("check_invite (MalformedMessage)", "Invite"),
+    # questions about data
+    "a model on which training fails for some data": ("contain", "Train"),
+    "a sum on which the application fails for some data": ("contain", "Store"),
+    "a model that is not finite": ("check_trainable (ParametersRefused)", "Train"),
+    "a model of huge numbers": ("check_trainable (ParametersRefused)", "Train"),
+    "a model of another length": ("check_form (ParametersRefused)", "Invite"),
+    "a model of other numbers": ("check_form (ParametersRefused)", "Invite"),
     # different views
     "two U3 of equal size": ("check_enough (ProtocolError)", "Unmask"),
     "two U3 of different size": ("check_enough (ProtocolError)", "Unmask"),

@@ -52,6 +52,7 @@ BY_NAME = {
     names.REGISTRY_KEYS,
     names.FITS,
     names.CATCH,
+    names.CONTAIN,
     names.IS_LIAR,
     names.READ_EVICTIONS,
     names.LEDGER_RUN,
@@ -123,6 +124,7 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.READ_EVICTIONS: lambda _: (),
     names.UPLOAD_FORMAT: add_whatever_comes,
     names.CLIP: lambda x, clip: 1.0,
+    names.CONTAIN: lambda what, work, tell_owner: work(),
     names.BOUNDED: lambda rounded, bound: True,
 }
 

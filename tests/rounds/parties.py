@@ -112,17 +112,31 @@ class Diarist(AppClient):
         self.update, self.diary = update, diary
         self.told: list[tuple[Any, ...]] = []
         self.following: np.ndarray | None = None
+        self.ready = True
+        self.raises: dict[str, BaseException] = {}
+
+    def is_ready(self, round):
+        self.fail("is_ready")
+        return self.ready
+
+    def fail(self, method: str) -> None:
+        """Raise what this method is to raise, if anything."""
+        if method in self.raises:
+            raise self.raises[method]
 
     def prepare_data(self, round, model):
         self.diary.append("prepare_data")
+        self.fail("prepare_data")
         self.told.append((round, model))
         return self.update
 
     def use_output(self, round, aggregate):
         self.diary.append("use_output")
+        self.fail("use_output")
         self.told.append((round, aggregate))
 
     def next_model(self, round, model, aggregate):
+        self.fail("next_model")
         return self.following
 
 

@@ -14,6 +14,7 @@ from dordis.errors import (
     DordisError,
     InputError,
     MalformedMessage,
+    NotReady,
     ParametersRefused,
     ProtocolError,
     UnexpectedRequest,
@@ -25,9 +26,10 @@ from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Joined
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import CollectInput, PrepareInput
-from dordis.rounds.app import RoundInfo
+from dordis.rounds.app import AppForm, RoundInfo
 from dordis.rounds.invitation import LARGEST_MODEL, Accepted, PieceReceived, Ready, SendModel, Train
 from dordis.rounds.model import ModelBytes
+from dordis.rounds.user_code import ZeroOnFailure
 from tests.rounds.parties import (
     DIM,
     IDS,
@@ -328,6 +330,111 @@ def test_an_update_that_cannot_be_encoded_is_a_mistake_of_the_application(update
     with pytest.raises(UnusableUpdate, match=rf"client 1 in round 5 .*{reason}"):
         member.handle(Train())
     check_gone(member)
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        {"update": np.zeros(DIM + 1)},
+        {"update": np.full(DIM, np.nan)},
+        {"update": "no numbers"},
+        {"raises": ValueError("secret of the client")},
+        {"raises": MemoryError()},
+        {"raises": SystemExit(1)},
+        {"raises": InputError("not today")},
+    ],
+    ids=str,
+)
+def test_a_client_of_somebody_else_goes_on_with_a_zero_update_and_tells_its_owner_alone(failing):
+    told, seen = [], []
+
+    def spying(me, vector, **options):
+        seen.append(vector.copy())
+        return PLAINTEXT.client(me, vector, **options)
+
+    member = Member(ME, replace(PLAINTEXT, client=spying), failing.get("update"), user_code=ZeroOnFailure(told.append))
+    if "raises" in failing:
+        member.app.raises["prepare_data"] = failing["raises"]
+    assert member.handle(*WITH_MODEL, Train())[-1] == Ready()
+    member.handle(*WHOLE[len(TRAINED) :])
+    (line,) = told
+    assert "the training of client 1 in round 5 failed" in line
+    assert not np.any(seen)
+    assert member.diary.count("attend") == 2
+
+
+def test_what_fails_after_the_upload_is_told_to_the_owner_alone():
+    told = []
+    member = Member(ME, user_code=ZeroOnFailure(told.append))
+    member.handle(*until(WHOLE, Dispatch))
+    member.app.raises |= {"use_output": ValueError("no"), "next_model": KeyError("no")}
+    assert member.handle(*sums(P))[-1] == Stored(1)
+    assert [line.split(" failed")[0] for line in told] == [
+        "use_output of the application",
+        "next_model of the application",
+    ]
+    assert member.handle(invite_to(NEXT)) == [Accepted(selected=True, has_model=True)]
+
+
+def test_an_update_that_cannot_be_encoded_is_a_zero_update(monkeypatch):
+    told, encode = [], DistributedDP.encode
+
+    def failing(self, update, entropy):
+        if np.any(update):
+            raise MemoryError
+        return encode(self, update, entropy)
+
+    monkeypatch.setattr(DistributedDP, "encode", failing)
+    member = after(*TRAINED, user_code=ZeroOnFailure(told.append))
+    assert member.handle(Begin(P)) == [Joined()]
+    assert ["the encoding of the update failed" in line for line in told] == [True]
+
+
+def test_an_application_that_is_not_ready_declines_before_it_is_asked_to_train():
+    member = after(*TRAINED)
+    member.app.ready = False
+    with pytest.raises(NotReady, match="client 1 is not ready for round 5"):
+        member.handle(invite_to(NEXT))
+    assert member.handle(Begin(P)) == [Joined()]  # the round before goes on
+    member.app.ready = True
+    assert member.handle(invite_to(NEXT))[0].selected
+    assert [line for line in member.diary if line == "prepare_data"] == ["prepare_data"]
+
+
+def test_an_application_that_cannot_say_whether_it_is_ready_is_not():
+    told = []
+    member = Member(ME, user_code=ZeroOnFailure(told.append))
+    member.app.raises["is_ready"] = OSError("no disk")
+    with pytest.raises(NotReady):
+        member.handle(invite_to(P))
+    assert len(told) == 1
+
+
+FORM = AppForm("<f4", frozenset({40}), frozenset({DIM}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"dtype": "<f8"}, {"dtype": "<f2"}, {"model_bytes": 164}, {"model_bytes": 161}, {"dim": DIM + 1}],
+    ids=str,
+)
+def test_an_invitation_to_another_application_is_refused_before_the_owner_is_asked(changes):
+    member = Member(ME, form=FORM)
+    with pytest.raises(ParametersRefused, match="the application here has 40 numbers of '<f4' and 30 coordinates"):
+        member.handle(invite_to(P, **changes))
+    assert not member.diary
+    assert member.handle(invite_to(P))[0].selected
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2.0**33, -(2.0**33)])
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "<f2"])
+def test_no_data_is_touched_for_a_model_of_numbers_that_are_not_finite_or_huge(value, dtype):
+    with np.errstate(over="ignore"):
+        model = ModelBytes.of([0.0, value, 1.0], dtype)
+    member = after(invite_to(P, model), *pieces(model))
+    with pytest.raises(ParametersRefused, match="between -4294967296 and 4294967296"):
+        member.handle(Train())
+    assert "prepare_data" not in member.diary
 
 
 @pytest.mark.parametrize("update", [np.zeros(DIM, np.float32), np.zeros(DIM, np.int64), [0.0] * DIM])

@@ -32,11 +32,12 @@ from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on, table_h
 from dordis.protocols.secagg import SECAGG_PLUS, SecAggClient
 from dordis.protocols.secagg.state import SecAggState
 from dordis.protocols.summing import SummingProtocol
-from dordis.rounds.app import FixedClient, RoundInfo
+from dordis.rounds.app import AppForm, FixedClient, RoundInfo
 from dordis.rounds.client import Client, ClientOwner
 from dordis.rounds.invitation import Invite
 from dordis.rounds.model import ModelBytes, Numbers
 from dordis.rounds.terms import Terms
+from dordis.rounds.user_code import ZeroOnFailure
 
 Clients = Collection[ClientId]
 COMPLETE, SPARSE = "complete", "SecAgg+"
@@ -197,11 +198,23 @@ def honest_client(
     journals: Callable[[bytes], Journal],
     owner: Owner | None = None,
     protocol: SummingProtocol = SECAGG_PLUS,
+    form: AppForm | None = None,
 ) -> Client:
     """Make a client with an application, keys, the registry and an owner; SecAgg+ speaks both graphs."""
     insists: ClientOwner = owner or TrustingOwner()
     signing, known = keys_of(u).signing, signing_keys()
-    return Client(u, app, insists, protocol, signing=signing, registry=known, journals=journals)
+    tells_nobody = ZeroOnFailure(lambda message: None)
+    return Client(
+        u,
+        app,
+        insists,
+        protocol,
+        signing=signing,
+        registry=known,
+        journals=journals,
+        user_code=tells_nobody,
+        form=form,
+    )
 
 
 def restored_machine(u: ClientId, vector: Vector, journal: Journal | None, state: SecAggState) -> SecAggClient:

@@ -1,5 +1,6 @@
 """A client of a deployed run as its owner installs it: application, policy, keys, and what must survive a stop."""
 
+import logging
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -16,8 +17,11 @@ from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
 from dordis.network.messages import Welcome
 from dordis.protocol import ClientId
 from dordis.protocols.costs import noise_ratios
-from dordis.rounds.app import AppClient
+from dordis.rounds.app import AppClient, AppForm
 from dordis.rounds.client import Client
+from dordis.rounds.user_code import ZeroOnFailure
+
+log = logging.getLogger("dordis.network")
 
 LEAST_NOISE = Fraction(4, 5)
 """Part of the planned noise below which a round is refused: cohorts of other sizes round a little differently."""
@@ -66,6 +70,8 @@ class Installed:
             mechanism=self.job.design.kind,
             journals=journals,
             models=self.directory.models,
+            user_code=ZeroOnFailure(log.error),
+            form=AppForm.from_server(self.job.app),
         )
         for round in journals.unfinished():
             if round.startswith(welcome.run):

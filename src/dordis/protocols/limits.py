@@ -20,6 +20,7 @@ MOST_PLACES = 1 << 22
 MOST_DEGREE = 1 << 10
 LARGEST_DIM = 1 << 31
 LARGEST_FACTOR = 2.0**64
+LARGEST_WEIGHT = 1 << 32
 LONGEST_NAME = 64
 LONGEST_HASH = 64
 LONGEST_PROOF = 128
@@ -47,6 +48,7 @@ CEILINGS = (
     Ceiling("degree of the graph, k", MOST_DEGREE, "its secrecy is computed exactly, on integers of k log n bits"),
     Ceiling("coordinates, d, folded or not", LARGEST_DIM, "indices are 32 bits long"),
     Ceiling("scale, its inverse, clip bound", LARGEST_FACTOR, "their squares are numbers"),
+    Ceiling("magnitude of a model's numbers", LARGEST_WEIGHT, "the squared norm of a model is a 32-bit float"),
     Ceiling("characters of a name", LONGEST_NAME, "mode, scheme, mechanism and its noise"),
     Ceiling("bytes of a hash", LONGEST_HASH, "model, tables, rotation, beacon"),
     Ceiling("bytes of a proof of selection", LONGEST_PROOF, "a VRF proof has 80"),

@@ -69,6 +69,11 @@ class AppServer(ABC):
         return (self.dim,)
 
     @property
+    def model_lengths(self) -> tuple[int, ...]:
+        """Return every length that models of the run may have, of which the next round has that of `model`."""
+        return (self.model().size,)
+
+    @property
     def measured(self) -> str:
         """Say what the metrics are, where their names do not tell: over which vocabulary a perplexity is, and so on."""
         return ""
@@ -111,6 +116,23 @@ class AppServer(ABC):
         """Go on from what `state` returned."""
 
 
+@dataclass(frozen=True)
+class AppForm:
+    """What a client knows of the models and updates of its application without a server: invitations must keep it."""
+
+    dtype: str
+    """How the numbers of a model travel."""
+    models: frozenset[int]
+    """Lengths that models may have, in numbers."""
+    updates: frozenset[int]
+    """Lengths that updates may have."""
+
+    @classmethod
+    def from_server(cls, app: AppServer) -> "AppForm":
+        """Return the form of an application from its server's side, which a client has too."""
+        return cls(app.dtype, frozenset(app.model_lengths), frozenset(app.dims))
+
+
 class AppClient(ABC):
     """One client's side of an application: it holds the client's data."""
 
@@ -121,10 +143,19 @@ class AppClient(ABC):
 
     @abstractmethod
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the update of this round; it is clipped, and refused if it holds a NaN.
+        """Return the update of this round; it is clipped.
 
-        It is not copied: leave the array as it is until the round is over.
+        It is not copied: leave the array as it is until the round is over.  If this raises, or returns something else
+        than finite numbers of the right length, a simulation stops; a client of somebody else's server goes on with a
+        zero update, and its owner is told: the server, which chose the model, must not learn of it.
         """
+
+    def is_ready(self, round: RoundInfo) -> bool:
+        """Tell whether this client can take part in a round; asked before the model is known, and the server is told.
+
+        "No data today" belongs here: later nothing that depends on the data makes a client decline.
+        """
+        return True
 
     def expect(self, round: RoundInfo, peers: Sequence["AppClient"]) -> None:  # noqa: B027  most train alone
         """Be told, in a simulation, which clients are about to prepare data in this process: one pass may do for all.
@@ -133,15 +164,21 @@ class AppClient(ABC):
         """
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing
-        """Use the result of a round that this client took part in."""
+        """Use the result of a round that this client took part in; what this raises is told to the owner alone."""
 
     @property
     def follows(self) -> bool:
-        """Tell whether `next_model` needs the last model and the sum alone: then missed sums can be replayed."""
+        """Tell whether `next_model` needs the last model and the sum alone: then missed sums can be replayed.
+
+        The server is told: it depends on public settings, never on the client's data.
+        """
         return type(self).next_model is not AppClient.next_model
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Return the model that the server makes of this round, if this client can tell: it need not be sent then."""
+        """Return the model that the server makes of this round, if this client can tell: it need not be sent then.
+
+        The server is told its hash: make it of the arguments and of public settings, never of the client's data.
+        """
         return None
 
 

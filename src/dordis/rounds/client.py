@@ -8,14 +8,13 @@ client that was stopped go on in its round (`Client.restore`).
 
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 from msgspec import UNSET
 
 from dordis.crypto.suite import DEFAULT, Suite
-from dordis.errors import Aborted, InputError, ProtocolError, UnexpectedRequest, UnusableUpdate
+from dordis.errors import Aborted, NotReady, ProtocolError, UnexpectedRequest
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
@@ -27,11 +26,13 @@ from dordis.protocols.distributed_dp import Aggregate, DistributedDP
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
-from dordis.rounds.app import AppClient
+from dordis.rounds.app import AppClient, AppForm, RoundInfo
 from dordis.rounds.events import AnyEvent, Encoded, Invited, Trained
-from dordis.rounds.invitation import Accepted, Invite, PieceReceived, Ready, SendModel, SendSum, SumUsed, Train
-from dordis.rounds.missed import Follower, held_by
-from dordis.rounds.model import LastModel, ModelBytes, ModelCache
+from dordis.rounds.invitation import Accepted, Invite, Ready, SendModel, SendSum, Train
+from dordis.rounds.missed import Follower, held_by, next_model
+from dordis.rounds.model import LastModel, ModelCache
+from dordis.rounds.model_intake import ModelIntake
+from dordis.rounds.user_code import StopOnFailure, UserCode, usable_update, zero_update
 
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
@@ -61,6 +62,9 @@ class Client:
     """One client of a federation, made once: application, owner, keys, and a journal for every round.
 
     A `mechanism` that does not come with dordis is installed by the owner and given here: a server's word loads none.
+    `user_code` says what becomes of an application that fails: the run stops (`StopOnFailure`, if not given), or, where
+    the server is somebody else's, the update is zero and the owner is told (`ZeroOnFailure`).  With the `form` of the
+    application, invitations to models and updates of other lengths are refused before anything of them is read.
     """
 
     def __init__(
@@ -77,10 +81,14 @@ class Client:
         journals: Callable[[bytes], Journal] = lambda round: MemoryJournal(),
         models: ModelCache | None = None,
         entropy: Entropy = secrets.token_bytes,
+        user_code: UserCode | None = None,
+        form: AppForm | None = None,
     ) -> None:
         self.me, self.app, self.owner, self.protocol = me, app, owner, protocol
         self.signing, self.registry, self.suite = signing, registry or {}, suite
         self.mechanism, self.journals, self.entropy = mechanism, journals, entropy
+        self.user_code: UserCode = StopOnFailure() if user_code is None else user_code
+        self.form = form
         self.models: ModelCache = LastModel() if models is None else models
         self.round: ClientRound | None = None
         self._left: set[bytes] = set()
@@ -126,9 +134,12 @@ class Client:
         if self.round is not None and self.round.invite.round == invite.round:
             return self.round.accepted_again(invite)
         checks.check_invite(invite)
+        checks.check_form(invite, self.form)
         checks.check_protocol(invite, self.protocol)
         checks.check_not_left(invite, self._left)
         proof = self.owner.accept(invite)
+        if proof is not None:
+            self._check_ready(invite.info)
         if proof != b"":  # a lot was drawn
             checks.check_forward(invite, self._shown)
             self._shown[invite.info.run] = invite.info.index
@@ -145,6 +156,11 @@ class Client:
         self.round = ClientRound.entered(self, journal, invite, proof)
         return self.round.accepted
 
+    def _check_ready(self, info: RoundInfo) -> None:
+        """Ask the application whether it has data for a round, without the model: the last question about data."""
+        if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(info)):
+            raise NotReady(f"the application of client {self.me} is not ready for round {info.number}")
+
     def restore(self, round: bytes) -> None:
         """Go on in a round that was under way when the process stopped, as its journal tells."""
         journal = self.journals(round)
@@ -160,9 +176,8 @@ class ClientRound:
     def __init__(self, client: Client, journal: Journal, invited: Invited) -> None:
         self._client, self._journal, self._machine = client, journal, invited.machine
         self.invite, self.accepted = invited.invite, invited.accepted
-        self._model = client.models.get(self.invite.model)
-        self._follower = Follower(client.app, invited, client.models, client.mechanism)
-        self._pieces = bytearray()
+        follower = Follower(client.app, invited, client.models, client.mechanism, client.user_code)
+        self._intake = ModelIntake(invited, client.models, follower, journal)
         self._update: Floats | None = None
         self._parameters: Parameters | None = None
         self.summing: SummingClient[Any] | None = None
@@ -191,10 +206,10 @@ class ClientRound:
     def _recall(self, event: SendModel | Trained | Encoded | Dispatch | Store) -> None:
         match event:
             case SendModel():
-                self._pieces += event.data
+                self._intake.recall(event)
             case Trained():
-                if len(self._pieces) == self.invite.model_bytes:
-                    self._assemble()
+                if self._intake.is_whole:
+                    self._intake.assemble()
                 self._update = np.frombuffer(event.update, event.dtype)
             case Encoded() if self._journal.since(0):
                 self._update = None
@@ -219,7 +234,8 @@ class ClientRound:
     def close(self) -> None:
         """Leave the round, whether it ended well or not: erase secrets and data."""
         self._closed = True
-        self._update, self._model, self._pieces = None, None, bytearray()
+        self._update = None
+        self._intake.forget()
         self._journal.close()
         for machine in (self.summing, self._delivering):
             if machine is not None:
@@ -240,9 +256,9 @@ class ClientRound:
     def _answer(self, request: Message) -> Message:
         match request:
             case SendModel():
-                return self.take_piece(request)
+                return self._intake.take_piece(request)
             case SendSum():
-                return self.replay(request)
+                return self._intake.replay(request)
             case Train():
                 return self.train()
             case Opening() if self.summing is None:
@@ -251,58 +267,23 @@ class ClientRound:
                 return self.receive(request)
         return self.sum(request)
 
-    def take_piece(self, request: SendModel) -> PieceReceived:
-        """Take the next piece of the model, or one that came before: a server that was restarted sends it again."""
-        held = self._pieces if self._model is None or self.accepted.has_model else self._model.data
-        start, end, size = request.offset, request.offset + len(request.data), len(held)
-        if self._model is None and start == size and 0 < len(request.data) <= self.invite.model_bytes - size:
-            self._journal.note(request)
-            self._pieces += request.data
-        elif not 0 <= start < end <= size or held[start:end] != request.data:
-            raise UnexpectedRequest("this piece of the model is out of turn")
-        return PieceReceived(start)
-
-    def replay(self, request: SendSum) -> SumUsed:
-        """Use a sum that this client missed; what the sums lead to is kept if it is the model of the invitation."""
-        followed = self._follower.take(request)
-        if followed is None:
-            return SumUsed(b"")
-        if self._model is None:
-            with suppress(ProtocolError):  # it is one on the way, or another: then the model has to come
-                checks.check_model(self.invite, followed)
-                self._client.models.keep(followed)
-                self._model = followed
-        return SumUsed(followed.digest)
-
     def train(self) -> Ready:
-        """Have the application make the update, from the model that the invitation named."""
+        """Have the application make the update, from the model that the invitation named.
+
+        From here on nothing that is answered depends on the data: what fails is a zero update.
+        """
         if self._update is None:
-            update = self._prepared(self._assemble())
+            model, client = self._intake.assemble(), self._client
+            info, dim = self.invite.info, self.invite.dim
+            whose = f"client {client.me} in round {info.number}"
+            prepared = client.user_code.train(
+                f"the training of {whose}",
+                lambda: usable_update(lambda: client.app.prepare_data(info, model.array), dim, whose),
+            )
+            update = zero_update(dim) if prepared is None else prepared
             self._journal.note(Trained(update.dtype.str, update.view(np.uint8).data))
             self._update = update
         return Ready()
-
-    def _assemble(self) -> ModelBytes:
-        """Return the model, made of its pieces unless it was here already."""
-        if self._model is None:
-            model = ModelBytes.read(self.invite.dtype, bytes(self._pieces))
-            checks.check_model(self.invite, model)
-            self._model, self._pieces = model, bytearray()
-        self._client.models.keep(self._model)
-        self._model = self._client.models.get(self.invite.model) or self._model
-        return self._model
-
-    def _prepared(self, model: ModelBytes) -> Floats:
-        info = self.invite.info
-        try:
-            prepared = np.asarray(self._client.app.prepare_data(info, model.array))
-            kept: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64
-            update: Floats = np.asarray(prepared, kept, order="C")  # no copy, if it need not be one
-            check_update(update, self.invite.dim)
-        except InputError as error:
-            what = f"the update of client {self._client.me} in round {info.number} is not usable: {error}"
-            raise UnusableUpdate(what) from None
-        return update
 
     def begin(self, request: Opening) -> Message:
         """Ask the owner about the parameters, encode the update by them, and enter the summing protocol."""
@@ -320,9 +301,10 @@ class ClientRound:
         """Return the update, clipped and encoded by the parameters of the round, and forget it."""
         if self._update is None:
             raise UnexpectedRequest("the round begins before the update is made")
-        vector, self._update = private.encode(self._update, self._client.entropy), None
+        update, self._update, entropy = self._update, None, self._client.entropy
+        vector = self._client.user_code.call("the encoding of the update", lambda: private.encode(update, entropy))
         self._parameters = private.parameters
-        return vector
+        return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
 
     def _enter(self, private: DistributedDP, vector: Vector) -> SummingClient[Any]:
         """Make the machines of the summing protocol and of the delivery."""
@@ -371,7 +353,8 @@ class ClientRound:
     def use(self, aggregate: Aggregate) -> None:
         """Let the application use the sum; with it the round is over for the summing protocol."""
         self._used = True
-        self._client.app.use_output(self.invite.info, aggregate)
+        app, info = self._client.app, self.invite.info
+        self._client.user_code.notify("use_output of the application", lambda: app.use_output(info, aggregate))
         self._journal.close()
         if self.summing is not None:
             self.summing.close()
@@ -380,15 +363,8 @@ class ClientRound:
 
     def _make_next_model(self, aggregate: Aggregate) -> None:
         """Keep the model that follows, if the application can tell: it need not be sent then."""
-        if self._model is not None:
-            following = self._client.app.next_model(self.invite.info, self._model.array, aggregate)
+        client, model = self._client, self._intake.model
+        if model is not None:
+            following = next_model(client.user_code, client.app, self.invite.info, model, aggregate)
             if following is not None:
-                self._client.models.keep(ModelBytes.of(following, self.invite.dtype))
-
-
-def check_update(update: Floats, dim: int) -> None:
-    """An update is a vector of finite numbers, of the length that the round sums."""
-    if update.shape != (dim,):
-        raise InputError(f"it has the shape {update.shape}, the round sums vectors of {dim} coordinates")
-    if not np.isfinite(update).all():
-        raise InputError("it holds numbers that are not finite")
+                client.models.keep(following)

@@ -7,17 +7,25 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
 from dordis.protocols.collecting import collect
-from dordis.protocols.limits import LARGEST_DIM, LONGEST_INVITE, LONGEST_REPLAY, MOST_CHUNKS, MOST_REPLAYS
+from dordis.protocols.limits import (
+    LARGEST_DIM,
+    LARGEST_WEIGHT,
+    LONGEST_INVITE,
+    LONGEST_REPLAY,
+    MOST_CHUNKS,
+    MOST_REPLAYS,
+)
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import model as models
-from dordis.rounds.app import RoundInfo
+from dordis.rounds.app import AppForm, RoundInfo
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.terms import Terms, check_terms, check_terms_kept
 
@@ -118,6 +126,30 @@ def check_invite(invite: Invite) -> None:
         raise ParametersRefused(f"a model has 0 to {LARGEST_MODEL} bytes, an update 1 to {LARGEST_DIM} coordinates")
     models.check_dtype(invite.dtype)
     check_terms(invite.terms)
+
+
+def check_form(invite: Invite, form: AppForm | None) -> None:
+    """Model and update have lengths and numbers of the application that is installed here, where that is known."""
+    if form is None:
+        return
+    count, rest = divmod(invite.model_bytes, np.dtype(invite.dtype).itemsize)
+    if invite.dtype != form.dtype or rest or count not in form.models or invite.dim not in form.updates:
+        raise ParametersRefused(
+            f"the invitation is to a model of {invite.model_bytes} bytes of '{invite.dtype}' and updates of "
+            f"{invite.dim} coordinates; the application here has {_either(form.models)} numbers of '{form.dtype}' and "
+            f"{_either(form.updates)} coordinates"
+        )
+
+
+def _either(lengths: Collection[int]) -> str:
+    return " or ".join(map(str, sorted(lengths)))
+
+
+def check_trainable(model: ModelBytes) -> None:
+    """The numbers of the model are finite and not so large that training overflows on ordinary data."""
+    values = model.array
+    if values.size and not float(np.maximum(values.max(), -values.min())) <= LARGEST_WEIGHT:
+        raise ParametersRefused(f"a model is made of numbers between -{LARGEST_WEIGHT} and {LARGEST_WEIGHT}")
 
 
 def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:

@@ -23,6 +23,7 @@ from dordis.rounds.app import AppClient, RoundInfo
 from dordis.rounds.events import Invited
 from dordis.rounds.invitation import Invite, SendSum
 from dordis.rounds.model import ModelBytes, ModelCache
+from dordis.rounds.user_code import UserCode
 
 
 def missed_sum(number: int, parameters: Parameters, sums: Sequence[Dispatch]) -> SendSum:
@@ -70,8 +71,15 @@ def held_by(app: AppClient, models: ModelCache, invite: Invite) -> bytes | Unset
 class Follower:
     """Make the model of a round from one that this client has, by the sums that it missed."""
 
-    def __init__(self, app: AppClient, invited: Invited, models: ModelCache, kind: type[Mechanism] | None) -> None:
-        self._app, self._invited, self._kind = app, invited, kind
+    def __init__(
+        self,
+        app: AppClient,
+        invited: Invited,
+        models: ModelCache,
+        kind: type[Mechanism] | None,
+        user_code: UserCode,
+    ) -> None:
+        self._app, self._invited, self._kind, self._user_code = app, invited, kind, user_code
         holds = invited.accepted.holds
         self._model = None if holds is UNSET else models.get(holds) or models.get(invited.invite.model)
         self._count = self._size = 0
@@ -85,9 +93,21 @@ class Follower:
         self._count, self._size = self._count + 1, self._size + wire.size(request)
         checks.check_shorter(invite, self._count, self._size)
         info = RoundInfo(request.number, parameters.index, parameters.run, parameters.encoding.clip)
-        following = self._app.next_model(info, self._model.array, decoded(request, invite.dim, self._kind))
-        self._model = None if following is None else ModelBytes.of(following, invite.dtype)
+        aggregate = decoded(request, invite.dim, self._kind)
+        self._model = next_model(self._user_code, self._app, info, self._model, aggregate)
         return self._model
+
+
+def next_model(
+    user_code: UserCode, app: AppClient, info: RoundInfo, model: ModelBytes, aggregate: Aggregate
+) -> ModelBytes | None:
+    """Return the model that an application makes of the last one and the sum, if it can tell."""
+
+    def follow() -> ModelBytes | None:
+        following = app.next_model(info, model.array, aggregate)
+        return None if following is None else ModelBytes.of(following, model.dtype)
+
+    return user_code.call("next_model of the application", follow)
 
 
 def decoded(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggregate:

@@ -47,6 +47,11 @@ class CentredServer(Server):
         """Return the length of what comes next."""
         return self.dims[0 if self._centre is None else 1]
 
+    @property
+    def model_lengths(self) -> tuple[int, ...]:
+        """Return the length of the model before the centre is known, and after."""
+        return 0, self._parameters.size + self._features
+
     def model(self) -> Floats:
         """Return nothing before the centre is known, then the parameters and the centre."""
         return np.zeros(0) if self._centre is None else np.concatenate([super().model(), self._centre])

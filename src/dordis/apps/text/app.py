@@ -80,6 +80,11 @@ class Server(AppServer):
         return self.dims[self._second]
 
     @property
+    def model_lengths(self) -> tuple[int, ...]:
+        """Return the length of the model in both passes."""
+        return 0, self._corpus.symbols.size
+
+    @property
     def unit(self) -> str:
         """Say what one client is."""
         return f"clients = {self._population:,} users of the LEAF files"

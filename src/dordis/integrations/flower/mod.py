@@ -1,5 +1,6 @@
 """The mod of a ClientApp that takes part in private rounds: one client of dordis, made anew for every message."""
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ from dordis.rounds.app import AppClient, RoundInfo
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, Invite, Train
 from dordis.rounds.model import LastModel, ModelBytes, Numbers
+from dordis.rounds.user_code import ZeroOnFailure
+
+log = logging.getLogger("dordis.flower")
 
 KEYS, REGISTRY, PARTICIPATIONS = "dordis-keys", "dordis-registry", "dordis-participations"
 BEACON = "dordis-beacon"
@@ -182,6 +186,7 @@ class Node:
             journals=self._journals,
             models=self._app.models(),
             entropy=self._mod.entropy,
+            user_code=ZeroOnFailure(log.error),
         )
 
     @property

@@ -1,0 +1,68 @@
+"""How a client comes by the model of a round: it has it, is sent it in pieces, or makes it of sums that it missed."""
+
+from contextlib import suppress
+
+from dordis.errors import ProtocolError, UnexpectedRequest
+from dordis.protocol import Journal
+from dordis.rounds import invitation as checks
+from dordis.rounds.events import Invited
+from dordis.rounds.invitation import PieceReceived, SendModel, SendSum, SumUsed
+from dordis.rounds.missed import Follower
+from dordis.rounds.model import ModelBytes, ModelCache
+
+
+class ModelIntake:
+    """The model of one round, compared with the digest of its invitation before anybody trains from it."""
+
+    def __init__(self, invited: Invited, models: ModelCache, follower: Follower, journal: Journal) -> None:
+        self._invite, self._accepted, self._models = invited.invite, invited.accepted, models
+        self._follower, self._journal = follower, journal
+        self.model = models.get(self._invite.model)
+        self._pieces = bytearray()
+
+    def recall(self, piece: SendModel) -> None:
+        """Take a piece that was in the journal."""
+        self._pieces += piece.data
+
+    def take_piece(self, request: SendModel) -> PieceReceived:
+        """Take the next piece of the model, or one that came before: a server that was restarted sends it again."""
+        held = self._pieces if self.model is None or self._accepted.has_model else self.model.data
+        start, end, size = request.offset, request.offset + len(request.data), len(held)
+        if self.model is None and start == size and 0 < len(request.data) <= self._invite.model_bytes - size:
+            self._journal.note(request)
+            self._pieces += request.data
+        elif not 0 <= start < end <= size or held[start:end] != request.data:
+            raise UnexpectedRequest("this piece of the model is out of turn")
+        return PieceReceived(start)
+
+    def replay(self, request: SendSum) -> SumUsed:
+        """Use a sum that this client missed; what the sums lead to is kept if it is the model of the invitation."""
+        followed = self._follower.take(request)
+        if followed is None:
+            return SumUsed(b"")
+        if self.model is None:
+            with suppress(ProtocolError):  # it is one on the way, or another: then the model has to come
+                checks.check_model(self._invite, followed)
+                self._models.keep(followed)
+                self.model = followed
+        return SumUsed(followed.digest)
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether all pieces have come."""
+        return len(self._pieces) == self._invite.model_bytes
+
+    def assemble(self) -> ModelBytes:
+        """Return the model, made of its pieces unless it was here already, or raise if it cannot be trained from."""
+        if self.model is None:
+            model = ModelBytes.read(self._invite.dtype, bytes(self._pieces))
+            checks.check_model(self._invite, model)
+            self.model, self._pieces = model, bytearray()
+        checks.check_trainable(self.model)
+        self._models.keep(self.model)
+        self.model = self._models.get(self._invite.model) or self.model
+        return self.model
+
+    def forget(self) -> None:
+        """Drop the model and what came of it."""
+        self.model, self._pieces = None, bytearray()

@@ -1,0 +1,109 @@
+"""How a client runs its application's code, and what becomes of a failure.
+
+The server chooses the model.  If a client said that training failed, or stopped to answer, a server could choose one on
+which it fails for some data and not for others: each round would tell it one exact bit.  So a client that is somebody
+else's goes on with a zero update, and only its owner is told (docs/security.md).
+"""
+
+from collections.abc import Callable
+from traceback import format_exception_only
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import InputError, UnusableUpdate
+from dordis.privacy.skellam import Floats
+
+Result = TypeVar("Result")
+TellOwner = Callable[[str], None]
+"""Tells the client's owner, and nobody else, what failed."""
+
+
+class UserCode(Protocol):
+    """Where and how an application's code is run; None in place of a result means: go on without it."""
+
+    def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
+        """Return the update that `work` makes; when this returns must not depend on the client's data."""
+        ...
+
+    def call(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return what `work` returns."""
+        ...
+
+    def notify(self, what: str, work: Callable[[], None]) -> None:
+        """Run `work`, now or later: nothing is answered that depends on it."""
+        ...
+
+
+class StopOnFailure:
+    """Let a failure stop the run, before anything is charged: for simulations, whose caller owns all clients."""
+
+    def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
+        """Return the update, or raise what `work` raises."""
+        return work()
+
+    def call(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return the result, or raise what `work` raises."""
+        return work()
+
+    def notify(self, what: str, work: Callable[[], None]) -> None:
+        """Run `work`, or raise what it raises."""
+        work()
+
+
+class ZeroOnFailure:
+    """Go on without what failed, with a zero update in the place of one, and tell the owner: for clients of others."""
+
+    def __init__(self, tell_owner: TellOwner) -> None:
+        self._tell_owner = tell_owner
+
+    def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
+        """Return the update, or None if `work` failed."""
+        return contain(what, work, self._tell_owner)
+
+    def call(self, what: str, work: Callable[[], Result]) -> Result | None:
+        """Return the result, or None if `work` failed."""
+        return contain(what, work, self._tell_owner)
+
+    def notify(self, what: str, work: Callable[[], None]) -> None:
+        """Run `work`, whether it fails or not."""
+        contain(what, work, self._tell_owner)
+
+
+def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Result | None:
+    """Run code that sees a client's data; if it fails, in whatever way, tell the owner and return None.
+
+    The one place where every exception is caught: which of them it is depends on the data, so none of them may leave.
+    """
+    try:
+        return work()
+    except (Exception, SystemExit) as error:  # noqa: BLE001  see above; an application may call sys.exit
+        why = "".join(format_exception_only(error)).strip()  # whose own __str__ may fail
+        tell_owner(f"{what} failed, and this client goes on without it: {why}")
+        return None
+
+
+def usable_update(prepare: Callable[[], Any], dim: int, whose: str) -> Floats:
+    """Return the update that an application prepares, as finite numbers of the round's length, or raise."""
+    try:
+        prepared = np.asarray(prepare())
+        kept: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64
+        update: Floats = np.asarray(prepared, kept, order="C")  # no copy, if it need not be one
+        check_update(update, dim)
+    except InputError as error:
+        raise UnusableUpdate(f"the update of {whose} is not usable: {error}") from None
+    return update
+
+
+def zero_update(dim: int) -> npt.NDArray[Any]:
+    """Return the update of a client that changes nothing."""
+    return np.zeros(dim, np.float32)
+
+
+def check_update(update: Floats, dim: int) -> None:
+    """An update is a vector of finite numbers, of the length that the round sums."""
+    if update.shape != (dim,):
+        raise InputError(f"it has the shape {update.shape}, the round sums vectors of {dim} coordinates")
+    if not np.isfinite(update).all():
+        raise InputError("it holds numbers that are not finite")
