@@ -18,6 +18,7 @@ from dordis.privacy.planning import Setting
 from dordis.privacy.projection import AUTO, OFF
 from dordis.protocol import ClientId, Message
 from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.distributed_noise import NoisyInput, PrivateServer
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput
@@ -70,7 +71,7 @@ def play(dim: int, rule: str) -> FoldedCosts:
     update = np.random.Generator(np.random.PCG64()).standard_normal(dim, np.float32)
     encode_s = best(lambda: private.encode(update), 3)
     vector = private.encode(update)
-    clients = {u: SecAggClient(u, vector, NoReplay()) for u in parameters.clients}
+    clients = {u: SecAggClient(u, NoisyInput(vector), NoReplay()) for u in parameters.clients}
     lost = frozenset(parameters.clients[-DROPPED:])
 
     def is_lost(u: ClientId, request: Message) -> bool:
@@ -78,7 +79,7 @@ def play(dim: int, rule: str) -> FoldedCosts:
 
     exchange = LocalExchange(clients, is_lost)
     start = thread_time()
-    outputs = drive.run(SecAggServer(parameters), exchange)
+    outputs = drive.run(PrivateServer(SecAggServer(parameters), parameters), exchange)
     aggregate = private.decode(outputs)
     server_s = thread_time() - start - sum(exchange.seconds.values())
     survivors = [u for u in parameters.clients if u not in lost]

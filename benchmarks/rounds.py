@@ -15,9 +15,10 @@ from dordis.crypto import signature
 from dordis.drive import Exchange
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ClientId, Message
+from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.neighbourhood import solve
 from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters, agree_on
-from dordis.protocols.secagg import SECAGG, ChunkOutput, SecAggClient, SecAggServer
+from dordis.protocols.secagg import SECAGG, SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput
 from dordis.reproduce.costs import BITS, VARIANCE
 from dordis.reproduce.network import NoReplay
@@ -97,13 +98,13 @@ class Costs:
 
 def play(setting: Setting, parameters: Parameters) -> Costs:
     """Run one round, everyone's input zero, and return what it costs."""
-    vector = np.zeros(setting.dim, np.uint32)
+    given = NoisyInput(np.zeros(setting.dim, np.uint32))
     keys = {u: signature.generate() for u in parameters.clients}
     registry = {u: signature.public(key) for u, key in keys.items()}
-    clients = {u: SecAggClient(u, vector, NoReplay(), signing=keys[u], registry=registry) for u in parameters.clients}
+    clients = {u: SecAggClient(u, given, NoReplay(), signing=keys[u], registry=registry) for u in parameters.clients}
     exchange = LocalExchange(clients, setting.is_lost)  # nothing ahead: all clients would hold their uploads
     start = thread_time()
-    (output,) = drive.run(SecAggServer(parameters, registry), exchange)
+    (output,) = drive.run(PrivateServer(SecAggServer(parameters, registry), parameters), exchange)
     server_s = thread_time() - start - sum(exchange.seconds.values())
     check(output, setting)
     seconds = [exchange.seconds[u] for u in output.survivors]
@@ -138,8 +139,8 @@ def best_of(count: int, *settings: Setting) -> list[Costs]:
 
 def memory(setting: Setting) -> float:
     """Run a round with its server alone in a process; return the most megabytes that it held."""
-    vector = np.zeros(setting.dim, np.uint32)
-    clients = {ClientId(u): SecAggClient(ClientId(u), vector, NoReplay()) for u in range(1, setting.clients + 1)}
+    given = NoisyInput(np.zeros(setting.dim, np.uint32))
+    clients = {ClientId(u): SecAggClient(ClientId(u), given, NoReplay()) for u in range(1, setting.clients + 1)}
 
     def answer(u: ClientId, request: Message) -> Message | None:
         return None if setting.is_lost(u, request) else clients[u].handle(request)
@@ -148,5 +149,6 @@ def memory(setting: Setting) -> float:
 
 
 def _serve(setting: Setting, exchange: Exchange) -> Callable[[], None]:
-    (output,) = drive.run(SecAggServer(setting.parameters()), exchange)
+    parameters = setting.parameters()
+    (output,) = drive.run(PrivateServer(SecAggServer(parameters), parameters), exchange)
     return partial(check, output, setting)

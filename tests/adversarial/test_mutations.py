@@ -98,7 +98,7 @@ def store_anew(self: Any, key: str, digest: bytes, respond: Callable[[], tuple[b
 
 
 def everything_is_due(self: Any, survivors: Any) -> dict[int, tuple[int, ...]]:
-    return dict.fromkeys(survivors, tuple(range(len(self.plan.removable))))
+    return dict.fromkeys(survivors, tuple(range(self.deposited)))
 
 
 def one_secret_for_all_chunks(self: Any, chunk: int) -> Any:

@@ -9,7 +9,7 @@ import typer
 
 from dordis.cli.commands.audit import audit as command
 from dordis.privacy import noise as seeded
-from dordis.protocols.secagg import escrow
+from dordis.protocols import distributed_noise
 from tests.cli.commands import dordis
 
 run = partial(dordis, "audit")
@@ -40,7 +40,7 @@ def test_a_faulty_mechanism_gives_exit_code_1_after_the_facts(
     def faint(acc, seed, variance, *, subtract=False):  # type: ignore[no-untyped-def]
         seeded.add_noise(acc, seed, seeded.rounded_up(variance * Fraction(1, 2)), subtract=subtract)
 
-    monkeypatch.setattr(escrow, "add_noise", faint)
+    monkeypatch.setattr(distributed_noise, "add_noise", faint)
     for as_json in (True, False):
         with pytest.raises(typer.Exit) as ended:
             command(clients=40, epsilon=0.5, as_json=as_json)

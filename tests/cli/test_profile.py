@@ -50,7 +50,7 @@ def test_the_five_stages_come_out_with_their_steps(profiled):
     assert profiled.steps == (
         ("prepare_inputs",),
         ("collect_inputs",),
-        ("agree", "unmask", "remove_noise", "decode"),
+        ("agree", "unmask", "release_secrets", "remove_noise", "decode"),
         ("dispatch",),
         ("store",),
     )

@@ -8,6 +8,7 @@ from dordis import drive
 from dordis.errors import InputError, RoundFailed, TooFewClients, Unrecoverable
 from dordis.federation.retry import attempt, to_evict
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.parameters import MALICIOUS, agree_on
 from dordis.protocols.secagg import SecAggServer
 from dordis.protocols.secagg.messages import DeliverShares
@@ -157,7 +158,7 @@ def test_a_round_with_a_bad_ciphertext_succeeds_at_the_next_index_without_the_pa
         if 2 in machines:
             machines[2] = Garbler(machines[2], peer=5)
         try:
-            return p.clients, drive.run(SecAggServer(p, registry(p)), LocalExchange(machines))
+            return p.clients, drive.run(PrivateServer(SecAggServer(p, registry(p)), p), LocalExchange(machines))
         except RoundFailed as failure:
             gone.update(to_evict(failure, p.colluders, p.colluders_around))
             raise

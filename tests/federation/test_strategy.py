@@ -13,8 +13,8 @@ from dordis.privacy import accounting
 from dordis.privacy.accounting import Gaussian, ParticipationSchedule, Repeated
 from dordis.privacy.mechanisms.ddgauss import DDGauss
 from dordis.privacy.planning import Setting
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import SEMI_HONEST
-from dordis.protocols.secagg import ChunkOutput
 from tests.federation.ledgers import new_ledger
 from tests.protocols.planned_rounds import agree_on
 

@@ -12,8 +12,9 @@ from dordis.crypto import signature
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DordisError
 from dordis.protocols import plaintext
+from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer
+from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.simulation.exchange import LocalExchange
 
 Loss = tuple[int, str, int]
@@ -36,7 +37,8 @@ class Round:
             self.clients.setdefault(u, make_client(self.parameters, u, x))
         losses = _listed(self.lost_requests), _listed(self.lost_replies)
         self.exchange = LocalExchange(self.clients, *losses, ahead=True)
-        self.server = SecAggServer(self.parameters, registry(self.parameters), suite=self.suite)
+        server = SecAggServer(self.parameters, registry(self.parameters), suite=self.suite)
+        self.server = PrivateServer(server, self.parameters)
 
     def run(self) -> tuple[ChunkOutput, ...]:
         return drive.run(self.server, self.exchange)
@@ -49,7 +51,7 @@ class Round:
 
     def expected(self, outputs: tuple[ChunkOutput, ...]) -> tuple[np.ndarray, ...]:
         """Return the sums of the plaintext protocol on the same inputs, seeds, survivors, and noise that stayed."""
-        clients = {u: plaintext.PlaintextClient(u, x, self.seeds(u)) for u, x in self.inputs.items()}
+        clients = {u: plaintext.PlaintextClient(u, NoisyInput(x), self.seeds(u)) for u, x in self.inputs.items()}
         gone = {
             (u, "Contribute", chunk)
             for chunk, output in enumerate(outputs)
@@ -57,20 +59,20 @@ class Round:
             if u not in output.survivors
         }
         kept = {chunk: output.stayed for chunk, output in enumerate(outputs)}
-        server = plaintext.PlaintextServer(self.parameters, kept=kept)
+        server = PrivateServer(plaintext.PlaintextServer(self.parameters, withheld=kept), self.parameters)
         return tuple(output.total for output in drive.run(server, LocalExchange(clients, _listed(gone))))
 
     def seeds(self, u):
         """Return the noise seeds that a client drew, to give them to its plaintext double."""
         secrets = self.clients[u].state.secrets
-        return {chunk: plaintext.NoiseSeeds(own.base, own.removable) for chunk, own in secrets.items()}
+        return {chunk: own.issued for chunk, own in secrets.items()}
 
 
 def make_client(parameters: Parameters, u: int, x: np.ndarray, **options) -> SecAggClient:
     """Make a client with what the mode of the round needs."""
     if parameters.is_malicious:
         options = {"signing": signing_key(u), "registry": registry(parameters)} | options
-    return SecAggClient(u, x, **options)
+    return SecAggClient(u, NoisyInput(x), **options)
 
 
 @cache

@@ -13,6 +13,7 @@ from dordis.privacy.accounting import ParticipationSchedule, SkellamSum
 from dordis.privacy.clipping import Bit, Quantile, next_bound, plan_bit
 from dordis.privacy.planning import Setting, plan
 from dordis.protocols.distributed_dp import DistributedDP, releases_of
+from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.simulation.exchange import LocalExchange
@@ -36,7 +37,7 @@ def _run(p, updates, lost=()):
     private = DistributedDP.of(p, DIM)
     clients = {u: make_client(p, u, private.encode(x)) for u, x in updates.items()}
     exchange = LocalExchange(clients, lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost)
-    outputs = drive.run(SecAggServer(p, registry(p)), exchange)
+    outputs = drive.run(PrivateServer(SecAggServer(p, registry(p)), p), exchange)
     assert not exchange.errors
     return private.decode(outputs), outputs
 

@@ -19,8 +19,8 @@ from dordis.protocols.delivery import (
     Stored,
 )
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import agree_on
-from dordis.protocols.summing import ChunkOutput
 from dordis.simulation.exchange import LocalExchange
 
 DIM, BLOCK, BITS = 50, 8, 20

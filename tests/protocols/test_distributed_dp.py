@@ -27,9 +27,9 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocols import parameters as rules
 from dordis.protocols import plaintext
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of, mechanism_of
+from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
-from dordis.protocols.summing import ChunkOutput
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.planned_rounds import ROTATION, agree_on
 from tests.protocols.rounds import Round, make_client
@@ -224,10 +224,10 @@ def test_any_protocol_that_sums_will_do(name):
     if name == "plaintext":
         dp = DistributedDP.of(parameters, dim)
         clients = {
-            u: plaintext.PlaintextClient(u, dp.encode(x, entropy(u)), entropy=entropy(100 + u))
+            u: plaintext.PlaintextClient(u, NoisyInput(dp.encode(x, entropy(u))), entropy=entropy(100 + u))
             for u, x in updates.items()
         }
-        outputs = drive.run(plaintext.PlaintextServer(parameters), LocalExchange(clients))
+        outputs = drive.run(PrivateServer(plaintext.PlaintextServer(parameters), parameters), LocalExchange(clients))
         aggregate, left = dp.decode(outputs), outputs[0].left
         assert left == parameters.plans[0].left(parameters.clients, b"")
     else:
@@ -255,8 +255,11 @@ def test_the_noise_that_a_colluder_does_not_know_is_the_noise_that_is_charged(na
     due, noise_plan = parameters.due(0, output.survivors), parameters.plans[0]
     colluder = min(output.survivors, key=lambda u: len(due[u]))
     secrets, unknown = clients[colluder].state.secrets[0], centred(output.total, parameters.bits).astype(np.int64)
-    removable = enumerate(zip(secrets.removable, noise_plan.removable, strict=True))
-    kept = [*zip(secrets.base, noise_plan.base, strict=True), *(own for k, own in removable if k not in due[colluder])]
+    removable = enumerate(zip(secrets.issued.deposited, noise_plan.removable, strict=True))
+    kept = [
+        *zip(secrets.issued.private, noise_plan.base, strict=True),
+        *(own for k, own in removable if k not in due[colluder]),
+    ]
     for seed, variance in kept:
         unknown -= noise(seed, variance, BLOCK)
     assert np.mean(unknown.astype(np.float64) ** 2) == pytest.approx(float(output.charged), rel=PRECISION)

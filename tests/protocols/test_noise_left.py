@@ -35,8 +35,8 @@ def _zeros(p):
 
 def _components(p, session, chunk, u):
     own, plan = session.clients[u].state.secrets[chunk], p.plans[chunk]
-    base = [noise(s, v, DIM).astype(np.int64) for s, v in zip(own.base, plan.base, strict=True)]
-    return base, [noise(s, v, DIM).astype(np.int64) for s, v in zip(own.removable, plan.removable, strict=True)]
+    base = [noise(s, v, DIM).astype(np.int64) for s, v in zip(own.issued.private, plan.base, strict=True)]
+    return base, [noise(s, v, DIM).astype(np.int64) for s, v in zip(own.issued.deposited, plan.removable, strict=True)]
 
 
 def _check(p, session, chunk, output, removed):
@@ -103,7 +103,7 @@ def test_every_chunk_has_its_own_secrets():
         secret
         for client in session.clients.values()
         for own in client.state.secrets.values()
-        for secret in (own.masking, own.self_mask, own.token, *own.base, *own.removable)
+        for secret in (own.masking, own.self_mask, own.token, *own.issued.private, *own.issued.deposited)
     ]
     assert len(everything) == len(set(everything)) == CLIENTS * 3 * (3 + 1 + TOLERANCE)
 
@@ -124,8 +124,8 @@ def test_measured_without_what_two_colluders_know_it_is_what_is_charged_on_a_spa
     def kept(u):
         """Return the seeds and variances of the noise of a survivor that stays."""
         own = session.clients[u].state.secrets[0]
-        removable = list(zip(own.removable, plan.removable, strict=True))
-        base = zip(own.base, plan.base, strict=True)
+        removable = list(zip(own.issued.deposited, plan.removable, strict=True))
+        base = zip(own.issued.private, plan.base, strict=True)
         return [*base, *(part for k, part in enumerate(removable) if k not in due.get(u, ()))]
 
     variances = {u: sum(variance for _, variance in kept(u)) for u in output.survivors}

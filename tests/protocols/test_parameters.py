@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dordis import wire
 from dordis.errors import Aborted, InputError, MalformedMessage, ParametersRefused
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import Parameters, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import AdvertiseKeys
@@ -100,7 +101,9 @@ def replaced(fields):
 def refuses_as_a_client(parameters):
     """Return what a client raises; it must not have drawn a secret nor sent a byte, and must be gone for good."""
     drawn = []
-    client = SecAggClient(ME, np.zeros(7, np.uint32), entropy=lambda size: drawn.append(size) or bytes(size))
+    client = SecAggClient(
+        ME, NoisyInput(np.zeros(7, np.uint32)), entropy=lambda size: drawn.append(size) or bytes(size)
+    )
     exchange = LocalExchange({ME: client})
     assert list(exchange({ME: AdvertiseKeys(parameters)})) == []
     assert not exchange.sent
@@ -114,7 +117,7 @@ def refuses_as_a_client(parameters):
 
 def test_the_agreed_parameters_are_accepted():
     SecAggServer(P)
-    client = SecAggClient(ME, np.zeros(7, np.uint32))
+    client = SecAggClient(ME, NoisyInput(np.zeros(7, np.uint32)))
     exchange = LocalExchange({ME: client})
     assert len(list(exchange({ME: AdvertiseKeys(P)}))) == 1
 

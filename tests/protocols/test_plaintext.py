@@ -20,8 +20,10 @@ from dordis.errors import (
 )
 from dordis.privacy.noise import noise
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_noise import NoisyInput, PrivateServer
+from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, agree_on
-from dordis.protocols.plaintext import PLAINTEXT, NoiseSeeds, PlaintextClient, PlaintextServer
+from dordis.protocols.plaintext import PLAINTEXT, PlaintextClient, PlaintextServer
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Disclosure, Joined
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.table import summing_protocol
@@ -40,7 +42,7 @@ def agreed(scheme=Scheme.SINGLE, chunks=1, **options):
 
 def seeds_of(u, plan):
     """Return seeds that anyone can compute."""
-    return NoiseSeeds(*(tuple(bytes([u, place, k] * 10 + [0, 0]) for k in range(len(part)))
+    return IssuedSecrets(*(tuple(bytes([u, place, k] * 10 + [0, 0]) for k in range(len(part)))
                         for place, part in enumerate((plan.base, plan.removable))))  # fmt: skip
 
 
@@ -50,10 +52,10 @@ class Play:
     def __init__(self, parameters, losses=(), **options):
         self.parameters, self.inputs = parameters, random_inputs(parameters, 4)
         self.seeds = {u: {k: seeds_of(u, plan) for k, plan in enumerate(parameters.plans)} for u in parameters.clients}
-        self.clients = {u: PlaintextClient(u, x, self.seeds[u]) for u, x in self.inputs.items()}
+        self.clients = {u: PlaintextClient(u, NoisyInput(x), self.seeds[u]) for u, x in self.inputs.items()}
         lost = lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in frozenset(losses)  # noqa: E731
         self.exchange = LocalExchange(self.clients, lost)
-        self.server = PlaintextServer(parameters, **options)
+        self.server = PrivateServer(PlaintextServer(parameters, **options), parameters)
 
     def run(self):
         return drive.run(self.server, self.exchange)
@@ -64,7 +66,7 @@ class Play:
         for u in survivors:
             own = self.seeds[u][chunk]
             kept = [k for k in range(len(plan.removable)) if k not in removed.get(u, ())]
-            parts = [*zip(own.base, plan.base, strict=True), *((own.removable[k], plan.removable[k]) for k in kept)]
+            parts = [*zip(own.private, plan.base, strict=True), *((own.deposited[k], plan.removable[k]) for k in kept)]
             total += self.inputs[u][self.parameters.chunks[chunk]].astype(np.int64)
             total += sum((noise(seed, variance, DIM).astype(np.int64) for seed, variance in parts), np.zeros(DIM, int))
         return total % 2**self.parameters.bits
@@ -105,7 +107,7 @@ def test_components_that_are_to_be_kept_are():
     parameters = agreed(Scheme.EXACT)
     due = parameters.due(0, IDS)
     kept = {IDS[0]: due[IDS[0]][:1]}
-    play = Play(parameters, kept={0: kept})
+    play = Play(parameters, withheld={0: kept})
     (output,) = play.run()
     assert output.stayed == kept
     removed = {u: tuple(k for k in ks if k not in kept.get(u, ())) for u, ks in due.items()}
@@ -121,15 +123,17 @@ def test_it_fails_as_secagg_does_or_gives_the_same_bits(early, late):
     parameters = agreed()
     session = Round(parameters, random_inputs(parameters, 4), {(u, "CollectInput", 0) for u in early | late})
     secagg = session.outcome()
-    clients = {u: PlaintextClient(u, x, session.seeds(u)) for u, x in session.inputs.items()}
+    clients = {u: PlaintextClient(u, NoisyInput(x), session.seeds(u)) for u, x in session.inputs.items()}
     losses = {(u, "Begin", -1) for u in early} | {(u, "Contribute", 0) for u in late}
     exchange = LocalExchange(clients, lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in losses)
     if isinstance(secagg, RoundFailed):
         with pytest.raises(type(secagg)) as failure:
-            drive.run(PlaintextServer(parameters), exchange)
+            drive.run(PrivateServer(PlaintextServer(parameters), parameters), exchange)
         assert isinstance(failure.value, TooManyDropouts | TooFewClients)
         return
-    for one, other in zip(drive.run(PlaintextServer(parameters), exchange), secagg, strict=True):
+    for one, other in zip(
+        drive.run(PrivateServer(PlaintextServer(parameters), parameters), exchange), secagg, strict=True
+    ):
         assert (one.survivors, one.left, one.charged) == (other.survivors, other.left, other.charged)
         assert np.array_equal(one.total, other.total)
 
@@ -147,7 +151,7 @@ def test_too_many_dropouts_end_the_round_before_anything_is_disclosed(stage):
 
 def test_a_client_answers_in_order_and_once():
     parameters = agreed()
-    client = PlaintextClient(2, random_inputs(parameters, 4)[2])
+    client = PlaintextClient(2, NoisyInput(random_inputs(parameters, 4)[2]))
     everyone = parameters.pack(IDS)
     assert client.handle(Begin(parameters)) == Joined()
     upload = client.handle(Contribute(0))
@@ -162,7 +166,7 @@ def test_a_client_answers_in_order_and_once():
 
 def test_a_client_that_is_not_in_u3_discloses_nothing():
     parameters = agreed()
-    client = PlaintextClient(2, random_inputs(parameters, 4)[2])
+    client = PlaintextClient(2, NoisyInput(random_inputs(parameters, 4)[2]))
     client.handle(Begin(parameters))
     client.handle(Contribute(0))
     with pytest.raises(ProtocolError, match="not in it"):
@@ -171,14 +175,18 @@ def test_a_client_that_is_not_in_u3_discloses_nothing():
 
 def test_a_client_refuses_parameters_that_break_a_rule():
     with pytest.raises(ParametersRefused):
-        PlaintextClient(2, np.zeros(DIM, np.uint32)).handle(Begin(msgspec.structs.replace(agreed(), bits=40)))
+        PlaintextClient(2, NoisyInput(np.zeros(DIM, np.uint32))).handle(
+            Begin(msgspec.structs.replace(agreed(), bits=40))
+        )
     with pytest.raises(ParametersRefused):
         PlaintextServer(msgspec.structs.replace(agreed(), bits=40))
 
 
 def test_seeds_are_drawn_from_the_entropy_that_is_given():
     parameters, drawn = agreed(chunks=2), []
-    client = PlaintextClient(2, random_inputs(parameters, 4)[2], entropy=lambda n: drawn.append(n) or bytes(n))
+    client = PlaintextClient(
+        2, NoisyInput(random_inputs(parameters, 4)[2]), entropy=lambda n: drawn.append(n) or bytes(n)
+    )
     client.handle(Begin(parameters))
     assert drawn == [32] * sum(len(plan.base) + len(plan.removable) for plan in parameters.plans)
 
@@ -187,16 +195,17 @@ def test_closing_erases_seeds_and_input():
     play = Play(agreed())
     play.run()
     client = play.clients[2]
-    assert client.state.seeds
+    assert client.state.issued
     client.close()
-    assert not client.state.seeds
-    assert client._vector.size == 0
+    assert not client.state.issued
+    with pytest.raises(ProtocolError, match="over"):
+        _ = client.input
 
 
 def test_no_seed_is_shown():
     play = Play(agreed())
     play.run()
-    for shown in (repr(play.clients[2].state), repr(play.clients[2].state.seeds)):
+    for shown in (repr(play.clients[2].state), repr(play.clients[2].state.issued)):
         assert "\\x" not in shown
 
 

@@ -11,6 +11,7 @@ from dordis import drive
 from dordis.errors import Aborted, ProtocolError, UnexpectedRequest
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ENCODER, MemoryJournal
+from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer, masking
 from dordis.protocols.secagg.messages import CollectInput, InputReady, PrepareInput
@@ -35,8 +36,8 @@ def entropy(tag):
 def ready():
     """Return a client that has done its set-up, with its journal."""
     journal = MemoryJournal()
-    clients = {u: SecAggClient(u, x, entropy=entropy(u)) for u, x in INPUTS.items()}
-    clients[ME] = SecAggClient(ME, INPUTS[ME], journal, entropy=entropy(ME))
+    clients = {u: SecAggClient(u, NoisyInput(x), entropy=entropy(u)) for u, x in INPUTS.items()}
+    clients[ME] = SecAggClient(ME, NoisyInput(INPUTS[ME]), journal, entropy=entropy(ME))
     drive.advance(SecAggServer(P).setup.workflow, LocalExchange(clients))
     return clients[ME], journal
 
@@ -56,7 +57,7 @@ def masked_chunks(monkeypatch):
 
 def restored(client, journal):
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(client.state), type=SecAggState)
-    return SecAggClient(ME, INPUTS[ME], journal, state)
+    return SecAggClient(ME, NoisyInput(INPUTS[ME]), journal, state)
 
 
 def test_what_was_made_ahead_is_uploaded_and_made_once(ready, masked_chunks):
@@ -121,7 +122,7 @@ def test_a_request_to_prepare_what_has_left_is_refused(ready):
 
 def test_a_request_to_prepare_before_the_set_up_is_refused():
     with pytest.raises(ProtocolError):
-        SecAggClient(ME, INPUTS[ME]).handle(PrepareInput(0))
+        SecAggClient(ME, NoisyInput(INPUTS[ME])).handle(PrepareInput(0))
 
 
 @pytest.mark.parametrize("lost", ["lost_requests", "lost_replies"])

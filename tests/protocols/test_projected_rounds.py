@@ -15,9 +15,9 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocols import parameters as rules
 from dordis.protocols.costs import round_cost
 from dordis.protocols.distributed_dp import DistributedDP, mechanism_of
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, Projection
-from dordis.protocols.summing import ChunkOutput
 from tests.protocols.planned_rounds import agree_on
 from tests.protocols.test_distributed_dp import entropy, lost, play, zeros
 

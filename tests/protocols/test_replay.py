@@ -9,6 +9,7 @@ from dordis import drive
 from dordis.errors import Aborted, DordisError, InputError, UnexpectedRequest
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ENCODER, MemoryJournal
+from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import MALICIOUS, agree_on
 from dordis.protocols.secagg import SECAGG, SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import Agree, CollectInput, PrepareInput, RemoveNoise, ShareKeys, Unmask
@@ -182,4 +183,4 @@ def test_no_secret_is_shown(recorded):
 def test_a_client_is_not_restored_without_its_journal(recorded):
     recorder, _, vector = recorded
     with pytest.raises(InputError, match="journal"):
-        SecAggClient(WATCHED, vector, state=recorder.client.state)
+        SecAggClient(WATCHED, NoisyInput(vector), state=recorder.client.state)

@@ -24,6 +24,7 @@ from dordis.errors import (
 )
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import MemoryJournal
+from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SecAggClient
 from dordis.protocols.secagg.masking import Channel
@@ -91,7 +92,7 @@ def in_order(value):
 
 def lying(kind, lie, liars=(LIAR,), losses=()):
     inputs = random_inputs(P, 5)
-    deviants = {u: Deviant(SecAggClient(u, inputs[u]), kind, lie) for u in liars}
+    deviants = {u: Deviant(SecAggClient(u, NoisyInput(inputs[u])), kind, lie) for u in liars}
     return Round(P, inputs, losses, clients=deviants)
 
 
@@ -113,7 +114,7 @@ def check_dropout(session, kind):
         assert (LIAR in first.survivors) == (kind is not CollectInput)
     assert {*IDS} - {LIAR} <= {*first.survivors}
     if kind is Unmask:
-        assert LIAR not in session.server.chunks[0].u5
+        assert LIAR not in session.server.chunks[0].summing.u5
 
 
 def flipped(data):
@@ -275,7 +276,7 @@ def test_a_client_that_was_not_asked_at_this_stage_is_not_heard():
 
     outputs = meddled(session, meddle)
     check_sum(session, outputs)
-    assert OTHER not in session.server.chunks[0].u5
+    assert OTHER not in session.server.chunks[0].summing.u5
 
 
 def test_a_seed_that_is_not_due_counts_as_a_dropout():
@@ -283,7 +284,7 @@ def test_a_seed_that_is_not_due_counts_as_a_dropout():
         session = lying(Unmask, change(seeds=lambda s: s or {0: bytes(32)}), liars=[u])
         outputs = session.run()
         check_sum(session, outputs)
-        assert (u in session.server.chunks[0].u5) == (u in DUE)
+        assert (u in session.server.chunks[0].summing.u5) == (u in DUE)
         assert (u in outputs[1].named) == (not all(P.due(chunk, IDS)[u] for chunk in (0, 1)))
 
 
@@ -293,7 +294,7 @@ def test_a_due_seed_of_the_wrong_length_counts_as_a_dropout_and_is_fetched(seed)
     session = lying(Unmask, change(seeds=lambda s: dict.fromkeys(s, seed)), liars=[liar])
     outputs = session.run()
     check_sum(session, outputs)
-    assert liar not in session.server.chunks[0].u5
+    assert liar not in session.server.chunks[0].summing.u5
     assert outputs[0].named == {liar}
     assert not outputs[0].stayed
 
@@ -335,7 +336,7 @@ def test_every_holder_may_lie_about_another_dealer():
     """What else a liar shows fits, and is used."""
     inputs = random_inputs(P, 5)
     deviants = {
-        u: Deviant(SecAggClient(u, inputs[u]), Unmask, change(mask_shares=wrong_shares(place)))
+        u: Deviant(SecAggClient(u, NoisyInput(inputs[u])), Unmask, change(mask_shares=wrong_shares(place)))
         for place, u in enumerate(IDS)
     }
     session = Round(P, inputs, clients=deviants)
@@ -382,7 +383,7 @@ class TwoFacedDealer(Deviant):
         if not isinstance(request, ShareKeys):
             return self.client.handle(request)
         double = SecAggClient(
-            self.client.me, self.client._vector, journal=MemoryJournal(), state=deepcopy(self.client.state)
+            self.client.me, self.client.input, journal=MemoryJournal(), state=deepcopy(self.client.state)
         )
         reply, other = self.client.handle(request), double.handle(request)
         mixed = {v: (other if v in self.fooled else reply).ciphertexts[v] for v in reply.ciphertexts}
@@ -399,7 +400,7 @@ FOOLED = [(OTHER,), (OTHER, THIRD), (THIRD, LAST), (3, 5, 8, 21)]
 def test_a_dealer_that_shares_inconsistently_is_named_alone_if_that_ends_the_round(fooled, lost):
     """The first three that answer rebuild the secret: 3, 5 and 8, if they have shares of one sharing."""
     inputs = random_inputs(P, 6)
-    dealer = TwoFacedDealer(SecAggClient(LIAR, inputs[LIAR]), fooled)
+    dealer = TwoFacedDealer(SecAggClient(LIAR, NoisyInput(inputs[LIAR])), fooled)
     losses = [(LIAR, "CollectInput", chunk) for chunk in (0, 1)] if lost else []
     session = Round(P, inputs, losses, clients={LIAR: dealer})
     outcome = session.outcome()
@@ -415,7 +416,7 @@ def test_a_dealer_that_shares_inconsistently_is_named_alone_if_that_ends_the_rou
 @pytest.mark.parametrize("fooled", FOOLED)
 def test_a_dealer_whose_shares_do_not_fit_its_hashes_is_accused_by_everyone_it_fooled(fooled):
     inputs = random_inputs(P, 6)
-    dealer = TwoFacedDealer(SecAggClient(LIAR, inputs[LIAR]), fooled, hashed=False)
+    dealer = TwoFacedDealer(SecAggClient(LIAR, NoisyInput(inputs[LIAR])), fooled, hashed=False)
     outcome = Round(P, inputs, clients={LIAR: dealer}).outcome()
     assert isinstance(outcome, Unrecoverable)
     assert outcome.accusations == {(LIAR, holder) for holder in fooled}
@@ -427,7 +428,7 @@ def test_a_dealer_whose_fitting_shares_give_no_secret_at_all_is_named(limbs):
     """A polynomial whose constant term is no limb: nobody sees that in a share."""
     inputs = random_inputs(P, 6)
     suite = replace(DEFAULT, sharing=like(sharing, split=partial(out_of_range_secret, limbs)))
-    outcome = Round(P, inputs, clients={LIAR: SecAggClient(LIAR, inputs[LIAR], suite=suite)}).outcome()
+    outcome = Round(P, inputs, clients={LIAR: SecAggClient(LIAR, NoisyInput(inputs[LIAR]), suite=suite)}).outcome()
     assert isinstance(outcome, Unrecoverable)
     assert outcome.named == {LIAR}
 
@@ -475,10 +476,13 @@ class TwoKeyed(Deviant):
 
 def test_a_lost_client_whose_shared_key_is_not_the_advertised_one_ends_the_round_and_is_blamed():
     inputs = random_inputs(P, 6)
-    donor = SecAggClient(LIAR, inputs[LIAR])
+    donor = SecAggClient(LIAR, NoisyInput(inputs[LIAR]))
     other = donor.handle(AdvertiseKeys(P)).masking
     session = Round(
-        P, inputs, [(LIAR, "CollectInput", 0)], clients={LIAR: TwoKeyed(SecAggClient(LIAR, inputs[LIAR]), other)}
+        P,
+        inputs,
+        [(LIAR, "CollectInput", 0)],
+        clients={LIAR: TwoKeyed(SecAggClient(LIAR, NoisyInput(inputs[LIAR])), other)},
     )
     with pytest.raises(Unrecoverable) as failure:
         session.run()
@@ -529,7 +533,9 @@ def test_one_key_in_two_places_counts_as_a_dropout():
 def test_a_copied_key_does_not_end_the_round():
     inputs = random_inputs(P, 5)
     shown = {}
-    owner = Deviant(SecAggClient(OTHER, inputs[OTHER]), AdvertiseKeys, lambda reply: shown.setdefault(OTHER, reply))
+    owner = Deviant(
+        SecAggClient(OTHER, NoisyInput(inputs[OTHER])), AdvertiseKeys, lambda reply: shown.setdefault(OTHER, reply)
+    )
     copycat = lying(AdvertiseKeys, change(channel=lambda _: shown[OTHER].channel)).clients[LIAR]
     Round(P, inputs, clients={OTHER: owner, LIAR: copycat}).run()
 
@@ -549,7 +555,7 @@ class Intercepted(Deviant):
 def test_a_ciphertext_altered_in_transit_is_accused_and_the_accuser_does_not_upload(alter):
     inputs = random_inputs(P, 5)
     meddle = change(ciphertexts=lambda c: c | {LIAR: alter(c[LIAR])})
-    victim = Intercepted(SecAggClient(OTHER, inputs[OTHER]), DeliverShares, meddle)
+    victim = Intercepted(SecAggClient(OTHER, NoisyInput(inputs[OTHER])), DeliverShares, meddle)
     session = Round(P, inputs, clients={OTHER: victim})
     with pytest.raises(Unrecoverable) as failure:
         session.run()
@@ -565,7 +571,7 @@ def test_a_ciphertext_altered_in_transit_is_accused_and_the_accuser_does_not_upl
 def test_shares_of_the_wrong_number_or_range_are_accused_though_they_open(alter):
     """The dealer encrypts well, but not what it should."""
     inputs = random_inputs(P, 5)
-    dealer = SecAggClient(LIAR, inputs[LIAR])
+    dealer = SecAggClient(LIAR, NoisyInput(inputs[LIAR]))
 
     def meddle(request):
         keys = [dealer.state.advertisements[u].channel for u in (LIAR, OTHER)]
@@ -574,7 +580,7 @@ def test_shares_of_the_wrong_number_or_range_are_accused_though_they_open(alter)
         altered = channel.encrypt(alter(channel.decrypt(sealed))) + hashes
         return change(ciphertexts=lambda c: c | {LIAR: altered})(request)
 
-    victim = Intercepted(SecAggClient(OTHER, inputs[OTHER]), DeliverShares, meddle)
+    victim = Intercepted(SecAggClient(OTHER, NoisyInput(inputs[OTHER])), DeliverShares, meddle)
     with pytest.raises(Unrecoverable) as failure:
         Round(P, inputs, clients={OTHER: victim, LIAR: dealer}).run()
     assert failure.value.accusations == {(LIAR, OTHER)}

@@ -11,6 +11,7 @@ from dordis import drive
 from dordis.crypto.suite import DEFAULT
 from dordis.errors import Unrecoverable
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, agree_on
 from dordis.protocols.secagg import SecAggServer
 from tests.crypto.suites import CHACHA, TWISTED, counting
@@ -27,7 +28,7 @@ class OnSuite(Round):
         inputs = random_inputs(parameters, 3)
         machines = {u: make_client(parameters, u, x, suite=(suites or {}).get(u, suite)) for u, x in inputs.items()}
         super().__init__(parameters, inputs, LOSSES, clients=machines)
-        self.server = SecAggServer(parameters, registry(parameters), suite=suite)
+        self.server = PrivateServer(SecAggServer(parameters, registry(parameters), suite=suite), parameters)
 
 
 def agreed(mode):

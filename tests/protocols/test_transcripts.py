@@ -12,6 +12,7 @@ from dordis import drive, errors, wire
 from dordis.errors import Aborted
 from dordis.privacy.requantising import LEVELS
 from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggServer, messages
 from dordis.rounds.invitation import SendSum
@@ -114,7 +115,7 @@ def test_the_server_asks_and_concludes_the_same(record):
 
     answering = []
     p, seed = parameters_of(record), bytes.fromhex(record["entropy"]["seed"])
-    outputs = drive.run(SecAggServer(p, registry(p, seed)), exchange)
+    outputs = drive.run(PrivateServer(SecAggServer(p, registry(p, seed)), p), exchange)
     assert next(entries, None) is None
     assert [summary(output) for output in outputs] == record["outputs"]
 

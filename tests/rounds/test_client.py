@@ -104,9 +104,9 @@ def test_what_is_uploaded_is_the_update_encoded_for_the_parameters_of_the_round(
     quiet = agreed(index=3, bits=16)
     seen = []
 
-    def spying(me, vector, **options):
-        seen.append(vector.copy())
-        return PLAINTEXT.client(me, vector, **options)
+    def spying(me, given, **options):
+        seen.append(given.vector.copy())
+        return PLAINTEXT.client(me, given, **options)
 
     member = Member(ME, replace(PLAINTEXT, client=spying), update=np.linspace(-1, 1, DIM) / 5)
     member.handle(*until(course(quiet), Contribute))
@@ -348,9 +348,9 @@ def test_an_update_that_cannot_be_encoded_is_a_mistake_of_the_application(update
 def test_a_client_of_somebody_else_goes_on_with_a_zero_update_and_tells_its_owner_alone(failing):
     told, seen = [], []
 
-    def spying(me, vector, **options):
-        seen.append(vector.copy())
-        return PLAINTEXT.client(me, vector, **options)
+    def spying(me, given, **options):
+        seen.append(given.vector.copy())
+        return PLAINTEXT.client(me, given, **options)
 
     member = Member(ME, replace(PLAINTEXT, client=spying), failing.get("update"), user_code=ZeroOnFailure(told.append))
     if "raises" in failing:
@@ -585,9 +585,9 @@ class Tracing:
     def __init__(self):
         self.inputs = []
 
-    def __call__(self, me, vector, **options):
-        self.inputs.append(weakref.ref(vector))
-        return PLAINTEXT.client(me, vector, **options)
+    def __call__(self, me, given, **options):
+        self.inputs.append(weakref.ref(given.vector))
+        return PLAINTEXT.client(me, given, **options)
 
     def alive(self):
         gc.collect()

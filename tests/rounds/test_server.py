@@ -424,7 +424,7 @@ def test_every_stage_is_told_when_it_begins_and_timed():
     assert told == [*names, "Dispatch", "Store"]
     assert list(result.stages) == [
         "advertise keys", "share keys", "deliver shares", "prepare inputs", "collect inputs", "agree", "unmask",
-        "remove noise", "decode", "dispatch", "store",
+        "release secrets", "remove noise", "decode", "dispatch", "store",
     ]  # fmt: skip
     assert all(seconds >= 0 for seconds in result.stages.values())
     assert result.timeline.completion > 0

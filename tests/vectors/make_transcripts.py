@@ -21,6 +21,7 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocol import Message, Requests
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
+from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import (
@@ -33,7 +34,6 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     Unmask,
 )
-from dordis.protocols.summing import ChunkOutput
 from dordis.rounds.missed import missed_sum
 
 NOTE = f"Answers of protocol version {wire.VERSION}: they do not change within it."
@@ -170,9 +170,9 @@ def folded() -> tuple[Parameters, Lost]:
 def client(p: Parameters, seed: bytes, u: int, vector: np.ndarray) -> SecAggClient:
     """Return a client whose secrets are those of the transcript."""
     if not p.is_malicious:
-        return SecAggClient(u, vector, entropy=Stream(seed, u))
+        return SecAggClient(u, NoisyInput(vector), entropy=Stream(seed, u))
     keys = {"signing": signing_key(seed, u), "registry": registry(p, seed)}
-    return SecAggClient(u, vector, entropy=Stream(seed, u), **keys)
+    return SecAggClient(u, NoisyInput(vector), entropy=Stream(seed, u), **keys)
 
 
 def signing_key(seed: bytes, u: int) -> bytes:
@@ -226,7 +226,7 @@ def transcript(name: str) -> dict[str, Any]:
     vectors = encoded(p, seed, updates) if updates else vectors
     clients = {u: client(p, seed, u, np.array(x, np.uint32)) for u, x in vectors.items()}
     recording = Recording(clients, lost)
-    outputs = drive.run(SecAggServer(p, registry(p, seed)), recording)
+    outputs = drive.run(PrivateServer(SecAggServer(p, registry(p, seed)), p), recording)
     me = max(recording.requests, key=lambda u: (len(recording.requests[u]), -u))
     return {
         "note": NOTE,

@@ -15,10 +15,10 @@ from dordis.crypto import agreement, sharing
 from dordis.federation.registry import Identity, Registry
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.secagg import statements
-from dordis.protocols.secagg.escrow import Escrow
 from dordis.protocols.secagg.masking import split
 from dordis.protocols.secagg.messages import Advertisement, DeliverShares
 from dordis.protocols.secagg.share_hashes import split_hashes
+from dordis.protocols.secagg.state import shared_count
 
 LOW_ORDER = (1).to_bytes(32, "little")
 
@@ -40,7 +40,7 @@ def play_all_peers(session: Session) -> str:
     sent = {int(u): deal(parameters, session.keys, u, victim, own[u], opened[u]) for u in peers}
     session.ask(victim, DeliverShares(parameters.pack(parameters.clients), sent))
     session.upload([victim])
-    count = Escrow(parameters, 0).shared
+    count = shared_count(parameters, 0)
     parts = {u: split(shares, sharing.SHARE_BYTES, count) for u, shares in opened.items()}
     masking_key, self_mask, seed = (rebuild(session, {u: parts[u][i] for u in peers}) for i in range(count))
     update = without_noise(session, unmasked(session, self_mask, masking_key), [seed])

@@ -64,7 +64,7 @@ TERMS_KEPT = "dordis.rounds.terms.check_terms_kept"
 PINNED = "dordis.federation.owner.check_pinned"
 VERIFY = "dordis.protocols.secagg.statements.verify"
 
-DUE = "dordis.protocols.secagg.escrow.Escrow.due"
+DUE = "dordis.protocols.escrow.Escrow.releases"
 FRESH_SECRETS = "dordis.protocols.secagg.client.SecAggClient._make_secrets"
 COMMITTED_SECRET = "dordis.protocols.secagg.chunk.ChunkServer._is_right"  # noqa: S105
 COMMITTED_SEED = "dordis.protocols.secagg.chunk.ChunkServer._is_committed"

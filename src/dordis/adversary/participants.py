@@ -28,6 +28,7 @@ from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId, Journal
 from dordis.protocols.delivery import DeliveryClient
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
+from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on, table_hash
 from dordis.protocols.secagg import SECAGG_PLUS, SecAggClient
 from dordis.protocols.secagg.state import SecAggState
@@ -219,7 +220,7 @@ def honest_client(
 
 def restored_machine(u: ClientId, vector: Vector, journal: Journal | None, state: SecAggState) -> SecAggClient:
     """Make the machine of a client as it was when its state was copied."""
-    return SecAggClient(u, vector, journal, state, signing=keys_of(u).signing, registry=signing_keys())
+    return SecAggClient(u, NoisyInput(vector), journal, state, signing=keys_of(u).signing, registry=signing_keys())
 
 
 def honest_receiver(parameters: Parameters) -> DeliveryClient:

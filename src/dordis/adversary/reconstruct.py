@@ -103,9 +103,9 @@ def true_update(session: Session, u: ClientId, removed: bool = False, chunk: int
     """Return an input with all its noise, or without the removable part."""
     plan, own = session.parameters.plans[chunk], session.secrets[u][chunk]
     value = np.array(session.inputs[u][session.parameters.chunks[chunk]])
-    noise = [*zip(own.base, plan.base, strict=True)]
+    noise = [*zip(own.issued.private, plan.base, strict=True)]
     if not removed:
-        noise += zip(own.removable, plan.removable, strict=True)
+        noise += zip(own.issued.deposited, plan.removable, strict=True)
     for seed, variance in noise:
         add_noise(value, seed, variance)
     return value & np.uint32(2**session.parameters.bits - 1)

@@ -32,8 +32,9 @@ from dordis.federation.owner import Owner
 from dordis.federation.selection import NO_PROOFS, Proofs
 from dordis.privacy.xnoise import context
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message, Party, Requests, reply_to
+from dordis.protocols.distributed_noise import ChunkOutput, PrivateServer
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg import ChunkOutput, SecAggClient, SecAggServer, masking, messages
+from dordis.protocols.secagg import SecAggClient, SecAggServer, masking, messages
 from dordis.protocols.secagg.state import SecAggState, Secrets
 from dordis.rounds.invitation import SendModel, Train
 from dordis.rounds.model import ModelBytes
@@ -166,7 +167,7 @@ class Session:
             self.trail.stage = type(next(iter(requests.values()))).__name__
             return local(requests)
 
-        (output,) = drive.run(SecAggServer(self.parameters, signing_keys()), exchange)
+        (output,) = drive.run(PrivateServer(SecAggServer(self.parameters, signing_keys()), self.parameters), exchange)
         self.secrets = {u: self.state(u).secrets for u in self.parameters.clients}
         return output
 

@@ -23,8 +23,9 @@ from dordis.privacy.encoding import SEED_BYTES, Entropy, centred
 from dordis.privacy.planning import Setting
 from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId, Message, Requests
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import MALICIOUS
-from dordis.protocols.secagg import SECAGG, ChunkOutput
+from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import CollectInput, MaskedInput, RemoveNoise, Unmask
 from dordis.simulation.availability import ByRate
 from dordis.simulation.single import home_of_updates, single_round

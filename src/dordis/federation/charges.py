@@ -28,8 +28,8 @@ from dordis.privacy.skellam import Sensitivity
 from dordis.privacy.xnoise import NoisePlan, Scheme, context
 from dordis.protocols.costs import NEVER, graph_failure
 from dordis.protocols.distributed_dp import releases_of
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
-from dordis.protocols.secagg import ChunkOutput
 
 theta_squared = lru_cache(maxsize=1 << 12)(accounting.theta_squared)
 """Most rounds cost the same."""

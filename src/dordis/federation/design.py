@@ -26,8 +26,8 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocols import neighbourhood
 from dordis.protocols import parameters as rules
 from dordis.protocols.distributed_dp import Aggregate, encoding_of
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg import ChunkOutput
 from dordis.rounds.terms import Terms
 
 SLACK = 0.9

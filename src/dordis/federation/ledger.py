@@ -20,8 +20,8 @@ from dordis.federation.charges import Charge, OwnersCount, fact_of
 from dordis.federation.durable import FileLines, LockedFile, create
 from dordis.federation.lines import FORMAT_1, Completed, Counted, Entry, Opened, Reserved, Succeeded, entry_of, line_of
 from dordis.protocols.costs import RoundCost
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import RUN_BYTES
-from dordis.protocols.secagg import ChunkOutput
 
 __all__ = ["Budget", "Charge", "Ledger", "Summary", "verify"]
 

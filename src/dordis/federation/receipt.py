@@ -12,8 +12,8 @@ import msgspec
 from dordis.federation.account import Round
 from dordis.federation.durable import replace
 from dordis.federation.records import RoundRecord
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg import ChunkOutput
 
 
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -75,7 +75,7 @@ class RecordedExchange:
         uploads = self._uploads.pop(chunk, None)
         if uploads is None:
             return
-        output, bits = self.machine.chunks[chunk].output(), self._bits
+        output, bits = self.machine.chunks[chunk].summing.output(), self._bits
         total = output.total & np.uint32(2**bits - 1)
         sizes = {uploads[u][1] for u in output.survivors}
         packed = sizes == {packed_size(total.size, bits)}

@@ -9,9 +9,9 @@ from dordis.privacy.skellam import sensitivity
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ClientId, Message, Replies, Requests
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
+from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
-from dordis.protocols.summing import ChunkOutput
 
 CLIENTS, LOST = (1, 2, 3, 4, 5), 5
 DIM, BLOCK, BITS, SCALE, VARIANCE = 1000, 1024, 20, 64.0, 50
@@ -36,12 +36,12 @@ def compile_kernels() -> ChunkOutput:
     )
     private = DistributedDP(parameters, mechanism)
     update = np.zeros(DIM, np.float32)
-    clients = {u: SecAggClient(u, private.encode(update)) for u in parameters.clients}
+    clients = {u: SecAggClient(u, NoisyInput(private.encode(update))) for u in parameters.clients}
 
     def exchange(requests: Requests) -> Replies:
         return [(u, clients[u].handle(request)) for u, request in requests.items() if not _is_lost(u, request)]
 
-    (output,) = drive.run(SecAggServer(parameters), exchange)
+    (output,) = drive.run(PrivateServer(SecAggServer(parameters), parameters), exchange)
     private.decode_chunk(0, output.total, len(output.survivors))
     return output
 

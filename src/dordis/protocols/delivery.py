@@ -11,8 +11,8 @@ from dordis.errors import ProtocolError
 from dordis.protocol import ClientId, ClientState, Flow, Message, On, ProtocolClient, ProtocolServer, Resource, Step
 from dordis.protocols.collecting import collect
 from dordis.protocols.distributed_dp import Aggregate, Assembly, DistributedDP
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import ChunkOutput
 
 
 class Received(Message, frozen=True):

@@ -22,8 +22,8 @@ from dordis.privacy.mechanisms.mechanism import Mechanism, check_folds
 from dordis.privacy.requantising import delivered_size, requantised, restored
 from dordis.privacy.skellam import Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import Encoding, Parameters, Projection
-from dordis.protocols.summing import ChunkOutput
 
 
 def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding:

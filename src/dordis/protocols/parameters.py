@@ -8,7 +8,7 @@ understand each other.
 import hashlib
 from collections.abc import Collection, Iterable
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -24,6 +24,7 @@ from dordis.privacy.skellam import check_buckets
 from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance, fraction_of
 from dordis.protocol import ClientId, Message
 from dordis.protocols import graph, limits
+from dordis.protocols.escrow import Escrow
 from dordis.protocols.limits import check_ceilings, check_components, check_places
 from dordis.protocols.neighbourhood import check_neighbourhood, colluding_neighbours
 
@@ -176,6 +177,11 @@ class Parameters(Message, frozen=True, dict=True):
             for text in set(self.variances.values())
         }
         return tuple(plans[self.variances[chunk]] for chunk in range(len(self.chunks)))
+
+    def escrow(self, chunk: int) -> Escrow:
+        """Return the escrow of a chunk: the seeds of its noise, and the rule that releases those that are due."""
+        plan = self.plans[chunk]
+        return Escrow(len(plan.base), len(plan.removable), partial(self.due, chunk))
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
         """Return the removable components that each member of U3 discloses."""

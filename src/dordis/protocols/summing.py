@@ -6,20 +6,18 @@ A protocol is a folder with a `SummingProtocol` in it, which one line of `dordis
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
-from dordis.privacy.xnoise import Due, context
 from dordis.protocol import ClientId, ClientState, Journal, Message, ProtocolClient, ProtocolServer, Step
+from dordis.protocols.escrow import IssuedSecrets, Releases
 from dordis.protocols.limits import LONGEST_OPENING, LONGEST_PROOF, MOST_CLIENTS
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
 from dordis.protocols.vectors import HERE, Vectors
@@ -38,34 +36,32 @@ class Opening(Message, frozen=True):
 
 
 @dataclass(frozen=True)
-class ChunkOutput:
-    """The sum over U3 with exactly the noise that must stay, and what happened on the way."""
+class ChunkSum:
+    """The sum of the inputs of U3, and the deposited secrets that the protocol released for it."""
 
     total: Vector = field(repr=False)
+    """Modulo 2^32; the low b bits count."""
     survivors: tuple[ClientId, ...]
-    left: Fraction
-    """Variance of the noise in the sum."""
-    charged: Fraction
-    """Variance that the privacy of the survivors may count on."""
-    stayed: Due = field(default_factory=dict)
-    """Due components that could not be removed: they are still in the sum."""
+    released: Mapping[ClientId, Mapping[int, bytes]] = field(default_factory=dict, repr=False)
+    """For each client its released secrets, counted from 0; one that could not be recovered is missing."""
     named: frozenset[ClientId] = frozenset()
     """Clients that were caught in a lie, which the sum survived."""
 
-    @classmethod
-    def of(
-        cls,
-        parameters: Parameters,
-        chunk: int,
-        total: Vector,
-        survivors: tuple[ClientId, ...],
-        stayed: Due,
-        named: frozenset[ClientId] = frozenset(),
-    ) -> "ChunkOutput":
-        """Return the output of a chunk with the noise that its plan leaves."""
-        plan, lots = parameters.plans[chunk], context(parameters.round, chunk, parameters.digest)
-        left, charged = plan.left(survivors, lots, stayed), plan.charged(survivors, lots)
-        return cls(total, survivors, left, charged, stayed, named)
+
+class SumInput(Protocol):
+    """A client's input to the sum, made chunk by chunk with the secrets that the protocol issued for it."""
+
+    @property
+    def vector(self) -> Vector:
+        """Return the whole encoded vector, over Z_{2^b}."""
+        ...
+
+    def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
+        """Return the input to one chunk, modulo 2^32, in memory of its own."""
+        ...
+
+
+ChunkResult = TypeVar("ChunkResult")
 
 
 class SummingSetup(ProtocolServer[None]):
@@ -80,27 +76,33 @@ class SummingSetup(ProtocolServer[None]):
         """Return nothing: chunks read what the set-up holds."""
 
 
-class SummingChunk(ProtocolServer[ChunkOutput]):
-    """What sums one chunk."""
+class SummingChunk(ProtocolServer[ChunkSum]):
+    """What sums one chunk, and releases secrets for its U3."""
 
     u3: tuple[ClientId, ...] = ()
     """The clients whose input is in the sum; empty until that is known."""
 
 
-class SummingServer(ProtocolServer[tuple[ChunkOutput, ...]]):
-    """The server's machine: a set-up once a round, then the chunks, one after the other or in a pipeline."""
+class ChunkedServer(ProtocolServer[tuple[ChunkResult, ...]]):
+    """A server with a set-up once a round, then the chunks, one after the other or in a pipeline."""
 
     setup: SummingSetup
-    chunks: Sequence[SummingChunk]
+    chunks: Sequence[ProtocolServer[ChunkResult]]
 
     @property
     def workflow(self) -> Sequence[Step]:
         """Return the steps of the set-up and of every chunk."""
         return [*self.setup.workflow, *(step for chunk in self.chunks for step in chunk.workflow)]
 
-    def output(self) -> tuple[ChunkOutput, ...]:
+    def output(self) -> tuple[ChunkResult, ...]:
         """Return the output of every chunk."""
         return tuple(chunk.output() for chunk in self.chunks)
+
+
+class SummingServer(ChunkedServer[ChunkSum]):
+    """The server's machine of a summing protocol."""
+
+    chunks: Sequence[SummingChunk]
 
 
 class SummingState(ClientState):
@@ -115,13 +117,14 @@ Remembered = TypeVar("Remembered", bound=SummingState)
 
 
 class SummingClient(ProtocolClient[Remembered]):
-    """A client's machine for one round; `vector` is its input over Z_{2^b}, encoded and rounded as a whole."""
+    """A client's machine for one round."""
 
     def __init__(
-        self, me: ClientId, vector: Vector, state: Remembered, journal: Journal | None, entropy: Entropy
+        self, me: ClientId, given: SumInput, state: Remembered, journal: Journal | None, entropy: Entropy
     ) -> None:
         super().__init__(state, journal)
-        self.me, self._vector, self._entropy = me, vector, entropy
+        self.me, self._entropy = me, entropy
+        self._input: SumInput | None = given
 
     @property
     def chunks(self) -> int:
@@ -140,16 +143,20 @@ class SummingClient(ProtocolClient[Remembered]):
             raise ProtocolError("no round has begun")
         return self.state.parameters
 
-    @abstractmethod
-    def noise(self, chunk: int) -> Sequence[Vector]:
-        """Return the noise that this client adds to a chunk, component by component, those that stay first.
+    @property
+    def input(self) -> SumInput:
+        """Return this client's input; it is erased with the round."""
+        if self._input is None:
+            raise ProtocolError("the round is over")
+        return self._input
 
-        Who asks for it colludes: it is for audits.
-        """
+    @abstractmethod
+    def issued(self, chunk: int) -> IssuedSecrets:
+        """Return the secrets that this client issued for a chunk: for its own input, and for audits by a colluder."""
 
     def close(self) -> None:
         """Leave the round; erase its secrets and the input."""
-        self._vector = np.zeros(0, np.uint32)
+        self._input = None
         super().close()
 
 
@@ -163,7 +170,7 @@ class MakeClient(Protocol):
     def __call__(
         self,
         me: ClientId,
-        vector: Vector,
+        given: SumInput,
         *,
         signing: bytes,
         registry: Mapping[ClientId, bytes],
@@ -190,8 +197,8 @@ class Prediction(Protocol):
     def check_after_disclosure(self) -> None:
         """Go on to the end."""
 
-    def stayed(self, due: Due) -> Due:
-        """Return the due noise that cannot be removed."""
+    def unreleased(self, due: Releases) -> Releases:
+        """Return the secrets that are due and cannot be recovered."""
 
 
 @dataclass(frozen=True)

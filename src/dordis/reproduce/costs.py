@@ -28,7 +28,9 @@ CHUNK_STEPS: Mapping[str, Resource] = {
     "dispatch": Resource.NETWORK,
     "store": Resource.CLIENT,
 }
-"""The steps of `protocols.round`, as its servers name them."""
+"""The steps of a chunk, as `rounds.server` names them, but for the one below."""
+RELEASE = "release_secrets"
+"""Counted with the step that follows it, the removal of the noise."""
 NEAR = 1 << 20
 """Coordinates up to which memory is fast; longer vectors leave the caches and are allocated anew."""
 BITS = 20

@@ -23,10 +23,24 @@ from dordis.protocol import ClientId, Message, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
+from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import RUN_BYTES, Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput
-from dordis.reproduce.costs import ASSEMBLE, BITS, CLIENT, ENCODE, REPLY, REQUEST, SERVER, VARIANCE, Costs, Law, Shape
+from dordis.reproduce.costs import (
+    ASSEMBLE,
+    BITS,
+    CLIENT,
+    ENCODE,
+    RELEASE,
+    REPLY,
+    REQUEST,
+    SERVER,
+    VARIANCE,
+    Costs,
+    Law,
+    Shape,
+)
 from dordis.rounds.server import RoundServer
 from dordis.simulation.exchange import LocalExchange
 
@@ -126,7 +140,10 @@ class SmallRound:
 
     def parties(self, private: DistributedDP, vector: Vector) -> tuple[RoundServer, dict[ClientId, RoundMachines]]:
         """Return the server of a new round, and its clients, who all have the same input."""
-        clients = {u: RoundMachines(SecAggClient(u, vector), DeliveryClient(private)) for u in self.parameters.clients}
+        clients = {
+            u: RoundMachines(SecAggClient(u, NoisyInput(vector)), DeliveryClient(private))
+            for u in self.parameters.clients
+        }
         return RoundServer(SecAggServer(self.parameters), private), clients
 
     def is_lost(self, u: ClientId, request: Message) -> bool:
@@ -161,9 +178,14 @@ def observe(small: SmallRound) -> dict[tuple[str, str], float]:
     vector = private.encode(update)
     amounts = {(ENCODE, CLIENT): [thread_time() - start]}
     server, clients = small.parties(private, vector)
+    released: dict[str, float] = {}
     for step in server.workflow:
-        for which, amount in _cost(step, LocalExchange(clients, small.is_lost, ahead=True)).items():
-            amounts.setdefault((name(step), which), []).append(amount)
+        cost = _cost(step, LocalExchange(clients, small.is_lost, ahead=True))
+        if name(step) == RELEASE:
+            released = cost
+            continue
+        for which, amount in cost.items():
+            amounts.setdefault((name(step), which), []).append(amount + released.pop(which, 0.0))
     start = thread_time()
     server.aggregate()
     between = thread_time()

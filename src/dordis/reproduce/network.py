@@ -25,6 +25,7 @@ from dordis.privacy.cell_table import GRID
 from dordis.privacy.skellam import block_size, padded_length
 from dordis.privacy.xnoise import Scheme
 from dordis.protocol import ClientId, MemoryJournal, Message
+from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import RUN_BYTES, agree_on
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput
@@ -145,7 +146,7 @@ def count(n: int, scheme: Scheme, dropouts: Iterable[int]) -> list[dict[str, flo
         scheme=scheme,
         variances=[LEAST_VARIANCE],
     )
-    clients = {u: SecAggClient(u, np.zeros(LENGTH, np.uint32), NoReplay()) for u in parameters.clients}
+    clients = {u: SecAggClient(u, NoisyInput(np.zeros(LENGTH, np.uint32)), NoReplay()) for u in parameters.clients}
     server = SecAggServer(parameters)
     before = LocalExchange(clients, ahead=True)
     ahead, *_ = server.chunks[0].workflow

@@ -23,6 +23,7 @@ from dordis.protocol import ClientId, Journal, MemoryJournal, Message
 from dordis.protocols import parameters as rules
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store
 from dordis.protocols.distributed_dp import Aggregate, DistributedDP
+from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
@@ -312,7 +313,7 @@ class ClientRound:
         self._delivering = DeliveryClient(private)
         self.summing = client.protocol.client(
             client.me,
-            vector,
+            NoisyInput(vector),
             signing=client.signing,
             registry=client.registry,
             suite=client.suite,

@@ -17,8 +17,9 @@ from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Flow, Garbled, Message, Replies, Requests, Resource, Step
 from dordis.protocols.delivery import DeliveryServer
 from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
+from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import ChunkOutput, SummingChunk, SummingProtocol, SummingServer
+from dordis.protocols.summing import SummingChunk, SummingProtocol, SummingServer, SummingSetup
 from dordis.protocols.vectors import HERE, Vectors
 from dordis.rounds.invitation import Invitation, InvitationServer, SendModel, SendSum
 from dordis.rounds.missed import LastSums
@@ -116,28 +117,26 @@ class Rounds(Protocol):
         ...
 
 
-class RoundChunk(SummingChunk):
+class RoundChunk(PrivateChunk):
     """One chunk: the paper's five stages."""
 
     def __init__(
         self,
         summing: SummingChunk,
+        setup: SummingSetup,
         chunk: int,
         private: DistributedDP,
         receivers: Callable[[], Collection[ClientId]],
     ) -> None:
-        self.chunk, self.summing, self._private = chunk, summing, private
-        self.delivery = DeliveryServer(private, chunk, summing.output, receivers)
+        super().__init__(summing, setup, private.parameters, chunk)
+        self._private = private
+        self.delivery = DeliveryServer(private, chunk, self.output, receivers)
         self._decoded: DecodedChunk | None = None
 
     @property
     def workflow(self) -> Sequence[Step]:
         """Return the steps that make the sum, then those that use it."""
-        return *self.summing.workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
-
-    def output(self) -> ChunkOutput:
-        """Return the sum and its noise."""
-        return self.summing.output()
+        return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:
         """Turn the sum into real units."""
@@ -154,7 +153,7 @@ class RoundChunk(SummingChunk):
         return self._decoded
 
 
-class RoundServer(SummingServer):
+class RoundServer(PrivateServer):
     """The set-up of a protocol that sums, then every chunk from its inputs to its delivery.
 
     The sums go to everyone who completed the set-up, or to the `receivers` that are named; where the server adds noise
@@ -172,13 +171,14 @@ class RoundServer(SummingServer):
         def receiving() -> Collection[ClientId]:
             return self.setup.ready if named is None else named
 
-        sums = enumerate(summing.chunks)
-        self.chunks: list[RoundChunk] = [RoundChunk(machine, chunk, private, receiving) for chunk, machine in sums]
+        self.chunks: Sequence[RoundChunk] = [
+            RoundChunk(machine, self.setup, chunk, private, receiving) for chunk, machine in enumerate(summing.chunks)
+        ]
 
     def dropped(self) -> dict[int, int]:
         """Return |D| of every chunk whose U3 is closed."""
         n = len(self._private.parameters.clients)
-        return {chunk.chunk: n - len(chunk.summing.u3) for chunk in self.chunks if chunk.summing.u3}
+        return {chunk.chunk: n - len(chunk.u3) for chunk in self.chunks if chunk.u3}
 
     def aggregate(self) -> Aggregate:
         """Return the decoded sum and its mean, once every chunk is decoded; stripes are undone here."""

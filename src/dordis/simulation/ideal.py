@@ -8,20 +8,18 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 
 from dordis.errors import DordisError, InputError, UnusableUpdate
 from dordis.kernels.ring import Vector
-from dordis.privacy.cell_table import LARGEST_VARIANCE
-from dordis.privacy.encoding import SEED_BYTES, Entropy
-from dordis.privacy.noise import add_noise
+from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.distributed_noise import ChunkOutput, OneDraw
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import ChunkOutput, Prediction, SummingProtocol
+from dordis.protocols.summing import Prediction, SummingProtocol
 from dordis.rounds.client import Client, ClientRound
 from dordis.rounds.invitation import Accepted, Invitation, Train
 from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Watch, silent
@@ -51,7 +49,7 @@ class IdealRounds:
     ) -> None:
         self._clients, self._protocol, self._departures = clients, protocol, departures
         self.available = available
-        self._entropy, self._cores = entropy, cores
+        self._noise, self._cores = OneDraw(entropy), cores
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Have the clients that stay consent and train."""
@@ -134,11 +132,9 @@ class IdealRounds:
     def _output(
         self, parameters: Parameters, chunk: int, u3: Sequence[ClientId], total: Vector, course: Prediction
     ) -> ChunkOutput:
-        part, stayed = np.array(total[parameters.chunks[chunk]]), course.stayed(parameters.due(chunk, u3))
+        part, stayed = np.array(total[parameters.chunks[chunk]]), course.unreleased(parameters.due(chunk, u3))
         output = ChunkOutput.of(parameters, chunk, part, tuple(u3), stayed)
-        for variance in components(output.left):
-            add_noise(part, self._entropy(SEED_BYTES), variance)
-        part &= np.uint32(2**parameters.bits - 1)
+        self._noise.add(parameters, output)
         return output
 
 
@@ -148,11 +144,3 @@ def tell_peers(clients: Iterable[Client]) -> None:
     if len(taking_part) > 1 and taking_part[0].round is not None:
         apps = [client.app for client in taking_part]
         apps[0].expect(taking_part[0].round.invite.info, apps)
-
-
-def components(variance: Fraction) -> Iterator[Fraction]:
-    """Divide a variance into parts that can be drawn: independent Skellam variables add up to one."""
-    while variance > 0:
-        part = min(variance, Fraction(LARGEST_VARIANCE))
-        yield part
-        variance -= part

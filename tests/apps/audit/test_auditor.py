@@ -19,9 +19,9 @@ from dordis.federation.strategies import NoNoise, XNoise
 from dordis.privacy.noise import add_noise, rounded_up
 from dordis.privacy.xnoise import NoisePlan
 from dordis.protocol import ClientId
-from dordis.protocols import vectors
-from dordis.protocols.plaintext import PLAINTEXT, client
-from dordis.protocols.secagg import SECAGG, SECAGG_PLUS, escrow
+from dordis.protocols import distributed_noise, vectors
+from dordis.protocols.plaintext import PLAINTEXT
+from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.simulation.single import single_round
 
 SEEDS = range(20)
@@ -57,7 +57,7 @@ def faulty(monkeypatch):
     """Return what makes all clients and the server, in any protocol, draw other noise."""
 
     def put(noise):
-        for party in (client, escrow, vectors):
+        for party in (distributed_noise, vectors):
             monkeypatch.setattr(party, "add_noise", noise)
 
     return put
@@ -149,7 +149,7 @@ def test_clients_that_share_a_seed_are_found(monkeypatch):
     def same(acc, seed, variance, *, subtract=False):
         add_noise(acc, bytes(32), variance, subtract=subtract)
 
-    monkeypatch.setattr(escrow, "add_noise", same)
+    monkeypatch.setattr(distributed_noise, "add_noise", same)
     assert [words for words in found(0) if LARGE in words]
 
 
@@ -169,13 +169,13 @@ def test_without_the_noise_of_its_colluders_a_sum_has_just_the_noise_of_the_othe
         if seed in seeds:
             add_noise(acc, seed, variance, subtract=subtract)
 
-    for party in (client, escrow, vectors):
+    for party in (distributed_noise, vectors):
         monkeypatch.setattr(party, "add_noise", only_colluders)
 
     def watch(stage):
         for u, machine in witness._machines.items() if stage == protocol.stages[protocol.upload] else ():
-            own = machine.state.secrets[0] if protocol is SECAGG else machine.state.seeds[0]
-            seeds.update(dict.fromkeys((*own.base, *own.removable), u))
+            own = machine.issued(0)
+            seeds.update(dict.fromkeys((*own.private, *own.deposited), u))
         witness.watch(stage)
 
     coins = np.arange(design.setting.dim) % 3 == 0

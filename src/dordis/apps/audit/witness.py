@@ -10,8 +10,9 @@ from dordis.crypto.suite import Suite
 from dordis.errors import InputError
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
+from dordis.protocols.distributed_noise import ChunkOutput, client_noise
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import ChunkOutput, SummingClient, SummingProtocol, SummingServer
+from dordis.protocols.summing import SumInput, SummingClient, SummingProtocol, SummingServer
 
 
 class Witness:
@@ -41,9 +42,9 @@ class Witness:
         self._inputs, self._machines, self._noise = {}, {}, {}
         return self._protocol.server(parameters, registry, proofs, suite)
 
-    def _client(self, me: ClientId, vector: Vector, **given: Any) -> SummingClient[Any]:
-        machine = self._protocol.client(me, vector, **given)
-        self._inputs[me] = vector.copy()
+    def _client(self, me: ClientId, given: SumInput, **options: Any) -> SummingClient[Any]:
+        machine = self._protocol.client(me, given, **options)
+        self._inputs[me] = given.vector.copy()
         if me in self._colluders:
             self._machines[me] = machine
         return machine
@@ -52,7 +53,8 @@ class Witness:
         """Ask the colluders for their noise when uploads are about to be collected."""
         if stage == self._upload and not self._noise:
             chunks = range(len(self.parameters.chunks))
-            self._noise = {u: [machine.noise(chunk) for chunk in chunks] for u, machine in self._machines.items()}
+            issued = {u: machine.issued for u, machine in self._machines.items()}
+            self._noise = {u: [client_noise(self.parameters, k, told(k)) for k in chunks] for u, told in issued.items()}
 
     @property
     def parameters(self) -> Parameters:
@@ -69,9 +71,9 @@ class Witness:
         for u in self._noise.keys() & set(output.survivors):
             for part in self._kept(chunk, u, output):
                 known += part
-        noise = output.total - sum(inputs, np.zeros_like(known))
+        added = output.total - sum(inputs, np.zeros_like(known))
         ring = np.uint32(2**self.parameters.bits - 1)
-        return SeenChunk(replace(output, total=(output.total - known) & ring), noise & ring, (noise - known) & ring)
+        return SeenChunk(replace(output, total=(output.total - known) & ring), added & ring, (added - known) & ring)
 
     def _kept(self, chunk: int, u: ClientId, output: ChunkOutput) -> Sequence[Vector]:
         """Return the components of a colluder's noise that are in the sum."""

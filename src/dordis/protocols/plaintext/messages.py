@@ -17,7 +17,7 @@ class Begin(Opening, frozen=True):
 
 
 class Contribution(Message, frozen=True):
-    """The input with all its noise, four bytes a coordinate."""
+    """The input, four bytes a coordinate."""
 
     bulk: ClassVar = "vector"
     chunk: int
@@ -25,7 +25,7 @@ class Contribution(Message, frozen=True):
 
 
 class Contribute(Message, frozen=True):
-    """Per chunk: send your noisy input."""
+    """Per chunk: send your input."""
 
     reply: ClassVar = Contribution
     uploads: ClassVar = True
@@ -33,14 +33,14 @@ class Contribute(Message, frozen=True):
 
 
 class Disclosure(Message, frozen=True):
-    """The seeds that are due, by component."""
+    """The deposited secrets that are due, by their place."""
 
     chunk: int
     seeds: dict[int, bytes]
 
 
 class Disclose(Message, frozen=True):
-    """Per chunk: this is U3; disclose the seeds that are due."""
+    """Per chunk: this is U3; disclose the secrets that are due."""
 
     reply: ClassVar = Disclosure
     discloses: ClassVar = True

@@ -1,4 +1,4 @@
-"""The plaintext server: it adds the inputs up and removes the noise that is due."""
+"""The plaintext server: it adds the inputs up and collects the secrets that are due."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,13 +8,13 @@ import numpy as np
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import ProtocolError
 from dordis.kernels.ring import Vector
-from dordis.privacy.xnoise import Due
 from dordis.protocol import ClientId, Flow, Resource, Step
 from dordis.protocols import parameters as rules
 from dordis.protocols.collecting import collect, ensure_enough
+from dordis.protocols.escrow import Releases
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Disclosure, Joined
-from dordis.protocols.summing import ChunkOutput, SummingChunk, SummingServer, SummingSetup
+from dordis.protocols.summing import ChunkSum, SummingChunk, SummingServer, SummingSetup
 from dordis.protocols.vectors import Accumulator
 
 PLAIN_BITS = 32
@@ -42,24 +42,23 @@ class PlaintextSetup(SummingSetup):
 
 
 class PlaintextChunk(SummingChunk):
-    """Sum one chunk; the due components in `kept` are not removed, so that two protocols can be compared."""
+    """Sum one chunk; the secrets in `withheld` are not released, so that two protocols can be compared."""
 
-    def __init__(self, setup: PlaintextSetup, chunk: int, kept: Due) -> None:
+    def __init__(self, setup: PlaintextSetup, chunk: int, withheld: Releases) -> None:
         self.parameters, self.chunk = setup.parameters, chunk
-        self._setup, self._kept = setup, kept
+        self._setup, self._withheld = setup, withheld
         self._total: Vector = np.zeros(0, np.uint32)
-        self._stayed: dict[int, tuple[int, ...]] = {}
+        self._released: dict[ClientId, Mapping[int, bytes]] = {}
         self.u3 = ()
 
     @property
     def workflow(self) -> Sequence[Step]:
         """Return the two steps."""
-        return Step(self.collect_inputs, Resource.NETWORK), Step(self.remove_noise, Resource.SERVER)
+        return Step(self.collect_inputs, Resource.NETWORK), Step(self.release_secrets, Resource.SERVER)
 
-    def output(self) -> ChunkOutput:
-        """Return the sum, modulo 2^b, and its noise."""
-        total = self._total & np.uint32(2**self.parameters.bits - 1)
-        return ChunkOutput.of(self.parameters, self.chunk, total, self.u3, self._stayed)
+    def output(self) -> ChunkSum:
+        """Return the sum, and the secrets released for its U3."""
+        return ChunkSum(self._total, self.u3, self._released)
 
     def collect_inputs(self) -> Flow:
         """Collect U3."""
@@ -76,28 +75,22 @@ class PlaintextChunk(SummingChunk):
             raise ProtocolError("the contribution is for another chunk")
         inputs.add(u, reply.vector)
 
-    def remove_noise(self) -> Flow:
-        """Subtract what is due; the noise of whoever does not answer stays."""
-        due = self.parameters.due(self.chunk, self.u3)
+    def release_secrets(self) -> Flow:
+        """Collect the secrets that are due; those of a client that does not answer are not released."""
+        due = self.parameters.escrow(self.chunk).releases(self.u3)
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
-        removable = self.parameters.plans[self.chunk].removable
-        seeds = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_seeds(reply, due[u]))
-        released = []
-        for u, ks in due.items():
-            removed = [k for k in ks if ClientId(u) in seeds and k not in self._kept.get(u, ())]
-            released += [(seeds[ClientId(u)][k], removable[k]) for k in removed]
-            if len(removed) < len(ks):
-                self._stayed[u] = tuple(k for k in ks if k not in removed)
-        self._setup.vectors.remove_noise(self._total, released)
+        told = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_secrets(reply, due[u]))
+        withheld = self._withheld
+        self._released = {u: {k: s for k, s in own.items() if k not in withheld.get(u, ())} for u, own in told.items()}
 
-    def _checked_seeds(self, reply: Disclosure, due: Sequence[int]) -> Mapping[int, bytes]:
+    def _checked_secrets(self, reply: Disclosure, due: Sequence[int]) -> Mapping[int, bytes]:
         if reply.chunk != self.chunk or reply.seeds.keys() != set(due):
-            raise ProtocolError("the seeds disclosed are not the due ones")
+            raise ProtocolError("the secrets disclosed are not the due ones")
         return reply.seeds
 
 
 class PlaintextServer(SummingServer):
-    """A whole round; `kept` names due components that are left in the sum, by chunk."""
+    """A whole round; `withheld` names due secrets that are not released, by chunk."""
 
     def __init__(
         self,
@@ -106,9 +99,9 @@ class PlaintextServer(SummingServer):
         proofs: Mapping[ClientId, bytes] | None = None,
         suite: Suite = DEFAULT,
         *,
-        kept: Mapping[int, Due] | None = None,
+        withheld: Mapping[int, Releases] | None = None,
     ) -> None:
         rules.check(parameters)
         self.setup: PlaintextSetup = PlaintextSetup(parameters, proofs or {})
-        chunks, kept = range(len(parameters.chunks)), kept or {}
-        self.chunks = [PlaintextChunk(self.setup, chunk, kept.get(chunk, {})) for chunk in chunks]
+        chunks, withheld = range(len(parameters.chunks)), withheld or {}
+        self.chunks = [PlaintextChunk(self.setup, chunk, withheld.get(chunk, {})) for chunk in chunks]

@@ -7,9 +7,9 @@ from dordis.protocols.secagg import messages
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.protocols.secagg.prediction import SecAggPrediction
 from dordis.protocols.secagg.server import SecAggServer
-from dordis.protocols.summing import ChunkOutput, SummingProtocol
+from dordis.protocols.summing import SummingProtocol
 
-__all__ = ["SECAGG", "SECAGG_PLUS", "ChunkOutput", "SecAggClient", "SecAggServer"]
+__all__ = ["SECAGG", "SECAGG_PLUS", "SecAggClient", "SecAggServer"]
 
 SECAGG = SummingProtocol("secagg", SecAggServer, SecAggClient, requests_in(vars(messages)), SecAggPrediction)
 SECAGG_PLUS = replace(SECAGG, name="secagg+", sparse=True)

@@ -1,10 +1,10 @@
-"""The server's part in one chunk: inputs are added up, masks removed, and the noise that is due (stages 2 to 5).
+"""The server's part in one chunk: inputs are added up, masks removed, due secrets released (stages 2 to 5).
 
 The server adds each upload into the sum as it comes: it holds one vector for each chunk in flight, never one for each
 client.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -13,11 +13,10 @@ import numpy as np
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, TooFewClients, Unrecoverable
 from dordis.kernels.ring import Vector
-from dordis.privacy.xnoise import Due
 from dordis.protocol import ClientId, Flow, Replies, Resource, Step
 from dordis.protocols.collecting import catch, collect, ensure_enough
+from dordis.protocols.escrow import Releases
 from dordis.protocols.secagg import masking, recovery, statements
-from dordis.protocols.secagg.escrow import FIRST_SEED, KEY, SELF_MASK, Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, split
 from dordis.protocols.secagg.messages import (
     Agree,
@@ -31,7 +30,8 @@ from dordis.protocols.secagg.messages import (
     Unmasking,
 )
 from dordis.protocols.secagg.setup import SetupServer
-from dordis.protocols.summing import ChunkOutput, SummingChunk
+from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK
+from dordis.protocols.summing import ChunkSum, SummingChunk
 from dordis.protocols.vectors import Accumulator
 
 Reply = TypeVar("Reply", MaskedInput, Agreement, Unmasking, NoiseShares)
@@ -45,16 +45,15 @@ class ChunkServer(SummingChunk):
         self.parameters = setup.parameters
         self.chunk = chunk
         self._setup, self._suite = setup, setup.suite
-        self._escrow = Escrow(setup.parameters, chunk)
         self._total: Vector = np.zeros(0, np.uint32)
         self._tokens: dict[ClientId, bytes] = {}
         self._signatures: dict[ClientId, bytes] = {}
         self.u3 = ()
         self.u4: tuple[ClientId, ...] = ()
         self.u5: tuple[ClientId, ...] = ()
-        self._due: Due = {}
-        self._seeds: dict[ClientId, Mapping[int, bytes]] = {}
-        self._stayed: dict[int, tuple[int, ...]] = {}
+        self._due: Releases = {}
+        self._told: dict[ClientId, Mapping[int, bytes]] = {}
+        self._released: dict[ClientId, Mapping[int, bytes]] = {}
 
     @property
     def workflow(self) -> Sequence[Step]:
@@ -64,12 +63,12 @@ class ChunkServer(SummingChunk):
             Step(self.collect_inputs, Resource.NETWORK),
             Step(self.agree, Resource.SERVER),
             Step(self.unmask, Resource.SERVER),
-            Step(self.remove_noise, Resource.SERVER),
+            Step(self.release_secrets, Resource.SERVER),
         )
 
-    def output(self) -> ChunkOutput:
-        """Return the sum and its noise."""
-        return ChunkOutput.of(self.parameters, self.chunk, self._total, self.u3, self._stayed, self._named)
+    def output(self) -> ChunkSum:
+        """Return the sum, and the secrets released for its U3."""
+        return ChunkSum(self._total, self.u3, self._released, self._named)
 
     @property
     def _named(self) -> frozenset[ClientId]:
@@ -104,7 +103,7 @@ class ChunkServer(SummingChunk):
         self._total, summed = inputs.close()
         self.u3 = tuple(sorted(self._tokens.keys() & set(summed)))
         ensure_enough(self.parameters, "CollectInput", self.u3, self._named)
-        self._due = self._escrow.due(self.u3)
+        self._due = self.parameters.escrow(self.chunk).releases(self.u3)
 
     def _add(self, inputs: Accumulator, u: ClientId, reply: MaskedInput) -> bytes:
         """Check an upload whole, then add it whole; return its token."""
@@ -142,7 +141,7 @@ class ChunkServer(SummingChunk):
         if len(answers) < self.parameters.quorum:
             raise TooFewClients("Unmask", len(answers), self.parameters.quorum, self._named)
         self.u5 = tuple(sorted(answers))
-        self._seeds = {u: seeds for u, (_, seeds) in answers.items()}
+        self._told = {u: told for u, (_, told) in answers.items()}
         secrets = self._rebuilt({u: shares for u, (shares, _) in answers.items()})
         survivors = frozenset(self.u3)
         recovery.remove_masks(
@@ -170,7 +169,7 @@ class ChunkServer(SummingChunk):
         return {u: secrets[0] for u, secrets in recovered.secrets.items()}
 
     def _checked_unmasking(self, v: ClientId, reply: Unmasking) -> tuple[recovery.Held, Mapping[int, bytes]]:
-        """Return a client's shares, by dealer, and the seeds that it disclosed of its own."""
+        """Return a client's shares, by dealer, and the due secrets that it disclosed of its own."""
         survivors = frozenset(self.u3)
         lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
         check_shares_length(reply.key_shares, len(lost), self._suite)
@@ -200,61 +199,47 @@ class ChunkServer(SummingChunk):
             )
         return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public(secret)
 
-    def remove_noise(self) -> Flow:
-        """Stage 5: remove the noise that is due; ask for shares of the seeds that are missing or wrong."""
-        owing, given = {}, []
+    def release_secrets(self) -> Flow:
+        """Stage 5: check the secrets that clients disclosed; ask for shares of those that are missing or wrong."""
+        owing = {}
         for u in self.u3:
-            seeds, ks = self._seeds.get(u, {}), self._due[u]
-            wrong = [k for k, seed in seeds.items() if not self._is_committed(u, k, seed)]
-            if not wrong and seeds.keys() == set(ks):
-                given.append(seeds)
+            told, ks = self._told.get(u, {}), self._due[u]
+            wrong = [k for k, secret in told.items() if not self._is_committed(u, k, secret)]
+            if not wrong and told.keys() == set(ks):
+                self._released[u] = told
             else:
                 owing[u] = ks
-            if wrong or (u in self._seeds and seeds.keys() != set(ks)):
+            if wrong or (u in self._told and told.keys() != set(ks)):
                 catch(u, self._setup.liars)
-        self._remove(given)
         if not owing:
-            self._cut()
             return
-        helpers = [v for v in self.u5 if not owing.keys().isdisjoint(self._setup.holdings(v))]
-        replies = yield dict.fromkeys(helpers, RemoveNoise(self.chunk, self.parameters.pack(owing)))
-        self._recover_noise(owing, replies)
-        self._cut()
+        holders = [v for v in self.u5 if not owing.keys().isdisjoint(self._setup.holdings(v))]
+        replies = yield dict.fromkeys(holders, RemoveNoise(self.chunk, self.parameters.pack(owing)))
+        self._recover_secrets(owing, replies)
 
-    def _recover_noise(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
-        """Rebuild missing seeds from shares; noise whose seed cannot be rebuilt stays and is recorded."""
-        held = self._collect(self.u5, NoiseShares, replies, partial(self._checked_noise, owing=owing))
+    def _recover_secrets(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
+        """Rebuild missing secrets from shares; one that cannot be rebuilt is not released."""
+        held = self._collect(self.u5, NoiseShares, replies, partial(self._checked_shares, owing=owing))
 
-        def is_right(u: ClientId, place: int, seed: bytes) -> bool:
-            return self._is_committed(u, owing[u][place], seed)
+        def is_right(u: ClientId, place: int, secret: bytes) -> bool:
+            return self._is_committed(u, owing[u][place], secret)
 
         recovered = recovery.recover(self._suite, self.parameters, held, list(owing), is_right)
         self._setup.liars |= recovered.false
-        rebuilt = {u: {ks[place]: seed for place, seed in recovered.secrets[u].items()} for u, ks in owing.items()}
-        self._remove(rebuilt.values())
-        stayed = {u: tuple(k for k in ks if k not in rebuilt[u]) for u, ks in owing.items()}
-        self._stayed |= {u: ks for u, ks in stayed.items() if ks}
+        for u, ks in owing.items():
+            self._released[u] = {ks[place]: secret for place, secret in recovered.secrets[u].items()}
 
-    def _checked_noise(
+    def _checked_shares(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
     ) -> recovery.Held:
-        """Return a client's shares of the seeds wanted, by dealer; all dealers owe as many."""
-        places = {u: [FIRST_SEED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
+        """Return a client's shares of the secrets wanted, by dealer; all dealers owe as many."""
+        places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
         return self._held(v, places, reply.shares)
 
-    def _is_committed(self, u: ClientId, k: int, seed: bytes) -> bool:
-        """Tell whether a noise seed is the one that its owner committed to."""
+    def _is_committed(self, u: ClientId, k: int, secret: bytes) -> bool:
+        """Tell whether a deposited secret is the one that its owner committed to."""
         expected = self._setup.commitments(u, self.chunk)[1 + k]
-        return expected == masking.commitment(self.parameters, self.chunk, u, "noise", k, seed)
-
-    def _remove(self, given: Iterable[Mapping[int, bytes]]) -> None:
-        """Subtract released components, of any number of clients, from the sum."""
-        removable = self._escrow.plan.removable
-        released = [(seed, removable[k]) for seeds in given for k, seed in seeds.items()]
-        self._setup.vectors.remove_noise(self._total, released)
-
-    def _cut(self) -> None:
-        self._total &= np.uint32(2**self.parameters.bits - 1)
+        return expected == masking.commitment(self.parameters, self.chunk, u, "noise", k, secret)
 
 
 def check_shares_length(shares: bytes, count: int, suite: Suite) -> None:

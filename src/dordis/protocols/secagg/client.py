@@ -9,18 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dordis.crypto.prg import check_ring
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DecryptionFailed, InputError, ParametersRefused, ProtocolError, SharingError
 from dordis.kernels.packing import pack
-from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Journal, On
 from dordis.protocols import parameters as rules
+from dordis.protocols.escrow import IssuedSecrets, draw_secrets
 from dordis.protocols.secagg import checks, masking, statements
-from dordis.protocols.secagg.escrow import FIRST_SEED, KEY, SELF_MASK, Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, Channel, split
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
@@ -41,13 +39,13 @@ from dordis.protocols.secagg.messages import (
     Unmasking,
 )
 from dordis.protocols.secagg.share_hashes import share_hashes, split_hashes
-from dordis.protocols.secagg.state import SecAggState, Secrets
+from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK, SecAggState, Secrets, shared_count
 from dordis.protocols.secagg.statements import Registry
-from dordis.protocols.summing import SummingClient
+from dordis.protocols.summing import SumInput, SummingClient
 
 
 class SecAggClient(SummingClient[SecAggState]):
-    """One client in one round; `vector` is its input over Z_{2^b}, encoded and rounded as a whole.
+    """One client in one round.
 
     Against a malicious server it needs its private `signing` key, and the `registry` of everyone's public ones.  The
     `suite` of primitives is the same for all clients and the server.  Whoever makes it has asked the client's owner.
@@ -56,7 +54,7 @@ class SecAggClient(SummingClient[SecAggState]):
     def __init__(
         self,
         me: ClientId,
-        vector: Vector,
+        given: SumInput,
         journal: Journal | None = None,
         state: SecAggState | None = None,
         entropy: Entropy = secrets.token_bytes,
@@ -66,7 +64,7 @@ class SecAggClient(SummingClient[SecAggState]):
     ) -> None:
         if state is not None and journal is None:
             raise InputError("a client is restored together with its journal: without it, it would answer twice")
-        super().__init__(me, vector, state or SecAggState(), journal, entropy)
+        super().__init__(me, given, state or SecAggState(), journal, entropy)
         self._signing = signing
         self._registry = registry or {}
         self._suite = suite
@@ -104,22 +102,24 @@ class SecAggClient(SummingClient[SecAggState]):
                 raise ParametersRefused("a malicious server is faced only with a signing key")
             checks.check_registered(parameters, self._registry)
         rules.check_tables(parameters)
-        check_ring(self._vector, parameters.bits)
-        checks.check_length(self._vector, parameters)
+        check_ring(self.input.vector, parameters.bits)
+        checks.check_length(self.input.vector, parameters)
         self.state.parameters = parameters
         self.state.channel = self._suite.agreement.generate(self._entropy)
         self.state.secrets = {chunk: self._make_secrets(chunk) for chunk in range(self.chunks)}
         return self._advertisement()
 
     def _make_secrets(self, chunk: int) -> Secrets:
-        escrow = Escrow(self._parameters, chunk)
         return Secrets(
             masking=self._suite.agreement.generate(self._entropy),
             self_mask=self._entropy(KEY_BYTES),
             token=self._entropy(KEY_BYTES),
-            base=tuple(self._entropy(KEY_BYTES) for _ in escrow.plan.base),
-            removable=tuple(self._entropy(KEY_BYTES) for _ in escrow.plan.removable),
+            issued=draw_secrets(self._parameters.escrow(chunk), self._entropy),
         )
+
+    def issued(self, chunk: int) -> IssuedSecrets:
+        """Return the private and the deposited secrets of a chunk."""
+        return self.state.secrets[chunk].issued
 
     def _advertisement(self) -> Advertisement:
         own = [self.state.secrets[chunk] for chunk in range(self.chunks)]
@@ -168,7 +168,7 @@ class SecAggClient(SummingClient[SecAggState]):
             commitments=b"".join(
                 commitment
                 for chunk, s in enumerate(own)
-                for commitment in masking.commitments(parameters, chunk, self.me, s.self_mask, s.removable)
+                for commitment in masking.commitments(parameters, chunk, self.me, s.self_mask, s.issued.deposited)
             ),
             hashes=share_hashes(parameters, self.me, self.me, self.state.own_shares),
         )
@@ -236,21 +236,15 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def _masked(self, chunk: int) -> bytes:
-        """Return y = x + noise + PRG(b_u) + sum of +-PRG(s_uv) over U2, mod 2^b, packed."""
+        """Return y = input + PRG(b_u) + sum of +-PRG(s_uv) over U2, mod 2^b, packed."""
         parameters, own = self._parameters, self.state.secrets[chunk]
-        y = np.array(self._vector[parameters.chunks[chunk]])
-        Escrow(parameters, chunk).add_noise(y, own.base, own.removable)
+        y = self.input.chunk(parameters, chunk, own.issued)
         peers = {
             ClientId(v): split(self.state.advertisements[v].masking, KEY_BYTES, self.chunks)[chunk]
             for v in self.state.shares.keys() - {self.me}
         }
         masking.add_masks(self._suite, y, parameters, chunk, self.me, own, peers)
         return pack(y, parameters.bits).tobytes()
-
-    def noise(self, chunk: int) -> Sequence[Vector]:
-        """Return the noise of this client in a chunk, the base first."""
-        own = self.state.secrets[chunk]
-        return Escrow(self._parameters, chunk).noise(own.base, own.removable)
 
     def agree(self, request: Agree) -> Agreement:
         """Stage 3: sign U3, once, if everyone in it is proved to have uploaded."""
@@ -270,7 +264,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return u3
 
     def unmask(self, request: Unmask) -> Unmasking:
-        """Stage 4: for this U3, disclose shares of self-masks and of lost masking keys, and the own due seeds."""
+        """Stage 4: for this U3, disclose shares of self-masks and of lost masking keys, and the own due secrets."""
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         if parameters.is_malicious:
@@ -278,29 +272,29 @@ class SecAggClient(SummingClient[SecAggState]):
             signed = request.signatures
             checks.check_quorum_signed(parameters, chunk, request.survivors, signed, self._registry, self._suite)
         self.state.survivors[chunk] = request.survivors
-        due = Escrow(parameters, chunk).due(u3)[self.me]
+        due = parameters.escrow(chunk).releases(u3)[self.me]
         held = self.state.shares.keys()
         return Unmasking(
             chunk=chunk,
             key_shares=b"".join(self._share(u, chunk, KEY) for u in sorted(held - u3)),
             mask_shares=b"".join(self._share(u, chunk, SELF_MASK) for u in sorted(held & u3)),
-            seeds={k: self.state.secrets[chunk].removable[k] for k in due},
+            seeds={k: self.issued(chunk).deposited[k] for k in due},
         )
 
     def share_noise(self, request: RemoveNoise) -> NoiseShares:
-        """Stage 5: disclose shares of seeds that are due under the stored U3, and of no others."""
+        """Stage 5: disclose shares of secrets that are due under the stored U3, and of no others."""
         parameters, chunk = self._parameters, request.chunk
         u3 = parameters.unpack(self.state.survivors[chunk])
-        due = {u: ks for u, ks in Escrow(parameters, chunk).due(u3).items() if ks}
+        due = {u: ks for u, ks in parameters.escrow(chunk).releases(u3).items() if ks}
         owing = frozenset(parameters.unpack(request.owing))
         checks.check_not_empty(owing, "the request to remove noise")
         checks.check_subset(owing, due.keys(), "the request to remove noise")
         held = sorted(owing & self.state.shares.keys())
-        shares = (self._share(u, chunk, FIRST_SEED + k) for u in held for k in due[u])
+        shares = (self._share(u, chunk, FIRST_DEPOSITED + k) for u in held for k in due[u])
         return NoiseShares(chunk=chunk, shares=b"".join(shares))
 
     def _share(self, dealer: int, chunk: int, place: int) -> bytes:
         """Return my share of a dealer's secret, as received."""
         size = self._suite.sharing.SHARE_BYTES
-        start = size * (chunk * Escrow(self._parameters, chunk).shared + place)
+        start = size * (chunk * shared_count(self._parameters, chunk) + place)
         return self.state.shares[dealer][start : start + size]

@@ -89,11 +89,11 @@ def commitment(parameters: Parameters, chunk: int, client: ClientId, use: str, i
 
 
 def commitments(
-    parameters: Parameters, chunk: int, client: ClientId, seed: bytes, noise: Sequence[bytes]
+    parameters: Parameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
-    """Commit to the self-mask seed and to every removable noise seed; a masking key's commitment is its public key."""
+    """Commit to the self-mask seed and to every deposited secret; a masking key's commitment is its public key."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
-    return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(noise)))
+    return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 
 
 def token_hash(parameters: Parameters, chunk: int, client: ClientId, token: bytes) -> bytes:

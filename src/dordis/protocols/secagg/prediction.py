@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dordis.errors import TooFewClients
-from dordis.privacy.xnoise import Due
 from dordis.protocol import ClientId, Message, requests_in
 from dordis.protocols.collecting import ensure_enough
+from dordis.protocols.escrow import Releases
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import messages
 from dordis.protocols.secagg.messages import Agree, CollectInput, RemoveNoise, ShareKeys, Unmask
@@ -44,8 +44,8 @@ class SecAggPrediction:
             if (holders := len(there & self.parameters.neighbourhoods[u])) < self.parameters.threshold:
                 raise TooFewClients(Unmask.__name__, holders, self.parameters.threshold)
 
-    def stayed(self, due: Due) -> Due:
-        """Return the due noise whose owner does not tell the seed, and of which too few others give shares."""
+    def unreleased(self, due: Releases) -> Releases:
+        """Return the due secrets whose owner does not disclose them, and of which too few others give shares."""
         telling, helping = (set(self._answering(stage)) for stage in (Unmask, RemoveNoise))
         owing = {u: ks for u, ks in due.items() if ks and u not in telling}
         holders = self.parameters.neighbourhoods

@@ -12,7 +12,6 @@ from dordis.protocol import ClientId, Flow, Resource, Step
 from dordis.protocols.collecting import collect, ensure_enough
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import checks, statements
-from dordis.protocols.secagg.escrow import Escrow
 from dordis.protocols.secagg.masking import KEY_BYTES, split
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
@@ -23,6 +22,7 @@ from dordis.protocols.secagg.messages import (
     SharesDelivered,
 )
 from dordis.protocols.secagg.share_hashes import HASH_BYTES, dealt, hashes_length, held, share_hash
+from dordis.protocols.secagg.state import shared_count
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SummingSetup
 
@@ -87,7 +87,7 @@ class SetupServer(SummingSetup):
         if self.parameters.is_malicious:
             statement = statements.shares(self.parameters, u, reply)
             statements.verify(self.suite, self.registry, u, statement, reply.signature)
-        shared, chunks = Escrow(self.parameters, 0).shared, len(self.parameters.chunks)
+        shared, chunks = shared_count(self.parameters, 0), len(self.parameters.chunks)
         split(reply.commitments, KEY_BYTES, (shared - 1) * chunks)
         hashed = hashes_length(self.parameters)
         length = shared * chunks * self.suite.sharing.SHARE_BYTES + self.suite.cipher.TAG_BYTES + hashed
@@ -120,7 +120,7 @@ class SetupServer(SummingSetup):
         self, chunk: int, holder: ClientId, wanted: Sequence[tuple[ClientId, int]], shares: Sequence[bytes]
     ) -> Fits:
         """Tell which shares, of secrets by dealer and place, a holder shows as their dealers hashed them."""
-        count, sent = Escrow(self.parameters, chunk).shared, self.shares
+        count, sent = shared_count(self.parameters, chunk), self.shares
         ends = range(HASH_BYTES * (chunk * count + 1) - hashes_length(self.parameters), 1, HASH_BYTES)
         spans = [slice(end - HASH_BYTES, end or None) for end in ends]  # hashes are last in what is sent
         if chunk not in self._dealt:
@@ -141,7 +141,7 @@ class SetupServer(SummingSetup):
         return split(self.keys[u].masking, KEY_BYTES, len(self.parameters.chunks))[chunk]
 
     def commitments(self, u: ClientId, chunk: int) -> tuple[bytes, ...]:
-        """Return a client's commitments for one chunk: self-mask, then removable noise."""
-        size = KEY_BYTES * (Escrow(self.parameters, chunk).shared - 1)
+        """Return a client's commitments for one chunk: self-mask, then deposited secrets."""
+        size = KEY_BYTES * (shared_count(self.parameters, chunk) - 1)
         own = self.shares[u].commitments[chunk * size : (chunk + 1) * size]
         return split(own, KEY_BYTES, size // KEY_BYTES)

@@ -11,7 +11,7 @@ from struct import Struct
 from dordis.errors import MalformedMessage
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.secagg.escrow import Escrow
+from dordis.protocols.secagg.state import shared_count
 
 HASH_BYTES = 16
 _TWO = Struct(">QQ")
@@ -34,7 +34,7 @@ def share_hash(dealt: bytes, held: bytes, share: bytes) -> bytes:
 
 def share_hashes(parameters: Parameters, dealer: ClientId, holder: ClientId, shares: bytes) -> bytes:
     """Hash all shares that a holder has of a dealer, in the order of chunks and secrets."""
-    chunks, count = len(parameters.plans), Escrow(parameters, 0).shared
+    chunks, count = len(parameters.plans), shared_count(parameters, 0)
     size, rest = divmod(len(shares), chunks * count)
     if rest:
         raise MalformedMessage("the shares of all secrets have one length")
@@ -55,4 +55,4 @@ def split_hashes(parameters: Parameters, sent: bytes) -> tuple[bytes, bytes]:
 
 def hashes_length(parameters: Parameters) -> int:
     """Return how many bytes the hashes of all shares of one dealer for one holder take."""
-    return HASH_BYTES * Escrow(parameters, 0).shared * len(parameters.chunks)
+    return HASH_BYTES * shared_count(parameters, 0) * len(parameters.chunks)

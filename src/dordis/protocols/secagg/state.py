@@ -3,8 +3,18 @@
 import msgspec
 
 from dordis.protocol import ClientState
+from dordis.protocols.escrow import IssuedSecrets
+from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg.messages import Advertisement
 from dordis.protocols.summing import SummingState
+
+KEY, SELF_MASK, FIRST_DEPOSITED = 0, 1, 2
+"""The places of the secrets that a client shares for a chunk."""
+
+
+def shared_count(parameters: Parameters, chunk: int) -> int:
+    """Return how many secrets a client shares for a chunk: masking key, self-mask seed, deposited secrets."""
+    return FIRST_DEPOSITED + parameters.escrow(chunk).deposited
 
 
 class Secrets(msgspec.Struct, frozen=True):
@@ -16,10 +26,8 @@ class Secrets(msgspec.Struct, frozen=True):
     """b_u: seed of the self-mask; shared."""
     token: bytes
     """Shown with the upload; whoever knows it vouches for the upload."""
-    base: tuple[bytes, ...]
-    """g_0: seeds of noise that stays; shared with nobody."""
-    removable: tuple[bytes, ...]
-    """g_1, g_2, ..: seeds of noise that may have to go; shared."""
+    issued: IssuedSecrets
+    """Private and deposited secrets of the chunk's escrow; the deposited ones are shared."""
 
     def __repr__(self) -> str:
         return "<Secrets>"
@@ -27,7 +35,7 @@ class Secrets(msgspec.Struct, frozen=True):
     @property
     def shared(self) -> tuple[bytes, ...]:
         """Return what is shared, in the order in which it is shared."""
-        return (self.masking, self.self_mask, *self.removable)
+        return (self.masking, self.self_mask, *self.issued.deposited)
 
 
 class SecAggState(SummingState):

@@ -1,0 +1,51 @@
+"""Escrow: secrets that every client deposits with a summing protocol, and the rule that says which are released.
+
+For every chunk a protocol's client issues secrets of 32 bytes: private ones, which never leave the client, and
+deposited ones.  Once U3 is fixed, the protocol releases the deposited secrets that the rule names, and no others.  What
+the secrets are for, no protocol knows: distributed DP draws noise from them (`dordis.protocols.distributed_noise`).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from dordis.privacy.encoding import Entropy
+from dordis.protocol import ClientId
+
+SECRET_BYTES = 32
+Releases = Mapping[int, tuple[int, ...]]
+"""For each member of U3 the deposited secrets, counted from 0, that are to be released."""
+
+
+@dataclass(frozen=True)
+class Escrow:
+    """How many secrets a client issues for one chunk, and which deposited ones a given U3 releases."""
+
+    private: int
+    deposited: int
+    rule: Callable[[Collection[ClientId]], Releases]
+
+    def releases(self, survivors: Collection[ClientId]) -> Releases:
+        """Return, for each member of U3, the deposited secrets to release."""
+        return self.rule(survivors)
+
+
+class IssuedSecrets(msgspec.Struct, frozen=True):
+    """The secrets that one client issued for one chunk."""
+
+    private: tuple[bytes, ...]
+    """Shared with nobody."""
+    deposited: tuple[bytes, ...]
+    """Released if the rule says so."""
+
+    def __repr__(self) -> str:
+        return "<IssuedSecrets>"
+
+
+def draw_secrets(escrow: Escrow, entropy: Entropy) -> IssuedSecrets:
+    """Issue fresh random secrets for a chunk, the private ones first."""
+    private, deposited = (
+        tuple(entropy(SECRET_BYTES) for _ in range(count)) for count in (escrow.private, escrow.deposited)
+    )
+    return IssuedSecrets(private, deposited)
