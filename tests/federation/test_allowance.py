@@ -12,6 +12,7 @@ from dordis.federation.allowance import LEAST, Allowances
 from dordis.federation.charges import OwnersCount
 from dordis.federation.ledger import verify
 from dordis.federation.selection import Balanced, Everyone, Uniform
+from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.server import AgreedRound
 from dordis.simulation import home as homes
 from dordis.simulation.run import prepare
@@ -102,9 +103,10 @@ class Failing:
         def between(dropped):
             if where == "between":
                 raise fail
-            agreed.before_disclosure(dropped)
+            agreed.gate.admit_disclosure(lambda: dropped)
 
-        given = AgreedRound(agreed.parameters, agreed.mechanism, agreed.proofs, agreed.before_upload, between)
+        gate = PrivacyGate(agreed.gate.admit_upload, between)
+        given = AgreedRound(agreed.parameters, agreed.mechanism, agreed.proofs, gate)
         result = self._rounds.sum(given, watch)
         if where == "after":
             raise fail

@@ -28,6 +28,7 @@ from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.secagg import SECAGG_PLUS
 from dordis.protocols.secagg.messages import AdvertiseKeys
+from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import Train
 from tests.federation.cohorts import RUN, keys_of, registry_of
 from tests.rounds.parties import Federation, Member, agreed, invite_to, pieces
@@ -193,7 +194,7 @@ def test_a_budget_is_for_all_rounds_and_what_is_counted_stays_counted_whatever_b
         parameters = parameters_of(WINDOW, index)
         home.gather(invitation_to(parameters))
         with pytest.raises(TooFewClients):
-            home.sum(parameters, before_disclosure=fail)
+            home.sum(parameters, gate=PrivacyGate(charge=fail))
     assert [count.spent().theta_squared for count in counts.values()] == pytest.approx([2 * cost] * 7)
     prepared = [[*member.diary] for member in home.members.values()]
     assert not home.gather(invitation_to(parameters_of(WINDOW, 4))).ready

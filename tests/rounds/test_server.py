@@ -18,6 +18,7 @@ from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
+from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import SendModel
 from dordis.rounds.server import AgreedRound, RoundServer
 from tests.rounds.parties import BLOCK, DIM, IDS, MODEL, SCALE, VARIANCE, Federation, agreed, invite_to, skellam
@@ -341,7 +342,7 @@ def test_whoever_leaves_the_noise_left_is_that_of_the_plan(protocol, options):
 @every_protocol
 def test_the_charge_comes_once_and_before_the_first_request_that_discloses(protocol, options):
     home = Watched.of(protocol)
-    home.whole(agreed(chunks=CHUNKS, **options), before_disclosure=lambda dropped: home.written.append("charge"))
+    home.whole(agreed(chunks=CHUNKS, **options), gate=PrivacyGate(charge=lambda dropped: home.written.append("charge")))
     disclosing = [request.__name__ for request in protocol.requests if request.discloses]
     assert home.written.count("charge") == 1
     assert home.written.index("charge") < min(home.written.index(name) for name in disclosing)
@@ -354,7 +355,9 @@ def test_what_owners_may_count_is_told_once_and_before_the_first_request_for_dat
     """Also of clients who then do not answer: nobody knows whether they counted."""
     stages, told = protocol.stages, []
     home = Watched.of(protocol, lost=leaving(u3=stages[0], u6=stages[protocol.upload]))
-    home.whole(agreed(chunks=CHUNKS, **options), before_upload=lambda asked: told.append((len(home.written), {*asked})))
+    home.whole(
+        agreed(chunks=CHUNKS, **options), gate=PrivacyGate(lambda asked: told.append((len(home.written), {*asked})))
+    )
     ((when, asked),) = told
     assert asked == {*IDS} - {3}
     uploads = [request.__name__ for request in protocol.requests if request.uploads]
@@ -365,7 +368,7 @@ def test_what_owners_may_count_is_told_once_and_before_the_first_request_for_dat
 def test_the_charge_is_told_how_many_are_lost_where_that_is_known(protocol, options):
     told = []
     home = Watched.of(protocol, lost=leaving(u3=protocol.stages[0]))
-    home.whole(agreed(**options), before_disclosure=told.append)
+    home.whole(agreed(**options), gate=PrivacyGate(charge=told.append))
     assert told == [{0: 1}]
 
 
@@ -377,7 +380,7 @@ def test_nothing_is_disclosed_if_the_charge_fails(protocol, options):
         raise BudgetExceeded(1, 9.0, 6.0)
 
     with pytest.raises(BudgetExceeded):
-        home.whole(agreed(chunks=CHUNKS, **options), before_disclosure=refuse)
+        home.whole(agreed(chunks=CHUNKS, **options), gate=PrivacyGate(charge=refuse))
     disclosing = {request.__name__ for request in protocol.requests if request.discloses}
     assert not disclosing & {*home.written}
     assert not delivered(home)
@@ -387,7 +390,7 @@ def test_nothing_is_charged_for_a_round_that_fails_before():
     home = Watched.of(SECAGG, lost=leaving(u1="CollectInput", u2="CollectInput", u3="CollectInput"))
     charged = []
     with pytest.raises(TooManyDropouts):
-        home.whole(agreed(), before_disclosure=lambda dropped: charged.append(1))
+        home.whole(agreed(), gate=PrivacyGate(charge=lambda dropped: charged.append(1)))
     assert not charged
 
 

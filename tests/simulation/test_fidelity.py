@@ -17,6 +17,7 @@ from dordis.privacy.encoding import centred
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG
 from dordis.rounds.client import ClientRound
+from dordis.rounds.gate import PrivacyGate
 from dordis.simulation.availability import EARLY
 from dordis.simulation.config import Config
 from dordis.simulation.departures import Departures
@@ -51,7 +52,7 @@ class Announced:
         self.available, self.gather = rounds.available, rounds.gather
 
     def sum(self, agreed, watch):
-        return self._rounds.sum(replace(agreed, before_disclosure=lambda dropped: self._charge()), watch)
+        return self._rounds.sum(replace(agreed, gate=PrivacyGate(charge=lambda dropped: self._charge())), watch)
 
 
 @cache

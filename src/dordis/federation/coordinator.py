@@ -28,6 +28,7 @@ from dordis.protocol import ClientId
 from dordis.protocols.costs import round_cost
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.rounds.app import AppServer, RoundInfo
+from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import Invitation, Invite
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Rounds, Watch, silent
@@ -68,7 +69,10 @@ class Begun:
 
 
 class Coordinator:
-    """Run the rounds of one run; without a `ledger` nothing is proved and nothing counted."""
+    """Run the rounds of one run; without a `ledger` nothing is proved and nothing counted.
+
+    `counts_owners` is False where clients have no owners who count: queries over a table.
+    """
 
     def __init__(
         self,
@@ -90,7 +94,9 @@ class Coordinator:
         begun: Begun | None = None,
         evictions: Evictions | None = None,
         entropy: Entropy = secrets.token_bytes,
+        counts_owners: bool = True,
     ) -> None:
+        self._counts_owners = counts_owners and ledger is not None
         self._run, self._app, self._design = run, app, design
         self._selection, self._rounds, self._ledger = selection, rounds, ledger
         self._registry, self._beacon, self._watch = registry, beacon, watch
@@ -186,8 +192,9 @@ class Coordinator:
 
         def count(asked: Collection[ClientId]) -> None:
             """Write down what owners count before anything is uploaded."""
-            counted = self._ledger is not None and (self._run, info.index) in self._ledger.counted()
-            if self._ledger is not None and charge is not None and not (resumed and counted):
+            if self._ledger is None or charge is None or not self._counts_owners:
+                return
+            if not (resumed and (self._run, info.index) in self._ledger.counted()):
                 self._ledger.count(info.index, map(int, asked), round_cost(parameters, design.kind))
 
         def announce(dropped: Mapping[int, int]) -> None:
@@ -196,9 +203,8 @@ class Coordinator:
             if self._ledger is not None and charge is not None and not (resumed and charged):
                 self._ledger.reserve(charge.closed(dropped))
 
-        agreed = AgreedRound(
-            parameters, design.mechanism, proofs, count, announce, info.number, invited, planned.allowed
-        )
+        gate = PrivacyGate(count, announce)
+        agreed = AgreedRound(parameters, design.mechanism, proofs, gate, info.number, invited, planned.allowed)
         result = self._run_round(agreed)
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
             self._chunks = self._chunks.observe(design.mechanism.grid.padded, result.timeline)
@@ -270,7 +276,7 @@ class Coordinator:
 
     def _able(self, clients: Collection[ClientId], info: RoundInfo) -> dict[ClientId, float]:
         """Return what clients can pay for a round, of those who can; the others would refuse."""
-        if self._ledger is None:
+        if self._ledger is None or not self._counts_owners:
             return dict.fromkeys(clients, self._design.allowed)
         allowances = Allowances.of(self._design, self._ledger.counted())
         left = self._count - info.number + 1

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from dordis.crypto.suite import DEFAULT, Suite
@@ -21,6 +22,7 @@ from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, Privat
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import SummingChunk, SummingProtocol, SummingServer, SummingSetup
 from dordis.protocols.vectors import HERE, Vectors
+from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import Invitation, InvitationServer, SendModel, SendSum
 from dordis.rounds.missed import LastSums
 
@@ -39,14 +41,6 @@ def silent(stage: str) -> None:
     """Watch nothing."""
 
 
-def uncounted(clients: Collection[ClientId]) -> None:
-    """Count nothing: there is no ledger."""
-
-
-def uncharged(dropped: Mapping[int, int]) -> None:
-    """Charge nothing: there is no ledger."""
-
-
 async def at_once(work: Callable[[], Any]) -> Any:
     """Compute where the round is run, and nowhere else."""
     return work()
@@ -59,11 +53,8 @@ class AgreedRound:
     parameters: Parameters
     mechanism: Mechanism
     proofs: Mapping[ClientId, bytes] = field(default_factory=dict)
-    before_upload: Callable[[Collection[ClientId]], None] = uncounted
-    """Called once before the first request for data leaves, with those who are asked; it may raise."""
-    before_disclosure: Callable[[Mapping[int, int]], None] = uncharged
-    """Called once before the first request leaves whose answer costs privacy, with |D| of the chunks that are closed
-    by then; it may raise."""
+    gate: PrivacyGate = field(default_factory=PrivacyGate)
+    """Through which every request of the round passes before it leaves."""
     number: int = 0
     """The round's number, for people."""
     invited: int = 0
@@ -229,7 +220,7 @@ class RoundEngine:
         """Invite clients, send the model, or sums that lead to it, to those who lack it, and have them train."""
         self._sums.begin(invitation.invite)
         server, before = InvitationServer(invitation, self._sums.since), _count(self._meter)
-        timeline = self._execute(server.workflow, (), _Noted(self._exchange, watch))
+        timeline = self._execute(server.workflow, (), WatchedExchange(self._exchange, watch))
         return Gathered(server.output(), step_seconds(timeline), *_count(self._meter, before))
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
@@ -237,7 +228,8 @@ class RoundEngine:
         parameters, before = agreed.parameters, _count(self._meter)
         refused = 0 if self._meter is None else len(self._meter.errors)
         server = self.server(agreed)
-        noted = _Noted(self._exchange, watch, agreed.before_upload, lambda: agreed.before_disclosure(server.dropped()))
+        admit = partial(agreed.gate.admit, dropped=server.dropped)
+        noted = WatchedExchange(self._exchange, watch, admit)
         timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], noted)
         up, down, *_ = _count(self._meter, before)
         errors = [] if self._meter is None else self._meter.errors[refused:]
@@ -263,33 +255,21 @@ class RoundEngine:
         return self._run(self._execute_steps(setup, chunks, exchange, self._compute))
 
 
-class _Noted:
-    """An exchange that tells what is sent, announces what costs privacy, and notes who does not answer."""
+class WatchedExchange:
+    """An exchange that has requests admitted, tells which are sent, and records which clients do not answer."""
 
     def __init__(
-        self,
-        exchange: AsyncExchange,
-        watch: Watch,
-        before_upload: Callable[[Collection[ClientId]], None] = uncounted,
-        before_disclosure: Callable[[], None] = lambda: None,
+        self, exchange: AsyncExchange, watch: Watch, admit: Callable[[Requests], None] = lambda requests: None
     ) -> None:
-        self._exchange, self._watch = exchange, watch
-        self._before_upload, self._before_disclosure = before_upload, before_disclosure
-        self._counted = self._announced = False
+        self._exchange, self._watch, self._admit = exchange, watch, admit
         self._missed: dict[ClientId, str] = {}
 
     async def __call__(self, requests: Requests) -> Replies:
-        kinds = {type(request) for request in requests.values()}
-        if not self._counted and any(kind.uploads for kind in kinds):
-            self._before_upload(requests.keys())
-            self._counted = True
-        if not self._announced and any(kind.discloses for kind in kinds):
-            self._before_disclosure()
-            self._announced = True
-        self._watch(", ".join(kind.__name__ for kind in kinds))
-        return self._noting(requests, await self._exchange(requests))
+        self._admit(requests)
+        self._watch(", ".join({type(request).__name__: None for request in requests.values()}))
+        return self._record(requests, await self._exchange(requests))
 
-    def _noting(self, requests: Requests, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
+    def _record(self, requests: Requests, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
         answered = set()
         for u, reply in replies:
             if not isinstance(reply, Garbled):

@@ -90,14 +90,14 @@ class IdealRounds:
         leaving = {u: self._departures.leaving[u] for u in parameters.clients if u in self._departures.leaving}
         course = self._protocol.predict(parameters, leaving)
         u3 = course.survivors()
-        agreed.before_upload([u for u in parameters.clients if self._is_asked(leaving.get(u))])
+        agreed.gate.admit_upload([u for u in parameters.clients if self._is_asked(leaving.get(u))])
         total = np.zeros(parameters.dim, np.uint32)
         for u, vector in zip(u3, self._encoded(u3, private), strict=True):
             total += vector
             self._round(u).attend()
         course.check_before_disclosure()
         gone = len(parameters.clients) - len(u3)
-        agreed.before_disclosure(dict.fromkeys(range(len(parameters.chunks)), gone))
+        agreed.gate.admit_disclosure(lambda: dict.fromkeys(range(len(parameters.chunks)), gone))
         course.check_after_disclosure()
         chunks = range(len(parameters.chunks))
         outputs = tuple(self._output(parameters, chunk, u3, total, course) for chunk in chunks)

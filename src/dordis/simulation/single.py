@@ -63,8 +63,10 @@ def single_round(
 ) -> Finished:
     """Run the round once; whatever fails is raised.  `rounds` replaces the home's own.
 
-    A `ledger` is charged when the round is over, before anything of it is told: here nobody sees a sum before that.
+    A `ledger` is charged before anything is disclosed.  Participations are not counted: whoever asks has all the data.
     """
+    if ledger is not None and not home.job.design.proves:
+        raise InputError("a round that proves nothing is not charged to a ledger")
     job, run = home.job, home.entropy(RUN_BYTES) if ledger is None else ledger.run
     selection = Everyone(frozenset(home.identities.ids), run, job.design.setting.t)
     coordinator = Coordinator(
@@ -73,7 +75,7 @@ def single_round(
         job.design,
         selection,
         home.open(run, selection, {}) if rounds is None else rounds(run, selection),
-        None,
+        ledger,
         registry=home.root,
         beacon=home.beacon,
         watch=watch,
@@ -81,19 +83,6 @@ def single_round(
         chunks=chunks,
         protocol=job.protocol.name,
         entropy=home.entropy,
+        counts_owners=False,
     )
-    finished = coordinator.round(1, 0 if ledger is None else ledger.last_index() + 1)
-    if ledger is not None:
-        charge_round(ledger, job.design, finished)
-    return finished
-
-
-def charge_round(ledger: Ledger, design: Design, finished: Finished) -> None:
-    """Write down what a round has cost; beyond the ledger's budget raise, so that its sum stays untold."""
-    parameters = finished.parameters
-    charge = design.charge(parameters)
-    if charge is None:
-        raise InputError("a round that proves nothing is not charged to a ledger")
-    dropped = [len(parameters.clients) - count for count in finished.record.survivors]
-    ledger.reserve(charge.closed(dict(enumerate(dropped))))
-    ledger.complete(parameters.index, finished.result.outputs)
+    return coordinator.round(1, 0 if ledger is None else ledger.last_index() + 1)
