@@ -1,12 +1,14 @@
 """The ServerApp: an ordinary strategy; the grid makes its rounds private."""
 
 from logging import INFO
+from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from dordis.federation.registry import Registry
 from dordis.integrations.flower import DordisGrid
 from private_digits.task import accuracy, start
 
@@ -16,7 +18,9 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train the model, and evaluate it on public data after every round."""
-    grid = DordisGrid(grid, privacy=context.run_config)  # without dordis: leave this line out
+    file = context.run_config["registry"]  # of the keys of all nodes, unless they are simulated
+    registry = Registry.load(Path(file)) if file else None
+    grid = DordisGrid(grid, privacy=context.run_config, registry=registry)  # without dordis: leave these lines out
     strategy = FedAvg(fraction_evaluate=0.0)
     rounds = context.run_config["federation.rounds"]
     strategy.start(grid, ArrayRecord([start()]), num_rounds=rounds, evaluate_fn=evaluate)

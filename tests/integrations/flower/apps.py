@@ -1,6 +1,7 @@
 """Flower apps for tests: a train function with known updates, nodes that vanish at a request, and a grid in memory."""
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,8 +14,13 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from dordis.federation.certificates import new_tls_key
+from dordis.federation.identity import PrivateKeys, save_keys
 from dordis.federation.policy import Policy
+from dordis.federation.registry import Keys, Registry
 from dordis.integrations.flower.messages import RECORD, from_record
+from dordis.integrations.flower.pins import COHORT, KEYS, REGISTRY, STATE
+from dordis.protocol import ClientId
 
 SHAPES = {"weight": (4, 5), "bias": (4,)}
 DIM = 24
@@ -83,15 +89,41 @@ def vanish(message: Message, context: Context, call_next: Callable[[Message, Con
     return call_next(message, context)
 
 
-class MemoryGrid(Grid):
-    """Nodes in this process; contents and states go through Flower's encoding, as they do between processes."""
+def pin(folder: Path, clients: int, **more: Any) -> tuple[Registry, dict[int, dict[str, Any]]]:
+    """Write what owners pin their nodes with: key files, a registry, a directory; return it and their settings."""
+    keys = {ClientId(u): Keys.generate() for u in range(1, clients + 1)}
+    registry, config = Registry({u: own.identity() for u, own in keys.items()}), {}
+    registry.save(folder / "registry.json")
+    for place, (u, own) in enumerate(keys.items()):
+        save_keys(folder / f"{u}.key", PrivateKeys(new_tls_key(), own))
+        files = {KEYS: f"{u}.key", REGISTRY: "registry.json", STATE: "state"}
+        config[place] = {name: str(folder / file) for name, file in files.items()} | {COHORT: clients} | more
+    return registry, config
 
-    def __init__(self, apps: list[ClientApp], config: Mapping[int, dict[str, Any]] | None = None) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # a process of Flower's has them
+
+class MemoryGrid(Grid):
+    """Nodes in this process; contents and states go through Flower's encoding, as they do between processes.
+
+    Nodes that `forget` are stopped after every reply, before Flower has stored what the app left in their context.
+    """
+
+    def __init__(
+        self,
+        apps: list[ClientApp],
+        config: Mapping[int, dict[str, Any]] | None = None,
+        *,
+        run: int = 1,
+        run_config: Callable[[int], dict[str, Any]] = lambda place: {},
+        forget: bool = False,
+    ) -> None:
+        TaskIdentity.task_id = TaskIdentity.node_id = 1  # a process of Flower's has them
+        TaskIdentity.run_id, self._forget = run, forget
         places = {2**63 + 1000 * place: place for place in range(len(apps))}
         self._apps = dict(zip(places, apps, strict=True))
         self.contexts = {
-            node: Context(1, node, {"partition-id": place, **(config or {}).get(place, {})}, RecordDict(), {})
+            node: Context(
+                run, node, {"partition-id": place, **(config or {}).get(place, {})}, RecordDict(), run_config(place)
+            )
             for node, place in places.items()
         }
         self._replies: dict[str, Message] = {}
@@ -120,8 +152,9 @@ class MemoryGrid(Grid):
     def _push(self, message: Message) -> str:
         name = message.metadata.__dict__["_message_id"] = str(uuid4())
         context = self.contexts[message.metadata.dst_node_id]
-        context.state = _carried(context.state)
-        received = Message(_carried(message.content), metadata=message.metadata)
+        context.state = RecordDict() if self._forget else _carried(context.state)
+        place = int(context.node_config["partition-id"])
+        received = Message(self.carry(place, _carried(message.content)), metadata=message.metadata)
         try:
             reply = self._apps[context.node_id](received, context)
         except Exception as error:  # noqa: BLE001  as Flower does
@@ -130,6 +163,10 @@ class MemoryGrid(Grid):
             self.seen.append(recorddict_to_proto(reply.content).SerializeToString())
         self._replies[name] = reply
         return name
+
+    def carry(self, place: int, content: RecordDict) -> RecordDict:
+        """Return what the node at a place gets of a message: a SuperLink that deviates may change it."""
+        return content
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies."""

@@ -6,8 +6,6 @@ import msgspec
 import pytest
 
 from dordis.errors import InputError, RoundFailed
-from dordis.federation.certificates import new_tls_key
-from dordis.federation.identity import PrivateKeys, save_keys
 from dordis.federation.registry import Keys, Registry
 from dordis.protocol import ClientId
 
@@ -20,8 +18,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from dordis.integrations.flower import DordisGrid, DordisMod, dordis_mod
 from dordis.integrations.flower.messages import RECORD, Charter, Enrol, from_record, seal, to_record
-from dordis.integrations.flower.mod import KEYS, PARTICIPATIONS, REGISTRY, USUAL
-from tests.integrations.flower.apps import MemoryGrid, client_app, model
+from dordis.integrations.flower.mod import USUAL
+from dordis.integrations.flower.pins import COHORT, KEYS, LEAST_COHORT, STATE
+from tests.integrations.flower.apps import MemoryGrid, client_app, model, pin
 
 CLIENTS = 6
 
@@ -30,8 +29,8 @@ def settings(folder, **more) -> dict:
     return {"output": str(folder), "federation.rounds": 1, "federation.tries": 1} | more
 
 
-def start(grid, folder, **more):
-    private = DordisGrid(grid, settings(folder, **more))
+def start(grid, folder, registry=None, **more):
+    private = DordisGrid(grid, settings(folder, **more), registry=registry)
     FedAvg().start(private, model(), num_rounds=1)
     return private
 
@@ -69,22 +68,63 @@ def test_what_an_owner_forbids_does_not_happen(tmp_path, caplog, policy, reason)
     assert reason in caplog.text
 
 
-def test_owners_pin_keys_and_registry_and_count_over_all_runs(tmp_path):
-    keys = {ClientId(u): Keys.generate() for u in range(11, 11 + CLIENTS)}
-    registry = Registry({u: own.identity() for u, own in keys.items()})
-    registry.save(tmp_path / "registry.json")
-    config = {}
-    for place, (u, own) in enumerate(keys.items()):
-        save_keys(tmp_path / f"{u}.key", PrivateKeys(new_tls_key(), own))
-        files = {KEYS: f"{u}.key", REGISTRY: "registry.json", PARTICIPATIONS: f"{u}.rounds"}
-        config[place] = {name: str(tmp_path / file) for name, file in files.items()}
-    grid = MemoryGrid([client_app([DordisMod(msgspec.structs.replace(USUAL, participations=1))])] * CLIENTS, config)
-    private = DordisGrid(grid, settings(tmp_path / "runs"), registry=registry)
-    FedAvg().start(private, model(), num_rounds=1)
+def test_owners_pin_keys_and_registry_and_count_over_all_runs(tmp_path, deployed, caplog):
+    registry, config = pin(tmp_path, CLIENTS)
+    app = client_app([DordisMod(msgspec.structs.replace(USUAL, participations=1))])
+    private = start(MemoryGrid([app] * CLIENTS, config), tmp_path / "runs", registry)
     assert Registry.load(private.path / "registry.json").root() == registry.root()
-    another = MemoryGrid([client_app([DordisMod(msgspec.structs.replace(USUAL, participations=1))])] * CLIENTS, config)
     with pytest.raises(RoundFailed):
-        FedAvg().start(DordisGrid(another, settings(tmp_path / "runs"), registry=registry), model(), num_rounds=1)
+        start(MemoryGrid([app] * CLIENTS, config, run=2), tmp_path / "runs", registry)
+    assert "epsilon would become" in caplog.text
+
+
+def test_a_pinned_node_keeps_its_state_beside_its_key_unless_told_otherwise(tmp_path, deployed):
+    registry, config = pin(tmp_path, CLIENTS)
+    del config[0][STATE]
+    start(MemoryGrid([client_app([dordis_mod])] * CLIENTS, config), tmp_path / "runs", registry)
+    directories = [tmp_path / "1.state" / registry[ClientId(1)].signing.hex()]
+    directories += [tmp_path / "state" / registry[ClientId(u)].signing.hex() for u in range(2, CLIENTS + 1)]
+    for directory in directories:
+        assert len((directory / "participations").read_bytes().splitlines()) == 1
+        assert directory.stat().st_mode & 0o77 == 0
+
+
+def test_a_node_without_its_owners_files_takes_no_part_against_a_malicious_server(tmp_path, deployed):
+    with pytest.raises(InputError, match=r"node \d+ cannot take part.*set dordis-keys and dordis-registry"):
+        start(MemoryGrid([client_app([dordis_mod])] * CLIENTS), tmp_path)
+    policy = msgspec.structs.replace(USUAL, modes=frozenset({"semi-honest"}))
+    start(MemoryGrid([client_app([DordisMod(policy)])] * CLIENTS), tmp_path, **{"protocol.mode": "semi-honest"})
+
+
+def test_a_directory_needs_the_key_whose_it_is(context):
+    context.node_config[STATE] = "state"
+    reply = client_app([dordis_mod])(Message(RecordDict({RECORD: to_record([])}), 5, "train"), context)
+    assert "set dordis-keys and dordis-registry too" in reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        ({}, "set dordis-cohort on this node"),
+        ({COHORT: CLIENTS - 1}, f"schedules {CLIENTS} clients a round"),
+        ({COHORT: CLIENTS, LEAST_COHORT: CLIENTS}, f"no fewer than {CLIENTS}"),
+    ],
+)
+def test_cohort_and_least_cohort_are_the_owners(tmp_path, deployed, caplog, own, reason):
+    registry, config = pin(tmp_path, CLIENTS)
+    config = {
+        place: {key: value for key, value in pins.items() if key != COHORT} | own for place, pins in config.items()
+    }
+    with pytest.raises(RoundFailed):
+        start(MemoryGrid([client_app([dordis_mod])] * CLIENTS, config), tmp_path / "runs", registry)
+    assert reason in caplog.text
+
+
+def test_a_key_file_that_is_not_there_is_named(tmp_path, deployed):
+    registry, config = pin(tmp_path, CLIENTS)
+    config[0][KEYS] = str(tmp_path / "none.key")
+    with pytest.raises(InputError, match=r"node \d+ cannot take part.*cannot read the key file .*none\.key"):
+        start(MemoryGrid([client_app([dordis_mod])] * CLIENTS, config), tmp_path / "runs", registry)
 
 
 def told(context: Context, *messages) -> tuple[list, str]:
@@ -110,18 +150,26 @@ def context() -> Context:
 
 @pytest.fixture
 def registry(context) -> Registry:
-    told(context, Enrol())
+    told(context, Enrol("semi-honest"))
     own = Keys(context.state["dordis-run"]["signing"], context.state["dordis-run"]["vrf"])
     return Registry({ClientId(1): own.identity(), ClientId(2): Keys.generate().identity()})
 
 
-def test_the_first_registry_that_a_node_hears_of_stays(context, registry):
-    answers, refusal = told(context, charter(registry))
-    assert (len(answers), refusal) == (1, "")
-    other = Registry({ClientId(1): registry[ClientId(1)], ClientId(2): Keys.generate().identity()})
-    answers, refusal = told(context, charter(other))
+@pytest.mark.parametrize(
+    "more",
+    [{"run": bytes([1] * 32)}, {"registry": None}, {"protocol": "secagg+"}, {"selection": "uniform"}, {"per_round": 1}],
+)
+def test_the_first_charter_that_a_node_hears_of_is_final(context, registry, deployed, more):
+    first = charter(registry, least=1)
+    assert told(context, first) == told(context, first)  # the same one may come again
+    if "registry" in more:
+        other = Registry({ClientId(1): registry[ClientId(1)], ClientId(2): Keys.generate().identity()})
+        more = {"registry": other.to_bytes()}
+    answers, refusal = told(context, msgspec.structs.replace(first, **more))
     assert not answers
-    assert "another registry than the one of the runs before" in refusal
+    assert "its first charter is final" in refusal
+    answers, refusal = told(Context(2, 5, {"partition-id": 0}, context.state, {}), charter(registry))
+    assert (len(answers), refusal) == (1, "")  # another run of Flower is another run
 
 
 @pytest.mark.parametrize(

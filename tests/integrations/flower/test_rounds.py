@@ -29,7 +29,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from dordis.integrations.flower import DordisGrid, DordisMod, dordis_mod
 from dordis.integrations.flower.arrays import Layout
 from dordis.integrations.flower.messages import from_record
-from dordis.integrations.flower.mod import WEIGHT
+from dordis.integrations.flower.pins import WEIGHT
 from tests.integrations.flower.apps import (
     DIM,
     NO_NOISE,
@@ -37,13 +37,14 @@ from tests.integrations.flower.apps import (
     MemoryGrid,
     client_app,
     model,
+    pin,
     record_of,
     update,
     vanish,
     vector,
 )
 
-STAGES = ("Invite", "AdvertiseKeys", "ShareKeys", "DeliverShares", "Agree", "Unmask")
+STAGES = ("Invite", "AdvertiseKeys", "ShareKeys", "DeliverShares", "CollectInput", "Agree", "Unmask")
 CLIENTS = 10
 CLOSE = 1e-4
 """Between two sums of the same updates, whose rounding differs: far above the grid's step, far below an update."""
@@ -109,7 +110,7 @@ def test_a_strategy_gets_what_our_engine_gives_though_nodes_vanish(grid, tmp_pat
     (record,) = records.load(private.path).rounds
     assert record.survivors == expected.record.survivors
     assert record.dropped == expected.record.dropped
-    assert grid.trips == 7
+    assert grid.trips == 1 + 7
 
 
 def weighted_grid(weights) -> MemoryGrid:
@@ -145,9 +146,11 @@ def test_replies_are_known_by_the_node_that_was_asked(grid, tmp_path):
     assert "DeliverShares" in replies[lost.pop()].error.reason
 
 
-def test_ledger_records_and_report_are_those_of_a_run(tmp_path):
-    grid = MemoryGrid([client_app([vanish, dordis_mod])] * CLIENTS)
-    private = DordisGrid(grid, {"output": str(tmp_path), "federation": {"rounds": 2}, "privacy": {"epsilon": 6.0}})
+def test_ledger_records_and_report_are_those_of_a_run(tmp_path, deployed):
+    registry, config = pin(tmp_path, CLIENTS)
+    grid = MemoryGrid([client_app([vanish, dordis_mod])] * CLIENTS, config)
+    settings = {"output": str(tmp_path / "runs"), "federation": {"rounds": 2}, "privacy": {"epsilon": 6.0}}
+    private = DordisGrid(grid, settings, registry=registry)
     FedAvg().start(private, model(), num_rounds=2, train_config=losing(2, "Unmask"))
     run = records.load(private.path)
     assert run.result is not None
@@ -159,6 +162,25 @@ def test_ledger_records_and_report_are_those_of_a_run(tmp_path):
     assert verify(private.path / "ledger.jsonl", run=Records.open(private.path).id).epsilon == run.result.epsilon
     assert run.manifest.how.startswith("deployed")
     assert "Deployed: every client answered over the network" in write([private.path]).read_text()
+
+
+def test_nodes_of_a_simulation_are_called_simulated(tmp_path, grid):
+    private = DordisGrid(grid, settings(tmp_path))
+    FedAvg().start(private, model(), num_rounds=1)
+    assert records.load(private.path).manifest.how.startswith("simulated by Flower")
+    assert "simulated by Flower" in write([private.path]).read_text()
+
+
+def test_a_strategy_that_tells_nodes_apart_is_told_what_to_do(tmp_path, grid):
+    class Apart(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            for place, message in enumerate(super().configure_train(server_round, arrays, config, grid)):
+                own = RecordDict({**message.content, "config": ConfigRecord({"lr": float(place)})})
+                yield Message(own, message.metadata.dst_node_id, "train")
+
+    with pytest.raises(InputError, match=r"different models or configs to different nodes.*the same records to all"):
+        Apart().start(DordisGrid(grid, settings(tmp_path)), model(), num_rounds=1)
+    assert grid.trips == 0
 
 
 def test_an_input_stays_on_the_node_only_until_it_is_uploaded(tmp_path):
@@ -174,7 +196,7 @@ def test_an_input_stays_on_the_node_only_until_it_is_uploaded(tmp_path):
     grid = MemoryGrid([client_app([watch, DordisMod(NO_NOISE)])] * CLIENTS)
     FedAvg().start(DordisGrid(grid, settings(tmp_path)), large(), num_rounds=1)
     for kinds, size in sizes:
-        holds_data = bool(kinds & {"Train", "AdvertiseKeys", "ShareKeys"})
+        holds_data = bool(kinds & {"Train", "AdvertiseKeys", "ShareKeys", "DeliverShares"})
         assert (size > 4 * 50000) is holds_data, kinds
 
 
@@ -208,4 +230,4 @@ def test_an_adaptive_clip_bound_costs_no_further_trip(tmp_path):
     first, second = records.load(private.path).rounds
     assert len(first.survivors) == 2
     assert second.clip != first.clip
-    assert grid.trips == 1 + 2 * 6
+    assert grid.trips == 1 + 2 * 7

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.flower
 from flwr.serverapp.strategy import FedAvg
 
 from dordis.integrations.flower import DordisGrid, DordisMod
-from dordis.integrations.flower.mod import BEACON
+from dordis.integrations.flower.pins import BEACON
 from tests.integrations.flower.apps import NO_NOISE, MemoryGrid, client_app, model, update, vanish, vector
 from tests.integrations.flower.test_rounds import CLOSE, losing
 

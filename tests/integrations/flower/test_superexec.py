@@ -1,5 +1,6 @@
 """A SuperLink, SuperNodes and our SuperExec, processes of their own on this machine, run the example app."""
 
+import json
 import os
 import shutil
 import socket
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from dordis.federation import records
+from dordis.federation.participation import FileParticipation
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+from tests.integrations.flower.apps import pin
 
 APP = Path(__file__).parents[3] / "examples" / "flower_app"
 BIN = Path(sys.executable).parent
@@ -32,9 +36,11 @@ def app_for(folder, port):
     """Write a copy of the example for one round with three nodes, and which SuperLink `local` is; return its folder."""
     app = shutil.copytree(APP, folder / "app")
     settings = (app / "pyproject.toml").read_text()
-    (app / "pyproject.toml").write_text(settings.replace("rounds = 5 ", f"clients = {NODES}\nrounds = 1 "))
+    settings = settings.replace("rounds = 5 ", f"clients = {NODES}\nrounds = 1 ")
+    settings = settings.replace('registry = ""', f'registry = "{folder / "registry.json"}"')
+    (app / "pyproject.toml").write_text(settings)
     server = app / "private_digits" / "server.py"
-    server.write_text(server.read_text().replace("privacy=context.run_config)", "context.run_config, patience=600.0)"))
+    server.write_text(server.read_text().replace("registry=registry)", "registry=registry, patience=600.0)"))
     (folder / "config.toml").write_text(f'[superlink.local]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
     return app
 
@@ -74,8 +80,10 @@ def test_a_round_over_loopback_with_clients_that_are_forked(tmp_path, start):
     app, loopback = app_for(tmp_path, link), ("--insecure", "--port")
     options = ("--host", "127.0.0.1", "--disable-runtime-dependency-installation")
     superlink = start("flower-superlink", *loopback, str(link), *options)
+    _, pins = pin(tmp_path, NODES)
     for place, port in enumerate(nodes):
-        config = ("--node-config", f"partition-id={place} num-partitions={NODES}")
+        own = {"partition-id": place, "num-partitions": NODES, **pins[place]}
+        config = ("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in own.items()))
         start(
             "flower-supernode",
             *loopback,
@@ -94,6 +102,8 @@ def test_a_round_over_loopback_with_clients_that_are_forked(tmp_path, start):
     run = records.load(path)
     assert (run.result.stopped, run.rounds[0].survivors) == ("rounds", (NODES,))
     assert run.manifest.how.startswith("deployed")
+    counts = [FileParticipation(path).count() for path in (tmp_path / "state").glob("*/participations")]
+    assert counts == [1] * NODES
     logs = [log.read_text() for log in tmp_path.glob("*.log")]
     assert any("SuperExec" in log for log in logs)
     assert not any("Start `flwr-clientapp` process" in log for log in logs)  # what Flower's command would say

@@ -1,8 +1,8 @@
 """Flower's grid as the exchange of a round: one message a node and stage, with the requests of all chunks in it.
 
-A trip of Flower takes a second or more, because both sides look for messages from time to time.  So a request that says
-nothing new travels with the one before it: `Train` with the invitation, the request for the upload with the last one
-of the set-up.
+A trip of Flower takes a second or more, because both sides look for messages from time to time.  So `Train` travels
+with the invitation.  The request for the upload does not travel with the last one of the set-up: an accusation there
+ends the round, and then nobody has uploaded or counted a participation.
 """
 
 import asyncio
@@ -19,9 +19,7 @@ from flwr.serverapp import Grid
 from dordis import wire
 from dordis.errors import DordisError, MalformedMessage, ProtocolError
 from dordis.integrations.flower.messages import RECORD, Charter, Sealed, from_record, seal, to_record
-from dordis.protocol import ClientId, Message, Replies, Requests, reply_to
-from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import Opening, SummingProtocol
+from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to
 from dordis.rounds.invitation import Invite, SendModel, Train
 
 LOG = logging.getLogger("dordis.flower")
@@ -70,14 +68,11 @@ class Post:
 
 @dataclass
 class Assignment:
-    """What the strategy sends to nodes in this round, by client, and the seconds it gives them."""
+    """What the strategy sends to all nodes in this round, to whom it sent it, and the seconds it gives them."""
 
-    contents: Mapping[ClientId, RecordDict] = field(default_factory=dict)
+    content: RecordDict = field(default_factory=RecordDict)
+    clients: tuple[ClientId, ...] = ()
     timeout: float | None = None
-
-    def content(self, u: ClientId) -> RecordDict:
-        """Return what a client is sent; whoever is due without being chosen gets what another one gets."""
-        return self.contents.get(u) or next(iter(self.contents.values()))
 
 
 class FlowerExchange:
@@ -87,17 +82,12 @@ class FlowerExchange:
         self,
         post: Post,
         nodes: Mapping[ClientId, int],
-        protocol: SummingProtocol,
         charter: Charter,
         training: Assignment,
         patience: float,
     ) -> None:
         self._post, self._nodes, self._charter = post, nodes, charter
         self._training, self._patience = training, patience
-        stages = [kind for kind in protocol.requests if not kind.ahead]
-        self._upload = stages[protocol.upload]
-        self._before_upload = stages[protocol.upload - 1]
-        self._parameters: Parameters | None = None
         self._ahead: Answers = {}
         self._asked_ahead: set[Place] = set()
         self._informed: set[ClientId] = set()
@@ -130,27 +120,17 @@ class FlowerExchange:
                     bundle.setdefault(u, []).append(request)
         places = {place_of(request) for asked in bundle.values() for request in asked}
         if not places <= self._asked_ahead:  # who did not answer ahead of time is not asked again
-            following = {u: self._next(asked[-1]) for u, asked in bundle.items()}
+            following = {u: following_requests(asked[-1]) for u, asked in bundle.items()}
             self._asked_ahead = {place_of(request) for more in following.values() for request in more}
             self._ahead = self._sent({u: (*asked, *following[u]) for u, asked in bundle.items()})
         return self._ahead
-
-    def _next(self, request: Message) -> Sequence[Message]:
-        """Return the requests that will follow whatever the answers are."""
-        if isinstance(request, Invite):
-            return (Train(),)
-        if isinstance(request, Opening):
-            self._parameters = request.parameters
-        if isinstance(request, self._before_upload) and self._parameters is not None:
-            return [self._upload(chunk) for chunk in range(len(self._parameters.chunks))]
-        return ()
 
     def _sent(self, bundle: Bundle) -> Answers:
         contents, frames = {}, {}
         for u, asked in bundle.items():
             content, first = RecordDict(), []
             if isinstance(asked[0], Invite):
-                content = RecordDict(dict(self._training.content(u)))
+                content = RecordDict(dict(self._training.content))
                 first = [] if u in self._informed else [self._charter]
             frames[u] = (*first, *asked)
             sealed = [seal(message) for message in frames[u]]
@@ -167,7 +147,7 @@ class FlowerExchange:
         self.received[u] += model + sum(len(frame) + len(bulk) for frame, bulk in sealed)
 
     def _answers(self, u: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> dict[Place, Message]:
-        """Read a reply: an answer to every request up to the first that was refused."""
+        """Read a reply: an answer to every request up to the first that was refused, or that is no answer."""
         answers: dict[Place, Message] = {}
         try:
             sealed, refusal = opened(reply)
@@ -179,9 +159,21 @@ class FlowerExchange:
                 raise NodeRefused(refusal)
         except DordisError as error:
             LOG.warning("node %d, client %d: %s", self._nodes[u], u, error)
+            if isinstance(error, MalformedMessage):
+                answers |= blamed(asked, answers)
             if not isinstance(error, NodeLost):
                 self.errors.append((u, error))
         return answers
+
+
+def following_requests(request: Message) -> Sequence[Message]:
+    """Return the requests that will follow whatever the answers are."""
+    return (Train(),) if isinstance(request, Invite) else ()
+
+
+def blamed(asked: Sequence[Message], answers: Mapping[Place, Message]) -> dict[Place, Message]:
+    """Return what stands for the answers that are missing because a node sent bytes that are none: it is named."""
+    return {place_of(request): Garbled() for request in asked if place_of(request) not in answers}
 
 
 def opened(reply: FlowerMessage) -> tuple[list[Sealed], str]:

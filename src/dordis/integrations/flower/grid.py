@@ -13,13 +13,14 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from dordis.errors import BudgetExceeded, InputError, RoundFailed
-from dordis.federation.config import RunConfig
+from dordis.federation.config import Protocol, RunConfig
 from dordis.federation.coordinator import Finished
 from dordis.federation.job import prepare
 from dordis.federation.registry import Registry
 from dordis.federation.run import Run
 from dordis.integrations.flower.arrays import Layout, model_of
-from dordis.integrations.flower.exchange import Post
+from dordis.integrations.flower.binding import check_same_records
+from dordis.integrations.flower.exchange import Assignment, Post
 from dordis.integrations.flower.home import FlowerHome, FlowerModel, enrol, weighted_mean
 from dordis.integrations.flower.settings import config_of, settings_of, written
 from dordis.protocol import ClientId
@@ -77,16 +78,16 @@ class DordisGrid(Grid):
         return []
 
     def _round(self, asked: list[FlowerMessage], timeout: float | None) -> list[FlowerMessage]:
+        check_same_records(asked)
         name, model = model_of(asked[0].content)
-        check_one_model(asked, model)
         if self._private is None:
             self._private = self._begin(Layout.of(model), len(asked), timeout)
         private = self._private
         nodes = {node: u for u, node in private.home.nodes.items()}
         messages = {nodes[m.metadata.dst_node_id]: m for m in asked if m.metadata.dst_node_id in nodes}
-        model = private.app.layout.typed(model)
-        private.home.training.contents = {u: RecordDict({**m.content, name: model}) for u, m in messages.items()}
-        private.home.training.timeout = timeout
+        model, training = private.app.layout.typed(model), private.home.training
+        training.content = RecordDict({**asked[0].content, name: model})
+        training.clients, training.timeout = tuple(messages), timeout
         finished, arrays = private.round(model)
         replies = []
         clients = [ClientId(u) for u in finished.record.clients]
@@ -97,11 +98,12 @@ class DordisGrid(Grid):
 
     def _begin(self, layout: Layout, per_round: int, timeout: float | None) -> "PrivateRun":
         """Enrol the nodes, plan the noise and begin the records of the run."""
-        post = Post(self._grid)
-        registry, nodes, weights = enrol(post, self._connected(), self._registry, timeout)
-        config = config_of(self._settings, len(registry), per_round)
-        app = FlowerModel(layout)
-        home = FlowerHome(post, registry, nodes, weights, prepare(config, app), self._patience)
+        post, training = Post(self._grid), Assignment()
+        mode = self._settings.get("protocol", {}).get("mode", Protocol().mode)
+        enrolment = enrol(post, self._connected(), self._registry, mode, timeout)
+        config = config_of(self._settings, len(enrolment.registry), per_round)
+        app = FlowerModel(layout, enrolment.environment, training)
+        home = FlowerHome(post, enrolment, prepare(config, app), self._patience, training)
         return PrivateRun(Run.start(home.job, home, Path(config.output), written(config)), home, app)
 
     def _connected(self) -> list[int]:
@@ -184,11 +186,3 @@ class PrivateRun:
         except RoundFailed:
             self.run.close("failed")
             raise
-
-
-def check_one_model(asked: list[FlowerMessage], model: ArrayRecord) -> None:
-    """Everybody trains from the same model: the mean of updates means nothing otherwise."""
-    for message in asked:
-        _, other = model_of(message.content)
-        if other is not model and other.object_id != model.object_id:
-            raise InputError("the strategy sends different models to different nodes, which cannot be summed")

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
-from flwr.superlink.grid import InMemoryGrid
 
 from dordis import wire
 from dordis.errors import DordisError, InputError
@@ -25,6 +24,7 @@ from dordis.federation.records import DEPLOYED
 from dordis.federation.registry import Identity, Registry
 from dordis.federation.selection import Selection, Uniform
 from dordis.integrations.flower.arrays import Layout
+from dordis.integrations.flower.binding import train_numbers
 from dordis.integrations.flower.exchange import Assignment, FlowerExchange, NodeRefused, Post, opened
 from dordis.integrations.flower.messages import RECORD, Charter, Enrol, Enrolled, check_weight, seal, to_record
 from dordis.pipeline.together import execute_together
@@ -43,8 +43,8 @@ class FlowerModel(AppServer):
 
     folds: ClassVar[bool] = True
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, environment: bytes, training: Assignment) -> None:
+        self.layout, self._environment, self._training = layout, environment, training
         self.vector: Floats = np.zeros(layout.dim)
 
     @property
@@ -53,11 +53,24 @@ class FlowerModel(AppServer):
         return self.layout.dim
 
     def model(self) -> Floats:
-        """Return the model of this round."""
-        return self.vector
+        """Return the digest of all that nodes train on in this round: the model itself comes with Flower's message."""
+        return train_numbers(self._training.content, self._environment)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
         """Do nothing: the strategy uses the mean."""
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What the nodes of a run have said: who they are, the weights of their updates, and what they were given."""
+
+    registry: Registry
+    nodes: Mapping[ClientId, int]
+    weights: Mapping[ClientId, float]
+    environment: bytes
+    """Digest of the run config and the app bundle, the same on all nodes."""
+    simulated: bool
+    """Whether a node is one of Flower's simulation engine."""
 
 
 @dataclass
@@ -65,12 +78,10 @@ class FlowerHome:
     """The enrolled nodes of a run, and the engine that reaches them."""
 
     post: Post
-    registry: Registry
-    nodes: Mapping[ClientId, int]
-    weights: Mapping[ClientId, float]
+    enrolment: Enrolment
     job: Job
     patience: float
-    training: Assignment = field(default_factory=Assignment)
+    training: Assignment
     where: str = "by Flower"
     selection_seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     consents: tuple[str, ...] = ()
@@ -78,8 +89,23 @@ class FlowerHome:
 
     @property
     def fidelity(self) -> str:
-        """Return `full` where Flower simulates the nodes, `deployed` where they are somewhere."""
-        return "full" if isinstance(self.post.grid, InMemoryGrid) else DEPLOYED
+        """Return `full` where Flower simulates nodes, `deployed` where all of them are somewhere."""
+        return "full" if self.enrolment.simulated else DEPLOYED
+
+    @property
+    def registry(self) -> Registry:
+        """Return the keys of all clients."""
+        return self.enrolment.registry
+
+    @property
+    def nodes(self) -> Mapping[ClientId, int]:
+        """Return the node of every client."""
+        return self.enrolment.nodes
+
+    @property
+    def weights(self) -> Mapping[ClientId, float]:
+        """Return the weight of every client."""
+        return self.enrolment.weights
 
     @property
     def beacon(self) -> FileBeacon:
@@ -112,11 +138,11 @@ class FlowerHome:
             per_round=federation.per_round,
             least=self.job.design.setting.t,
         )
-        exchange = FlowerExchange(self.post, self.nodes, self.job.protocol, charter, self.training, self.patience)
+        exchange = FlowerExchange(self.post, self.nodes, charter, self.training, self.patience)
 
         def available(index: int) -> Collection[ClientId]:
             """Return whom the strategy has chosen, where it may choose, or everybody: then whoever is due is asked."""
-            return tuple(self.training.contents) if isinstance(selection, Uniform) else tuple(self.nodes)
+            return self.training.clients if isinstance(selection, Uniform) else tuple(self.nodes)
 
         return RoundEngine(
             exchange,
@@ -131,23 +157,37 @@ class FlowerHome:
         )
 
 
-def enrol(
-    post: Post, nodes: Collection[int], known: Registry | None, timeout: float | None
-) -> tuple[Registry, dict[ClientId, int], dict[ClientId, float]]:
-    """Ask nodes for their public keys; return the registry, and the node and the weight of every client.
+def enrol(post: Post, nodes: Collection[int], known: Registry | None, mode: str, timeout: float | None) -> Enrolment:
+    """Ask nodes for their public keys, for a run against servers of a mode.
 
     Without a registry that is `known` beforehand, the one that is made rests on the word of whoever relays the keys.
     """
-    asked = RecordDict({RECORD: to_record([seal(Enrol())])})
+    asked = RecordDict({RECORD: to_record([seal(Enrol(mode))])})
     replies = post.send(dict.fromkeys(nodes, asked), timeout)
     enrolled = {node: _enrolled(node, reply) for node, reply in sorted(replies.items())}
+    if not enrolled:
+        raise InputError("no node answered in time: see the logs of the nodes, or give the strategy a longer timeout")
+    check_same_environment({node: answer.environment for node, answer in enrolled.items()})
     identities = {node: Identity(keys.signing, keys.vrf) for node, keys in enrolled.items()}
     if known is None:
         clients = {ClientId(place): node for place, node in enumerate(identities, 1)}
         known = Registry({u: identities[node] for u, node in clients.items()})
     else:
         clients = _found(known, identities)
-    return known, clients, {u: enrolled[node].weight for u, node in clients.items()}
+    weights = {u: enrolled[node].weight for u, node in clients.items()}
+    environment = next(iter(enrolled.values())).environment
+    return Enrolment(known, clients, weights, environment, any(answer.simulated for answer in enrolled.values()))
+
+
+def check_same_environment(environments: Mapping[int, bytes]) -> None:
+    """All nodes were given the same run config and app bundle: they would refuse each other's rounds."""
+    (first, expected), *others = environments.items()
+    for node, environment in others:
+        if environment != expected:
+            raise InputError(
+                f"node {node} has another run config or app bundle than node {first}, which would single out its "
+                "update: give all nodes the same, and what is a node's own with --node-config"
+            )
 
 
 def _enrolled(node: int, reply: FlowerMessage) -> Enrolled:

@@ -23,13 +23,18 @@ class Enrolled(Message, frozen=True):
 
     signing: bytes
     vrf: bytes
+    environment: bytes
+    """Digest of the run config and the app bundle that I was given."""
     weight: float = 1.0
+    simulated: bool = False
+    """Whether I am a node of Flower's simulation engine."""
 
 
 class Enrol(Message, frozen=True):
-    """Before a run: show your public keys; nothing else is asked, and no data is touched."""
+    """Before a run against servers of a `mode`: show your public keys; nothing else is asked, no data is touched."""
 
     reply: ClassVar = Enrolled
+    mode: str
 
 
 class CharterRead(Message, frozen=True):
@@ -37,9 +42,10 @@ class CharterRead(Message, frozen=True):
 
 
 class Charter(Message, frozen=True):
-    """What a run is, to a node that has pinned nothing: who takes part, and how clients are selected.
+    """What a run is: who takes part, and how clients are selected.
 
-    It comes once, before the first invitation.  A node that has pinned a registry of its own compares the roots.
+    It comes before the first invitation; the first one of a run of Flower is final.  A node whose owner has pinned a
+    registry and the size of a cohort compares them.
     """
 
     reply: ClassVar = CharterRead

@@ -2,12 +2,11 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any, Union
 
-import msgspec
 import numpy as np
 from flwr.app import Context, Error, RecordDict
 from flwr.app import Message as FlowerMessage
@@ -15,52 +14,50 @@ from flwr.common.constant import ErrorCode
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, ParametersRefused, ProtocolError
-from dordis.federation.beacon import FileBeacon
-from dordis.federation.identity import load_keys
 from dordis.federation.owner import Owner
-from dordis.federation.participation import FileParticipation, Participation
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
 from dordis.federation.selection import Balanced, Selection, Uniform
 from dordis.integrations.flower.arrays import Layout, model_of
+from dordis.integrations.flower.binding import check_invitation_names, digest_environment, received_model
+from dordis.integrations.flower.files import FileState
 from dordis.integrations.flower.messages import (
     RECORD,
     Charter,
     CharterRead,
     Enrol,
     Enrolled,
-    check_weight,
     from_record,
     seal,
     to_record,
 )
-from dordis.integrations.flower.state import RunState, StateJournals
+from dordis.integrations.flower.pins import (
+    Pins,
+    check_cohort_pinned,
+    check_has_beacon,
+    check_pinned_or_simulated,
+    check_registry,
+    is_simulated,
+)
+from dordis.integrations.flower.state import NodeState, RunState
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId, Message
 from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import SUMMING, summing_protocol
-from dordis.rounds.app import AppClient, RoundInfo
+from dordis.rounds.app import AppClient, AppForm, RoundInfo
 from dordis.rounds.client import Client
-from dordis.rounds.invitation import Accepted, Invite, Train
-from dordis.rounds.model import LastModel, ModelBytes, Numbers
+from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
+from dordis.rounds.model import DTYPES, LastModel, ModelBytes, Numbers
 from dordis.rounds.user_code import ZeroOnFailure
 
 log = logging.getLogger("dordis.flower")
 
-KEYS, REGISTRY, PARTICIPATIONS = "dordis-keys", "dordis-registry", "dordis-participations"
-BEACON = "dordis-beacon"
-"""Settings of a node (`flower-supernode --node-config`): files of its owner, each of which may be left out."""
-WEIGHT = "dordis-weight"
-"""Setting of a node: what its updates count for, above 0 and at most 1; everybody may know it."""
-EPSILON, DELTA = "dordis-epsilon", "dordis-delta"
-"""Settings of a node: the budget of its owner, in place of that of the mod."""
 USUAL = Policy(epsilon=6.0, delta=1e-5)
 """What an owner agrees to who has said nothing else."""
 
 CallNext = Callable[[FlowerMessage, Context], FlowerMessage]
-SELECTIONS = ("balanced", "uniform")
 
 
 @dataclass(frozen=True)
@@ -84,15 +81,16 @@ class DordisMod:
         except DordisError as error:
             return FlowerMessage(Error(ErrorCode.MOD_FAILED_PRECONDITION, str(error)), reply_to=message)
         answers, refusal = [], ""
-        for frame, bulk in requests:
-            try:
+        try:
+            for frame, bulk in requests:
                 answer = node.answer(frame, bulk)
-            except DordisError as error:
-                refusal = str(error)
-                break
-            answers.append(seal(answer))
-            if isinstance(answer, Accepted) and not answer.selected:
-                break
+                answers.append(seal(answer))
+                if isinstance(answer, Accepted) and not answer.selected:
+                    break
+        except DordisError as error:
+            refusal = str(error)
+        finally:
+            node.release()
         return FlowerMessage(RecordDict({RECORD: to_record(answers, refusal)}), reply_to=message)
 
 
@@ -103,9 +101,10 @@ class Node:
     """One node while it answers one message: its owner's files, its state, and the client made of them."""
 
     def __init__(self, mod: DordisMod, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
-        self._mod, self._message = mod, message
-        self._state, self._config = RunState(context.state), context.node_config
-        self._journals = StateJournals(context.state, self._state)
+        self._mod, self._pins, self._simulated = mod, Pins(context.node_config), is_simulated()
+        self._environment = partial(digest_environment, context)
+        self._run, directory = RunState(context.state, context.run_id), self._pins.state()
+        self._state: NodeState = self._run if directory is None else FileState(directory, context.run_id)
         self._app = Trainee(message, context, call_next)
         self._client: Client | None = None
 
@@ -117,45 +116,56 @@ class Node:
         request = wire.decode(frame, kinds, bulk=bulk)
         match request:
             case Enrol():
-                identity = self._keys.identity()
-                return Enrolled(identity.signing, identity.vrf, weight_of(self._config))
+                return self._enrol(request)
             case Charter():
                 return self._read(request)
+            case Invite():
+                check_pinned_or_simulated(request.terms.mode, self._pins, self._simulated)
+                check_invitation_names(request, self._app.received)
+                check_trainable(ModelBytes.of(self._app.vector()))
         client = self._client = self._client or self._made()
-        if not isinstance(request, Invite) and client.round is None and self._journals.under_way is not None:
-            client.restore(self._journals.under_way)
+        if not isinstance(request, Invite) and client.round is None and self._state.under_way is not None:
+            client.restore(self._state.under_way)
         reply = client.handle(request)
         if request.uploads:
             self._drop_input(client)
         return reply
 
+    def release(self) -> None:
+        """Let go of the journal of the round under way, which the next message finds as it is."""
+        if self._client is not None:
+            self._client.stop()
+
+    def _enrol(self, request: Enrol) -> Enrolled:
+        check_pinned_or_simulated(request.mode, self._pins, self._simulated)
+        identity = self._keys.identity()
+        return Enrolled(identity.signing, identity.vrf, self._environment(), self._pins.weight(), self._simulated)
+
     def _drop_input(self, client: Client) -> None:
         """Drop the input from the state, once all of it has left."""
         round = client.round
         if round is not None and round.summing is not None and round.summing.uploaded:
-            self._journals(round.invite.round).uploaded()
+            self._state.uploaded(round.invite.round)
 
     @property
     def _keys(self) -> Keys:
         """Return the keys of the owner's file, or those of this node's own."""
-        if KEYS not in self._config:
-            return self._state.keys()
-        keys = load_keys(Path(str(self._config[KEYS]))).keys
-        if keys is None:
-            raise InputError(f"{self._config[KEYS]} is a server's: give the key file of a client")
-        return keys
+        return self._pins.keys() or self._run.keys()
 
     def _read(self, charter: Charter) -> CharterRead:
-        """Take note of a run; its registry is the owner's, or else the first that this node heard of."""
-        registry, known = Registry.from_bytes(charter.registry), self._state.charter
-        if REGISTRY in self._config:
-            check_registry(registry, Registry.load(Path(str(self._config[REGISTRY]))), "that the owner has pinned")
+        """Take note of a run, for good; its registry and its cohort are the owner's where they are pinned."""
+        registry, pinned, known = Registry.from_bytes(charter.registry), self._pins.registry(), self._state.charter
         if known is not None:
+            check_first_charter(charter, known, self._simulated)
             check_registry(registry, Registry.from_bytes(known.registry), "of the runs before")
-        check_has_beacon(protocol_of(charter), self._config)
+        if pinned is not None:
+            check_registry(registry, pinned, "that the owner has pinned")
+        check_cohort_pinned(charter, self._pins)
+        check_has_beacon(protocol_of(charter), self._pins.config)
         selection_of(charter, registry)
         my_id(registry, self._keys)
-        self._state.charter = charter
+        if charter != known:
+            self._state.keep_charter(charter)
         return CharterRead()
 
     def _made(self) -> Client:
@@ -167,12 +177,12 @@ class Node:
         me = my_id(registry, self._keys)
         owner = Owner(
             me,
-            self._policy,
+            self._pins.policy(self._mod.policy),
             selection_of(charter, registry),
-            self._participation,
+            self._state.participation(),
             registry.root(),
             self._keys.vrf,
-            FileBeacon(Path(str(self._config[BEACON]))) if BEACON in self._config else None,
+            self._pins.beacon(),
             self._mod.mechanism,
         )
         return Client(
@@ -183,24 +193,12 @@ class Node:
             signing=self._keys.signing,
             registry=registry.signing_keys(),
             mechanism=self._mod.mechanism,
-            journals=self._journals,
+            journals=self._state.journals,
             models=self._app.models(),
             entropy=self._mod.entropy,
             user_code=ZeroOnFailure(log.error),
+            form=self._app.form(),
         )
-
-    @property
-    def _policy(self) -> Policy:
-        """Return the policy of the mod, with the owner's own budget if there is one."""
-        budget = {"epsilon": EPSILON, "delta": DELTA}
-        own = {name: float(self._config[key]) for name, key in budget.items() if key in self._config}
-        return msgspec.structs.replace(self._mod.policy, **own)
-
-    @property
-    def _participation(self) -> Participation:
-        """Return the owner's count over all runs and servers, or that of this run of Flower."""
-        path = self._config.get(PARTICIPATIONS)
-        return self._state.participation() if path is None else FileParticipation(Path(str(path)))
 
 
 class Trainee(AppClient):
@@ -209,12 +207,27 @@ class Trainee(AppClient):
     def __init__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
         self._message, self._context, self._call_next = message, context, call_next
 
+    @cached_property
+    def received(self) -> ModelBytes:
+        """Return what the message holds to train on, as an invitation names it."""
+        return received_model(self._message, self._context)
+
+    def vector(self) -> Floats:
+        """Return the numbers of the model that the message holds."""
+        _, model = model_of(self._message.content)
+        return Layout.of(model).vector(model)
+
+    def form(self) -> AppForm | None:
+        """Return how long the model's digest and an update are, if the message holds a model."""
+        if not self._message.content.array_records:
+            return None
+        return AppForm(DTYPES[0], frozenset({len(self.received.array)}), frozenset({len(self.vector())}))
+
     def models(self) -> LastModel:
-        """Return the model that came with the message, if one did."""
+        """Return what came with the message to train on, if something did."""
         models = LastModel()
         if self._message.content.array_records:
-            _, model = model_of(self._message.content)
-            models.keep(ModelBytes.of(Layout.of(model).vector(model)))
+            models.keep(self.received)
         return models
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
@@ -227,7 +240,7 @@ class Trainee(AppClient):
         _, after = model_of(reply.content)
         layout = Layout.of(before)
         update: Floats = np.subtract(layout.vector(after), layout.vector(before))
-        return update * weight_of(self._context.node_config)
+        return update * Pins(self._context.node_config).weight()
 
 
 def protocol_of(charter: Charter) -> SummingProtocol:
@@ -246,13 +259,6 @@ def selection_of(charter: Charter, registry: Registry) -> Selection:
     raise ParametersRefused(f"this node cannot verify a selection of the kind '{charter.selection}'")
 
 
-def weight_of(config: Mapping[str, Any]) -> float:
-    """Return what the updates of a node count for."""
-    weight = float(config.get(WEIGHT, 1.0))
-    check_weight(weight)
-    return weight
-
-
 def my_id(registry: Registry, keys: Keys) -> ClientId:
     """Return who I am: the client with my keys."""
     identity = keys.identity()
@@ -262,13 +268,13 @@ def my_id(registry: Registry, keys: Keys) -> ClientId:
     raise ParametersRefused("the registry of the run does not have the keys of this node")
 
 
-def check_has_beacon(protocol: SummingProtocol, config: Mapping[str, Any]) -> None:
-    """Who is to mask with whom can be verified here: no data is touched otherwise."""
-    if protocol.sparse and BEACON not in config:
-        raise ParametersRefused(f"'{protocol.name}' is verified with public randomness: set {BEACON} on this node")
+def check_first_charter(charter: Charter, known: Charter, simulated: bool) -> None:
+    """The first charter of a run of Flower is final: a server that could rewrite it would choose who is selected.
 
-
-def check_registry(told: Registry, known: Registry, which: str) -> None:
-    """The run has the registry that is known here."""
-    if told.root() != known.root():
-        raise ParametersRefused(f"the run has another registry than the one {which}")
+    In a simulation nobody is protected, and several runs may follow each other.
+    """
+    if charter != known and not (simulated and charter.run != known.run):
+        raise ParametersRefused(
+            "this run of Flower was described otherwise before, and its first charter is final: begin another run of "
+            "Flower for another run of dordis"
+        )

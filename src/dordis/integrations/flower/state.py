@@ -6,16 +6,16 @@ are dropped as soon as the input has left.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from flwr.app import ConfigRecord, RecordDict
 
 from dordis.errors import Aborted
-from dordis.federation.participation import MemoryParticipation, NewRound, Rounds, Tally
+from dordis.federation.participation import MemoryParticipation, NewRound, Participation, Rounds, Tally
 from dordis.federation.registry import Keys
 from dordis.integrations.flower.messages import Charter
-from dordis.protocol import ENCODER, check_same_request
+from dordis.protocol import ENCODER, Journal, check_same_request
 from dordis.rounds.events import Encoded, Trained
 
 RUN, ROUND = "dordis-run", "dordis-round"
@@ -26,13 +26,45 @@ KEPT = 1 << 16
 _Claim = tuple[str, bytes, bytes, bytes | None]
 
 
-class RunState:
-    """What lasts: keys, charter, rounds taken part in, rounds that were left."""
+class NodeState(Protocol):
+    """What a node remembers from one message to the next, wherever it is kept."""
 
-    def __init__(self, state: RecordDict) -> None:
+    @property
+    def charter(self) -> Charter | None:
+        """Return the charter of the run of Flower, if it has come."""
+        ...
+
+    def keep_charter(self, charter: Charter) -> None:
+        """Keep the charter of the run of Flower."""
+        ...
+
+    @property
+    def journals(self) -> Callable[[bytes], Journal]:
+        """Return what opens the journal of a round."""
+        ...
+
+    @property
+    def under_way(self) -> bytes | None:
+        """Return the round that this node is in, if any."""
+        ...
+
+    def participation(self) -> Participation:
+        """Return the count of the rounds taken part in."""
+        ...
+
+    def uploaded(self, round: bytes) -> None:
+        """Take note that the input of a round has left."""
+        ...
+
+
+class RunState:
+    """What lasts as long as Flower's run: keys, charter, rounds taken part in, rounds that were left."""
+
+    def __init__(self, state: RecordDict, run: int) -> None:
         if RUN not in state:
             state[RUN] = ConfigRecord()
-        self._record: Any = state[RUN]
+        record: Any = state[RUN]
+        self._state, self._record, self._run = state, record, run
 
     def keys(self) -> Keys:
         """Return the keys of this node, drawn when they are first asked for."""
@@ -44,12 +76,12 @@ class RunState:
     @property
     def charter(self) -> Charter | None:
         """Return the charter of the run, if it has come."""
-        data = self._record.get("charter")
+        data = self._record.get(f"charter-{self._run}")
         return None if data is None else msgspec.msgpack.decode(data, type=Charter)
 
-    @charter.setter
-    def charter(self, charter: Charter) -> None:
-        self._record["charter"] = ENCODER.encode(charter)
+    def keep_charter(self, charter: Charter) -> None:
+        """Keep the charter of the run."""
+        self._record[f"charter-{self._run}"] = ENCODER.encode(charter)
 
     def left(self, round: bytes) -> bool:
         """Tell whether this client has left a round."""
@@ -59,9 +91,23 @@ class RunState:
         """Leave a round for good."""
         self._record[f"left-{round.hex()}"] = True
 
+    @property
+    def journals(self) -> "StateJournals":
+        """Return the journals of the rounds."""
+        return StateJournals(self._state, self)
+
+    @property
+    def under_way(self) -> bytes | None:
+        """Return the round that this node is in, if any."""
+        return self.journals.under_way
+
     def participation(self) -> "StateParticipation":
         """Return the count of the rounds taken part in."""
         return StateParticipation(self._record)
+
+    def uploaded(self, round: bytes) -> None:
+        """Drop the input of a round, which has left."""
+        self.journals(round).uploaded()
 
 
 class StateParticipation(MemoryParticipation):

@@ -1,0 +1,108 @@
+"""Whatever a train function does, what leaves its node up to the masked input is the same; its owner alone is told."""
+
+import logging
+import sys
+
+import numpy as np
+import pytest
+
+from dordis.federation import records
+from dordis.federation.participation import FileParticipation
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+pytestmark = [pytest.mark.flower, pytest.mark.usefixtures("deployed")]
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from dordis.errors import RoundFailed
+from dordis.integrations.flower import DordisGrid, DordisMod
+from dordis.integrations.flower.messages import from_record
+from tests.integrations.flower.apps import NO_NOISE, MemoryGrid, client_app, model, pin, record_of, update, vector
+
+CLIENTS, FAILING = 4, 1
+A_NAME = "the name of a patient"
+
+
+def raises(message):
+    raise ValueError(A_NAME)
+
+
+def exits(message):
+    sys.exit(A_NAME)
+
+
+def returns(arrays):
+    return lambda message: Message(RecordDict({"arrays": record_of(arrays)}), reply_to=message)
+
+
+WAYS = {
+    "raises": raises,
+    "exits": exits,
+    "is an error": lambda message: Message(Error(7, A_NAME), reply_to=message),
+    "has no model": lambda message: Message(RecordDict(), reply_to=message),
+    "has another shape": returns({"weight": np.zeros(3), "bias": np.zeros(4)}),
+    "is not finite": returns({"weight": np.full((4, 5), np.inf), "bias": np.zeros(4), "steps": np.array(7)}),
+    "is of texts": returns({"weight": np.full((4, 5), "x"), "bias": np.zeros(4), "steps": np.array(7)}),
+}
+
+
+def failing(way) -> ClientApp:
+    app = ClientApp(mods=[DordisMod(NO_NOISE)])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return way(message)
+
+    return app
+
+
+class Watching(MemoryGrid):
+    """Keep the kinds and lengths of what the failing node answers."""
+
+    def _push(self, message: Message) -> str:
+        name = super()._push(message)
+        if message.metadata.dst_node_id == list(self.contexts)[FAILING]:
+            sealed, refusal = from_record(self._replies[name].content)
+            kept = [(len(frame), len(bulk)) for frame, bulk in sealed]
+            self.answers = [*getattr(self, "answers", []), (kept, refusal)]
+        return name
+
+
+def play(folder, apps):
+    registry, config = pin(folder, CLIENTS)
+    grid = Watching(apps, config)
+    settings = {"output": str(folder / "runs"), "privacy.noise.kind": "none", "federation.rounds": 1}
+    private = DordisGrid(grid, settings | {"federation.tries": 1}, registry=registry)
+    return FedAvg().start(private, model(), num_rounds=1), private, grid
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_train_function_that_fails_shows_in_nothing_that_leaves_the_node(tmp_path, caplog, way):
+    honest = client_app([DordisMod(NO_NOISE)])
+    for name in ("honest", "failing"):
+        (tmp_path / name).mkdir()
+    _, _, expected = play(tmp_path / "honest", [honest] * CLIENTS)
+    with caplog.at_level(logging.ERROR, "dordis.flower"):
+        apps = [failing(WAYS[way]) if place == FAILING else honest for place in range(CLIENTS)]
+        result, private, grid = play(tmp_path / "failing", apps)
+    assert grid.answers == expected.answers
+    assert not any(A_NAME.encode() in content for content in grid.seen)
+    assert "goes on without it" in caplog.text
+    others = sum(update(place) for place in range(CLIENTS) if place != FAILING)
+    assert np.abs(CLIENTS * (vector(result.arrays) - vector(model())) - others).max() < 1e-3
+    assert records.load(private.path).rounds[0].survivors == (CLIENTS,)
+    counted = (tmp_path / "failing" / "state").glob("*/participations")
+    assert [FileParticipation(path).count() for path in counted] == [1] * CLIENTS
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e30])
+def test_a_model_on_which_training_overflows_is_refused(tmp_path, caplog, value):
+    registry, config = pin(tmp_path, CLIENTS)
+    grid = MemoryGrid([client_app([DordisMod(NO_NOISE)])] * CLIENTS, config)
+    settings = {"output": str(tmp_path / "runs"), "privacy.noise.kind": "none", "federation.rounds": 1}
+    private = DordisGrid(grid, settings | {"federation.tries": 1}, registry=registry)
+    with pytest.raises(RoundFailed):
+        FedAvg().start(private, model(value), num_rounds=1)
+    assert "a model is made of numbers between" in caplog.text
