@@ -15,6 +15,8 @@ REFUSED = {
     "a model that is cut short": ("check_model (ProtocolError)", "Train"),
     "parameters for another model": ("check_same_model (ParametersRefused)", "AdvertiseKeys"),
     "parameters for another round": ("check_same_round (ParametersRefused)", "AdvertiseKeys"),
+    "a model in crumbs": ("check_pieces (UnexpectedRequest)", "SendModel"),
+    "a block that is longer than the vector": ("check_block (ParametersRefused)", "AdvertiseKeys"),
     "parameters below the promised terms": ("check_terms_kept (ParametersRefused)", "AdvertiseKeys"),
     "an invitation under another registry": ("check_pinned (ParametersRefused)", "Invite"),
     "an invitation to a round at a negative cost": ("check_terms (ParametersRefused)", "Invite"),
@@ -110,6 +112,7 @@ REFUSED = {
     "stage 5 for a seed that is not due": ("check_subset (ProtocolError)", "RemoveNoise"),
     "a seed that does not match its commitment": ("ChunkServer._is_committed", "RemoveNoise"),
     # delivery
+    "a sum that is longer than its chunk": ("check_delivered (ProtocolError)", "Dispatch"),
     "a sum over fewer clients than there can be": ("check_counted (ProtocolError)", "Dispatch"),
     "a second sum of the same chunk": ("check_same_request (UnexpectedRequest)", "Dispatch"),
     # missed sums
@@ -164,6 +167,8 @@ REFUSED = {
     "a sparse graph that was drawn under many indices": ("check_budget (BudgetRefused)", "AdvertiseKeys"),
     "a clipping bit below the noise that the owner asks for": ("check_noise (ParametersRefused)", "Invite"),
     "a clipping bit of a huge scale": ("check_bit (ParametersRefused)", "AdvertiseKeys"),
+    "an update that is longer than the owner has memory for": ("check_coordinates (ParametersRefused)", "Invite"),
+    "a model that is larger than the owner has memory for": ("check_model_bytes (ParametersRefused)", "Invite"),
     "a protocol that the owner does not allow": ("check_protocol (ParametersRefused)", "Invite"),
     # selection
     "a VRF proof of another round": ("check_proof (InvalidProof)", "AdvertiseKeys"),

@@ -60,6 +60,7 @@ BY_NAME = {
     names.FOLDS,
     names.BOUND,
     names.CHUNKS,
+    names.BLOCK,
 }
 """Others that must be."""
 ALLOWED = {

@@ -20,6 +20,7 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Encoding, agree_on
 from dordis.rounds.terms import Terms
+from tests.rounds.parties import DIM, MODEL, agreed, invite_to
 
 AGREED = {
     "run": bytes(32),
@@ -96,8 +97,24 @@ def test_what_an_invitation_promises_is_held_against_the_same_lines(line):
 
 
 def test_every_line_is_tested_here_or_with_the_owner():
-    elsewhere = {"participations", "protocols", "epsilon", "delta", "without_guarantee"}
+    elsewhere = {"participations", "protocols", "epsilon", "delta", "without_guarantee", *SIZES}
     assert {*STRICTER, *elsewhere} == set(Policy.__struct_fields__)
+
+
+SIZES = {"coordinates": DIM - 1, "model_bytes": len(MODEL.data) - 1}
+"""Lines that only an invitation tells of."""
+
+
+@pytest.mark.parametrize("line", SIZES)
+def test_a_size_beyond_a_line_is_refused_at_the_invitation(line):
+    invite = invite_to(agreed())
+    exact = lenient(
+        coordinates=DIM, model_bytes=len(MODEL.data),
+        protocols=frozenset({invite.protocol}), modes=frozenset({invite.terms.mode}),
+    )  # fmt: skip
+    exact.check_invite(invite)
+    with pytest.raises(ParametersRefused, match=f"line '{line}'"):
+        msgspec.structs.replace(exact, **{line: SIZES[line]}).check_invite(invite)
 
 
 def test_a_cost_that_leaves_no_release_enough_noise_is_refused_at_the_invitation():

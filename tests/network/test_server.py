@@ -130,6 +130,27 @@ def test_the_end_of_a_run_is_told(local):
     assert task.result(HANG) is None
 
 
+@pytest.mark.parametrize("failure", [MemoryError("the model has 16 GiB"), RuntimeError("secret"), RecursionError()])
+def test_no_error_in_a_round_ends_a_client_or_says_more_than_that_it_declines(local, failure, caplog):
+    party = Answers(1)
+    answer, failures = party.handle, [failure]
+
+    def failing(request):
+        if failures:
+            raise failures.pop()
+        return answer(request)
+
+    party.handle = failing
+    task = local.join(1, party)
+    assert local.ask({1: Begin(PARAMETERS)}) == {}
+    ((_, error),) = local.server.exchange.errors
+    assert str(error) == "the client declined: ''"
+    assert "please report this" in caplog.text  # its owner is told, with what failed
+    local.server.perform(local.server.exchange({9: invite_to(PARAMETERS)})).close()  # the next round
+    assert local.ask({1: Begin(PARAMETERS)}) == {1: Joined()}
+    assert not task.done()
+
+
 def test_a_client_that_declines_is_out_for_all_chunks_and_the_others_go_on(local):
     parties = everyone(local)
     parties[2]._fails = (Begin,)

@@ -148,10 +148,9 @@ def test_a_chunk_that_does_not_exist_is_refused(chunk):
 
 
 def test_a_malformed_sum_is_refused():
-    client = DeliveryClient(DP)
-    client.handle(dispatch(0, vector=b"short"))
-    with pytest.raises(InputError, match="bytes"):
-        client.handle(Store(0))
+    for vector in (b"short", bytes(1 << 20)):
+        with pytest.raises(ProtocolError, match="bytes"):
+            DeliveryClient(DP).handle(dispatch(0, vector=vector))
 
 
 # The server

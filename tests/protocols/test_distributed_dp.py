@@ -306,7 +306,7 @@ def change(parameters, **changes):
         ({"encoding": {"clip": math.inf}}, "clip"),
         ({"encoding": {"scale": math.nan}}, "scale"),
         ({"encoding": {"block": 3}}, "power of two"),
-        ({"encoding": {"block": 2**14, "sensitivity": 10**12}}, "padded to 16384, not to 4096"),
+        ({"encoding": {"block": 2**14, "sensitivity": 10**12}}, "blocks of 4096, not of 16384"),
         ({"ends": (1024).to_bytes(8, "little")}, "padded to 4096, not to 1024"),
         ({"ends": (1000).to_bytes(8, "little") + (4096).to_bytes(8, "little")}, "multiples of the block"),
         ({"scheme": "none"}, "does not go with the scheme 'none'"),

@@ -1,6 +1,7 @@
 """The sums that a server hands back to the clients: it can invent them, but neither twice nor over too few."""
 
 import numpy as np
+from msgspec.structs import replace
 
 from dordis.adversary import names
 from dordis.adversary.attack import attack
@@ -45,4 +46,13 @@ def dispatch_twice(session: Session) -> str:
     return "the victim uses the second sum"
 
 
-ATTACKS = (understate_survivors, dispatch_twice)
+@attack("a sum that is longer than its chunk", graphs=(COMPLETE,), agreed=NO_NOISE, checks=(names.DELIVERED_LENGTH,))
+def dispatch_more(session: Session) -> str:
+    """Have the victim keep, and write to its journal, more bytes than any sum of the round has."""
+    request = flat_sum(800)
+    longer = replace(request, vector=bytes(request.vector) + bytes(1 << 20))
+    session.deliver(honest_receiver(session.parameters), longer)
+    return "the victim keeps bytes that are no sum"
+
+
+ATTACKS = (understate_survivors, dispatch_twice, dispatch_more)

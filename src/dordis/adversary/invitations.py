@@ -4,21 +4,37 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.forms import enter
-from dordis.adversary.participants import COMPLETE, EARLIER, SPARSE, careful_owner, forged, honest_client, invitation
+from dordis.adversary.participants import (
+    COMPLETE,
+    DIM,
+    EARLIER,
+    SPARSE,
+    WHOLE,
+    careful_owner,
+    forged,
+    honest_client,
+    invitation,
+    words,
+)
 from dordis.adversary.selection import DUE, NOT_DUE, TURNS
 from dordis.adversary.session import Session, foiled_unless
 from dordis.protocol import MemoryJournal
+from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.limits import FEW_PIECES
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import AdvertiseKeys
-from dordis.rounds.invitation import Invite, Train
+from dordis.rounds.invitation import Invite, SendModel, Train
 from dordis.rounds.model import ModelBytes
 
 MODEL, OTHER = ModelBytes.of([1.0, 2.0]), ModelBytes.of([1.0, 3.0])
+LONG_BLOCK = replace(encoding_of(WHOLE, bytes(32)), block=2 * DIM)
+CRUMBS = ModelBytes.of(np.zeros(FEW_PIECES))
 
 
 def train_from(session: Session, sent: bytes) -> str:
@@ -42,6 +58,14 @@ def accept(session: Session, alter: Callable[[Invite], Invite]) -> str:
     session.ask(session.victim, alter(invitation(session.parameters)))
     session.ask(session.victim, Train())
     return "the victim trained for a round that its owner must refuse"
+
+
+def send_crumbs(session: Session) -> str:
+    """Send the victim a model byte by byte."""
+    session.ask(session.victim, invitation(session.parameters, CRUMBS))
+    for offset, byte in enumerate(CRUMBS.data):
+        session.ask(session.victim, SendModel(offset, bytes([byte])))
+    return f"the victim wrote {len(CRUMBS.data)} records to its journal for {len(CRUMBS.data)} bytes"
 
 
 def sparsify(session: Session) -> str:
@@ -81,6 +105,18 @@ ATTACKS = (
         "The victim is invited to one round, and the update that it made is asked for in another one.",
         partial(begin_with, round=EARLIER),
         checks=(names.INVITATION + "check_same_round", names.INVITATION_FITS),
+    ),
+    on_complete(
+        "a model in crumbs",
+        "The victim is to write one record to its journal for each byte of the model.",
+        send_crumbs,
+        checks=(names.INVITATION + "check_pieces",),
+    ),
+    on_complete(
+        "a block that is longer than the vector",
+        "Eight coordinates are padded to a block of any length: 2^30 in parameters of a kilobyte take 8 GiB.",
+        partial(begin_with, encoding=LONG_BLOCK, ends=words(2 * DIM)),
+        checks=(names.BLOCK,),
     ),
     on_complete(
         "parameters below the promised terms",

@@ -56,6 +56,13 @@ def accept_protocol(session: Session, protocol: str) -> str:
     return "the victim accepted a protocol that its owner does not allow"
 
 
+def accept_size(session: Session, policy: Policy, **changes: int) -> str:
+    """Invite the victim to a round that takes more memory than its owner gives, or that is not its application's."""
+    session.give_owner(careful_owner(session.victim, policy))
+    session.ask(session.victim, msgspec.structs.replace(invitation(session.parameters), **changes))
+    return "the victim accepted a round of a size that its owner does not allow"
+
+
 def outside_policy(line: str, text: str, check: str, policy: Policy, agreed: Mapping[str, Any]) -> Attack:
     """Return the row of one line of the policy: the parameters keep all rules, and break this line."""
     return Attack(
@@ -196,6 +203,18 @@ ATTACKS = (
         lambda session: enter(session, careful_owner(session.victim)),
         checks=(names.POLICY + "check_bit",),
         agreed=with_bit(2**14, 10**9),
+    ),
+    in_bit(
+        "an update that is longer than the owner has memory for",
+        "A short sum is to be unfolded to 2^31 coordinates, which is 16 GiB.",
+        lambda session: accept_size(session, lenient(), dim=1 << 31),
+        checks=(names.POLICY + "check_coordinates",),
+    ),
+    in_bit(
+        "a model that is larger than the owner has memory for",
+        "The victim is to keep a model of 16 GiB, and to write it to its journal.",
+        lambda session: accept_size(session, lenient(), model_bytes=1 << 34),
+        checks=(names.POLICY + "check_model_bytes",),
     ),
     in_bit(
         "a protocol that the owner does not allow",

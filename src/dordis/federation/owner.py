@@ -8,7 +8,7 @@ from dordis.errors import ParametersRefused
 from dordis.federation import beacon as beacons
 from dordis.federation.design import Design
 from dordis.federation.participation import Costs, Limits, OwnerBudget, Participation, check_budget
-from dordis.federation.policy import Policy, check_protocol
+from dordis.federation.policy import Policy
 from dordis.federation.selection import Selection, failure_of
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId
@@ -38,8 +38,7 @@ class Owner:
     def accept(self, invite: Invite) -> bytes | None:
         """Refuse an invitation of another registry, outside the policy, or to a round in which I am not due."""
         check_pinned(invite, self.registry)
-        check_protocol(self.policy, invite)
-        self.policy.check_terms(invite.terms)
+        self.policy.check_invite(invite)
         cost = RoundCost(invite.terms.cost, 0.0, float(failure_of(self.selection)))
         check_affordable(self.participation, {(invite.info.run, invite.info.index): cost}, self.policy.budget)
         return self.selection.claim(invite, self.me, self.vrf_key)

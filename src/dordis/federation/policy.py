@@ -49,6 +49,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schemes: frozenset[str] = frozenset({Scheme.SINGLE.value, Scheme.EXACT.value})
     mechanisms: frozenset[str] = frozenset({"skellam"})
     protocols: frozenset[str] = frozenset({"secagg", "secagg+"})
+    coordinates: int = 1 << 27
+    """Most coordinates of an update: a client holds several vectors of eight bytes a coordinate."""
+    model_bytes: int = 1 << 30
+    """Most bytes of a model, and with them its pieces: it is held in memory and written to the journal."""
     participations: int | None = None
     """Most rounds, over all runs and servers: the cap of `Participation`."""
 
@@ -63,7 +67,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not 0 <= self.quorum <= 1:
             raise InputError("the quorum is a fraction of the cohort, in 0..1")
-        if min(self.cohort, self.colluders, self.variance or 0, self.noise or 0, self.participations or 0) < 0:
+        bounds = (self.cohort, self.colluders, self.coordinates, self.model_bytes)
+        if min(*bounds, self.variance or 0, self.noise or 0, self.participations or 0) < 0:
             raise InputError("floors and ceilings are 0 or more")
         if (self.epsilon is None) != (self.delta is None):
             raise InputError("a policy's budget is both, epsilon and delta")
@@ -98,6 +103,13 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_variance(self, parameters)
         check_noise(self, min(noise_ratios(parameters)))
         check_bit(parameters)
+
+    def check_invite(self, invite: Invite) -> None:
+        """Refuse an invitation outside this policy, naming the first line that it breaks."""
+        check_protocol(self, invite)
+        check_coordinates(self, invite)
+        check_model_bytes(self, invite)
+        self.check_terms(invite.terms)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse terms outside this policy, naming the first line that they break."""
@@ -182,6 +194,18 @@ def check_budgeted(policy: Policy) -> None:
         raise _refused(
             "epsilon", "there is no budget: give epsilon and delta for all rounds together, or set without_guarantee"
         )
+
+
+def check_coordinates(policy: Policy, invite: Invite) -> None:
+    """The update is not longer than this machine has memory for."""
+    if invite.dim > policy.coordinates:
+        raise _refused("coordinates", f"an update of {invite.dim} exceeds {policy.coordinates}")
+
+
+def check_model_bytes(policy: Policy, invite: Invite) -> None:
+    """The model is not larger than this machine has memory for."""
+    if invite.model_bytes > policy.model_bytes:
+        raise _refused("model_bytes", f"a model of {invite.model_bytes} bytes exceeds {policy.model_bytes}")
 
 
 def check_protocol(policy: Policy, invite: Invite) -> None:

@@ -45,6 +45,8 @@ log = logging.getLogger("dordis.network")
 HEARTBEAT = 20.0
 KEPT = 25.0
 """Seconds that a connection is kept for the next transfer: less than a server keeps it."""
+FAILED = ""
+"""What a client says of an error that is not of dordis: nothing.  Its owner finds it in the log."""
 LONGEST_SILENCE = 24 * 3600.0
 """Seconds without a request after which a client leaves a round: a server that was stopped has so long to go on."""
 
@@ -209,16 +211,7 @@ class Participant:
     async def _one(self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, asked: Asked) -> None:
         """Answer one request: fetch what belongs to it, work on it in turn, send what belongs to the answer."""
         try:
-            kind, bulk = wire.kind_of(asked.frame, self._kinds), b""
-            if isinstance(party, Client):
-                party.check_expected(kind, 0 if asked.beside is None else asked.beside.size)
-            if asked.beside is not None or issubclass(kind, invitation.Invite):  # the next round does not overtake this
-                async with self._fetching:
-                    bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
-            async with self._turn:
-                request = wire.decode(asked.frame, kind, bulk=bulk)
-                reply = await asyncio.to_thread(party.handle, request)
-                self._expect(party)
+            reply = await self._reply(bodies, party, asked)
         except DordisError as error:
             log.warning("declined: %s", error)
             await _sent(socket, Declined(asked.id, type(error).__name__))
@@ -226,11 +219,29 @@ class Participant:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.info("a request is left unanswered: %s", told(error))
             return
+        except Exception:  # a round ends with it, and nothing else: no server ends a client by what it sends
+            log.exception("declined: this client failed, and goes on with the next round; please report this")
+            await _sent(socket, Declined(asked.id, FAILED))
+            return
         vector = wire.bulk_of(reply)
         beside = Beside(len(vector), seal(vector)) if len(vector) else None
         await _sent(socket, Answered(asked.id, wire.encode(reply), beside))
         if beside is not None:
             await bodies.put(asked.id, vector)
+
+    async def _reply(self, bodies: "Bodies", party: Party, asked: Asked) -> Message:
+        """Return the answer to one request."""
+        kind, bulk = wire.kind_of(asked.frame, self._kinds), b""
+        if isinstance(party, Client):
+            party.check_expected(kind, 0 if asked.beside is None else asked.beside.size)
+        if asked.beside is not None or issubclass(kind, invitation.Invite):  # the next round does not overtake this
+            async with self._fetching:
+                bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
+        async with self._turn:
+            request = wire.decode(asked.frame, kind, bulk=bulk)
+            reply = await asyncio.to_thread(party.handle, request)
+            self._expect(party)
+        return reply
 
 
 def new_session() -> ClientSession:

@@ -121,6 +121,11 @@ class DeliveryClient(ProtocolClient[ClientState]):
         return len(self._private.parameters.chunks)
 
     @property
+    def longest(self) -> int:
+        """Return the bytes of the longest sum of a chunk, as it is delivered."""
+        return max(map(self._private.delivered_size, range(self.chunks)))
+
+    @property
     def aggregate(self) -> Aggregate | None:
         """Return the decoded sum of the round and its mean, or None as long as a chunk is missing."""
         if self._assembly is not None and len(self._assembly) == self.chunks:
@@ -135,6 +140,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
     def receive(self, request: Dispatch) -> Received:
         """Take the sum of a chunk."""
         check_counted(request.survivors, self._private.parameters)
+        check_delivered(request, self._private)
         self._received[request.chunk] = request
         return Received(request.chunk)
 
@@ -153,3 +159,10 @@ def check_counted(survivors: int, parameters: Parameters) -> None:
     n = len(parameters.clients)
     if not max(1, n - parameters.tolerance) <= survivors <= n:
         raise ProtocolError(f"a sum of this round is not over {survivors} clients")
+
+
+def check_delivered(request: Dispatch, private: DistributedDP) -> None:
+    """A sum has as many bytes as its chunk gives: a longer one would only be kept."""
+    size = private.delivered_size(request.chunk)
+    if len(request.vector) != size:
+        raise ProtocolError(f"the sum of chunk {request.chunk} has {size} bytes, not {len(request.vector)}")

@@ -20,7 +20,7 @@ from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfo
 from dordis.privacy.mechanisms import known
 from dordis.privacy.mechanisms.mechanism import Mechanism, check_folds
 from dordis.privacy.requantising import delivered_size, requantised, restored
-from dordis.privacy.skellam import Floats, Sensitivity
+from dordis.privacy.skellam import BLOCKS_FROM, Floats, Sensitivity, block_size
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import Encoding, Parameters, Projection
@@ -133,6 +133,7 @@ class DistributedDP:
     def __post_init__(self) -> None:
         check_agreed(self.parameters, self.mechanism)
         check_scheme(self.parameters, self.mechanism)
+        check_block(self.mechanism.grid)
         check_chunks(self.parameters, self.mechanism.grid)
 
     def encode(self, update: Reals, entropy: Entropy = secrets.token_bytes) -> Vector:
@@ -273,6 +274,16 @@ def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
     """Refuse noise that the mechanism was not analysed with, such as XNoise over discrete Gaussians."""
     if Scheme(parameters.scheme) not in mechanism.schemes:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' does not go with the scheme '{parameters.scheme}'")
+
+
+def check_block(grid: Grid) -> None:
+    """Refuse another block than the length gives: a longer one would pad a short vector to any size.
+
+    A vector that is one block by its length may have shorter ones, so that it can have several chunks.
+    """
+    length, block = grid.kept, block_size(grid.kept)
+    if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):
+        raise ParametersRefused(f"{length} coordinates are rotated in blocks of {block}, not of {grid.block}")
 
 
 def check_chunks(parameters: Parameters, grid: Grid) -> None:

@@ -29,6 +29,7 @@ LONGEST_OPENING = 3 << 20
 LONGEST_INVITE = 1 << 12
 LONGEST_REPLAY = 1 << 15
 MOST_REPLAYS = 1 << 8
+FEW_PIECES, SMALLEST_PIECE = 1 << 8, 1 << 16
 
 
 class Ceiling(NamedTuple):
@@ -56,6 +57,7 @@ CEILINGS = (
     Ceiling("bytes of the parameters with all proofs", LONGEST_OPENING, "what the ceilings above come to"),
     Ceiling("bytes of an invitation", LONGEST_INVITE, "terms, and hashes of model and registry"),
     Ceiling("missed sums that are replayed", MOST_REPLAYS, "each is decoded; all together are shorter than the model"),
+    Ceiling("pieces of a model, beyond one for each 64 KiB", FEW_PIECES, "each is written to the journal"),
     Ceiling("bytes of a missed sum's parameters", LONGEST_REPLAY, "chunks, and how many clients are in each"),
 )
 

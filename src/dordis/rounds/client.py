@@ -101,15 +101,15 @@ class Client:
     def check_expected(self, kind: type[Message], size: int = 0) -> None:
         """Refuse, before it is read, a kind of message that has no place now: it could be of any size.
 
-        What comes beside the frame of one that has, and brings the model or a sum that leads to it, is not longer.
-        Another request may be worked on meanwhile.
+        What comes beside the frame is not longer than the round gives.  Another request may be worked on meanwhile.
         """
         round = self.round
         begun = round is not None and round.summing is not None
         if not (begun or issubclass(kind, Invite) or (round is not None and issubclass(kind, EARLY))):
             raise UnexpectedRequest(f"{kind.__name__} came before the round began")
-        if round is not None and issubclass(kind, SendModel | SendSum) and size > round.invite.model_bytes:
-            raise UnexpectedRequest(f"{kind.__name__} comes with {size} bytes, more than the model has")
+        most = 0 if round is None else round.most_bytes(kind)
+        if size > most:
+            raise UnexpectedRequest(f"{kind.__name__} comes with {size} bytes, and {most} are the most")
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or raise."""
@@ -218,6 +218,12 @@ class ClientRound:
                 self._enter(private, np.frombuffer(event.vector, "<u4"))
             case Dispatch() | Store() if self._delivering is not None:
                 self._delivering.handle(event)
+
+    def most_bytes(self, kind: type[Message]) -> int:
+        """Return the bytes that may come beside the frame of a request of this kind."""
+        if issubclass(kind, SendModel | SendSum):
+            return self.invite.model_bytes
+        return self._delivering.longest if issubclass(kind, Dispatch) and self._delivering is not None else 0
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or leave the round."""

@@ -15,12 +15,14 @@ from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
 from dordis.protocols.collecting import collect
 from dordis.protocols.limits import (
+    FEW_PIECES,
     LARGEST_DIM,
     LARGEST_WEIGHT,
     LONGEST_INVITE,
     LONGEST_REPLAY,
     MOST_CHUNKS,
     MOST_REPLAYS,
+    SMALLEST_PIECE,
 )
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 from dordis.protocols.summing import SummingProtocol
@@ -180,6 +182,13 @@ def check_model(invite: Invite, model: ModelBytes) -> None:
     """The model that came is the one that the invitation named: nobody trains from another one than the others."""
     if len(model.data) != invite.model_bytes or model.digest != invite.model:
         raise ProtocolError("the model is not the one that the invitation named")
+
+
+def check_pieces(invite: Invite, count: int) -> None:
+    """The model comes in no more pieces than its length gives: each of them is kept, however short it is."""
+    most = FEW_PIECES + invite.model_bytes // SMALLEST_PIECE
+    if count > most:
+        raise UnexpectedRequest(f"a model of {invite.model_bytes} bytes comes in {most} pieces at most")
 
 
 def check_missed(invite: Invite, parameters: Parameters) -> None:

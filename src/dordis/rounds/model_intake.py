@@ -18,10 +18,11 @@ class ModelIntake:
         self._invite, self._accepted, self._models = invited.invite, invited.accepted, models
         self._follower, self._journal = follower, journal
         self.model = models.get(self._invite.model)
-        self._pieces = bytearray()
+        self._pieces, self._count = bytearray(), 0
 
     def recall(self, piece: SendModel) -> None:
         """Take a piece that was in the journal."""
+        self._count += 1
         self._pieces += piece.data
 
     def take_piece(self, request: SendModel) -> PieceReceived:
@@ -29,7 +30,9 @@ class ModelIntake:
         held = self._pieces if self.model is None or self._accepted.has_model else self.model.data
         start, end, size = request.offset, request.offset + len(request.data), len(held)
         if self.model is None and start == size and 0 < len(request.data) <= self._invite.model_bytes - size:
+            checks.check_pieces(self._invite, self._count + 1)
             self._journal.note(request)
+            self._count += 1
             self._pieces += request.data
         elif not 0 <= start < end <= size or held[start:end] != request.data:
             raise UnexpectedRequest("this piece of the model is out of turn")
