@@ -235,7 +235,7 @@ def _aggregation(quick: bool) -> dict[str, float]:
     n, dim = (20, 1 << 14) if quick else (100, CNN)
     schedule = ParticipationSchedule(population=10 * n, per_round=n, rounds=50)
     design = Design(
-        XNoise(), Setting(schedule, dim=dim, delta=1e-3, tolerance=n // 10), 6.0, ProtocolKind(MALICIOUS, sparse=True)
+        XNoise(), Setting(schedule, dim=dim, delta=1e-3, sparse=True), 6.0, ProtocolKind(MALICIOUS, sparse=True)
     )
     update = np.random.default_rng(3).normal(size=dim).astype(np.float32) / np.float32(dim**0.5)
     protocol, stay = summing_protocol("secagg+"), Never().model(0, ())

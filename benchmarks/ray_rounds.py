@@ -102,8 +102,7 @@ def round_of(
     dropout: float = 0.2,
 ) -> Finished:
     """Run one round over Ray; `ready` is called when it is about to begin."""
-    tolerance = clients // 10 if protocol.sparse else None
-    setting = Setting(ParticipationSchedule(clients, clients, 1), dim=dim, tolerance=tolerance)
+    setting = Setting(ParticipationSchedule(clients, clients, 1), dim=dim, sparse=protocol.sparse)
     design = Design(XNoise(), setting, 6.0, ProtocolKind(sparse=protocol.sparse))
     rate = Rate(dropout / 2 if protocol.sparse else dropout).model(1, protocol.stages)
     home = home_of_updates(design, protocol, Ones(dim), secrets.token_bytes, rate)

@@ -81,9 +81,9 @@ def test_what_is_held_out_is_training_data_of_clients_that_do_not_train(keys, tm
 
 
 def test_texts_are_held_out_by_users_and_with_all_they_wrote(tmp_path):
-    users = [(f"u{u}", UserData(x=[f"line {u}"], y=["x"])) for u in range(25)]
+    users = {f"u{u}": UserData(x=[f"line {u}"], y=["x"]) for u in range(25)}
     stay, test = held_out_texts.held_out(users)
     assert (len(test), len(stay)) == (2, 23)
-    assert stay | test == dict(users)
+    assert stay | test == users
     held_out_texts.save(test, tmp_path / "test")
     assert dict(read_users(tmp_path / "test")) == test

@@ -52,6 +52,20 @@ def test_a_data_frame_is_enough(table, tmp_path):
     assert json.loads((result.path / "manifest.json").read_text())["clients"] == 50
 
 
+def test_rows_of_clients_in_a_data_frame_are_not_tested(table, tmp_path):
+    pd = pytest.importorskip("pandas", reason="needs pandas")
+    data = pd.read_csv(table)
+    clients = data[data.person < "p50"]
+    keys = {"client": "person", "label": "label", "epsilon": 6, "rounds": 1, "fidelity": "ideal", "output": tmp_path}
+    kept, same = (dordis.train("softmax", clients, test=test, **keys) for test in (data, clients))
+    manifest = json.loads((kept.path / "manifest.json").read_text())
+    assert manifest["measured"] == (
+        "test data = 250 inputs of 10 persons held out, no clients among them; 1,250 inputs of clients are left out"
+    )
+    assert "accuracy" in kept.metrics
+    assert same.metrics == {}
+
+
 def test_a_torch_module_comes_back_trained_and_is_saved_as_a_state_dict(table, tmp_path):
     torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
     torch.manual_seed(1)

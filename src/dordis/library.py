@@ -126,18 +126,19 @@ def train(
     `model` is a torch module, a `Model` of your own, or the name of one of ours: "softmax", "mlp", "linear" for
     numbers (with target="regression"), with torch "cnn", "resnet18" or "vgg19" for images. `clients` is a list of
     pairs (x, y), a mapping of such pairs, or a DataFrame, in which `client` and `label` name two columns. `test`, if
-    given, is public: a pair or a DataFrame. `training` are further settings of `dordis.apps.learning.Settings`, such
+    given, is public, a pair or a DataFrame; of a DataFrame with the column `client` the rows of clients are left out,
+    since metrics have no noise. `training` are further settings of `dordis.apps.learning.Settings`, such
     as epochs, batch, lr, optimiser and average. All clients take part in every round, or 100 of them, unless
     `per_round` says otherwise.
 
     >>> import dordis, tempfile
     >>> import numpy as np
     >>> rng = np.random.default_rng(1)
-    >>> labels = rng.integers(0, 2, (40, 20))
-    >>> clients = [(rng.normal(y[:, None] * 2.0 - 1.0, 1.0, (20, 3)), y) for y in labels]
+    >>> labels = rng.integers(0, 2, (41, 20))
+    >>> *clients, public = [(rng.normal(y[:, None] * 2.0 - 1.0, 1.0, (20, 3)), y) for y in labels]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     result = dordis.train(
-    ...         "softmax", clients, test=clients[0], epsilon=8, rounds=2, fidelity="ideal", output=folder
+    ...         "softmax", clients, test=public, epsilon=8, rounds=2, fidelity="ideal", output=folder
     ...     )
     >>> result.model.shape, result.epsilon <= 8
     ((8,), True)

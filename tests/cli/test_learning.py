@@ -53,6 +53,7 @@ def test_femnist_merges_three_users_and_prints_accuracy_epsilon_and_seconds(tmp_
     done = dordis("run", "--preset", "femnist", "--data-dir", ".", *keys, "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
     assert told["clients"] == "clients = 10 groups of 3 users, from the LEAF files; 1 user left out"
+    assert told["measured"].startswith("test data = 2 inputs of 1 user held out, no clients among them; 60 inputs")
     assert 0 <= told["accuracy"] <= 1
     assert 0 < told["epsilon"] <= 6
     assert told["seconds"] > 0

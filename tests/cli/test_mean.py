@@ -10,6 +10,7 @@ import pytest
 
 from dordis.cli.commands.mean import mean, rounded
 from dordis.errors import InputError
+from dordis.federation.ledger import verify
 from tests.cli.commands import dordis
 
 AGES = np.random.default_rng(0).integers(18, 90, 400)
@@ -174,6 +175,26 @@ def test_rows_without_a_number_are_named_or_skipped_and_counted(tmp_path):
     assert (told["skipped"], told["clients"]) == (2, 40)
     shown = dordis("histogram", path, "--epsilon", "2", "--edges", "40", "--skip-invalid").stdout
     assert "2 rows without a finite number were left out" in shown
+
+
+@pytest.mark.parametrize("query", [("mean", "--bounds", "0,100"), ("histogram", "--edges", "40")])
+@pytest.mark.parametrize("fidelity", ["ideal", "full"])
+def test_the_ledger_names_rows_of_the_file_whether_others_are_skipped_or_not(tmp_path, query, fidelity):
+    command, *options = query
+    ledger, path, mended = tmp_path / "ledger.jsonl", tmp_path / "gaps.csv", tmp_path / "mended.csv"
+    cells = ["20", "nan", "22", "", "24", "many", "26", "27"]
+    path.write_text("age,other\n" + "".join(f"{cell},1\n" for cell in cells))
+    mended.write_text("age,other\n" + "".join(f"{40 if i == 1 else cell},1\n" for i, cell in enumerate(cells)))
+    column = "--columns" if command == "mean" else "--column"
+    how = (*options, column, "age", "--epsilon", "2", "--fidelity", fidelity, "--skip-invalid", "--ledger", ledger)
+    for file in (path, mended):
+        done = dordis(command, file, *how)
+        assert done.returncode == 0, done.stderr
+    charged = [json.loads(line)["charge"]["clients"] for line in ledger.read_text().splitlines() if '"charge"' in line]
+    assert charged == [[1, 3, 5, 7, 8], [1, 2, 3, 5, 7, 8]]
+    epsilons = verify(ledger).clients
+    assert epsilons[2] == pytest.approx(2.0, rel=1e-3)  # asked once, and everybody else twice
+    assert all(epsilons[u] > 2.5 for u in (1, 3, 5, 7, 8))
 
 
 def test_the_example_of_the_readme_runs_as_it_stands():

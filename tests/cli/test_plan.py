@@ -11,6 +11,8 @@ from scipy.stats import binom
 
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting, plan
+from dordis.simulation.reading import read
+from dordis.simulation.run import prepare
 from tests.cli.commands import dordis
 
 FEMNIST = ("--clients", "1000", "--per-round", "100", "--rounds", "50", "--dim", "1018174", "--delta", "1e-3")
@@ -42,6 +44,23 @@ def test_json_is_one_object_with_the_plan() -> None:
     assert found["central_gaussian_multiplier"] == pytest.approx(found["noise_multiplier"], rel=1e-6)
     assert 1 < found["times_trusted_server"] < 1.03  # for one colluder, and for rounding to the grid
     assert len(found["terms"]) == 3
+
+
+@pytest.mark.parametrize("protocol", ["secagg", "secagg+"])
+@pytest.mark.parametrize("n", [10, 16, 37, 100, 199, 200])
+def test_plan_and_run_agree_on_tolerance_threshold_and_noise(protocol: str, n: int) -> None:
+    given = ("--clients", "400", "--per-round", n, "--rounds", "2", "--dim", "650", "--epsilon", "6", "--delta", "1e-5")
+    planned = json.loads(run(*given, "--protocol", protocol, "--json").stdout)
+    federation = ("federation.clients=400", f"federation.per_round={n}", "federation.rounds=2")
+    config = read(keys=[*federation, f"protocol.use={protocol}", "privacy.delta=1e-5", "simulation.dropout.kind=none"])
+    job = prepare(config).job
+    parameters = job.design.example()
+    assert planned["tolerance"] == job.design.setting.T == parameters.tolerance
+    assert planned["tolerance"] == (n // 10 if protocol == "secagg+" else 4 * (n - planned["threshold"]) // 5)
+    assert (planned["threshold"], planned["variance"]) == (job.design.setting.t, str(job.design.plan.variance))
+    assert (planned["base"], planned["removable"]) == tuple(
+        [str(variance) for variance in part] for part in (job.design.plan.noise.base, job.design.plan.noise.removable)
+    )
 
 
 def test_folding_saves_bytes_for_little_noise() -> None:

@@ -6,14 +6,14 @@ from fractions import Fraction
 
 from dordis.cli.tables import show, table
 from dordis.errors import InputError
+from dordis.privacy.xnoise import default_tolerance
 from dordis.protocols.neighbourhood import Neighbourhood, solve
-
-DROPOUT = 0.1
 
 
 def plan(clients: int, dropout: float | None, tolerance: int | None, colluders: int, mode: str, as_json: bool) -> None:
     """Find the least graph for a dropout rate or a tolerance, and print it."""
-    T = dropped(clients, DROPOUT if dropout is None else dropout) if tolerance is None else tolerance
+    usual = default_tolerance(clients, 0, sparse=True)
+    T = tolerance if tolerance is not None else usual if dropout is None else dropped(clients, dropout)
     solution = solve(clients, T, colluders, mode)
     kind = "the complete graph" if solution.complete else "a circulant graph"
     title = f"SecAgg+, {mode}: {clients} clients, of which {T} may drop out and {colluders} collude: {kind}"

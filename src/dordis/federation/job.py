@@ -64,9 +64,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
 def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> Setting:
     """Return what is given for the plan of the noise."""
     privacy, given, federation = config.privacy, config.protocol, config.federation
-    tolerance, colluders, clipping = given.tolerance, given.colluders, Clipping.of(privacy.clip)
-    if tolerance is None and protocol.sparse:
-        tolerance = federation.per_round // 10
+    colluders, clipping = given.colluders, Clipping.of(privacy.clip)
     if federation.selection == "vrf":
         colluders = colluder_quantile(federation.clients, federation.per_round, colluders)
     return Setting(
@@ -76,9 +74,10 @@ def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> 
         delta=privacy.delta,
         bits=privacy.bits,
         threshold=given.threshold,
-        tolerance=tolerance,
+        tolerance=given.tolerance,
         colluders=colluders,
         share=clipping.share,
+        sparse=protocol.sparse,
     )
 
 

@@ -34,7 +34,8 @@ class Setting:
 
     `bits` of None are chosen.  `headroom` is k, the standard deviations of a coordinate that the ring holds.  What is
     None takes its default: delta min{N^-1.1, 10^-5}, the threshold a majority of honest clients, the tolerance
-    floor(0.8 (n - t)), and the `reserve`, dropouts that the scheme `conservative` provides for, the tolerance.
+    `xnoise.default_tolerance`, which asks whether the graph is `sparse` as SecAgg+ has it, and the `reserve`, dropouts
+    that the scheme `conservative` provides for, the tolerance.
     `one_block` rotates the vector at once, as the paper does.  `share` is the part of the budget that the bits of
     adaptive clipping get; 0 where the clip bound is fixed.  Given `orders`, epsilon is that of Renyi divergences at
     these, as in the paper; otherwise it is that of `dordis.privacy.gdp`.  `failure` is the chance that in some round of
@@ -58,6 +59,7 @@ class Setting:
     orders: tuple[int, ...] | None = None
     failure: float = 0.0
     buckets: int = 0
+    sparse: bool = False
 
     def __post_init__(self) -> None:
         accounting.check_delta(self.given_delta)
@@ -110,7 +112,7 @@ class Setting:
     @property
     def T(self) -> int:  # noqa: N802  the paper's name
         """Return how many clients may drop out of a round."""
-        return default_tolerance(self.clients, self.t) if self.tolerance is None else self.tolerance
+        return default_tolerance(self.clients, self.t, self.sparse) if self.tolerance is None else self.tolerance
 
     @property
     def kept(self) -> int:

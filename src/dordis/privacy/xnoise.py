@@ -200,9 +200,9 @@ def default_fraction(clients: int, tolerance: int) -> int:
     return max(1, min(2, clients // tolerance)) if tolerance else 1
 
 
-def default_tolerance(clients: int, threshold: int) -> int:
-    """Return floor(0.8 (n - t)), which leaves room for losses after the upload."""
-    return max(0, 4 * (clients - threshold) // 5)
+def default_tolerance(clients: int, threshold: int, sparse: bool = False) -> int:
+    """Return floor(0.8 (n - t)), which leaves room for losses after the upload; on a sparse graph floor(0.1 n)."""
+    return clients // 10 if sparse else max(0, 4 * (clients - threshold) // 5)
 
 
 def context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes:

@@ -223,12 +223,12 @@ def agree_on(
 ) -> Parameters:
     """Write down and check the parameters of a round; what is left out takes its default.
 
-    The default tolerance leaves room for losses after the upload: floor(0.8 (n - t)), on SecAgg+ floor(0.1 n).
+    The default tolerance is `xnoise.default_tolerance`, by whether there is a `degree`.
     Noise is divided by the scheme `single` where variances are given.
     """
     n, chunks = len(clients), len(ends)
     if tolerance is None:
-        tolerance = n // 10 if degree else default_tolerance(n, threshold)
+        tolerance = default_tolerance(n, threshold, sparse=bool(degree))
     if scheme is None:
         scheme = Scheme.NONE if variances is None else Scheme.SINGLE
     variances = [Fraction(0)] * chunks if variances is None else list(variances)

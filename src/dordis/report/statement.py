@@ -245,7 +245,10 @@ def _accountant(facts: Facts) -> str:
 
 def _outside(facts: Facts) -> Iterator[str]:
     yield "Dropout that depends on a client's data. Who takes part and who drops out, and when, is seen."
-    yield "The metrics in this report, and the data they are measured on, public or the server's: no noise is in them."
+    yield (
+        "The metrics in this report, and the data they are measured on: no noise is in them, so the data have to be "
+        f"public or the server's{f' ({facts.run.manifest.measured})' if facts.run.manifest.measured else ''}."
+    )
     yield "Other runs over the same clients' data: what each of them spends adds up."
     yield "A person behind several clients, and groups of clients: each client counts for itself."
     if facts.trust.noise is NoiseFrom.CLIENTS:

@@ -38,6 +38,11 @@ class IdleServer(AppServer):
         """Do nothing."""
 
 
+def first_ids(count: int) -> tuple[ClientId, ...]:
+    """Return the ids of clients that have no others: 1, 2, .. ."""
+    return tuple(ClientId(u) for u in range(1, count + 1))
+
+
 def home_of_updates(
     design: Design,
     protocol: SummingProtocol,
@@ -45,9 +50,10 @@ def home_of_updates(
     entropy: Entropy,
     dropout: Dropout,
     fidelity: str = "full",
+    ids: tuple[ClientId, ...] | None = None,
 ) -> SimulatedHome:
-    """Return a home of the clients 1, 2, .. of a design, each with its update, and of a server that uses nothing."""
-    ids = tuple(ClientId(u) for u in range(1, design.setting.clients + 1))
+    """Return a home of the clients of a design, 1, 2, .. or `ids`, with their updates; its server uses nothing."""
+    ids = first_ids(design.setting.clients) if ids is None else ids
     job = Job(RunConfig(), IdleServer(design.setting.dim), design, protocol, DEFAULT)
     identities = Identities(entropy(SEED_BYTES), ids)
     settings = Simulation(fidelity="ideal" if fidelity == "ideal" else "full")

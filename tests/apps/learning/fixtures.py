@@ -96,8 +96,8 @@ def write_reddit(folder):
         {"target_tokens": [["hello", "there", "<EOS>", "<PAD>"]], "count_tokens": 3},
         {"target_tokens": [["a", "b", "c"], ["<EOS>"]], "count_tokens": 4},
     ]
-    for part in ("train", "test"):
-        write_leaf(folder / part / f"{part}_data.json", {name: {"x": x, "y": y} for name in ("u1", "u2", "u3")})
+    for part, names in (("train", ("u1", "u2", "u3")), ("test", ("u1", "u2", "u3", "u4"))):
+        write_leaf(folder / part / f"{part}_data.json", {name: {"x": x, "y": y} for name in names})
 
 
 def hospitals(count=60, rows=12):

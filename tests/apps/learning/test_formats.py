@@ -7,11 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from dordis.apps.learning.app import Server
 from dordis.apps.learning.data import IGNORED
 from dordis.apps.learning.formats import tokens
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.sources import load
 from dordis.errors import InputError
+from dordis.rounds.app import Task
 from tests.apps.learning import fixtures
 
 
@@ -125,6 +127,23 @@ def test_a_table_has_a_label_and_a_column_that_says_whose_a_row_is(table, tmp_pa
     assert data.describe()["whose"].startswith("60 hospitals, from the column hospital; 12 to 12")
     ages = Settings(data="patients.csv", label="age", client="hospital", target="regression")
     assert load(ages, tmp_path).classes == 1
+
+
+def test_rows_of_clients_are_not_tested_where_the_public_table_says_whose_they_are(table, tmp_path):
+    (tmp_path / "public.csv").write_text(fixtures.hospitals(65))
+    server = Server.of(Task(msgspec.to_builtins(table), population=60, folder=tmp_path))
+    assert server.measured == (
+        "test data = 60 inputs of 5 hospitals held out, no clients among them; 720 inputs of clients are left out"
+    )
+    assert {"accuracy", "loss"} <= server.evaluate().keys()
+    (tmp_path / "public.csv").write_text(fixtures.hospitals(5))
+    server = Server.of(Task(msgspec.to_builtins(table), population=60, seed=1, folder=tmp_path))
+    assert server.measured.startswith("no metrics: test data have to be public, and these are of clients only")
+    assert server.evaluate() == {}
+    lines = [line.split(",", 1)[1] for line in fixtures.hospitals(5).splitlines()]
+    (tmp_path / "public.csv").write_text("\n".join(lines))
+    server = Server.of(Task(msgspec.to_builtins(table), population=60, seed=2, folder=tmp_path))
+    assert (server.measured, server.evaluate().keys()) == ("", {"accuracy", "loss"})
 
 
 def test_parquet_is_read_as_csv_is(table, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.apps.learning.data import Dataset, Unit
-from dordis.apps.learning.partition import Iid, Lda, Merge, Natural, partition_of
+from dordis.apps.learning.partition import Iid, Lda, Merge, Natural, hold_out, partition_of
 from dordis.apps.learning.sources import digits
 from dordis.errors import InputError
 
@@ -20,6 +20,37 @@ def labelled(y):
 
 def rng(seed=0):
     return np.random.default_rng(seed)
+
+
+def owned_by(train, test):
+    """Return a data set of these keys, whose test inputs are their places."""
+    x = np.arange(len(test), dtype=np.float64)[:, None]
+    keys = {"keys": np.array(train), "test_keys": np.array(test), "unit": Unit("writer", "a test")}
+    return Dataset(np.zeros((len(train), 1)), np.zeros(len(train), np.int64), x, np.zeros(len(test), np.int64), **keys)
+
+
+@settings(max_examples=60)
+@given(
+    test=st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=20),
+    clients=st.integers(1, 6),
+    kind=st.sampled_from([Natural(some=True), Iid(), Lda(), Merge(2, some=True)]),
+    seed=st.integers(0, 2**32),
+)
+def test_no_test_input_is_of_a_client(test, clients, kind, seed):
+    train = [*"abcdefgh"] * 3
+    data = owned_by(train, test)
+    parts = kind.split(data, min(clients, 4), rng(seed))
+    theirs = {train[i] for part in parts for i in part}
+    public, said = hold_out(data, parts)
+    expected = [i for i, key in enumerate(test) if key not in theirs]
+    assert ([] if public.x_test is None else public.x_test.ravel().tolist()) == expected
+    assert (public.test is None) == said.startswith("no metrics") == (not expected)
+    assert ("left out" in said) == (len(expected) < len(test))
+
+
+def test_test_inputs_that_do_not_say_whose_they_are_are_all_public():
+    data = replace(owned_by([*"aabb"], [*"ab"]), test_keys=None)
+    assert hold_out(data, Natural().split(data, 2, rng())) == (data, "")
 
 
 def covers(parts, samples):

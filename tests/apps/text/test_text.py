@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
 from dordis.apps.learning.formats import tokens
+from dordis.apps.learning.formats.leaf import read_users
 from dordis.apps.text.app import Client, Server
-from dordis.apps.text.corpus import Text, read_corpus
+from dordis.apps.text.corpus import Text, draw_users, read_corpus
 from dordis.apps.text.model import Bigrams, PairCounts, count_words, perplexities
 from dordis.errors import InputError
 from dordis.federation import records
@@ -28,18 +30,50 @@ def task(folder, **options):
 
 
 def test_the_vocabulary_is_that_of_users_who_are_no_clients(folder):
-    corpus = read_corpus(folder, 10_000, CLIENTS, np.random.default_rng(1))
+    corpus = read_corpus(folder, 10_000, CLIENTS, 1)
     owned = {name for name in corpus.symbols.names if name.startswith("own")}
-    assert len(owned) == 8  # one for each of those who are no clients
+    assert len(owned) == 4  # one for each of half of those who are no clients
     assert set(WORDS) <= set(corpus.symbols.names)
-    assert len(corpus.clients) == len(corpus.test) == CLIENTS
+    assert (len(corpus.clients), len(corpus.test)) == (CLIENTS, 4)
     assert sum(corpus.symbols.unknown(text) for text in corpus.clients) == CLIENTS
-    assert "8 public users, who are no clients" in corpus.symbols.said
+    assert sum(corpus.symbols.unknown(text) for text in corpus.test) == 4  # who do not give the vocabulary either
+    assert "4 public users, who are no clients" in corpus.symbols.said
+    assert "tested on 4 held-out users, who are no clients" in corpus.symbols.said
+
+
+@pytest.mark.parametrize(("needs_words", "sizes"), [(True, (40, 5, 5)), (False, (40, 0, 10))])
+def test_no_user_is_client_and_tested_or_gives_the_vocabulary(tmp_path, needs_words, sizes):
+    everybody, only_tested = chats(tmp_path, users=CLIENTS + 8), {"v0", "v1"}
+    held = dict(read_users(everybody / "test"))
+    write(everybody, {"test": {**to_builtins(held), **dict.fromkeys(only_tested, to_builtins(held["u0"]))}})
+    users = draw_users(everybody, CLIENTS, 1, needs_words)
+    kinds = users.clients, users.vocabulary, users.test
+    assert tuple(map(len, kinds)) == sizes
+    names = {user for kind in kinds for user in kind}
+    assert len(names) == sum(sizes)  # nobody is of two kinds
+    assert not only_tested & users.clients.keys()
+    train = dict(read_users(everybody / "train"))
+    assert all(users.clients[user] == train[user] for user in users.clients)  # nothing of what is to test with
+    spare = next(user for user in users.test if user in train)
+    assert users.test[spare].x == train[spare].x + held[spare].x  # all that a held-out user wrote
+
+
+def test_the_metrics_do_not_depend_on_test_texts_of_clients(folder, tmp_path):
+    changed, users = tmp_path / "changed", draw_users(folder, CLIENTS, 3, True)
+    test = to_builtins(dict(read_users(folder / "test")))
+    for user in users.clients:
+        test[user] = test[next(iter(users.test))]
+    write(changed, {"train": to_builtins(dict(read_users(folder / "train"))), "test": test})
+    found = [Server.of(task(place)).evaluate() for place in (folder, changed)]
+    assert found[0] == found[1]
+    del test[next(iter(users.test))]
+    assert Server.of(task(write(tmp_path / "less", {"train": to_builtins(dict(read_users(folder / "train"))),
+                                                    "test": test}))).evaluate() != found[0]  # fmt: skip
 
 
 def test_a_list_of_words_may_be_given(folder, tmp_path):
     (tmp_path / "list.txt").write_text("w1\nw0\n\nw1\n")
-    corpus = read_corpus(folder, tmp_path / "list.txt", CLIENTS, np.random.default_rng(1))
+    corpus = read_corpus(folder, tmp_path / "list.txt", CLIENTS, 1)
     assert corpus.symbols.names[len(tokens.SPECIAL) :] == ("w1", "w0")
     assert "public list list.txt" in corpus.symbols.said
 
@@ -47,26 +81,36 @@ def test_a_list_of_words_may_be_given(folder, tmp_path):
 def test_texts_are_pairs_of_tokens_ends_and_beginnings_among_them(tmp_path):
     said = {"x": [[["<BOS>", "a", "b"], ["c"]]], "y": [{"target_tokens": [["a", "b", "c"], ["<EOS>"]]}]}
     write(tmp_path, {"train": {"u": said, "v": said}, "test": {}})
-    (text,) = read_corpus(tmp_path, 2, 1, np.random.default_rng(0)).clients
+    (text,) = read_corpus(tmp_path, 2, 1, 0).clients
     a, b = len(tokens.SPECIAL), len(tokens.SPECIAL) + 1
     assert text.before.tolist() == [tokens.BEGIN, a, b, tokens.UNKNOWN]
     assert text.following.tolist() == [a, b, tokens.UNKNOWN, tokens.END]
 
 
 def test_letters_are_counted_in_whole_lines_and_tested_at_their_ends(tmp_path):
-    part = {"u": {"x": ["abc", "bcd"], "y": ["d", "e"]}}
-    corpus = read_corpus(write(tmp_path, {"train": part, "test": part}), 10, 1, np.random.default_rng(0))
+    part = {"x": ["abc", "bcd"], "y": ["d", "e"]}
+    folder = write(tmp_path, {"train": {"u": part}, "test": {"u": part, "v": part}})
+    corpus = read_corpus(folder, 10, 1, 0)
     a, b, c, d, e = tokens.letters().numbers("abcde")
     assert corpus.clients[0].before.tolist() == [a, b, c, b, c, d]
     assert corpus.clients[0].following.tolist() == [b, c, d, c, d, e]
+    assert len(corpus.test) == 1  # u is a client
     assert (corpus.test[0].before.tolist(), corpus.test[0].following.tolist()) == ([c, d], [d, e])
+
+
+def test_without_held_out_users_nothing_is_tested(tmp_path):
+    part = {"u": {"x": ["abc", "bcd"], "y": ["d", "e"]}}
+    write(tmp_path, {"train": part, "test": part})
+    server = Server.of(Task({"data": str(tmp_path)}, population=1))
+    assert server.evaluate() == {}
+    assert "not tested: every user is a client" in server.measured
 
 
 def test_what_is_missing_is_said(folder):
     with pytest.raises(InputError, match="48 users, fewer than 49"):
-        read_corpus(folder, 10, 49, np.random.default_rng(0))
+        read_corpus(folder, 10, 49, 0)
     with pytest.raises(InputError, match="no user is left whose words are public"):
-        read_corpus(folder, 10, 48, np.random.default_rng(0))
+        read_corpus(folder, 10, 48, 0)
     with pytest.raises(InputError, match="share lies between 0 and 1"):
         Server.of(task(folder, share=1.0))
 
@@ -88,7 +132,7 @@ def test_users_count_the_same_and_tokens_count_the_same():
 
 
 def test_updates_have_norm_one_at_most_whatever_was_written(folder):
-    corpus = read_corpus(folder, 10, CLIENTS, np.random.default_rng(1))
+    corpus = read_corpus(folder, 10, CLIENTS, 1)
     size = corpus.symbols.size
     layout = PairCounts.of(np.full(size, 1 / size), corpus.symbols, 5, 0.3, 0.7)
     nothing = Text(np.zeros(0, np.int64), np.zeros(0, np.int64))

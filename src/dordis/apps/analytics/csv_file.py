@@ -22,6 +22,8 @@ class Columns:
 
     names: tuple[str, ...]
     values: Floats = field(repr=False)
+    rows: tuple[int, ...] = field(repr=False)
+    """The number of each client's row in the file, from 1 on: a row that was left out has a number, too."""
     skipped: int = 0
     """Rows that were left out because a value was missing, or was no finite number."""
 
@@ -68,12 +70,14 @@ def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invali
     """Read columns of numbers by name, or all of them; rows without a number in one of them are refused, or skipped."""
     cells = read_cells(path)
     places = _places(path, cells.names, wanted)
-    held = len(cells.lines)
+    numbered = list(enumerate(cells.lines, start=1))
     if skip_invalid:
-        cells = replace(cells, lines=[line for line in cells.lines if all(_is_finite(line[1][i]) for i in places)])
-        if not cells.lines:
+        numbered = [(row, line) for row, line in numbered if all(_is_finite(line[1][i]) for i in places)]
+        if not numbered:
             raise InputError(f"no row of {path} has finite numbers in all columns that are asked for")
-    return Columns(tuple(cells.names[i] for i in places), cells.at(places), held - len(cells.lines))
+    kept = replace(cells, lines=[line for _, line in numbered])
+    names, rows = tuple(cells.names[i] for i in places), tuple(row for row, _ in numbered)
+    return Columns(names, kept.at(places), rows, len(cells.lines) - len(rows))
 
 
 def _lines(path: Path) -> Lines:

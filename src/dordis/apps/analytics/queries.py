@@ -3,6 +3,7 @@
 import math
 import secrets
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from dordis.apps.analytics.release import (
     query_ledger,
 )
 from dordis.apps.analytics.results import PrivateHistogram, PrivateMean, figures
-from dordis.apps.analytics.values import column_names, table
+from dordis.apps.analytics.values import client_ids, column_names, table
 from dordis.errors import InputError
 from dordis.federation.ledger import Ledger
 from dordis.privacy import accounting
@@ -50,6 +51,7 @@ def mean(
     fidelity: str = IDEAL,
     ledger: str | Path | None = None,
     budget: float | None = None,
+    clients: Sequence[int] | None = None,
     entropy: Entropy = secrets.token_bytes,
 ) -> PrivateMean:
     """Return the mean of clients' values under distributed differential privacy, one row for each client.
@@ -64,9 +66,10 @@ def mean(
     the clients.  `delta` is min{n^-1.1, 10^-5} if it is not given.  As many clients as `dropped` vanish at random.
     `fidelity` is "ideal", where the noise that is left in the sum is drawn at once, or "full", where every message of
     SecAgg is made, against a server whose `mode` is "malicious" or "semi-honest".  A `ledger` is a file in which all
-    queries over the same clients are charged, row by row: rows must keep their places.  It is begun by the first query,
-    with a `budget` in epsilon, if one is given, beyond which nothing is answered.  Leave `entropy` alone but in tests:
-    whoever can foretell it can remove the noise.
+    queries over the same clients are charged, each under its number.  `clients` are the numbers of the rows' clients,
+    1, 2, .. if they are not given: then rows must keep their places.  It is begun by the first query, with a `budget`
+    in epsilon, if one is given, beyond which nothing is answered.  Leave `entropy` alone but in tests: whoever can
+    foretell it can remove the noise.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -78,7 +81,8 @@ def mean(
     """
     rows, single = table(values)
     wanted = QueryBudget.of(epsilon, delta, len(rows))
-    how = Conditions(colluders, mode, dropped, fidelity, entropy, _ledger(ledger, wanted.delta, budget))
+    charged = _ledger(ledger, wanted.delta, budget)
+    how = Conditions(colluders, mode, dropped, fidelity, entropy, charged, client_ids(clients, len(rows)))
     limits, spent, left = _bounded(rows, bounds, wanted, how)
     scaled, columns = limits.scaled(rows), rows.shape[1]
     planned = design(len(rows), columns, math.sqrt(columns), left, how)
@@ -106,6 +110,7 @@ def histogram(
     fidelity: str = IDEAL,
     ledger: str | Path | None = None,
     budget: float | None = None,
+    clients: Sequence[int] | None = None,
     entropy: Entropy = secrets.token_bytes,
 ) -> PrivateHistogram:
     """Return how many clients have a value in each bin, under distributed differential privacy.
@@ -126,7 +131,8 @@ def histogram(
     """
     rows, single = table(values)
     wanted, columns = QueryBudget.of(epsilon, delta, len(rows)), rows.shape[1]
-    how = Conditions(colluders, mode, dropped, fidelity, entropy, _ledger(ledger, wanted.delta, budget))
+    charged = _ledger(ledger, wanted.delta, budget)
+    how = Conditions(colluders, mode, dropped, fidelity, entropy, charged, client_ids(clients, len(rows)))
     between, limits, spent, left = _binned(rows, bins, edges, bounds, wanted, how)
     width = between.shape[1] + 1
     planned = design(len(rows), width * columns, math.sqrt(columns), left, how)

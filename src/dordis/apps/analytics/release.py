@@ -28,11 +28,12 @@ from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
 from dordis.privacy.planning import Plan, Setting
 from dordis.privacy.skellam import MOST_BITS, Floats
+from dordis.protocol import ClientId
 from dordis.protocols.parameters import MALICIOUS, RUN_BYTES, SEMI_HONEST
 from dordis.protocols.secagg import SECAGG
 from dordis.simulation.availability import ByRate
 from dordis.simulation.home import SimulatedHome
-from dordis.simulation.single import home_of_updates, single_round
+from dordis.simulation.single import first_ids, home_of_updates, single_round
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0
@@ -58,6 +59,8 @@ class Conditions:
     entropy: Entropy = field(default=secrets.token_bytes, repr=False)
     ledger: Ledger | None = None
     """What every release is charged to, if anything."""
+    clients: tuple[ClientId, ...] | None = None
+    """Who has which place; 1, 2, .. if not given."""
 
     def __post_init__(self) -> None:
         if self.mode not in (MALICIOUS, SEMI_HONEST):
@@ -167,7 +170,9 @@ def _home(planned: Design, updates: Updates, how: Conditions) -> SimulatedHome:
     """Put the clients into a home from which some vanish before they upload."""
     part = (how.dropped + 0.5) / planned.setting.clients
     vanishing = ByRate(how.entropy(SEED_BYTES), part, SECAGG.stages[: SECAGG.upload + 1])
-    return home_of_updates(planned, SECAGG, lambda u: updates(u - 1), how.entropy, vanishing, how.fidelity)
+    ids = how.clients or first_ids(planned.setting.clients)
+    place = {u: i for i, u in enumerate(ids)}
+    return home_of_updates(planned, SECAGG, lambda u: updates(place[u]), how.entropy, vanishing, how.fidelity, ids)
 
 
 def one_hot(places: npt.NDArray[np.int64], width: int) -> Updates:

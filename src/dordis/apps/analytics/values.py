@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from dordis.errors import InputError
 from dordis.privacy.skellam import Floats
+from dordis.protocol import ClientId
 
 LEAST_CLIENTS = 3
 """With fewer, the server and one more client know what the others hold."""
@@ -38,6 +39,16 @@ def table(values: npt.ArrayLike) -> tuple[Floats, bool]:
     if astray.size:
         raise InputError(f"the value in {_place(astray[0].tolist(), values)} is NaN or infinite")
     return rows, single
+
+
+def client_ids(clients: Sequence[int] | None, rows: int) -> tuple[ClientId, ...] | None:
+    """Return the numbers of the rows' clients, which are different and 1 or more, or None if there are none."""
+    if clients is None:
+        return None
+    ids = tuple(ClientId(int(u)) for u in clients)
+    if len(ids) != rows or len(set(ids)) != rows or min(ids, default=1) < 1:
+        raise InputError(f"clients are {rows} different numbers from 1 on, one for each row")
+    return ids
 
 
 def _array(values: npt.ArrayLike) -> Floats:

@@ -105,9 +105,8 @@ def toy_design(
 ) -> Design:
     """Design a run in which everyone takes part in every round, and everyone has a coordinate."""
     everyone = ParticipationSchedule(clients, clients, rounds)
-    tolerance = clients // 10 if protocol.sparse else None
     dim = max(LEAST_DIM, clients)
-    setting = Setting(everyone, dim=dim, delta=delta, colluders=colluders, tolerance=tolerance)
+    setting = Setting(everyone, dim=dim, delta=delta, colluders=colluders, sparse=protocol.sparse)
     kind = ProtocolKind(MALICIOUS if MALICIOUS in protocol.modes else SEMI_HONEST, protocol.sparse)
     return Design(strategy or XNoise(), setting, epsilon, kind)
 

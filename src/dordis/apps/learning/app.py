@@ -15,7 +15,7 @@ from dordis.apps.learning.making import check_fits, make_model
 from dordis.apps.learning.models import Model, Work
 from dordis.apps.learning.networks import Inputs
 from dordis.apps.learning.optim import FedAvg, Memory, Optimiser
-from dordis.apps.learning.partition import partition_of
+from dordis.apps.learning.partition import hold_out, partition_of
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.sources import DIGITS, cache, load
 from dordis.apps.learning.weights import SampleWeights, clipped
@@ -47,8 +47,10 @@ class Server(AppServer):
         average: float = 0.0,
         unit: str = "",
         weights: SampleWeights | None = None,
+        measured: str = "",
     ) -> None:
         self._model, self._test, self._unit, self._weights = model, test, unit, weights
+        self._measured = measured
         self._optimiser, self._weight = optimiser or FedAvg(), average
         self._parameters, self._memory, self._average = initial, Memory(), Memory()
 
@@ -66,14 +68,18 @@ class Server(AppServer):
         """Make it of what all have in common."""
         settings, rng = common.settings, np.random.default_rng((Use.INITIAL, common.seed))
         initial = common.model.initial(rng)
-        return cls(
-            common.model, initial, common.test, settings.optimiser, settings.average, common.unit, settings.weights
-        )
+        steps = settings.optimiser, settings.average, common.unit, settings.weights
+        return cls(common.model, initial, common.test, *steps, common.measured)
 
     @property
     def unit(self) -> str:
         """Say what one client is."""
         return self._unit
+
+    @property
+    def measured(self) -> str:
+        """Say whose data are tested, where the data tell."""
+        return self._measured
 
     @property
     def dim(self) -> int:
@@ -230,6 +236,8 @@ class Learning:
     seed: int
     unit: str = ""
     """What one client is."""
+    measured: str = ""
+    """Whose data are tested."""
 
 
 def begin(settings: Settings, task: Task) -> Learning:
@@ -246,8 +254,10 @@ def begin(settings: Settings, task: Task) -> Learning:
     def samples(place: int) -> Samples:
         return data.train(parts[place])
 
-    unit, test = partition.words(data, task.population), first(data.test, settings.tested)
-    return Learning(model, task.population, samples, test, data.classes, settings, seed, unit)
+    unit = partition.words(data, task.population)
+    public, measured = hold_out(data, parts)
+    test = first(public.test, settings.tested)
+    return Learning(model, task.population, samples, test, data.classes, settings, seed, unit, measured)
 
 
 def first(test: Samples | None, most: int) -> Samples | None:

@@ -48,8 +48,8 @@ class Dataset:
     """Inputs as rows (n, features) as they are stored, and targets, to train on and, if there are any, to test with.
 
     `keys` says whose each input to train on is, such as its writer, where that is known: one key is what privacy
-    protects, unless a configuration says otherwise.  `shape` is that of one input before it became a row.  Inputs are
-    divided by `scale` when they are used.
+    protects, unless a configuration says otherwise.  `test_keys` says it of the inputs to test with.
+    `shape` is that of one input before it became a row.  Inputs are divided by `scale` when they are used.
     """
 
     x_train: Values = field(repr=False)
@@ -65,6 +65,7 @@ class Dataset:
     tokens: int = 0
     """How many tokens an input is made of can be told apart; 0 where inputs are numbers."""
     unit: Unit = field(default_factory=Unit)
+    test_keys: Values | None = field(default=None, repr=False)
 
     @property
     def features(self) -> int:
@@ -136,6 +137,8 @@ def checked(data: Dataset) -> Dataset:
         raise InputError(f"inputs have {data.features} numbers, which are not {' x '.join(map(str, data.shape))}")
     if data.keys is not None and data.keys.shape != (len(data.y_train),):
         raise InputError(f"there are {len(data.y_train)} inputs to train on, and keys of shape {data.keys.shape}")
+    if data.test_keys is not None and (data.y_test is None or data.test_keys.shape != (len(data.y_test),)):
+        raise InputError(f"test_keys of shape {data.test_keys.shape} are not one for each input to test with")
     if data.target == "classification":
         check_classes(data)
     return data

@@ -10,6 +10,7 @@ from dordis.apps.learning.data import Samples, Target, Unit, check_inputs, check
 from dordis.apps.learning.making import check_fits, make_model
 from dordis.apps.learning.models import Model
 from dordis.apps.learning.networks import Inputs
+from dordis.apps.learning.partition import public_inputs
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.errors import InputError
@@ -20,9 +21,11 @@ def gather(
 ) -> Learning:
     """Check all of it, or say what is wrong."""
     target = settings.target
-    held = [checked(f"client {name}", x, y, target) for name, (x, y) in samples(clients, client, label).items()]
+    named = samples(clients, client, label)
+    held = [checked(f"client {name}", x, y, target) for name, (x, y) in named.items()]
     if not held:
         raise InputError("there are no clients: give the data of three or more")
+    test, measured = public_rows(test, client, named)
     tested = None if test is None else checked("test", *test_samples(test, client, label), target)
     shapes = {x.shape[1:] for x, _ in [*held, *([tested] if tested else [])]}
     if len(shapes) != 1:
@@ -37,7 +40,8 @@ def gather(
     check_fits(whole, (held[0][0][:2], held[0][1][:2]), classes)
     unit = f"clients = {len(held):,}, as they were given" if client is None else ""
     unit = unit or f"clients = {Unit(client or '').counted(len(held))}, from the column {client}"
-    return Learning(whole, len(held), held.__getitem__, first(tested, settings.tested), classes, settings, seed, unit)
+    tested = first(tested, settings.tested)
+    return Learning(whole, len(held), held.__getitem__, tested, classes, settings, seed, unit, measured)
 
 
 def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model:
@@ -64,6 +68,14 @@ def samples(clients: Any, client: str | None, label: str | None) -> dict[str, tu
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InputError(f"the data of client {name} is a pair (x, y) of inputs and labels")
     return {str(name): (pair[0], pair[1]) for name, pair in named.items()}
+
+
+def public_rows(test: Any, client: str | None, clients: Iterable[str]) -> tuple[Any, str]:
+    """Leave the rows of clients out of a table to test with, where it says whose they are; say what is tested."""
+    if client is None or not is_table(test) or client not in test.columns:
+        return test, ""
+    public, said = public_inputs(test[client].to_numpy().astype(str), np.array(list(clients)), Unit(client))
+    return test[public] if public.any() else None, said
 
 
 def test_samples(test: Any, client: str | None, label: str | None) -> tuple[Any, Any]:

@@ -4,11 +4,13 @@ No sample has two clients.  A key of the data, such as a writer, is what privacy
 configuration asks for something else in so many words, and `words` tells what one client is.
 """
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.learning.data import Dataset, Labels
+from dordis.apps.learning.data import Dataset, Labels, Unit, Values
 from dordis.errors import InputError
 
 Indices = npt.NDArray[np.int64]
@@ -106,6 +108,34 @@ def partition_of(data: Dataset) -> Partition:
     if data.keys is not None:
         return Natural()
     return Lda() if data.target == "classification" else Iid()
+
+
+def hold_out(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
+    """Leave the test inputs of clients out, and say what is tested.
+
+    Where the test data do not say whose they are, nothing is left out: their owner calls them public.
+    """
+    if data.keys is None or data.test_keys is None or data.x_test is None or data.y_test is None:
+        return data, ""
+    public, said = public_inputs(data.test_keys, data.keys[np.concatenate(parts)], data.unit)
+    if not public.any():
+        return replace(data, x_test=None, y_test=None, test_keys=None), said
+    test = data.x_test[public], data.y_test[public], data.test_keys[public]
+    return replace(data, x_test=test[0], y_test=test[1], test_keys=test[2]), said
+
+
+def public_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
+    """Return which test inputs are nobody's among the clients, and say how many there are.
+
+    Metrics are published without noise, so they are measured on public data, and data of a client are not public.
+    """
+    public = ~np.isin(keys, clients)
+    owned = f"{np.count_nonzero(~public):,} inputs of clients are left out" if not public.all() else ""
+    if not public.any():
+        return public, f"no metrics: test data have to be public, and these are of clients only; {owned}"
+    users = unit.counted(np.unique(keys[public]).size)
+    said = f"test data = {np.count_nonzero(public):,} inputs of {users} held out, no clients among them"
+    return public, f"{said}; {owned}" if owned else said
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:

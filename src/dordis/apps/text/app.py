@@ -24,10 +24,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Say which texts are counted, and how.
 
     `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms; `vocabulary` a file with a
-    public list of words, or how many of the most frequent words of those users who are no clients: their texts are
-    public then.  The first `words` rounds count words, the others pairs of the `top` most frequent ones, too: give the
-    run as many rounds that every client takes part once in each.  `zipf` and `shift` are the prior of words, `spread`
-    that of the logarithm of a pair's lift; `flat` and `share` say how the second pass is weighted.
+    public list of words, or how many of the most frequent words of half of those users who are no clients.  The other
+    users who are no clients are tested: the texts of all of them are public.  The first `words` rounds count words, the
+    others pairs of the `top` most frequent ones, too: give the run as many rounds that every client takes part once in
+    each.  `zipf` and `shift` are the prior of words, `spread` that of the logarithm of a pair's lift; `flat` and
+    `share` say how the second pass is weighted.
     """
 
     data: str = "reddit"
@@ -211,9 +212,9 @@ def layout_of(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts:
 
 def begin(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
     """Read the texts."""
-    vocabulary, rng = settings.vocabulary, np.random.default_rng((1, task.seed))
+    vocabulary = settings.vocabulary
     chosen = vocabulary if isinstance(vocabulary, int) else task.folder / vocabulary
-    return read_corpus(folder_of(settings, task.folder), chosen, task.population, rng), settings
+    return read_corpus(folder_of(settings, task.folder), chosen, task.population, task.seed), settings
 
 
 def folder_of(settings: Settings, home: Path) -> Path:

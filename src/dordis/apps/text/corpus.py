@@ -1,6 +1,7 @@
 """Texts of users as pairs of tokens, over a public vocabulary: a list, or the words of users who are no clients.
 
-A vocabulary made of the clients' own texts would tell about them before any noise is added.
+A vocabulary made of the clients' own texts would tell about them before any noise is added, and a perplexity on their
+texts after it.  So both are of held-out users: no user is of two kinds among clients, vocabulary and test.
 """
 
 from collections import Counter
@@ -57,46 +58,89 @@ class Symbols:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """The texts of the clients by place, and public ones to test with, one for each user."""
+    """The texts of the clients by place, and those of held-out users to test with, one for each user."""
 
     symbols: Symbols
     clients: tuple[Text, ...] = field(repr=False)
     test: tuple[Text, ...] = field(repr=False)
 
 
-def read_corpus(folder: Path, vocabulary: Path | int, population: int, rng: np.random.Generator) -> Corpus:
-    """Read LEAF's files of texts, and draw the clients among the users; nobody else is tested.
+@dataclass(frozen=True)
+class Users:
+    """The users of LEAF's files by what their texts are for, of which no two share a user.
 
-    A `vocabulary` that is a number is that of the most frequent words of the others, whose texts are public.
+    Clients have their texts to train on only; public users all that they wrote.
     """
-    users = list(read_users(folder / "train"))
-    if population > len(users):
-        raise InputError(f"{folder} has {len(users)} users, fewer than {population} clients: set federation.clients")
-    order = rng.permutation(len(users))
-    clients, others = ([users[i] for i in part] for part in (order[:population], order[population:]))
-    symbols = _symbols(vocabulary, clients[0][1], [data for _, data in others])
-    public = {user for user, _ in others}
-    test = [data for user, data in read_users(folder / "test") if user not in public]
+
+    clients: dict[str, UserData] = field(repr=False)
+    vocabulary: dict[str, UserData] = field(repr=False)
+    test: dict[str, UserData] = field(repr=False)
+
+
+def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int) -> Corpus:
+    """Read LEAF's files of texts, draw the clients among the users, and test with users who are no clients.
+
+    A `vocabulary` that is a number is that of the most frequent words of one half of those who are no clients; the
+    other half is tested.  With a list of words, or where the texts are of letters, all of them are tested.
+    """
+    users = draw_users(folder, population, seed, isinstance(vocabulary, int))
+    symbols = read_symbols(vocabulary, users)
     return Corpus(
         symbols,
-        tuple(symbols.text(_written(data, whole=True)) for _, data in clients),
-        tuple(symbols.text(_written(data, whole=False)) for data in test),
+        tuple(symbols.text(_written(data, whole=True)) for data in users.clients.values()),
+        tuple(symbols.text(_written(data, whole=False)) for data in users.test.values()),
     )
 
 
-def _symbols(vocabulary: Path | int, sample: UserData, public: list[UserData]) -> Symbols:
+def draw_users(folder: Path, population: int, seed: int, needs_words: bool) -> Users:
+    """Draw the clients among the users with texts to train on, and divide the others: vocabulary and test.
+
+    Whoever has texts to test with only is never a client.  With `needs_words` half of the others give the vocabulary,
+    unless the texts are of letters, whose alphabet is known.
+    """
+    train = _collect(read_users(folder / "train"))
+    if population > len(train):
+        raise InputError(f"{folder} has {len(train)} users, fewer than {population} clients: set federation.clients")
+    names = list(train)
+    drawn = [names[i] for i in np.random.default_rng((1, seed)).permutation(len(names))]
+    clients = {user: train.pop(user) for user in drawn[:population]}
+    written = [(user, train[user]) for user in drawn[population:]]
+    written += [(user, data) for user, data in read_users(folder / "test") if user not in clients]
+    public = list(_collect(written).items())
+    words = needs_words and not _is_letters(next(iter(clients.values())))
+    middle = -(-len(public) // 2) if words else 0
+    return Users(clients, dict(public[:middle]), dict(public[middle:]))
+
+
+def _collect(written: Iterable[tuple[str, UserData]]) -> dict[str, UserData]:
+    """Return all that each user wrote, in the order of their first texts."""
+    users: dict[str, UserData] = {}
+    for user, data in written:
+        known = users.get(user, UserData([], []))
+        users[user] = UserData(known.x + data.x, known.y + data.y)
+    return users
+
+
+def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
     """Return the letters, where the texts are of letters, or else a list of words."""
-    if isinstance(sample.x[0], str):
-        known, said = tokens.letters(), "the letters of LEAF's Shakespeare, and one for all others"
+    tested = f"; tested on {len(users.test):,} held-out users, who are no clients"
+    tested = tested if users.test else "; not tested: every user is a client, or gives the vocabulary"
+    if _is_letters(next(iter(users.clients.values()))):
+        known, said = tokens.letters(), f"the letters of LEAF's Shakespeare, and one for all others{tested}"
         return Symbols(known, (*LETTERS, "<UNK>"), said, special=False)
     if isinstance(vocabulary, int):
-        words = frequent((_written(data, whole=True)[1] for data in public), vocabulary)
-        said = f"the {len(words):,} most frequent words of {len(public):,} public users, who are no clients"
+        words = frequent((_written(data, whole=True)[1] for data in users.vocabulary.values()), vocabulary)
+        said = f"the {len(words):,} most frequent words of {len(users.vocabulary):,} public users, who are no clients"
     else:
         words = vocabulary_file(vocabulary)
         said = f"the {len(words):,} words of the public list {vocabulary.name}"
-    said += "; all others are one word, which counts, and the ends of sentences are predicted"
+    said += f"; all others are one word, which counts, and the ends of sentences are predicted{tested}"
     return Symbols(tokens.numbered(words), (*SPECIAL, *words), said, special=True)
+
+
+def _is_letters(data: UserData) -> bool:
+    """Tell Shakespeare's form, lines of letters, from Reddit's."""
+    return isinstance(data.x[0], str)
 
 
 def frequent(texts: Iterable[list[str]], count: int) -> list[str]:
@@ -121,7 +165,7 @@ def vocabulary_file(path: Path) -> list[str]:
 
 def _written(data: UserData, *, whole: bool) -> Written:
     """Return what a user wrote; `whole` has all letters of a line, otherwise only the one that is to be predicted."""
-    read: Callable[[UserData, bool], Written] = _letters if isinstance(data.x[0], str) else _comments
+    read: Callable[[UserData, bool], Written] = _letters if _is_letters(data) else _comments
     try:
         return read(data, whole)
     except (TypeError, KeyError, IndexError, ValueError) as error:

@@ -67,6 +67,7 @@ def histogram(
             fidelity=fidelity,
             ledger=ledger,
             budget=budget,
+            clients=read.rows,
         )
     told = fields(read.names[0], result) | {"skipped": read.skipped} if as_json else None  # of many bins it is long
     show(as_json, told, shown(read.names[0], result), *said(result), *left_out(read.skipped))

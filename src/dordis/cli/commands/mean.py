@@ -59,6 +59,7 @@ def mean(
             fidelity=fidelity,
             ledger=ledger,
             budget=budget,
+            clients=read.rows,
         )
     told = fields(read.names, result) | {"skipped": read.skipped}
     show(as_json, told, shown(read.names, result), *said(result), *left_out(read.skipped))

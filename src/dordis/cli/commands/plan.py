@@ -99,6 +99,7 @@ def plan(
             colluders=colluder_quantile(clients, n, colluders) if kind.lots else colluders,
             share=clip_share,
             failure=kind.failure(R),
+            sparse=kind.sparse,
         )
         if sigma is None:
             multiplier = multiplier_of(given.allowance(epsilon or 0.0) * (1 - clip_share))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dordis.apps.learning.data import IGNORED, Dataset, Samples, Unit, check_inputs, check_labels, checked
+from dordis.apps.learning.data import IGNORED, Dataset, Samples, Unit, Values, check_inputs, check_labels, checked
 from dordis.apps.learning.formats.tokens import PAD, Vocabulary, letters
 from dordis.errors import InputError
 
@@ -36,13 +36,20 @@ def read_leaf(folder: Path, words: Vocabulary, shape: tuple[int, ...] = (), clas
     train = [part for file in _files(folder / "train") for part in _users(file, words)]
     test = [part for file in _files(folder / "test") for part in _users(file, words)] if _has(folder / "test") else []
     x, y = _together([samples for _, samples in train])
-    keys = np.repeat([user for user, _ in train], [len(samples[1]) for _, samples in train])
-    x_test, y_test = _together([samples for _, samples in test]) if test else (None, None)
     kind = _kind(x, y)
-    if kind == "numbers":
-        return checked(Dataset(x, y, x_test, y_test, keys, shape=shape, outputs=classes, unit=UNIT))
-    target, size = ("next-token", words.size) if kind == "words" else ("classification", letters().size)
-    return checked(Dataset(x, y, x_test, y_test, keys, outputs=size, target=target, tokens=size, unit=UNIT))  # type: ignore[arg-type]
+    made: dict[str, Any] = {"shape": shape, "outputs": classes}
+    if kind != "numbers":
+        target, size = ("next-token", words.size) if kind == "words" else ("classification", letters().size)
+        made = {"outputs": size, "target": target, "tokens": size}
+    if test:
+        x_test, y_test = _together([samples for _, samples in test])
+        made |= {"x_test": x_test, "y_test": y_test, "test_keys": _keys(test)}
+    return checked(Dataset(x, y, keys=_keys(train), unit=UNIT, **made))
+
+
+def _keys(users: list[tuple[str, Samples]]) -> Values:
+    """Return the user of every sample."""
+    return np.repeat([user for user, _ in users], [len(samples[1]) for _, samples in users])
 
 
 def _has(folder: Path) -> bool:

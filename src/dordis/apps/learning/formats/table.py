@@ -1,7 +1,7 @@
 """Tables, CSV or Parquet: a column of labels, a column that says whose a row is, and all others are features."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +37,31 @@ class Rows:
 
 
 def read_tables(path: Path, test: Path | None, roles: Roles) -> Dataset:
-    """Read a table to train on and, if there is one, a public one to test with."""
+    """Read a table to train on and, if there is one, a public one to test with.
+
+    Where the public one has the column `client` too, its rows of clients are known, so that they can be left out.
+    """
     train = read(path, roles)
     data: dict[str, Any] = {"x_train": train.x, "y_train": train.y, "keys": train.keys}
     if test is not None:
-        tested = read(test, Roles(roles.label, None, roles.target), {roles.client})
+        tested = read(test, roles, optional=True)
         check_alike(path, train.names, test, tested.names)
-        data |= {"x_test": tested.x, "y_test": tested.y}
+        data |= {"x_test": tested.x, "y_test": tested.y, "test_keys": tested.keys}
     try:
         return checked(Dataset(**data, target=roles.target, unit=roles.unit))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def read(path: Path, roles: Roles, without: set[str | None] | None = None) -> Rows:
-    """Read one table; its columns `without` are left out."""
+def read(path: Path, roles: Roles, optional: bool = False) -> Rows:
+    """Read one table, whose column `client` may be `optional`."""
     names, numbers, texts = (_parquet if path.suffix.lower() == ".parquet" else _csv)(path)
+    roles = replace(roles, client=None) if optional and roles.client not in names else roles
     for name in filter(None, (roles.label, roles.client)):
         if names.count(name) != 1:
             many = "no column" if name not in names else "several columns"
             raise InputError(f"{path} has {many} '{name}': its columns are {', '.join(names)}")
-    features = [name for name in names if name not in {roles.label, roles.client, *(without or ())}]
+    features = [name for name in names if name not in {roles.label, roles.client}]
     if not features:
         raise InputError(f"{path} has no column beside the label and the client: there is nothing to learn from")
     x = check_inputs(f"{path}: the table", numbers(features))
