@@ -152,9 +152,9 @@ class MemoryGrid(Grid):
     def _push(self, message: Message) -> str:
         name = message.metadata.__dict__["_message_id"] = str(uuid4())
         context = self.contexts[message.metadata.dst_node_id]
-        context.state = RecordDict() if self._forget else _carried(context.state)
+        context.state = RecordDict() if self._forget else carried(context.state)
         place = int(context.node_config["partition-id"])
-        received = Message(self.carry(place, _carried(message.content)), metadata=message.metadata)
+        received = Message(self.carry(place, carried(message.content)), metadata=message.metadata)
         try:
             reply = self._apps[context.node_id](received, context)
         except Exception as error:  # noqa: BLE001  as Flower does
@@ -177,5 +177,6 @@ class MemoryGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def _carried(record: RecordDict) -> RecordDict:
+def carried(record: RecordDict) -> RecordDict:
+    """Return a record as it arrives, through the encoding of Flower."""
     return recorddict_from_proto(recorddict_to_proto(record))
