@@ -1,6 +1,7 @@
 """`dordis audit`: what it shows, and that its exit code tells what it found."""
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
@@ -9,7 +10,7 @@ import typer
 
 from dordis.cli.commands.audit import audit as command
 from dordis.privacy import noise as seeded
-from dordis.protocols import distributed_noise
+from dordis.privacy.mechanisms.skellam import DSkellam
 from tests.cli.commands import dordis
 
 run = partial(dordis, "audit")
@@ -40,7 +41,7 @@ def test_a_faulty_mechanism_gives_exit_code_1_after_the_facts(
     def faint(acc, seed, variance, *, subtract=False):  # type: ignore[no-untyped-def]
         seeded.add_noise(acc, seed, seeded.rounded_up(variance * Fraction(1, 2)), subtract=subtract)
 
-    monkeypatch.setattr(distributed_noise, "add_noise", faint)
+    monkeypatch.setattr(DSkellam, "law", replace(seeded.SKELLAM, add=faint))
     for as_json in (True, False):
         with pytest.raises(typer.Exit) as ended:
             command(clients=40, epsilon=0.5, as_json=as_json)

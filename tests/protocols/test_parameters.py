@@ -12,7 +12,7 @@ from dordis import wire
 from dordis.errors import Aborted, InputError, MalformedMessage, ParametersRefused
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.distributed_noise import NoisyInput
-from dordis.protocols.parameters import Parameters, agree_on
+from dordis.protocols.parameters import Parameters, agree_on, check_tables
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.simulation.exchange import LocalExchange
@@ -83,9 +83,6 @@ REFUSED = {
     "variance off the grid": (variance("1/3"), "2\\^-20"),
     "variance finer than the grid": (variance(f"1/{2**21}"), "2\\^-20"),
     "variance too large for a table": (variance(str(10**12)), "10\\^10"),
-    "tables altered": ({"tables": bytes(32)}, "tables"),
-    "tables missing": ({"tables": b""}, "tables"),
-    "tables of other noise": (variance("6"), "tables"),
 }
 """Fields that replace agreed ones, and what the refusal must speak of."""
 
@@ -120,6 +117,13 @@ def test_the_agreed_parameters_are_accepted():
     client = SecAggClient(ME, NoisyInput(np.zeros(7, np.uint32)))
     exchange = LocalExchange({ME: client})
     assert len(list(exchange({ME: AdvertiseKeys(P)}))) == 1
+
+
+@pytest.mark.parametrize("fields", [{"tables": bytes(32)}, {"tables": b""}, variance("6")])
+def test_tables_of_other_noise_are_refused(fields):
+    check_tables(P)
+    with pytest.raises(ParametersRefused, match="tables"):
+        check_tables(replaced(fields))
 
 
 @pytest.mark.parametrize(("fields", "reason"), REFUSED.values(), ids=REFUSED)

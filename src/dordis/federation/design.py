@@ -296,6 +296,7 @@ class Design:
             encoding=encoding_of(self.mechanism, rotation, bit.scale if bit else 0),
             model=model,
             beacon=beacon,
+            law=self.mechanism.law,
         )
 
     @property

@@ -5,8 +5,11 @@ last node escape to an exact inversion of the residual with a 16-byte block of a
 constant-time in the sample.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +21,7 @@ from dordis.kernels import cells as kernel
 from dordis.kernels.cells import PAGE
 from dordis.privacy.cell_table import TABLES, CellTable, rounded_up
 
-__all__ = ["add_noise", "noise", "rounded_up"]
+__all__ = ["SKELLAM", "NoiseLaw", "add_noise", "noise", "rounded_up"]
 
 LONGEST = 2**31
 STEP = 2 * PAGE
@@ -54,6 +57,42 @@ def add_noise(
     table = TABLES.table(variance)
     source = _Source(seed, table, subtract)
     prg.in_threads(lambda at, end: partial(source.add, acc[at:end], first + at), 0, acc.size, threads)
+
+
+class AddNoise(Protocol):
+    """Add, or subtract, samples first, first + 1, .. of one seed to a vector in place, modulo 2^32."""
+
+    def __call__(
+        self,
+        acc: npt.NDArray[np.uint32],
+        seed: bytes,
+        variance: Fraction,
+        /,
+        *,
+        subtract: bool = False,
+        first: int = 0,
+    ) -> None:
+        """Add the samples."""
+
+
+@dataclass(frozen=True)
+class NoiseLaw:
+    """A law of integer noise that adds up: independent draws of variances a and b sum to one of variance a + b.
+
+    `add` is a function of a module, so that it can be sent to other processes; the same seed gives the same samples on
+    every machine.  `digest` is the hash of whatever the samples of a variance depend on beside the seed.
+    """
+
+    add: AddNoise
+    digest: Callable[[Fraction], bytes]
+
+
+def table_digest(variance: Fraction) -> bytes:
+    """Return the hash of the table from which Skellam noise of a variance is drawn."""
+    return TABLES.table(variance).digest
+
+
+SKELLAM = NoiseLaw(add_noise, table_digest)
 
 
 class _Source:

@@ -19,6 +19,7 @@ from dordis.privacy.clipping import encode_bit, fraction_below
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfolded, unrotated, unrotated_reals
 from dordis.privacy.mechanisms import known
 from dordis.privacy.mechanisms.mechanism import Mechanism, check_folds
+from dordis.privacy.noise import SKELLAM
 from dordis.privacy.requantising import delivered_size, requantised, restored
 from dordis.privacy.skellam import BLOCKS_FROM, Floats, Sensitivity, block_size
 from dordis.privacy.xnoise import Scheme
@@ -69,6 +70,7 @@ def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mech
     mechanism = kind.read(grid, written.clip, written.sensitivity, written.noise or "")
     check_agreed(parameters, mechanism)
     check_scheme(parameters, mechanism)
+    check_bit_law(parameters, mechanism)
     return mechanism
 
 
@@ -284,6 +286,14 @@ def check_block(grid: Grid) -> None:
     length, block = grid.kept, block_size(grid.kept)
     if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):
         raise ParametersRefused(f"{length} coordinates are rotated in blocks of {block}, not of {grid.block}")
+
+
+def check_bit_law(parameters: Parameters, mechanism: Mechanism) -> None:
+    """Refuse a clipping bit under noise of another law: what the bit costs is known for Skellam noise only."""
+    if parameters.encoding.bit and mechanism.law != SKELLAM:
+        raise ParametersRefused(
+            f"the noise of '{mechanism.name}' is not Skellam noise: privacy.clipping must be a fixed bound with it"
+        )
 
 
 def check_chunks(parameters: Parameters, grid: Grid) -> None:

@@ -16,7 +16,7 @@ from dordis.errors import InputError
 from dordis.kernels.ring import Vector
 from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
-from dordis.privacy.noise import add_noise
+from dordis.privacy.noise import SKELLAM, NoiseLaw
 from dordis.privacy.xnoise import Due, context
 from dordis.protocol import ClientId, Flow, ProtocolServer, Resource, Step
 from dordis.protocols.escrow import IssuedSecrets
@@ -30,12 +30,13 @@ class NoisyInput:
     """A client's encoded update, to which the noise of every chunk is added as that chunk is asked for."""
 
     vector: Vector = field(repr=False)
+    law: NoiseLaw = SKELLAM
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
         """Return a chunk of the update with all its noise, modulo 2^32, in memory of its own."""
         noisy = np.array(self.vector[parameters.chunks[chunk]])
         for seed, variance in noise_components(parameters, chunk, issued):
-            add_noise(noisy, seed, variance)
+            self.law.add(noisy, seed, variance)
         return noisy
 
 
@@ -45,12 +46,12 @@ def noise_components(parameters: Parameters, chunk: int, issued: IssuedSecrets) 
     return list(zip((*issued.private, *issued.deposited), (*plan.base, *plan.removable), strict=True))
 
 
-def client_noise(parameters: Parameters, chunk: int, issued: IssuedSecrets) -> list[Vector]:
+def client_noise(parameters: Parameters, chunk: int, issued: IssuedSecrets, law: NoiseLaw = SKELLAM) -> list[Vector]:
     """Return the noise that one client adds to a chunk, component by component, the base component first."""
     span, drawn = parameters.chunks[chunk], []
     for seed, variance in noise_components(parameters, chunk, issued):
         drawn.append(np.zeros(span.stop - span.start, np.uint32))
-        add_noise(drawn[-1], seed, variance)
+        law.add(drawn[-1], seed, variance)
     return drawn
 
 
@@ -85,11 +86,13 @@ class ChunkOutput:
         return cls(total, survivors, left, charged, stayed, named)
 
 
-def remove_noise(parameters: Parameters, chunk: int, summed: ChunkSum, vectors: Vectors = HERE) -> ChunkOutput:
+def remove_noise(
+    parameters: Parameters, chunk: int, summed: ChunkSum, law: NoiseLaw = SKELLAM, vectors: Vectors = HERE
+) -> ChunkOutput:
     """Subtract the noise of all released seeds from the sum of a chunk, in place; return what is left."""
     removable = parameters.plans[chunk].removable
     released = [(seed, removable[k]) for seeds in summed.released.values() for k, seed in seeds.items()]
-    vectors.remove_noise(summed.total, released)
+    vectors.remove_noise(summed.total, released, law.add)
     np.bitwise_and(summed.total, np.uint32(2**parameters.bits - 1), out=summed.total)
     due = parameters.due(chunk, summed.survivors) if summed.survivors else {}
     stayed = unreleased(due, summed.released)
@@ -105,8 +108,16 @@ def unreleased(due: Due, released: Mapping[ClientId, Mapping[int, bytes]]) -> Du
 class PrivateChunk(ProtocolServer[ChunkOutput]):
     """A chunk of a summing protocol, and the removal of noise after it."""
 
-    def __init__(self, summing: SummingChunk, setup: SummingSetup, parameters: Parameters, chunk: int) -> None:
-        self.summing, self.parameters, self.chunk, self._setup = summing, parameters, chunk, setup
+    def __init__(
+        self,
+        summing: SummingChunk,
+        setup: SummingSetup,
+        parameters: Parameters,
+        chunk: int,
+        law: NoiseLaw = SKELLAM,
+    ) -> None:
+        self.summing, self.parameters, self.chunk = summing, parameters, chunk
+        self._setup, self._law = setup, law
         self._output: ChunkOutput | None = None
 
     @property
@@ -121,7 +132,8 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
 
     def remove_noise(self) -> Flow | None:
         """Remove the noise that is due."""
-        self._output = remove_noise(self.parameters, self.chunk, self.summing.output(), self._setup.vectors)
+        summed = self.summing.output()
+        self._output = remove_noise(self.parameters, self.chunk, summed, self._law, self._setup.vectors)
         return None
 
     def output(self) -> ChunkOutput:
@@ -143,15 +155,15 @@ class PrivateServer(ChunkedServer[ChunkOutput]):
 class OneDraw:
     """All noise that is left in a sum, drawn at once: for ideal fidelity only, where one program plays all parties.
 
-    Independent Skellam variables add up to one, so that the sum has the law that the clients' noise would give it.
+    Noise of one law adds up, so that the sum has the law that the clients' noise would give it.
     """
 
     entropy: Entropy = secrets.token_bytes
 
-    def add(self, parameters: Parameters, output: ChunkOutput) -> None:
+    def add(self, parameters: Parameters, output: ChunkOutput, law: NoiseLaw = SKELLAM) -> None:
         """Add noise of the variance that the output states to its sum, in place."""
         for variance in _drawable(output.left):
-            add_noise(output.total, self.entropy(SEED_BYTES), variance)
+            law.add(output.total, self.entropy(SEED_BYTES), variance)
         np.bitwise_and(output.total, np.uint32(2**parameters.bits - 1), out=output.total)
 
 

@@ -17,8 +17,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from dordis import wire
 from dordis.errors import MalformedMessage, ParametersRefused
-from dordis.privacy.cell_table import TABLES, places
+from dordis.privacy.cell_table import places
 from dordis.privacy.encoding import NEAREST, STOCHASTIC
+from dordis.privacy.noise import SKELLAM, NoiseLaw
 from dordis.privacy.requantising import BITS as DELIVERED
 from dordis.privacy.skellam import check_buckets
 from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance, fraction_of
@@ -220,6 +221,7 @@ def agree_on(
     encoding: Encoding | None = None,
     model: bytes = b"",
     beacon: bytes = b"",
+    law: NoiseLaw = SKELLAM,
 ) -> Parameters:
     """Write down and check the parameters of a round; what is left out takes its default.
 
@@ -253,25 +255,17 @@ def agree_on(
         beacon=beacon,
     )
     check_rules(draft)
-    parameters = msgspec.structs.replace(draft, tables=table_hash(draft))
-    check(parameters)
-    return parameters
+    return msgspec.structs.replace(draft, tables=table_hash(draft, law))
 
 
-def check(parameters: Parameters) -> None:
-    """Refuse parameters that break a rule; the server does at configuration, every client at set-up."""
-    check_rules(parameters)
-    check_tables(parameters)
-
-
-def check_tables(parameters: Parameters) -> None:
+def check_tables(parameters: Parameters, law: NoiseLaw = SKELLAM) -> None:
     """Check that the noise is drawn from the tables that this program builds; that can take seconds."""
-    if parameters.tables != table_hash(parameters):
+    if parameters.tables != table_hash(parameters, law):
         raise ParametersRefused("the noise tables of this round are not the ones this program builds")
 
 
 def check_rules(parameters: Parameters) -> None:
-    """Refuse parameters that break a rule that does not need the noise tables."""
+    """Refuse parameters that break a rule; the server does at configuration, every client at set-up."""
     check_ceilings(parameters)
     check_identity(parameters)
     check_thresholds(parameters)
@@ -377,10 +371,10 @@ def check_noise(parameters: Parameters) -> None:
     check_places(sum(map(places, components)))
 
 
-def table_hash(parameters: Parameters) -> bytes:
+def table_hash(parameters: Parameters, law: NoiseLaw = SKELLAM) -> bytes:
     """Return the hash of all noise tables that the round uses, in the order of chunks and components."""
     distinct = set(parameters.plans)
-    plans = {plan: b"".join(TABLES.table(v).digest for v in (*plan.base, *plan.removable)) for plan in distinct}
+    plans = {plan: b"".join(law.digest(v) for v in (*plan.base, *plan.removable)) for plan in distinct}
     return hashlib.sha256(b"dordis/v1/tables" + b"".join(plans[plan] for plan in parameters.plans)).digest()
 
 

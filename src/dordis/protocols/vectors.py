@@ -10,7 +10,7 @@ import numpy as np
 from dordis.crypto.suite import Suite
 from dordis.kernels.packing import Packed, PackedElsewhere, add_packed
 from dordis.kernels.ring import Vector
-from dordis.privacy.noise import add_noise
+from dordis.privacy.noise import AddNoise
 from dordis.protocol import ClientId
 
 Released = Sequence[tuple[bytes, Fraction]]
@@ -42,8 +42,8 @@ class Vectors(Protocol):
         """Add and subtract masks, modulo 2^bits."""
         ...
 
-    def remove_noise(self, total: Vector, released: Released) -> None:
-        """Subtract components of noise, modulo 2^32."""
+    def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
+        """Subtract components of noise that `add` would add, modulo 2^32."""
         ...
 
 
@@ -81,10 +81,10 @@ class LocalVectors:
         """Add and subtract masks, modulo 2^bits."""
         suite.prg.add_masks(total, added, subtracted, bits, threads=self.threads)
 
-    def remove_noise(self, total: Vector, released: Released) -> None:
-        """Subtract components of noise, modulo 2^32."""
+    def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
+        """Subtract components of noise that `add` would add, modulo 2^32."""
         for seed, variance in released:
-            add_noise(total, seed, variance, subtract=True)
+            add(total, seed, variance, subtract=True)
 
 
 HERE = LocalVectors()

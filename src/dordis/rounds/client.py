@@ -300,6 +300,7 @@ class ClientRound:
         checks.check_dense(parameters, client.protocol)
         client.owner.consent(parameters, request.proofs)
         private = DistributedDP.of(parameters, self.invite.dim, client.mechanism)
+        rules.check_tables(parameters, private.mechanism.law)
         vector = self.encode(private)
         self._journal.note(Encoded(parameters, vector.astype("<u4", copy=False).view(np.uint8).data))
         return self._enter(private, vector).handle(request)
@@ -319,7 +320,7 @@ class ClientRound:
         self._delivering = DeliveryClient(private)
         self.summing = client.protocol.client(
             client.me,
-            NoisyInput(vector),
+            NoisyInput(vector, private.mechanism.law),
             signing=client.signing,
             registry=client.registry,
             suite=client.suite,

@@ -119,7 +119,7 @@ class RoundChunk(PrivateChunk):
         private: DistributedDP,
         receivers: Callable[[], Collection[ClientId]],
     ) -> None:
-        super().__init__(summing, setup, private.parameters, chunk)
+        super().__init__(summing, setup, private.parameters, chunk, private.mechanism.law)
         self._private = private
         self.delivery = DeliveryServer(private, chunk, self.output, receivers)
         self._decoded: DecodedChunk | None = None

@@ -15,6 +15,7 @@ import numpy as np
 from dordis.errors import DordisError, InputError, UnusableUpdate
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
+from dordis.privacy.noise import NoiseLaw
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput, OneDraw
@@ -100,7 +101,8 @@ class IdealRounds:
         agreed.gate.admit_disclosure(lambda: dict.fromkeys(range(len(parameters.chunks)), gone))
         course.check_after_disclosure()
         chunks = range(len(parameters.chunks))
-        outputs = tuple(self._output(parameters, chunk, u3, total, course) for chunk in chunks)
+        law = agreed.mechanism.law
+        outputs = tuple(self._output(parameters, chunk, u3, total, course, law) for chunk in chunks)
         aggregate = private.decode(outputs)
         for u in parameters.clients:
             if u not in leaving:
@@ -130,11 +132,17 @@ class IdealRounds:
         return taking_part
 
     def _output(
-        self, parameters: Parameters, chunk: int, u3: Sequence[ClientId], total: Vector, course: Prediction
+        self,
+        parameters: Parameters,
+        chunk: int,
+        u3: Sequence[ClientId],
+        total: Vector,
+        course: Prediction,
+        law: NoiseLaw,
     ) -> ChunkOutput:
         part, stayed = np.array(total[parameters.chunks[chunk]]), course.unreleased(parameters.due(chunk, u3))
         output = ChunkOutput.of(parameters, chunk, part, tuple(u3), stayed)
-        self._noise.add(parameters, output)
+        self._noise.add(parameters, output, law)
         return output
 
 

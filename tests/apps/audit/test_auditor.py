@@ -16,10 +16,10 @@ from dordis.apps.audit.witness import Witness
 from dordis.errors import AuditFailed, DordisError, InputError
 from dordis.federation.participation import OwnerBudget
 from dordis.federation.strategies import NoNoise, XNoise
-from dordis.privacy.noise import add_noise, rounded_up
+from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.noise import SKELLAM, add_noise, rounded_up
 from dordis.privacy.xnoise import NoisePlan
 from dordis.protocol import ClientId
-from dordis.protocols import distributed_noise, vectors
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.simulation.single import single_round
@@ -57,8 +57,7 @@ def faulty(monkeypatch):
     """Return what makes all clients and the server, in any protocol, draw other noise."""
 
     def put(noise):
-        for party in (distributed_noise, vectors):
-            monkeypatch.setattr(party, "add_noise", noise)
+        monkeypatch.setattr(DSkellam, "law", replace(SKELLAM, add=noise))
 
     return put
 
@@ -145,11 +144,11 @@ def test_a_charge_that_counts_on_the_noise_of_colluders_is_found(monkeypatch):
     )
 
 
-def test_clients_that_share_a_seed_are_found(monkeypatch):
+def test_clients_that_share_a_seed_are_found(faulty):
     def same(acc, seed, variance, *, subtract=False):
         add_noise(acc, bytes(32), variance, subtract=subtract)
 
-    monkeypatch.setattr(distributed_noise, "add_noise", same)
+    faulty(same)
     assert [words for words in found(0) if LARGE in words]
 
 
@@ -158,19 +157,18 @@ def test_clients_that_share_a_seed_are_found(monkeypatch):
 
 @pytest.mark.parametrize("protocol", [SECAGG, PLAINTEXT], ids=["secagg", "plaintext"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_without_the_noise_of_its_colluders_a_sum_has_just_the_noise_of_the_others(monkeypatch, scheme, protocol):
+def test_without_the_noise_of_its_colluders_a_sum_has_just_the_noise_of_the_others(faulty, scheme, protocol):
     """If honest clients draw none, nothing is left: all that the colluders added and that stayed is known."""
     design = small_design(scheme, protocol)
     colluding = [ClientId(u) for u in range(1, COLLUDERS + 1)]
-    witness = Witness(protocol, colluding)
     seeds = {}
 
     def only_colluders(acc, seed, variance, *, subtract=False):
         if seed in seeds:
             add_noise(acc, seed, variance, subtract=subtract)
 
-    for party in (distributed_noise, vectors):
-        monkeypatch.setattr(party, "add_noise", only_colluders)
+    faulty(only_colluders)
+    witness = Witness(protocol, colluding, DSkellam.law)
 
     def watch(stage):
         for u, machine in witness._machines.items() if stage == protocol.stages[protocol.upload] else ():

@@ -131,7 +131,7 @@ def audit(
     honest = range(setting.colluders, setting.clients - dropped)
     claim = AttackedClaim(plan.epsilon, setting.given_delta, confidence)
     claim.most(len(honest))
-    witness = Witness(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)])
+    witness = Witness(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
     coins = np.zeros(setting.dim, np.bool_)
     coins[honest] = toss(len(honest), entropy)
     home = home_of_canaries(design, coins, witness.protocol, Departing.of(protocol, dropped, late), entropy)

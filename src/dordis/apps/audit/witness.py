@@ -9,8 +9,10 @@ import numpy as np
 from dordis.crypto.suite import Suite
 from dordis.errors import InputError
 from dordis.kernels.ring import Vector
+from dordis.privacy.noise import SKELLAM, NoiseLaw
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_noise import ChunkOutput, client_noise
+from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import SumInput, SummingClient, SummingProtocol, SummingServer
 
@@ -22,8 +24,8 @@ class Witness:
     colluders are asked while they still know their noise.
     """
 
-    def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId]) -> None:
-        self._protocol, self._colluders = protocol, frozenset(colluders)
+    def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId], law: NoiseLaw = SKELLAM) -> None:
+        self._protocol, self._colluders, self._law = protocol, frozenset(colluders), law
         self.protocol = replace(protocol, server=self._server, client=self._client)
         self._upload = protocol.stages[protocol.upload]
         self._parameters: Parameters | None = None
@@ -54,7 +56,10 @@ class Witness:
         if stage == self._upload and not self._noise:
             chunks = range(len(self.parameters.chunks))
             issued = {u: machine.issued for u, machine in self._machines.items()}
-            self._noise = {u: [client_noise(self.parameters, k, told(k)) for k in chunks] for u, told in issued.items()}
+            self._noise = {u: [self._drawn(k, told(k)) for k in chunks] for u, told in issued.items()}
+
+    def _drawn(self, chunk: int, issued: IssuedSecrets) -> Sequence[Vector]:
+        return client_noise(self.parameters, chunk, issued, self._law)
 
     @property
     def parameters(self) -> Parameters:

@@ -18,6 +18,7 @@ from dordis.kernels.ring import Vector
 from dordis.privacy import encoding, planning, requantising, skellam
 from dordis.privacy.accounting import Event, SkellamSum
 from dordis.privacy.encoding import Entropy, Grid, Reals
+from dordis.privacy.noise import SKELLAM, NoiseLaw
 from dordis.privacy.planning import Plan, Setting
 from dordis.privacy.skellam import MOST_BITS, Floats, Sensitivity
 from dordis.privacy.xnoise import Scheme
@@ -68,6 +69,8 @@ class Mechanism(msgspec.Struct, frozen=True):
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.CLIENTS
     schemes: ClassVar[frozenset[Scheme]] = frozenset({Scheme.NONE})
     """The ways in which the protocol may add noise; a mechanism that brings its own noise, or none, gets none."""
+    law: ClassVar[NoiseLaw] = SKELLAM
+    """The law of the noise that is drawn from seeds: clients add it, and the server removes it."""
     priced: ClassVar[bool] = True
     """Whether the ledger keeps what `release` says as a list of prices; not where the noise is the protocol's alone."""
     renyi: ClassVar[bool] = False

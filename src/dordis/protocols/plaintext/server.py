@@ -101,7 +101,7 @@ class PlaintextServer(SummingServer):
         *,
         withheld: Mapping[int, Releases] | None = None,
     ) -> None:
-        rules.check(parameters)
+        rules.check_rules(parameters)
         self.setup: PlaintextSetup = PlaintextSetup(parameters, proofs or {})
         chunks, withheld = range(len(parameters.chunks)), withheld or {}
         self.chunks = [PlaintextChunk(self.setup, chunk, withheld.get(chunk, {})) for chunk in chunks]

@@ -26,6 +26,6 @@ class SecAggServer(SummingServer):
         proofs: Mapping[ClientId, bytes] | None = None,
         suite: Suite = DEFAULT,
     ) -> None:
-        rules.check(parameters)
+        rules.check_rules(parameters)
         self.setup: SetupServer = SetupServer(parameters, registry or {}, proofs or {}, suite)
         self.chunks: list[ChunkServer] = [ChunkServer(self.setup, chunk) for chunk in range(len(parameters.chunks))]

@@ -12,7 +12,7 @@ from dordis.crypto.prg import GROUP
 from dordis.crypto.suite import Suite
 from dordis.kernels.packing import Packed, PackedElsewhere
 from dordis.kernels.ring import Vector
-from dordis.privacy.noise import add_noise
+from dordis.privacy.noise import AddNoise
 from dordis.protocol import ClientId
 from dordis.protocols.vectors import Released
 from dordis.simulation.ray.worker import Sum
@@ -67,10 +67,10 @@ class RayVectors:
         if added or subtracted:
             self._add(total, masks, (suite, added, subtracted, bits))
 
-    def remove_noise(self, total: Vector, released: Released) -> None:
-        """Subtract components of noise, modulo 2^32."""
+    def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
+        """Subtract components of noise that `add` would add, modulo 2^32."""
         if released:
-            self._add(total, minus_noise, released)
+            self._add(total, minus_noise, (released, add))
 
     def _add(self, total: Vector, compute: Callable[[Any, int, int], Vector], what: Any) -> None:
         """Add to each slice what a task computes for it."""
@@ -96,9 +96,10 @@ def masks(what: tuple[Suite, Sequence[Any], Sequence[Any], int], first: int, dim
     return total
 
 
-def minus_noise(released: Released, first: int, dim: int) -> Vector:
+def minus_noise(what: tuple[Released, AddNoise], first: int, dim: int) -> Vector:
     """Return coordinates of minus the sum of components of noise."""
+    released, add = what
     total = np.zeros(dim, np.uint32)
     for seed, variance in released:
-        add_noise(total, seed, variance, subtract=True, first=first)
+        add(total, seed, variance, subtract=True, first=first)
     return total
