@@ -117,7 +117,13 @@ def settings(clients: int, keys: Sequence[str]) -> Config:
     given: dict[str, Any] = {
         "app": {"server": "benchmarks.network:Nothing", "client": "benchmarks.network:Zero"},
         "federation": {"clients": clients, "per_round": clients},
-        "deployment": {"host": "127.0.0.1", "port": 0, "wait": HANG, "deadlines": {"stage": HANG, "train": HANG}},
+        "deployment": {
+            "host": "127.0.0.1",
+            "port": 0,
+            "wait": HANG,
+            "train_seconds": 0.01,
+            "deadlines": {"stage": HANG, "train": HANG},
+        },
     }
     for key in keys:
         given = reading.merged(given, reading.assignment(key))

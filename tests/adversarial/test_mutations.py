@@ -53,6 +53,7 @@ BY_NAME = {
     names.FITS,
     names.CATCH,
     names.CONTAIN,
+    names.WAIT_OUT,
     names.IS_LIAR,
     names.READ_EVICTIONS,
     names.LEDGER_RUN,

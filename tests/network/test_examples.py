@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 
 @pytest.mark.parametrize("preset", HERE)
 def test_every_preset_that_simulates_deploys(preset, tmp_path):
-    config = reading.read(preset=preset)
+    config = reading.read(preset=preset, keys=["deployment.train_seconds=1"])
     job = DeployedJob.of(config, config.simulation.seed, tmp_path / "server.key", tmp_path / "registry.json").job
     assert job.design.setting.dim > 0
     assert not hasattr(job.config, "simulation")
@@ -31,6 +31,26 @@ def test_what_only_costs_are_simulated_of_is_not_deployed():
     config = reading.read(keys=["privacy.noise.kind=rebasing", "simulation.fidelity=ideal"])
     with pytest.raises(InputError, match="cannot be deployed"):
         deployed(config)
+
+
+def test_a_deployment_against_a_malicious_server_says_how_long_training_takes():
+    with pytest.raises(InputError, match=r"deployment.train_seconds must be set.*dordis join --check"):
+        deployed(reading.read())
+    assert deployed(reading.read(keys=["protocol.mode=semi-honest"])).deployment.train_seconds is None
+    assert deployed(reading.read(preset="digits")).deployment.train_seconds == 1.0
+
+
+def test_a_deployment_waits_for_training_longer_than_that_takes():
+    keys = ["deployment.train_seconds=5", "deployment.deadlines.stages.Train=5"]
+    with pytest.raises(InputError, match=r"Train = 5 is not above deployment.train_seconds = 5"):
+        deployed(reading.read(keys=keys))
+
+
+def test_a_client_may_train_more_often_than_a_round_is_tried():
+    keys = ["deployment.train_seconds=5", "federation.tries=10"]
+    with pytest.raises(InputError, match=r"deployment.trainings = 10 has to be above federation.tries = 10"):
+        deployed(reading.read(keys=keys))
+    assert deployed(reading.read(keys=[*keys, "deployment.trainings=11"]))
 
 
 def test_the_configuration_of_the_example_deploys(tmp_path):

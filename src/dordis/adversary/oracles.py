@@ -3,6 +3,7 @@
 In each the server compares what it sees of two clients whose data differ.  It has gained if that is not the same.
 """
 
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -22,6 +23,7 @@ from dordis.adversary.participants import (
 )
 from dordis.adversary.session import Session, foiled_unless
 from dordis.kernels.packing import pack
+from dordis.network.training import TimedTraining
 from dordis.privacy.skellam import Floats
 from dordis.protocol import MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch, Store
@@ -92,6 +94,40 @@ def by_sum(session: Session) -> list[Message]:
     return [Train(), AdvertiseKeys(parameters), Dispatch(0, len(IDS), total), Store(0)]
 
 
+def ready_at(session: Session, sample: float) -> float:
+    """Return when a client with this sample is ready, on a clock of its own.
+
+    Its training takes as many seconds as the sample says; the clock stands still but for training and waiting.
+    """
+    now = [0.0]
+    finished = threading.Event()
+
+    def wait(seconds: float) -> None:
+        finished.wait()
+        now[0] = max(now[0], seconds)
+
+    class Slow(Holder):
+        def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+            now[0] += sample
+            finished.set()
+            return self.update
+
+    code = TimedTraining(1.0, lambda message: None, wait, lambda: now[0])
+    app = Slow(np.zeros(DIM))
+    client = honest_client(session.victim, app, lambda round: MemoryJournal(), user_code=code)
+    session.deliver(client, invitation(session.parameters))
+    session.deliver(client, Train())
+    finished.wait()
+    return now[0]
+
+
+def time_training(session: Session) -> str:
+    """Compare when two clients are ready."""
+    times = [ready_at(session, sample) for sample in (SMALL, LARGE)]
+    foiled_unless(times[0] != times[1], "wait_out", "both are ready when the agreed time is over")
+    return f"training takes longer on the data of one client: {times[1]} seconds"
+
+
 def train_from(session: Session, model: ModelBytes, form: AppForm | None = None) -> str:
     """Have a client train from a model that it must refuse."""
     client = honest_client(session.victim, Learner(SMALL), lambda round: MemoryJournal(), form=form)
@@ -115,6 +151,12 @@ ATTACKS = (
         "The application of the victim fails on the sum that the server delivers, exactly if its data are such.",
         lambda session: ask(session, by_sum, NO_MODEL),
         checks=(names.CONTAIN,),
+    ),
+    on_complete(
+        "a model on which training takes longer for some data",
+        "The server looks at when the victim is ready, which depends on its data.",
+        time_training,
+        checks=(names.WAIT_OUT,),
     ),
     on_complete(
         "a model that is not finite",

@@ -38,7 +38,7 @@ from dordis.rounds.client import Client, ClientOwner
 from dordis.rounds.invitation import Invite
 from dordis.rounds.model import ModelBytes, Numbers
 from dordis.rounds.terms import Terms
-from dordis.rounds.user_code import ZeroOnFailure
+from dordis.rounds.user_code import UserCode, ZeroOnFailure
 
 Clients = Collection[ClientId]
 COMPLETE, SPARSE = "complete", "SecAgg+"
@@ -200,11 +200,11 @@ def honest_client(
     owner: Owner | None = None,
     protocol: SummingProtocol = SECAGG_PLUS,
     form: AppForm | None = None,
+    user_code: UserCode | None = None,
 ) -> Client:
     """Make a client with an application, keys, the registry and an owner; SecAgg+ speaks both graphs."""
     insists: ClientOwner = owner or TrustingOwner()
     signing, known = keys_of(u).signing, signing_keys()
-    tells_nobody = ZeroOnFailure(lambda message: None)
     return Client(
         u,
         app,
@@ -213,7 +213,7 @@ def honest_client(
         signing=signing,
         registry=known,
         journals=journals,
-        user_code=tells_nobody,
+        user_code=user_code or ZeroOnFailure(lambda message: None),
         form=form,
     )
 

@@ -132,6 +132,13 @@ class Deployment(Section, frozen=True):
     """PEM files with the certificates of load balancers that end TLS: what clients see, and sign."""
     beacon: str = ""
     """A file of published randomness, for selection `vrf` and for `secagg+`."""
+    train_seconds: Above | None = None
+    """Seconds after which every client is ready, whatever its data; what is not trained by then is a zero update.
+
+    Against a malicious server it must be set: `dordis join --check` measures what a machine needs.
+    """
+    trainings: Positive = 10
+    """How often an owner lets a client train, at most, until a round counts it: more than `federation.tries`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     """Seconds that the first round waits for clients that are not there; then as many as are needed are enough."""
     deadlines: Deadlines = Deadlines()

@@ -10,6 +10,7 @@ import operator
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ from dordis.network.messages import (
     Hello,
     Welcome,
 )
+from dordis.network.training import OwnerLog
 from dordis.network.transfers import FIRST_PAUSE, LONGEST_PAUSE, Address, Bodies, Busy, check_not_busy, told
 from dordis.protocol import Message, Party, requests_in
 from dordis.protocols import delivery
@@ -85,12 +87,15 @@ class Participant:
         party: Callable[[Welcome], Party],
         protocol: SummingProtocol,
         silence: float = LONGEST_SILENCE,
+        failures: OwnerLog | None = None,
     ) -> None:
         self._address, self._credentials, self.made, self._silence = address, credentials, party, silence
         self._timer: asyncio.TimerHandle | None = None
         self._kinds = kinds_of(protocol)
         self._machine = secrets.token_bytes(MACHINE_BYTES)
         self._turn, self._fetching = asyncio.Lock(), asyncio.Lock()
+        self._failures = failures or OwnerLog()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="dordis-client")
         self._joined: tuple[bytes, Party] | None = None
 
     async def stay(self, once: bool = False) -> None:
@@ -103,6 +108,7 @@ class Participant:
             async with new_session() as session:
                 try:
                     if await self._connected(session):
+                        self._summarise()
                         return
                     pause = FIRST_PAUSE
                 except Busy as busy:
@@ -113,6 +119,16 @@ class Participant:
                 raise InputError(f"the connection to {self._address.host}:{self._address.port} broke, or there is none")
             await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def stop(self) -> None:
+        """Answer nothing any more, and leave the round that is under way as it is: it can be restored."""
+        if self._joined is not None and isinstance(self._joined[1], Client):
+            self._joined[1].stop()
+
+    def _summarise(self) -> None:
+        """Tell the owner once more, at the end, if something failed."""
+        if self._failures.count:
+            log.error("something failed %d times, and updates may have been zero: see above", self._failures.count)
 
     async def _connected(self, session: ClientSession) -> bool:
         """Answer what is asked on one connection; tell whether the run is over."""
@@ -239,9 +255,13 @@ class Participant:
                 bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
         async with self._turn:
             request = wire.decode(asked.frame, kind, bulk=bulk)
-            reply = await asyncio.to_thread(party.handle, request)
+            reply = await self._handle(party, request)
             self._expect(party)
         return reply
+
+    async def _handle(self, party: Party, request: Message) -> Message:
+        """Answer a request in the one thread that does: one whose connection broke is finished before the next."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, party.handle, request)
 
 
 def new_session() -> ClientSession:

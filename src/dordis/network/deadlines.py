@@ -17,6 +17,8 @@ class Patience:
     """Deadlines as a configuration says, and what they are learnt from."""
 
     settings: Deadlines
+    train_seconds: float | None = None
+    """After this time every client has trained: nothing is learnt about that then."""
     _seen: Mapping[str, deque[float]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=REMEMBERED)))
 
     def seconds(self, kind: str) -> float:
@@ -31,12 +33,15 @@ class Patience:
         1.8
         """
         given = self.settings
-        most = given.stages.get(kind, given.train if kind == "Train" else given.stage)
+        if kind == "Train":
+            usual = given.train if self.train_seconds is None else self.train_seconds + given.stage
+            return given.stages.get(kind, usual)
+        most = given.stages.get(kind, given.stage)
         seen = self._seen[kind]
         if given.quantile is None or len(seen) < ENOUGH:
             return most
-        usual = sorted(seen)[min(len(seen) - 1, int(given.quantile * len(seen)))]
-        return min(most, max(given.least, given.factor * usual))
+        typical = sorted(seen)[min(len(seen) - 1, int(given.quantile * len(seen)))]
+        return min(most, max(given.least, given.factor * typical))
 
     def saw(self, kind: str, seconds: float) -> None:
         """Take note of how long an answer took."""

@@ -1,5 +1,7 @@
 """A deployed run from its configuration: the server's side, and that of a client, as their owners set them up."""
 
+import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from dordis.federation.beacon import FileBeacon
 from dordis.federation.certificates import load_certificate
 from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.config import RunConfig
-from dordis.federation.identity import load_identity, load_server_identity
+from dordis.federation.identity import ClientCredentials, load_identity, load_server_identity
 from dordis.federation.job import Job
 from dordis.federation.membership import SignedRegistry
 from dordis.federation.records import REGISTRY
@@ -21,14 +23,55 @@ from dordis.network.client import Participant
 from dordis.network.doors import FederationDoor, FederationPass, utc
 from dordis.network.home import NetworkHome
 from dordis.network.member import Installed
+from dordis.network.training import OwnerLog, rehearse, user_code_for
 from dordis.network.transfers import Address
+from dordis.protocols.parameters import MALICIOUS
+from dordis.rounds.user_code import UserCode, ZeroOnFailure
+
+log = logging.getLogger("dordis.network")
 
 
 def deployed(config: RunConfig) -> RunConfig:
+    """Return a configuration without what is simulated, if it can be deployed."""
+    kept = without_simulation(config)
+    check_train_seconds(kept)
+    check_trainings(kept)
+    return kept
+
+
+def without_simulation(config: RunConfig) -> RunConfig:
     """Return a configuration without what is simulated."""
     if config.privacy.noise.cost_only:
         raise InputError(f"only the cost of '{config.privacy.noise.name}' is simulated: it cannot be deployed")
     return RunConfig(**{name: getattr(config, name) for name in RunConfig.__struct_fields__})
+
+
+def check_train_seconds(config: RunConfig) -> None:
+    """Against a malicious server training takes a time that is agreed on, and the server waits for longer than that."""
+    seconds = config.deployment.train_seconds
+    if seconds is None:
+        if config.protocol.mode == MALICIOUS:
+            raise InputError(
+                "against a malicious server deployment.train_seconds must be set, so that the time of training tells "
+                "nothing about data: dordis join --check measures what each client's machine needs"
+            )
+        return
+    waits = config.deployment.deadlines.stages.get("Train", math.inf)
+    if waits <= seconds:
+        raise InputError(
+            f"deployment.deadlines.stages.Train = {waits:g} is not above deployment.train_seconds = {seconds:g}: "
+            "no client would be ready in time; leave it out, or make it larger"
+        )
+
+
+def check_trainings(config: RunConfig) -> None:
+    """A client may train more often than one round is tried."""
+    trainings, tries = config.deployment.trainings, config.federation.tries
+    if trainings <= tries:
+        raise InputError(
+            f"deployment.trainings = {trainings} has to be above federation.tries = {tries}: a round that fails would "
+            "use up what an owner allows"
+        )
 
 
 @dataclass(frozen=True)
@@ -80,8 +123,36 @@ class DeployedJob:
 def participant(
     url: str, config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, trusted: Path | None = None
 ) -> Participant:
-    """Set up a client as its owner configured it: application, keys, and a directory for what must survive a stop."""
-    config, credentials = deployed(config), load_identity(identity, utc())
+    """Set up a client as its owner configured it, and train once from the initial model: what fails does not join."""
+    failures = OwnerLog()
+    user_code = user_code_for(config.deployment.train_seconds, failures)
+    credentials, installed = install(deployed(config), seed, identity, registry, state, user_code)
+    took, agreed = rehearse_client(installed), config.deployment.train_seconds
+    if agreed is not None and took > agreed:
+        log.warning("training took %.3g s here, deployment.train_seconds is %g: updates may be zero", took, agreed)
+    job, mutual = installed.job, config.deployment.login == "mutual"
+    door = FederationPass(credentials, mutual, trusted)
+    return Participant(Address.of(url), door, installed.client, job.protocol, failures=failures)
+
+
+def measure_training(config: RunConfig, seed: int, identity: Path, registry: Path, state: Path) -> float:
+    """Return the seconds that training takes on this machine: the longest of three times, after a first one."""
+    user_code = ZeroOnFailure(log.error)
+    _, installed = install(without_simulation(config), seed, identity, registry, state, user_code)
+    rehearse_client(installed)  # what is compiled or read once
+    return max(rehearse_client(installed) for _ in range(3))
+
+
+def rehearse_client(installed: Installed) -> float:
+    """Train once from the application's own initial model; return the seconds that it took."""
+    return rehearse(installed.app, installed.job.app, installed.job.design.setting.clip)
+
+
+def install(
+    config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, user_code: UserCode
+) -> tuple[ClientCredentials, Installed]:
+    """Load application, keys and registry of a client, and open its directory for what must survive a stop."""
+    credentials = load_identity(identity, utc())
     signed, directory = SignedRegistry.load(registry, credentials.authority), ClientDirectory(state)
     directory.remember(signed, credentials.authority)
     members = signed.registry
@@ -92,9 +163,10 @@ def participant(
         raise InputError(f"client {credentials.client} is not in the registry {registry}: get the one of the run")
     beacon = FileBeacon(Path(config.deployment.beacon)) if config.deployment.beacon else None
     place = list(members).index(credentials.client)
-    installed = Installed(credentials.client, client_at(place), job, members, credentials.keys, directory, beacon)
-    mutual = config.deployment.login == "mutual"
-    return Participant(Address.of(url), FederationPass(credentials, mutual, trusted), installed.client, job.protocol)
+    keys = credentials.keys
+    return credentials, Installed(
+        credentials.client, client_at(place), job, members, keys, directory, beacon, user_code=user_code
+    )
 
 
 def check_members(members: Registry, job: Job) -> None:

@@ -104,7 +104,7 @@ class NetworkHome:
         self.server = Server(
             self.door,
             run,
-            Patience(settings.deadlines),
+            Patience(settings.deadlines, settings.train_seconds),
             limit=frame_limit(self.job),
             receivers=self.job.config.performance.receivers,
         )

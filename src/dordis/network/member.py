@@ -19,7 +19,7 @@ from dordis.protocol import ClientId
 from dordis.protocols.costs import noise_ratios
 from dordis.rounds.app import AppClient, AppForm
 from dordis.rounds.client import Client
-from dordis.rounds.user_code import ZeroOnFailure
+from dordis.rounds.user_code import UserCode, ZeroOnFailure
 
 log = logging.getLogger("dordis.network")
 
@@ -39,6 +39,7 @@ class Installed:
     directory: ClientDirectory
     """For what must survive a stop."""
     beacon: Beacon | None = None
+    user_code: UserCode = field(default_factory=lambda: ZeroOnFailure(log.error))
 
     def __post_init__(self) -> None:
         if self.me not in self.registry or self.registry[self.me] != self.keys.identity():
@@ -70,7 +71,7 @@ class Installed:
             mechanism=self.job.design.kind,
             journals=journals,
             models=self.directory.models,
-            user_code=ZeroOnFailure(log.error),
+            user_code=self.user_code,
             form=AppForm.from_server(self.job.app),
         )
         for round in journals.unfinished():

@@ -129,6 +129,7 @@ class Client:
         if self.round is not None:
             self.round.stop()
             self.round = None
+        self.user_code.stop()
 
     def _invited(self, invite: Invite) -> Accepted:
         """Ask the owner; a new round ends the one before, for good."""
@@ -285,7 +286,9 @@ class ClientRound:
             whose = f"client {client.me} in round {info.number}"
             prepared = client.user_code.train(
                 f"the training of {whose}",
-                lambda: usable_update(lambda: client.app.prepare_data(info, model.array), dim, whose),
+                lambda: usable_update(
+                    lambda: client.app.prepare_data(info, model.array), dim, whose, client.user_code.stored_as
+                ),
             )
             update = zero_update(dim) if prepared is None else prepared
             self._journal.note(Trained(update.dtype.str, update.view(np.uint8).data))
@@ -310,7 +313,9 @@ class ClientRound:
         if self._update is None:
             raise UnexpectedRequest("the round begins before the update is made")
         update, self._update, entropy = self._update, None, self._client.entropy
-        vector = self._client.user_code.call("the encoding of the update", lambda: private.encode(update, entropy))
+        vector = self._client.user_code.encode(
+            "the encoding of the update", lambda: private.encode(update, entropy), self.invite.dim
+        )
         self._parameters = private.parameters
         return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
 

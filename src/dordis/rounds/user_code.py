@@ -23,6 +23,11 @@ TellOwner = Callable[[str], None]
 class UserCode(Protocol):
     """Where and how an application's code is run; None in place of a result means: go on without it."""
 
+    @property
+    def stored_as(self) -> type[np.float32] | None:
+        """Return the type that every update is kept as, or None for its own."""
+        ...
+
     def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
         """Return the update that `work` makes; when this returns must not depend on the client's data."""
         ...
@@ -31,13 +36,23 @@ class UserCode(Protocol):
         """Return what `work` returns."""
         ...
 
+    def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
+        """Return what `work` makes of an update of `dim` coordinates, at a time that the update does not decide."""
+        ...
+
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work`, now or later: nothing is answered that depends on it."""
+        ...
+
+    def stop(self) -> None:
+        """Wait for nothing any more: the client is stopped."""
         ...
 
 
 class StopOnFailure:
     """Let a failure stop the run, before anything is charged: for simulations, whose caller owns all clients."""
+
+    stored_as = None
 
     def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
         """Return the update, or raise what `work` raises."""
@@ -47,13 +62,25 @@ class StopOnFailure:
         """Return the result, or raise what `work` raises."""
         return work()
 
+    def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
+        """Return the result, or raise what `work` raises."""
+        return work()
+
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work`, or raise what it raises."""
         work()
 
+    def stop(self) -> None:
+        """Do nothing: nothing waits."""
+
 
 class ZeroOnFailure:
-    """Go on without what failed, with a zero update in the place of one, and tell the owner: for clients of others."""
+    """Go on without what failed, with a zero update in the place of one, and tell the owner: for clients of others.
+
+    All updates are kept as 32-bit numbers: else the time to store and encode one would tell a zero update from others.
+    """
+
+    stored_as = np.float32
 
     def __init__(self, tell_owner: TellOwner) -> None:
         self._tell_owner = tell_owner
@@ -66,9 +93,16 @@ class ZeroOnFailure:
         """Return the result, or None if `work` failed."""
         return contain(what, work, self._tell_owner)
 
+    def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
+        """Return the result, or None if `work` failed."""
+        return contain(what, work, self._tell_owner)
+
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work`, whether it fails or not."""
         contain(what, work, self._tell_owner)
+
+    def stop(self) -> None:
+        """Do nothing: nothing waits."""
 
 
 def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Result | None:
@@ -84,12 +118,15 @@ def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Res
         return None
 
 
-def usable_update(prepare: Callable[[], Any], dim: int, whose: str) -> Floats:
+def usable_update(
+    prepare: Callable[[], Any], dim: int, whose: str, stored_as: type[np.float32] | None = None
+) -> Floats:
     """Return the update that an application prepares, as finite numbers of the round's length, or raise."""
     try:
         prepared = np.asarray(prepare())
-        kept: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64
-        update: Floats = np.asarray(prepared, kept, order="C")  # no copy, if it need not be one
+        usual: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64
+        with np.errstate(over="ignore"):  # what is infinite then is refused
+            update: Floats = np.asarray(prepared, stored_as or usual, order="C")  # no copy, if it need not be one
         check_update(update, dim)
     except InputError as error:
         raise UnusableUpdate(f"the update of {whose} is not usable: {error}") from None

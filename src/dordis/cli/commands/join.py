@@ -12,6 +12,9 @@ import typer
 from dordis.cli.exits import INTERRUPTED
 from dordis.cli.options import JsonLines, Overrides, Preset, Quiet
 
+ROOM = 3.0
+"""How many times as long as training takes an agreed time should be: what is not finished in time is a zero update."""
+
 
 def join(
     url: Annotated[str, typer.Argument(metavar="URL", help="The server: https://host:port.")],
@@ -33,6 +36,9 @@ def join(
         Path | None,
         typer.Option(help="Authorities of a load balancer's certificate, PEM; the own one if not given."),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Do not join: train once, and say how long that takes on this machine.")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Do not connect again when the connection breaks.")] = False,
     quiet: Quiet = False,
     as_json: JsonLines = False,
@@ -42,7 +48,7 @@ def join(
     Nothing of what runs here comes from the server: the application and the terms are those of the configuration that
     the owner gives, and rounds outside of them are refused.
     """
-    from dordis.network.deploy import participant, with_client
+    from dordis.network.deploy import measure_training, participant, with_client
     from dordis.network.warm import compile_kernels
     from dordis.simulation import reading
 
@@ -53,12 +59,32 @@ def join(
     folder = identity.with_suffix(".state") if state is None else state
     known = identity.with_name("registry.json") if registry is None else registry
     compile_kernels()
+    if check:
+        took = measure_training(here, settings.simulation.seed, identity, known, folder)
+        tell_training_time(took, here.deployment.train_seconds, as_json=as_json)
+        return
     joined = participant(url, here, settings.simulation.seed, identity, known, folder, trusted)
     try:
         asyncio.run(joined.stay(once))
     except KeyboardInterrupt:
+        joined.stop()
         print("interrupted: the client has left; the same command joins again", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def tell_training_time(took: float, agreed: float | None, *, as_json: bool) -> None:
+    """Print how long training took, and whether the agreed time is enough."""
+    if as_json:
+        print(json.dumps({"seconds": took, "train_seconds": agreed}))
+        return
+    print(f"training from the initial model took {took:.3g} s on this machine")
+    enough = ROOM * took
+    if agreed is None:
+        print(f"deployment.train_seconds is not set: all owners agree on one value; this machine needs {enough:.2g}")
+    elif agreed < enough:
+        print(f"deployment.train_seconds = {agreed:g} is little: {enough:.2g} would leave room for a busy machine")
+    else:
+        print(f"deployment.train_seconds = {agreed:g} is enough")
 
 
 class JsonEvent(logging.Formatter):

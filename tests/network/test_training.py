@@ -1,0 +1,169 @@
+"""An application in a thread of its own: what it does, and for how long, decides nothing that a client answers."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dordis.errors import InputError
+from dordis.federation.config import Deadlines
+from dordis.network.deadlines import ENOUGH, Patience
+from dordis.network.training import LEAST_WINDOW, WINDOW_PER_COORDINATE, TimedTraining, rehearse
+from dordis.rounds.app import AppClient
+from dordis.rounds.invitation import Ready, Train
+from tests.network.actors import Constant, Total
+from tests.rounds.parties import DIM, Member, agreed, invite_to, pieces
+
+SECONDS = 7.0
+UPDATE = np.ones(DIM, np.float32)
+
+
+class Timed:
+    """A `TimedTraining` whose time passes when the test says so: `waiting` does what happens meanwhile."""
+
+    def __init__(self, waiting=lambda: None):
+        self.waited, self.told, self.now = [], [], 0.0
+        self.waiting = waiting
+        self.code = TimedTraining(SECONDS, self.told.append, self.wait, lambda: self.now)
+
+    def wait(self, seconds):
+        self.waited.append(seconds)
+        self.waiting()
+
+    def finish(self):
+        """Wait until the application has done all that it was asked."""
+        self.code._thread.submit(int).result()
+
+
+def trained(error=None):
+    def work():
+        if error is not None:
+            raise error
+        return UPDATE
+
+    return work
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no"), MemoryError(), SystemExit(3), KeyboardInterrupt()])
+def test_the_whole_time_passes_whether_training_ends_early_or_fails(error):
+    timed = Timed()
+    timed.waiting = timed.finish
+    update = timed.code.train("training", trained(error))
+    assert timed.waited == [SECONDS]
+    assert (update is None) == (error is not None)
+    assert len(timed.told) == (error is not None)
+
+
+def test_what_is_not_finished_in_time_is_no_update_and_its_late_result_is_never_used():
+    begun, go_on = threading.Event(), threading.Event()
+    timed = Timed(begun.wait)
+
+    def slow():
+        begun.set()
+        go_on.wait()
+        return UPDATE * 2
+
+    assert timed.code.train("training of round 1", slow) is None
+    assert timed.told == [
+        "training of round 1 was not finished after 7 seconds (deployment.train_seconds): its update is zero"
+    ]
+    calls = []
+    timed.waiting = lambda: None  # the next round comes, while the first training still goes on: nothing waits for it
+    assert timed.code.train("training of round 2", lambda: calls.append(2)) is None
+    assert timed.waited == [SECONDS, SECONDS]
+    go_on.set()
+    timed.waiting = timed.finish
+    assert timed.code.train("training of round 3", trained()) is UPDATE
+    assert calls == []  # a training that had not begun when its time was over never begins
+
+
+def test_nothing_waits_for_an_application_that_uses_a_sum():
+    begun, go_on, order = threading.Event(), threading.Event(), []
+
+    def use():
+        begun.set()
+        go_on.wait()
+        order.append("use")
+
+    timed = Timed(lambda: None)
+    timed.code.notify("use_output", use)
+    begun.wait()
+    timed.waiting = lambda: (go_on.set(), timed.finish())
+    assert timed.code.train("training", lambda: (order.append("train"), UPDATE)[1]) is UPDATE
+    assert order == ["use", "train"]
+    assert timed.waited == [SECONDS]
+
+
+@pytest.mark.parametrize("windows", [0.2, 1.0, 1.7, 3.2])
+def test_encoding_ends_with_a_whole_number_of_windows(windows):
+    window = LEAST_WINDOW + 1000 * WINDOW_PER_COORDINATE
+    timed = Timed()
+
+    def encode():
+        timed.now += windows * window
+        return 5
+
+    assert timed.code.encode("encoding", encode, 1000) == 5
+    assert timed.now + timed.waited[0] == pytest.approx(np.ceil(windows) * window)
+
+
+def test_a_client_that_is_stopped_while_it_trains_waits_no_longer():
+    code = TimedTraining(3600.0, print)
+    begun = threading.Event()
+    thread = threading.Thread(target=code.train, args=("training", begun.set))
+    thread.start()
+    begun.wait()
+    code.stop()
+    thread.join()
+
+
+def test_a_client_whose_training_is_late_says_ready_with_a_zero_update():
+    begun, go_on = threading.Event(), threading.Event()
+    timed = Timed(begun.wait)
+    member, parameters = Member(1, user_code=timed.code), agreed(index=3)
+
+    def late(round, model):
+        begun.set()
+        go_on.wait()
+        return UPDATE
+
+    member.app.prepare_data = late
+    assert member.handle(invite_to(parameters), *pieces(), Train())[-1] == Ready()
+    go_on.set()
+    assert not member.client.round._update.any()
+
+
+def test_the_server_waits_for_training_as_long_as_it_takes_and_learns_nothing_about_it():
+    patience = Patience(Deadlines(stage=60.0, quantile=0.5, factor=1.0, least=0.5), train_seconds=SECONDS)
+    for kind in ("Train", "Unmask"):
+        for _ in range(ENOUGH):
+            patience.saw(kind, 1.0)
+    assert patience.seconds("Train") == SECONDS + 60.0
+    assert patience.seconds("Unmask") == 1.0
+    assert Patience(Deadlines(train=30.0, stages={"Train": 20.0}), SECONDS).seconds("Train") == 20.0
+    assert Patience(Deadlines(train=30.0)).seconds("Train") == 30.0
+
+
+def test_a_rehearsal_tells_how_long_training_takes():
+    times = iter([10.0, 12.5])
+    assert rehearse(Constant(0, dim=8), Total(8), 1.0, lambda: next(times)) == 2.5
+
+
+class Broken(AppClient):
+    """Fail, or prepare something else than an update."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def prepare_data(self, round, model):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize("result", [ValueError("no rows"), np.zeros(3), np.full(8, np.nan), None], ids=str)
+def test_a_client_whose_training_fails_on_the_initial_model_does_not_join(result):
+    with pytest.raises(
+        InputError, match="this client does not join: training from the application's own initial model"
+    ):
+        rehearse(Broken(result), Total(8), 1.0)
