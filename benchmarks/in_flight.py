@@ -37,6 +37,9 @@ class Trusting:
         """Agree; there is nothing to prove."""
         return b""
 
+    def train(self, invite: Invite) -> None:
+        """Count nothing."""
+
     def consent(self, parameters: Parameters, proofs: object) -> None:
         """Agree."""
 

@@ -26,6 +26,7 @@ REFUSED = {
     "a model on which training fails for some data": ("contain", "Train"),
     "a sum on which the application fails for some data": ("contain", "Store"),
     "a model on which training takes longer for some data": ("wait_out", "Train"),
+    "trainings that no round counts": ("check_trainings (ParametersRefused)", "Train"),
     "a model that is not finite": ("check_trainable (ParametersRefused)", "Train"),
     "a model of huge numbers": ("check_trainable (ParametersRefused)", "Train"),
     "a model of another length": ("check_form (ParametersRefused)", "Invite"),

@@ -14,7 +14,7 @@ from dordis import protocol, wire
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.suite import ATTACKS
-from dordis.federation import evidence, joint, journal, owner, participation, policy, selection
+from dordis.federation import evidence, joint, journal, owner, participation, policy, selection, trainings
 from dordis.protocols import delivery, limits, parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
@@ -37,6 +37,7 @@ GUARDED = (
     policy,
     owner,
     participation,
+    trainings,
     journal,
     evidence,
     joint,

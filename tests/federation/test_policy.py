@@ -97,7 +97,7 @@ def test_what_an_invitation_promises_is_held_against_the_same_lines(line):
 
 
 def test_every_line_is_tested_here_or_with_the_owner():
-    elsewhere = {"participations", "protocols", "epsilon", "delta", "without_guarantee", *SIZES}
+    elsewhere = {"participations", "trainings", "protocols", "epsilon", "delta", "without_guarantee", *SIZES}
     assert {*STRICTER, *elsewhere} == set(Policy.__struct_fields__)
 
 

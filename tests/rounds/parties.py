@@ -153,6 +153,9 @@ class Witness:
         self._asked("accept")
         return b"" if self.selected else None
 
+    def train(self, invite):
+        self._asked("train")
+
     def consent(self, parameters, proofs):
         self._asked("consent")
 

@@ -82,7 +82,7 @@ def test_the_owner_is_asked_before_the_application_and_counts_before_data_leaves
     assert diary == {
         "Invite": ["accept"],
         "SendModel": [],
-        "Train": ["prepare_data"],
+        "Train": ["train", "prepare_data"],
         "Begin": ["consent"],
         "Contribute": ["attend", "attend"],
         "Disclose": [],
@@ -121,6 +121,15 @@ def test_an_owner_that_refuses_an_invitation_keeps_the_application_out_of_it():
     with pytest.raises(ParametersRefused, match="refuses to accept"):
         member.handle(invite_to(P))
     assert member.diary == ["accept"]
+    check_gone(member)
+
+
+def test_an_owner_that_refuses_to_train_keeps_the_model_from_the_application():
+    member = after(*WITH_MODEL)
+    member.owner.refuses = "train"
+    with pytest.raises(ParametersRefused, match="refuses to train"):
+        member.handle(Train())
+    assert member.diary == ["accept", "train"]
     check_gone(member)
 
 
@@ -183,7 +192,7 @@ def test_an_invitation_that_is_none_is_refused_before_the_owner_is_asked(changes
 def test_the_same_invitation_gets_the_same_answer_and_the_owner_is_asked_once():
     member = after(*TRAINED)
     assert member.handle(invite_to(P)) == Member(ME).handle(invite_to(P))
-    assert member.diary == ["accept", "prepare_data"]
+    assert member.diary == ["accept", "train", "prepare_data"]
     assert member.handle(Begin(P)) == [Joined()]
 
 
@@ -226,7 +235,7 @@ def test_a_piece_that_came_before_may_come_again():
     first, second, third = pieces()
     member = after(invite_to(P), first, first, second, SendModel(10, MODEL.data[10:90]), third, first)
     assert member.handle(Train(), Train()) == [Ready(), Ready()]
-    assert member.diary == ["accept", "prepare_data"]
+    assert member.diary == ["accept", "train", "prepare_data"]
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ from dordis.rounds.model import ModelBytes, Numbers
 
 SMALL, LARGE = 0.4, 0.6
 """The one sample of either client."""
-ASKING = ModelBytes.of([709.0 / 0.5])
-"""A model on which training overflows exactly if the sample is above 0.5."""
+ASKING = ModelBytes.of([88.7 / 0.5])
+"""A model on which training overflows 32-bit numbers exactly if the sample is above 0.5: exp(88.7) is the largest."""
 NOT_FINITE, TOO_LARGE = ModelBytes.of([np.inf]), ModelBytes.of([2.0 * LARGEST_WEIGHT])
 FORM = AppForm("<f4", frozenset({1}), frozenset({DIM}))
 

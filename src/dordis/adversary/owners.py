@@ -106,6 +106,17 @@ def upload_beyond_policy(session: Session) -> str:
     return upload_for(session, owner)
 
 
+@attack("trainings that no round counts", checks=(names.TRAININGS,), graphs=(COMPLETE,))
+def train_again(session: Session) -> str:
+    """Have the victim train, let the round end before its upload, and ask again with another model."""
+    owner = careful_owner(session.victim, lenient(trainings=2))
+    for index in range(INDEX + 1, INDEX + 4):
+        other = session.another(round=RUN + index.to_bytes(8, "big"))
+        other.give_owner(owner)
+        other.invite(session.victim, other.parameters)
+    return "the victim trained once more than its owner allows"
+
+
 @attack("rounds failed on purpose to spend a client's budget", checks=(names.SPENT,), graphs=(COMPLETE,), agreed=NOISY)
 def upload_beyond_budget(session: Session) -> str:
     """Have the victim upload, let the round fail, and ask again: its ledger has charged nothing, and the owner has."""
@@ -173,6 +184,7 @@ ATTACKS = (
     ),
     upload_again,
     upload_beyond_policy,
+    train_again,
     upload_beyond_budget,
     upload_in_two_rounds,
     in_bit(

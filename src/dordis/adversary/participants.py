@@ -152,6 +152,9 @@ class TrustingOwner:
         """Accept."""
         return b""
 
+    def train(self, invite: Invite) -> None:
+        """Count nothing."""
+
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Consent."""
 

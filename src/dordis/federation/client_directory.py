@@ -1,7 +1,7 @@
 """The directory of a client: what it must not lose when it is stopped, and what saves it work.
 
-`journals/` keeps the round that is under way, `participations` the count of all rounds, `model` the last model, and
-`registry-*.json` the newest registry of every authority.
+`journals/` keeps the round that is under way, `participations` the count of all rounds, `trainings` that of trainings
+since the last of them, `model` the last model, and `registry-*.json` the newest registry of every authority.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from dordis.federation.durable import replace
 from dordis.federation.journal import FileJournals
 from dordis.federation.membership import SignedRegistry, check_not_older
 from dordis.federation.participation import FileParticipation
+from dordis.federation.trainings import FileTrainings
 from dordis.rounds import model as models
 from dordis.rounds.model import LastModel, ModelBytes
 
@@ -77,6 +78,11 @@ class ClientDirectory:
     def participation(self, cap: int | None = None) -> FileParticipation:
         """Return the count of the rounds taken part in."""
         return FileParticipation(self.path / "participations", cap)
+
+    @property
+    def trainings(self) -> FileTrainings:
+        """Return the count of trainings since the last of these rounds."""
+        return FileTrainings(self.path / "trainings")
 
     def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:
         """Refuse a registry that brings back somebody who was revoked in a later one; keep the newest."""

@@ -10,6 +10,7 @@ from dordis.federation.design import Design
 from dordis.federation.participation import Costs, Limits, OwnerBudget, Participation, check_budget
 from dordis.federation.policy import Policy
 from dordis.federation.selection import Selection, failure_of
+from dordis.federation.trainings import MemoryTrainings
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId
 from dordis.protocols.costs import RoundCost, round_cost
@@ -34,6 +35,7 @@ class Owner:
     vrf_key: bytes = field(default=b"", repr=False)
     beacon: beacons.Beacon | None = None
     mechanism: type[Mechanism] | None = None
+    trainings: MemoryTrainings = field(default_factory=MemoryTrainings, repr=False)
 
     def accept(self, invite: Invite) -> bytes | None:
         """Refuse an invitation of another registry, outside the policy, or to a round in which I am not due."""
@@ -42,6 +44,10 @@ class Owner:
         cost = RoundCost(invite.terms.cost, 0.0, float(failure_of(self.selection)))
         check_affordable(self.participation, {(invite.info.run, invite.info.index): cost}, self.policy.budget)
         return self.selection.claim(invite, self.me, self.vrf_key)
+
+    def train(self, invite: Invite) -> None:
+        """Count a training, or refuse one more than the policy allows until a round counts this client."""
+        self.trainings.begin(self.participation.count(), self.policy.trainings)
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Refuse a round outside the policy, or whose clients or graph were not drawn as they should be."""
@@ -67,6 +73,7 @@ def policy_of(design: Design, protocol: str) -> Policy:
     """Return the policy of an owner who agrees to a run as it is designed, over a protocol, and to nothing less.
 
     Where an owner can bound what rounds cost it, the budget of the run is its budget; elsewhere a count of rounds.
+    Trainings are not bounded: that is for clients of somebody else's server.
     """
     setting, parameters = design.setting, design.example()
     return Policy(
@@ -82,6 +89,7 @@ def policy_of(design: Design, protocol: str) -> Policy:
         delta=design.delta if design.counts else None,
         without_guarantee=not design.counts,
         participations=design.cap if design.proves and not design.counts else None,
+        trainings=None,
     )
 
 

@@ -55,6 +55,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Most bytes of a model, and with them its pieces: it is held in memory and written to the journal."""
     participations: int | None = None
     """Most rounds, over all runs and servers: the cap of `Participation`."""
+    trainings: int | None = 10
+    """How often the client trains, at most, until a round counts it; more than a round is tried."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Policy":
@@ -68,7 +70,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 0 <= self.quorum <= 1:
             raise InputError("the quorum is a fraction of the cohort, in 0..1")
         bounds = (self.cohort, self.colluders, self.coordinates, self.model_bytes)
-        if min(*bounds, self.variance or 0, self.noise or 0, self.participations or 0) < 0:
+        counts = (self.participations or 0, self.trainings or 0)
+        if min(*bounds, *counts, self.variance or 0, self.noise or 0) < 0:
             raise InputError("floors and ceilings are 0 or more")
         if (self.epsilon is None) != (self.delta is None):
             raise InputError("a policy's budget is both, epsilon and delta")

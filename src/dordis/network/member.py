@@ -58,6 +58,7 @@ class Installed:
             self.keys.vrf,
             self.beacon,
             self.job.design.kind,
+            self.directory.trainings,
         )
         journals = self.directory.journals
         client = Client(
@@ -97,4 +98,5 @@ class Installed:
         """Return what the owner agrees to: the run as it is configured, and nothing less."""
         design = self.job.design
         agreed = policy_of(design, self.job.protocol.name)
-        return msgspec.structs.replace(agreed, noise=LEAST_NOISE * min(noise_ratios(design.example())))
+        noise = LEAST_NOISE * min(noise_ratios(design.example()))
+        return msgspec.structs.replace(agreed, noise=noise, trainings=self.job.config.deployment.trainings)

@@ -47,6 +47,10 @@ class ClientOwner(Protocol):
         """Consent to an invitation; return what proves that I am selected, or None if I am not."""
         ...
 
+    def train(self, invite: Invite) -> None:
+        """Count a training, durably, before the application is given the model of the invitation."""
+        ...
+
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Accept the round: its parameters, and that its clients were selected as they should be."""
         ...
@@ -283,6 +287,7 @@ class ClientRound:
         if self._update is None:
             model, client = self._intake.assemble(), self._client
             info, dim = self.invite.info, self.invite.dim
+            client.owner.train(self.invite)
             whose = f"client {client.me} in round {info.number}"
             prepared = client.user_code.train(
                 f"the training of {whose}",
