@@ -19,7 +19,7 @@ from dordis.federation.identity import PrivateKeys, save_keys
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
 from dordis.integrations.flower.messages import RECORD, from_record
-from dordis.integrations.flower.pins import COHORT, KEYS, REGISTRY, STATE
+from dordis.integrations.flower.pins import COHORT, KEYS, REGISTRY, STATE, TRAIN_SECONDS
 from dordis.protocol import ClientId
 
 SHAPES = {"weight": (4, 5), "bias": (4,)}
@@ -97,7 +97,9 @@ def pin(folder: Path, clients: int, **more: Any) -> tuple[Registry, dict[int, di
     for place, (u, own) in enumerate(keys.items()):
         save_keys(folder / f"{u}.key", PrivateKeys(new_tls_key(), own))
         files = {KEYS: f"{u}.key", REGISTRY: "registry.json", STATE: "state"}
-        config[place] = {name: str(folder / file) for name, file in files.items()} | {COHORT: clients} | more
+        config[place] = (
+            {name: str(folder / file) for name, file in files.items()} | {COHORT: clients, TRAIN_SECONDS: 1} | more
+        )
     return registry, config
 
 

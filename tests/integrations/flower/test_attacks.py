@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import FedAvg
 from dordis.integrations.flower import DordisGrid, DordisMod, binding, exchange, home
 from dordis.integrations.flower.exchange import following_requests
 from dordis.integrations.flower.messages import RECORD, from_record, seal, to_record
+from dordis.integrations.flower.pins import TRAIN_SECONDS
 from tests.integrations.flower.apps import (
     NO_NOISE,
     SHAPES,
@@ -283,12 +284,25 @@ def forgetful(state):
 
 def test_a_node_of_nobody_takes_no_part_against_a_malicious_server(tmp_path, checked, take_out):
     take_out("mod.check_pinned_or_simulated")
-    grid = MemoryGrid([learner()] * CLIENTS)
+    grid = MemoryGrid([learner()] * CLIENTS, {place: {TRAIN_SECONDS: 1} for place in range(CLIENTS)})
     if checked:
         with pytest.raises(DordisError, match="set dordis-keys and dordis-registry"):
             summed(grid, tmp_path, None)
     else:
         mean, _ = summed(grid, tmp_path, None)
+        assert np.abs(CLIENTS * mean - sum(map(update, range(CLIENTS)))).max() < CLOSE
+
+
+def test_a_node_whose_training_shows_when_it_ends_takes_no_part(tmp_path, pins, checked, take_out):
+    take_out("mod.check_time_fixed")
+    for settings_of_node in pins[1].values():
+        del settings_of_node[TRAIN_SECONDS]
+    grid = MemoryGrid([learner()] * CLIENTS, pins[1])
+    if checked:
+        with pytest.raises(DordisError, match="training takes a fixed time: set dordis-train-seconds"):
+            summed(grid, tmp_path, pins[0])
+    else:
+        mean, _ = summed(grid, tmp_path, pins[0])
         assert np.abs(CLIENTS * mean - sum(map(update, range(CLIENTS)))).max() < CLOSE
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -19,9 +20,12 @@ from flwr.serverapp.strategy import FedAvg
 from dordis.errors import RoundFailed
 from dordis.integrations.flower import DordisGrid, DordisMod
 from dordis.integrations.flower.messages import from_record
+from dordis.integrations.flower.pins import TRAIN_SECONDS
+from dordis.network.training import TimedTraining
+from dordis.rounds.user_code import ZeroOnFailure
 from tests.integrations.flower.apps import NO_NOISE, MemoryGrid, client_app, model, pin, record_of, update, vector
 
-CLIENTS, FAILING = 4, 1
+CLIENTS, FAILING, HANGING = 4, 1, 60.0
 A_NAME = "the name of a patient"
 
 
@@ -70,8 +74,9 @@ class Watching(MemoryGrid):
         return name
 
 
-def play(folder, apps):
-    registry, config = pin(folder, CLIENTS)
+def play(folder, apps, registry=None, config=None):
+    if registry is None:
+        registry, config = pin(folder, CLIENTS)
     grid = Watching(apps, config)
     settings = {"output": str(folder / "runs"), "privacy.noise.kind": "none", "federation.rounds": 1}
     private = DordisGrid(grid, settings | {"federation.tries": 1}, registry=registry)
@@ -95,6 +100,33 @@ def test_a_train_function_that_fails_shows_in_nothing_that_leaves_the_node(tmp_p
     assert records.load(private.path).rounds[0].survivors == (CLIENTS,)
     counted = (tmp_path / "failing" / "state").glob("*/participations")
     assert [FileParticipation(path).count() for path in counted] == [1] * CLIENTS
+
+
+def test_a_train_function_that_takes_too_long_shows_in_nothing_that_leaves_the_node(tmp_path, caplog, monkeypatch):
+    released, waited = threading.Event(), []
+
+    def hangs(message):
+        released.wait()
+        return Message(RecordDict(), reply_to=message)
+
+    def timed(seconds, tell_owner):
+        return (
+            TimedTraining(seconds, tell_owner, wait=waited.append) if seconds == HANGING else ZeroOnFailure(tell_owner)
+        )
+
+    monkeypatch.setattr("dordis.integrations.flower.mod.user_code_for", timed)
+    honest = client_app([DordisMod(NO_NOISE)])
+    apps = [failing(hangs) if place == FAILING else honest for place in range(CLIENTS)]
+    registry, config = pin(tmp_path, CLIENTS)
+    config[FAILING][TRAIN_SECONDS] = HANGING
+    try:
+        result, *_ = play(tmp_path, apps, registry, config)
+    finally:
+        released.set()
+    assert waited[0] == HANGING
+    assert "was not finished after 60 seconds" in caplog.text
+    others = sum(update(place) for place in range(CLIENTS) if place != FAILING)
+    assert np.abs(CLIENTS * (vector(result.arrays) - vector(model())) - others).max() < 1e-3
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan, 1e30])

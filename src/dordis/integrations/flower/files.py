@@ -13,6 +13,7 @@ from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.durable import create
 from dordis.federation.journal import FileJournals
 from dordis.federation.participation import FileParticipation
+from dordis.federation.trainings import FileTrainings
 from dordis.integrations.flower.messages import Charter
 from dordis.protocol import ENCODER
 
@@ -50,6 +51,10 @@ class FileState:
     def participation(self) -> FileParticipation:
         """Return the count of all rounds of this key, over all runs and servers."""
         return ClientDirectory(self.path).participation()
+
+    def trainings(self) -> FileTrainings:
+        """Return the count of trainings since the last of these rounds."""
+        return ClientDirectory(self.path).trainings
 
     def uploaded(self, round: bytes) -> None:
         """Drop nothing: the input is encrypted under a key that is destroyed when the next round begins."""

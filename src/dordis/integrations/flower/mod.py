@@ -37,9 +37,11 @@ from dordis.integrations.flower.pins import (
     check_has_beacon,
     check_pinned_or_simulated,
     check_registry,
+    check_time_fixed,
     is_simulated,
 )
 from dordis.integrations.flower.state import NodeState, RunState
+from dordis.network.training import user_code_for
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.skellam import Floats
@@ -50,7 +52,6 @@ from dordis.rounds.app import AppClient, AppForm, RoundInfo
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
 from dordis.rounds.model import DTYPES, LastModel, ModelBytes, Numbers
-from dordis.rounds.user_code import ZeroOnFailure
 
 log = logging.getLogger("dordis.flower")
 
@@ -120,7 +121,7 @@ class Node:
             case Charter():
                 return self._read(request)
             case Invite():
-                check_pinned_or_simulated(request.terms.mode, self._pins, self._simulated)
+                self._check_protected(request.terms.mode)
                 check_invitation_names(request, self._app.received)
                 check_trainable(ModelBytes.of(self._app.vector()))
         client = self._client = self._client or self._made()
@@ -131,13 +132,18 @@ class Node:
             self._drop_input(client)
         return reply
 
+    def _check_protected(self, mode: str) -> None:
+        """Refuse a mode against which this node has nothing to protect itself with."""
+        check_pinned_or_simulated(mode, self._pins, self._simulated)
+        check_time_fixed(mode, self._pins, self._simulated)
+
     def release(self) -> None:
         """Let go of the journal of the round under way, which the next message finds as it is."""
         if self._client is not None:
             self._client.stop()
 
     def _enrol(self, request: Enrol) -> Enrolled:
-        check_pinned_or_simulated(request.mode, self._pins, self._simulated)
+        self._check_protected(request.mode)
         identity = self._keys.identity()
         return Enrolled(identity.signing, identity.vrf, self._environment(), self._pins.weight(), self._simulated)
 
@@ -184,6 +190,7 @@ class Node:
             self._keys.vrf,
             self._pins.beacon(),
             self._mod.mechanism,
+            self._state.trainings(),
         )
         return Client(
             me,
@@ -196,7 +203,7 @@ class Node:
             journals=self._state.journals,
             models=self._app.models(),
             entropy=self._mod.entropy,
-            user_code=ZeroOnFailure(log.error),
+            user_code=user_code_for(None if self._simulated else self._pins.train_seconds(), log.error),
             form=self._app.form(),
         )
 

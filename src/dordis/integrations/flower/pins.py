@@ -1,5 +1,6 @@
 """What the owner of a node has fixed when it was started (`flower-supernode --node-config`), whatever a server says."""
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
 """The owner's key file, the registry of all clients, and the directory for what a node must not lose."""
 COHORT, LEAST_COHORT = "dordis-cohort", "dordis-least-cohort"
 """How many clients are scheduled for a round, and how few of them may be left in it."""
+TRAIN_SECONDS = "dordis-train-seconds"
+"""How long training takes, whatever the data: its end does not show."""
 BEACON = "dordis-beacon"
 """The file of published randomness."""
 WEIGHT = "dordis-weight"
@@ -88,6 +91,13 @@ class Pins:
         own = {name: float(self.config[key]) for name, key in budget.items() if key in self.config}
         return msgspec.structs.replace(policy, **own)
 
+    def train_seconds(self) -> float | None:
+        """Return the seconds after which an update is ready, never earlier; None if the owner has not fixed them."""
+        seconds = self.config.get(TRAIN_SECONDS)
+        if seconds is not None and not 0 < float(seconds) < math.inf:
+            raise InputError(f"{TRAIN_SECONDS} is a number of seconds above 0, not {seconds}")
+        return None if seconds is None else float(seconds)
+
     def cohort(self) -> tuple[int, int] | None:
         """Return the scheduled cohort and the least one, a majority of it if not given; None if neither is set."""
         if COHORT not in self.config:
@@ -117,6 +127,15 @@ def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
         raise ParametersRefused(
             f"against a malicious server a node needs its owner's files: set {KEYS} and {REGISTRY} on this node "
             "(flower-supernode --node-config), or protocol.mode = 'semi-honest' for a server that all owners trust"
+        )
+
+
+def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
+    """Against a malicious server an update is ready at a time that the data do not decide."""
+    if mode == MALICIOUS and pins.train_seconds() is None and not simulated:
+        raise ParametersRefused(
+            f"against a malicious server training takes a fixed time: set {TRAIN_SECONDS} on this node, to more than "
+            "training takes on its machine"
         )
 
 

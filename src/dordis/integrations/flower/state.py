@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, RecordDict
 from dordis.errors import Aborted
 from dordis.federation.participation import MemoryParticipation, NewRound, Participation, Rounds, Tally
 from dordis.federation.registry import Keys
+from dordis.federation.trainings import MemoryTrainings
 from dordis.integrations.flower.messages import Charter
 from dordis.protocol import ENCODER, Journal, check_same_request
 from dordis.rounds.events import Encoded, Trained
@@ -50,6 +51,10 @@ class NodeState(Protocol):
 
     def participation(self) -> Participation:
         """Return the count of the rounds taken part in."""
+        ...
+
+    def trainings(self) -> MemoryTrainings:
+        """Return the count of trainings since the last of these rounds."""
         ...
 
     def uploaded(self, round: bytes) -> None:
@@ -105,6 +110,10 @@ class RunState:
         """Return the count of the rounds taken part in."""
         return StateParticipation(self._record)
 
+    def trainings(self) -> "StateTrainings":
+        """Return the count of trainings since the last of these rounds."""
+        return StateTrainings(self._record)
+
     def uploaded(self, round: bytes) -> None:
         """Drop the input of a round, which has left."""
         self.journals(round).uploaded()
@@ -121,6 +130,21 @@ class StateParticipation(MemoryParticipation):
 
     def _keep(self, new: NewRound | None) -> None:
         self._record["participations"] = ENCODER.encode(self._counted.rounds)
+
+
+class StateTrainings(MemoryTrainings):
+    """A count of trainings that lasts as long as Flower's run."""
+
+    def __init__(self, record: Any) -> None:
+        super().__init__()
+        self._record = record
+
+    def _read(self) -> tuple[int, int]:
+        since, count = self._record.get("trainings", [0, 0])
+        return since, count
+
+    def _write(self, participations: int, count: int) -> None:
+        self._record["trainings"] = [participations, count]
 
 
 class StateJournals:
