@@ -14,7 +14,18 @@ from dordis import protocol, wire
 from dordis.adversary import names
 from dordis.adversary.attack import Attack
 from dordis.adversary.suite import ATTACKS
-from dordis.federation import evidence, joint, journal, owner, participation, policy, selection, trainings
+from dordis.federation import (
+    evidence,
+    joint,
+    journal,
+    known_runs,
+    manifests,
+    owner,
+    participation,
+    policy,
+    selection,
+    trainings,
+)
 from dordis.protocols import delivery, limits, parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
@@ -41,6 +52,8 @@ GUARDED = (
     journal,
     evidence,
     joint,
+    manifests,
+    known_runs,
 )
 """Modules whose functions called check_* must each be named by an attack."""
 BY_NAME = {
@@ -50,6 +63,8 @@ BY_NAME = {
     names.CLAIM,
     names.DISK_CLAIM,
     names.BEACON,
+    names.LATER,
+    names.ROUND_COLLUDERS,
     names.REGISTRY_KEYS,
     names.FITS,
     names.CATCH,
@@ -114,6 +129,11 @@ def add_whatever_comes(total: Any, data: bytes, bits: int) -> None:
     total += np.array([number >> bits * i & (1 << bits) - 1 for i in range(total.size)], np.uint32)
 
 
+def average_colluders(selection: Any, has_beacon: Any, clients: int, per_round: int, colluders: int, mode: Any) -> int:
+    """Plan for the colluders that a round has on average, as if nobody chose among manifests."""
+    return colluders * per_round // clients
+
+
 MAKE_SECRETS = SecAggClient._make_secrets
 REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.CLAIM: respond_anew,
@@ -123,6 +143,7 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.COMMITTED_SECRET: lambda *_: True,
     names.COMMITTED_SEED: lambda *_: True,
     names.FITS: lambda self, chunk, holder, wanted, shares: np.ones(len(wanted), np.bool_),
+    names.ROUND_COLLUDERS: average_colluders,
     names.IS_LIAR: lambda partners, _: partners > 1,  # whoever explains more than one accusation goes alone
     names.READ_EVICTIONS: lambda _: (),
     names.UPLOAD_FORMAT: add_whatever_comes,

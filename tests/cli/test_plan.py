@@ -82,12 +82,26 @@ def test_graphs_and_lots_that_may_fail_take_their_part_of_delta() -> None:
     options = ("--protocol", "secagg+", "--selection", "vrf", "--colluders", "20", "--epsilon", "6")
     found = json.loads(run(*FEMNIST, *options, "--json").stdout)
     assert found["failure"] == pytest.approx(5 * 50 * 2 * 2**-40)
-    assert (found["delta"], found["colluders"]) == (1e-3, 15)
+    assert (found["delta"], found["colluders"], found["colluders_one_draw"]) == (1e-3, 20, 15)
     assert binom.sf(15, 20, 0.1) < 2**-40 < binom.sf(14, 20, 0.1)
+    assert binom.sf(19, 20, 0.1) > 2**-104  # what one draw has once in 2^40, the best of 2^64 draws may have
     refused = run(*FEMNIST, *options, "--delta", "4e-10")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "not above 4.55e-10" in refused.stderr
     assert "--selection" in run(*FEMNIST, "--epsilon", "6", "--selection", "by-hand").stderr
+
+
+def test_the_plan_shows_what_colluders_of_the_registry_cost() -> None:
+    options = (*FEMNIST, "--epsilon", "6", "--colluders", "60")
+    drawn, together, lots = (
+        json.loads(run(*options, *more, "--json").stdout) for more in (["--beacon"], [], ["--selection", "vrf"])
+    )
+    assert [found["all_colluders"] for found in (drawn, together, lots)] == [60] * 3
+    assert drawn["colluders_one_draw"] < drawn["colluders"] < together["colluders"] == 60
+    assert drawn["colluders"] < lots["colluders"] < 60
+    assert 1.1 < drawn["colluders_noise"] < lots["colluders_noise"] < together["colluders_noise"]
+    text = " ".join(run(*options, "--beacon").stdout.replace("│", " ").split())
+    assert f"{drawn['colluders']}, in the worst of 2^64 draws" in text
 
 
 def test_noise_gives_back_the_budget_it_was_planned_for() -> None:

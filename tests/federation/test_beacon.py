@@ -1,17 +1,22 @@
 """Beacons: published values are read at their place, and a round's beacon is compared with one's own reading."""
 
 import hashlib
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dordis.errors import InputError, ProtocolError
+from dordis.federation import beacon as module
 from dordis.federation.beacon import FileBeacon, SeedBeacon, check_beacon
 from tests.federation.cohorts import a_round
 
 VALUES = [hashlib.sha256(b"%d" % i).digest() for i in range(5)]
-LINES = [value.hex().encode() + b"\n" for value in VALUES]
+TIMES = [datetime(2026, 1, 31, 12, minute, tzinfo=UTC) for minute in range(10)]
+LINES = [b"2026-01-31T12:%02d:00Z %b\n" % (i, value.hex().encode()) for i, value in enumerate(VALUES)]
+NEXT = b"2026-01-31T12:05:00Z %b\n" % VALUES[0].hex().encode()
 
 
 @pytest.fixture
@@ -33,13 +38,13 @@ def test_a_round_that_is_not_published_yet_has_no_value(path, index):
 
 def test_a_line_counts_once_it_is_complete_and_is_seen_without_reopening(path):
     beacon = FileBeacon(path)
-    for text in (b"", LINES[0][:1], LINES[0][:-1]):
+    for text in (b"", NEXT[:1], NEXT[:-1]):
         path.write_bytes(b"".join(LINES) + text)
         with pytest.raises(InputError, match="not published yet"):
             beacon.value(5)
         with pytest.raises(InputError, match="not published yet"):
             beacon.value(6)
-    path.write_bytes(b"".join(LINES) + LINES[0])
+    path.write_bytes(b"".join(LINES) + NEXT)
     assert beacon.value(5) == VALUES[0]
 
 
@@ -50,11 +55,15 @@ def test_a_line_counts_once_it_is_complete_and_is_seen_without_reopening(path):
         LINES[2][1:],
         b"0" + LINES[2],
         LINES[2][:-1] + b"\r\n",
-        b"x" * 64 + b"\n",
-        LINES[2].upper(),
+        LINES[2][:21] + b"x" * 64 + b"\n",
+        LINES[2][:21] + LINES[2][21:].upper(),
         b" " + LINES[2][1:],
+        LINES[2].replace(b"T12", b"T25"),
+        LINES[2].replace(b"Z ", b"  "),
+        LINES[1],
+        LINES[0],
     ],
-    ids=["empty", "short", "long", "crlf", "no hex", "upper case", "space"],
+    ids=["empty", "short", "long", "crlf", "no hex", "upper case", "space", "hour", "zone", "same time", "earlier"],
 )
 def test_a_malformed_line_gives_no_value_and_none_after_it_a_wrong_one(path, line):
     path.write_bytes(b"".join([*LINES[:2], line, *LINES[3:], *LINES]))
@@ -63,15 +72,45 @@ def test_a_malformed_line_gives_no_value_and_none_after_it_a_wrong_one(path, lin
     with pytest.raises(InputError, match="line 3"):
         beacon.value(2)
     if len(line) != len(LINES[2]):
-        with pytest.raises(InputError, match="line 4"):
+        with pytest.raises(InputError, match=r"line [34] "):
             beacon.value(3)
 
 
 def test_the_end_of_a_longer_line_is_not_a_line(path):
-    path.write_bytes(b"0" * 65 + LINES[1] + LINES[2])
-    with pytest.raises(InputError, match="line 2"):
+    path.write_bytes(b"0" * 86 + LINES[1] + LINES[2])
+    with pytest.raises(InputError, match="line 1"):  # every line is compared with the one before
         FileBeacon(path).value(1)
     assert FileBeacon(path).value(2) == VALUES[2]
+
+
+def test_a_run_begins_at_the_line_that_its_manifest_names(path):
+    beacon = FileBeacon(path, first=3)
+    assert [beacon.value(0), beacon.value(1)] == VALUES[3:]
+    assert (beacon.is_published(1), beacon.is_published(2)) == (True, False)
+    with pytest.raises(InputError, match="round 2 is not published yet"):
+        beacon.value(2)
+
+
+def test_a_run_that_begins_now_begins_at_a_line_that_is_neither_published_nor_next(path):
+    first = FileBeacon(path).next_line()
+    assert first == 6
+    assert not replace(FileBeacon(path), first=first).is_published(0)
+
+
+def test_a_line_that_is_not_later_than_the_manifest_is_refused(path, monkeypatch):
+    for minute, first in ((2, 2), (3, 2), (9, 4)):
+        early = FileBeacon(path, first=first, after=TIMES[minute])
+        with pytest.raises(ProtocolError, match=f"line {first + 1} of the beacon is of .* not later than the manifest"):
+            early.value(0)
+    late = FileBeacon(path, first=2, after=TIMES[1])
+    assert late.value(0) == VALUES[2]
+    monkeypatch.setattr(module, "check_later", lambda *_: None)
+    assert FileBeacon(path, first=2, after=TIMES[9]).value(0) == VALUES[2]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read the beacon .*none\.txt"):
+        FileBeacon(tmp_path / "none.txt").value(0)
 
 
 @pytest.mark.parametrize("index", [-1, 2**64])

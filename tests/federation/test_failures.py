@@ -30,7 +30,7 @@ LIKELY = Fraction(1, 2**20)
 
 
 def charged(index, failure=LIKELY):
-    return Charge.of(parameters_of(index), lot_failure=failure)
+    return Charge.of(parameters_of(index), draw_failure=failure)
 
 
 # How likely a failure is
@@ -49,8 +49,8 @@ def test_a_solved_graph_fails_no_more_often_than_is_charged(mode, redraws, collu
     [
         (ProtocolKind(), 0),
         (ProtocolKind(sparse=True), 1),
-        (ProtocolKind(lots=True), 1),
-        (ProtocolKind(sparse=True, lots=True), 2),
+        (ProtocolKind(drawn=True), 1),
+        (ProtocolKind(sparse=True, drawn=True), 2),
         (ProtocolKind("semi-honest", sparse=True), 2),
     ],
 )

@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dordis.crypto import vrf
+from dordis.crypto import prg, vrf
+from dordis.crypto.shuffle import shuffled
 from dordis.errors import (
     InputError,
     InvalidProof,
@@ -26,7 +27,7 @@ from dordis.errors import (
 from dordis.federation import beacon
 from dordis.federation import selection as module
 from dordis.federation.beacon import SeedBeacon
-from dordis.federation.selection import Balanced, Everyone, Uniform, Verifiable, colluder_quantile, lot
+from dordis.federation.selection import Balanced, Everyone, Uniform, Verifiable, lot
 from dordis.protocols.parameters import SEMI_HONEST
 from tests.federation.cohorts import OTHER_RUN, RUN, a_round, an_invite, keys_of, registry_of
 
@@ -250,6 +251,15 @@ def test_the_permutation_never_changes_within_a_protocol_version():
     assert balanced(12, 1, run=OTHER_RUN).permutation != PERMUTATION
 
 
+def test_the_permutation_follows_from_the_beacon_of_round_0_too():
+    extracted = hmac.digest(bytes(32), RUN + REGISTRY.root() + BEACON.value(0), "sha256")
+    derived = hmac.digest(extracted, b"dordis/v1/permutation\x01", "sha256")[:28]
+    expected = tuple(shuffled(list(REGISTRY), prg.Stream.of(derived)))
+    assert Balanced(REGISTRY, RUN, 5, 1, BEACON).permutation == expected
+    others = (Balanced(REGISTRY, RUN, 5, 1), Balanced(REGISTRY, RUN, 5, 1, SeedBeacon(bytes(32))))
+    assert expected not in {other.permutation for other in others}
+
+
 def test_every_permutation_is_equally_likely():
     registry = registry_of(1, 2, 3, 4)
     found = Counter(Balanced(registry, i.to_bytes(32, "big"), 1, 1).permutation for i in range(4800))
@@ -456,32 +466,6 @@ def test_an_index_that_no_round_has_is_refused(index):
     for strategy in (Uniform(5, bytes(32)), BALANCED, ALL):
         with pytest.raises(InputError, match="index"):
             strategy.select(index, EVERYONE)
-
-
-# T_C
-
-
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 60))
-@settings(max_examples=150, deadline=None)
-def test_the_colluder_quantile_is_the_least_that_is_exceeded_rarely_enough(N, expected, K):
-    expected, K, tail = min(expected, N), min(K, N), Fraction(1, 2**40)
-    p = Fraction(expected, N)
-    exact = [comb(K, k) * p**k * (1 - p) ** (K - k) for k in range(K + 1)]
-    c = colluder_quantile(N, expected, K)
-    assert sum(exact[c + 1 :]) <= tail
-    assert c == 0 or sum(exact[c:]) > tail
-
-
-@pytest.mark.parametrize(("N", "expected", "K"), [(10**4, 100, 1000), (10**5, 1000, 50_000), (10**6, 50, 10**4)])
-def test_the_colluder_quantile_of_large_registries_is_that_of_scipy(N, expected, K):
-    c = colluder_quantile(N, expected, K)
-    assert stats.binom.sf(c, K, expected / N) <= 2**-40 < stats.binom.sf(c - 1, K, expected / N)
-
-
-@pytest.mark.parametrize(("N", "expected", "K"), [(10, 0, 0), (10, 11, 0), (10, 5, 11), (10, 5, -1)])
-def test_the_colluder_quantile_refuses_what_is_no_probability(N, expected, K):
-    with pytest.raises(InputError):
-        colluder_quantile(N, expected, K)
 
 
 def test_lots_are_shown_under_the_indices_of_the_run_alone():

@@ -27,13 +27,22 @@ class LocalServer:
     """A server with its files in a folder; clients are tasks of one loop in a thread."""
 
     def __init__(
-        self, folder: Path, *, mutual: bool = True, receivers: int = 0, now: datetime | None = None, **deadlines: Any
+        self,
+        folder: Path,
+        *,
+        mutual: bool = True,
+        receivers: int = 0,
+        now: datetime | None = None,
+        run: bytes = RUN,
+        manifest: bytes = b"",
+        **deadlines: Any,
     ) -> None:
         self.folder, self.mutual = folder, mutual
         credentials = load_server_identity(folder / "server.key", now or datetime.now(UTC))
         members = SignedRegistry.load(folder / "registry.json", credentials.authority).registry
         self.door = FederationDoor(credentials, members, folder / "registry.json", mutual)
-        self.server = Server(self.door, RUN, Patience(Deadlines(**deadlines)), limit=1 << 20, receivers=receivers)
+        patience = Patience(Deadlines(**deadlines))
+        self.server = Server(self.door, run, patience, manifest=manifest, limit=1 << 20, receivers=receivers)
         self.server.start("127.0.0.1", 0)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)

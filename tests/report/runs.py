@@ -70,6 +70,9 @@ class Kind:
     failing: bool = True
     budget: float = 6.0
     colluders: int = 1
+    all_colluders: int | None = None
+    beacon: str = ""
+    """A file, by which the order of the clients is drawn."""
 
 
 def make(root: Path, **changes: Any) -> Path:
@@ -129,13 +132,17 @@ def manifest_of(kind: Kind, design: Design) -> Manifest:
         threshold=26,
         tolerance=19,
         colluders=kind.colluders,
+        all_colluders=kind.all_colluders,
         upload_bytes=2_650_112,
     )
     return Manifest(
         name=kind.name,
         created="2025-11-15T21:04:09.123456Z",
         version="0.1.0",
-        config={"privacy": {"epsilon": kind.budget, "noise": {"kind": kind.noise}}},
+        config={
+            "privacy": {"epsilon": kind.budget, "noise": {"kind": kind.noise}},
+            "deployment": {"beacon": kind.beacon},
+        },
         clients=POPULATION,
         per_round=PER_ROUND,
         rounds=kind.planned,

@@ -124,6 +124,22 @@ def test_the_adversary_is_that_of_the_mode(tmp_path: Path, mode: str, expected: 
     assert "up to 2 clients of a round" in text
 
 
+def test_without_a_beacon_the_bound_is_on_the_colluders_of_the_whole_registry(tmp_path: Path) -> None:
+    text = words(make(tmp_path, colluders=2, all_colluders=2))
+    assert "up to 2 colluding clients of the 500 registered ones" in text
+    assert "a round with every colluder of the registry, 2:" in text
+    assert "2^64" not in text
+
+
+def test_with_a_beacon_the_colluders_of_a_round_are_a_quantile(tmp_path: Path) -> None:
+    text = words(make(tmp_path, colluders=2, all_colluders=9, beacon="published.txt"))
+    assert "up to 9 colluding clients of the 500 registered ones" in text
+    assert "Of these, 2 at most are in one round" in text
+    assert "tries 2^64 manifests is provided for" in text
+    semi_honest = words(make(tmp_path / "other", colluders=2, all_colluders=9, beacon="p.txt", mode="semi-honest"))
+    assert "2^64" not in semi_honest
+
+
 def test_no_colluders_are_not_passed_over(tmp_path: Path) -> None:
     assert "it knows its own noise" in words(make(tmp_path, colluders=0))
 

@@ -7,6 +7,7 @@ from dordis.adversary import (
     encoding,
     invitations,
     keys,
+    manifests,
     missed,
     noise,
     oracles,
@@ -41,6 +42,7 @@ THEMES = (
     projection,
     owners,
     selection,
+    manifests,
     encoding,
     directories,
 )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rich.table import Table
 
@@ -14,23 +15,42 @@ from dordis.privacy.planning import Plan
 SCHEMES = ("orig", "conservative", "xnoise")
 
 
-def show(plan: Plan, replan: Replan, as_json: bool) -> None:
+@dataclass(frozen=True)
+class Collusion:
+    """How many clients of the registry may collude, and how many of them one draw puts into a round, but for 2^-40."""
+
+    registry: int
+    one_draw: int
+    drawn: bool
+
+    def written(self, T_C: int) -> str:
+        """Say what T_C is."""
+        if not self.drawn:
+            return f"{T_C}: all of them, as nothing that the server cannot choose decides whose turn it is"
+        if self.one_draw == T_C:
+            return f"{T_C}, but for a chance of 2^-40"
+        return f"{T_C}, in the worst of 2^64 draws that the server may try; {self.one_draw} in one draw"
+
+
+def show(plan: Plan, replan: Replan, collusion: Collusion, as_json: bool) -> None:
     """Print a plan with an outlook on dropout, and say whether it has enough clients."""
     with tables.working("looking for better numbers of clients"):
         outlook, advice = forecast(plan), advise(plan, replan)
     terms = (f"epsilon: {term}" for term in plan.setting.participation.terms())
-    told = fields(plan, outlook) | plan_advice.fields(advice)
-    tables.show(as_json, told, facts(plan), dropouts(plan, outlook), *terms, "", *plan_advice.sentences(advice))
+    told = fields(plan, outlook, collusion) | plan_advice.fields(advice)
+    tables.show(
+        as_json, told, facts(plan, collusion), dropouts(plan, outlook), *terms, "", *plan_advice.sentences(advice)
+    )
 
 
-def facts(plan: Plan) -> Table:
+def facts(plan: Plan, collusion: Collusion) -> Table:
     """Show the plan."""
     setting, saving = plan.setting, projection.saving(plan)
     n, cohort = setting.clients, setting.participation
     title = f"{cohort.population} clients, {n} a round, {cohort.rounds} rounds, {setting.dim} coordinates"
     rows = {
         "epsilon, delta": f"{plan.epsilon:.4g}, {setting.given_delta:.4g}",
-        **({"of delta, for graphs and lots that fail": f"{setting.failure:.3g}"} if setting.failure else {}),
+        **({"of delta, for graphs and draws that fail": f"{setting.failure:.3g}"} if setting.failure else {}),
         "noise multiplier: noise over what one client can change": f"{plan.multiplier:.4f}",
         "noise on the sum, over the clip bound": f"{plan.sigma / setting.clip:.4f}",
         "noise on the sum, times what a trusted server would add": written(plan.times_trusted),
@@ -47,7 +67,9 @@ def facts(plan: Plan) -> Table:
         "of it one client adds, in steps": components(plan),
         "clients of a round that may drop out": f"{setting.T} of {n}",
         "clients whose answers a round needs": str(setting.t),
-        "clients that may collude with the server": str(setting.colluders),
+        "of all clients, those that may collude with the server": str(collusion.registry),
+        "of them in a round, at most": collusion.written(setting.colluders),
+        "noise on the sum for these, times that without any": written(math.sqrt(setting.kappa)),
         "rounds of one client, at most": str(plan.cap),
     }
     if plan.bit:
@@ -91,7 +113,7 @@ def shown(epsilon: float | None) -> str:
     return "no output" if epsilon is None else f"{epsilon:.2f}"
 
 
-def fields(plan: Plan, outlook: Iterable[Outlook]) -> dict[str, object]:
+def fields(plan: Plan, outlook: Iterable[Outlook], collusion: Collusion) -> dict[str, object]:
     """Return what is printed as JSON; an epsilon that is infinite or not there is null."""
     setting, saving = plan.setting, projection.saving(plan)
     return {
@@ -119,6 +141,9 @@ def fields(plan: Plan, outlook: Iterable[Outlook]) -> dict[str, object]:
         "threshold": setting.t,
         "tolerance": setting.T,
         "colluders": setting.colluders,
+        "all_colluders": collusion.registry,
+        "colluders_one_draw": collusion.one_draw,
+        "colluders_noise": math.sqrt(setting.kappa),
         "participation_cap": plan.cap,
         "clipping_bit_multiplier": plan.bit and plan.bit.multiplier,
         "fraction_below_error": plan.bit and plan.bit.error(setting.clients, setting.kappa),

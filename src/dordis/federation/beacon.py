@@ -1,9 +1,9 @@
 """The beacon: public randomness, one value a round, from a source that is fixed before and that no server controls."""
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -12,16 +12,23 @@ from dordis.errors import InputError, ProtocolError
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 
 VALUE_BYTES = 32
-_LINE = 2 * VALUE_BYTES + 1
-_VALUE = re.compile(rb"[0-9a-f]{64}\n")
+_FORM = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([0-9a-f]{64})\n")
+_LINE = len("2026-01-31T12:00:00Z ") + 2 * VALUE_BYTES + 1
+MARGIN = 1
+"""Lines between those that are published when a run begins and its first one: the next one may be on its way."""
 
 
 class Beacon(Protocol):
-    """Where a round's public randomness comes from; `source` goes into the run's manifest."""
+    """Where a round's public randomness comes from; `source` and `first` go into the run's manifest."""
 
     @property
     def source(self) -> str:
         """Describe the source, so that others can find the same values."""
+        ...
+
+    @property
+    def first(self) -> int | None:
+        """Return the number of the published line that has the value of round 0; None where there are no lines."""
         ...
 
     def value(self, index: int) -> bytes:
@@ -31,35 +38,65 @@ class Beacon(Protocol):
 
 @dataclass(frozen=True)
 class FileBeacon:
-    """A file of published randomness: line i (from 0) has the value of round i, 64 lower-case hex digits.
+    """A file of published randomness, a line for each value: its time in UTC, a space, 64 lower-case hex digits.
 
-    `publisher` says who publishes them and where.  Lines may be appended while a run goes on; one without its end is
-    not published yet.
+    `2026-01-31T12:00:00Z 5f1c...`: every line is later than the one before.  Line `first` + i, counted from 0, has the
+    value of round i.  `publisher` says who publishes them and where.  Lines may be appended while a run goes on; one
+    without its end is not published yet.  Lines that are not later than `after`, the date of a run's manifest, are
+    refused: their values were known when the run id was chosen.
     """
 
     path: Path
     publisher: str = ""
+    first: int = 0
+    after: datetime | None = None
 
     @property
     def source(self) -> str:
         """Describe the source by its publisher, or by the file's name."""
         return f"file: {self.publisher or self.path.name}"
 
+    def next_line(self) -> int:
+        """Return the number of a line that nobody can know yet: for the first round of a run that begins now."""
+        return self._size() // _LINE + MARGIN
+
+    def is_published(self, index: int) -> bool:
+        """Tell whether the value of a round is in the file."""
+        return self._size() >= (self.first + index + 1) * _LINE
+
     def value(self, index: int) -> bytes:
         """Return the 32 bytes of a round, if they are published."""
         check_index(index)
-        first = index * _LINE
+        if not self.is_published(index):
+            raise InputError(f"the beacon of round {index} is not published yet in {self.path.name}")
+        line = self.first + index
         with self.path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) < first + _LINE:
-                raise InputError(f"the beacon of round {index} is not published yet in {self.path.name}")
-            file.seek(max(0, first - 1))
-            before = file.read(1) if first else b"\n"
-            line = file.read(_LINE)
-        if before != b"\n" or not _VALUE.fullmatch(line):
-            raise InputError(
-                f"line {index + 1} of {self.path.name} is not at its place or not 64 lower-case hex digits"
-            )
-        return bytes.fromhex(line.decode())
+            file.seek(max(0, line - 1) * _LINE)
+            before = self._parse(file.read(_LINE), line - 1) if line else None
+            time, value = self._parse(file.read(_LINE), line)
+        if before is not None and before[0] >= time:
+            raise InputError(f"line {line + 1} of {self.path.name} is not later than the one before")
+        if self.after is not None:
+            check_later(line, time, self.after)
+        return value
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError as error:
+            raise InputError(f"cannot read the beacon {self.path}: {error.strerror}") from None
+
+    def _parse(self, line: bytes, number: int) -> tuple[datetime, bytes]:
+        form = _FORM.fullmatch(line)
+        try:
+            if form is not None:
+                return datetime.fromisoformat(form[1].decode()), bytes.fromhex(form[2].decode())
+        except ValueError:  # a date that no calendar has
+            pass
+        raise InputError(
+            f"line {number + 1} of {self.path.name} is not at its place, or not a time in UTC like "
+            "2026-01-31T12:00:00Z, a space and 64 lower-case hex digits"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,6 +108,8 @@ class SeedBeacon:
     """
 
     seed: bytes
+
+    first = None
 
     @property
     def source(self) -> str:
@@ -88,6 +127,15 @@ def check_beacon(parameters: Parameters, beacon: Beacon) -> None:
     index = parameters.index
     if parameters.beacon != beacon.value(index):
         raise ProtocolError(f"the beacon of round {index} is not the published one")
+
+
+def check_later(line: int, time: datetime, after: datetime) -> None:
+    """The line is later than the manifest: a run id chosen when it was known could be one with a convenient draw."""
+    if time <= after:
+        raise ProtocolError(
+            f"line {line + 1} of the beacon is of {time:%Y-%m-%dT%H:%M:%SZ}, not later than the manifest of the run, "
+            f"{after.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}: begin a run whose first line is not published yet"
+        )
 
 
 def check_index(index: int) -> None:

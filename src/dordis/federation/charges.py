@@ -63,7 +63,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         parameters: Parameters,
         releases: Sequence[tuple[Sensitivity, Sequence[int]]] = (),
         mechanism: Mechanism | None = None,
-        lot_failure: Fraction = NEVER,
+        draw_failure: Fraction = NEVER,
     ) -> "Charge":
         """Charge a round for the chunks of each sum, by default for those that its parameters name.
 
@@ -84,7 +84,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             reserve=parameters.reserve,
             variances=tuple(plan.variance for plan in plans),
             releases=released(plans, sums, priced),
-            failure=(lot_failure + graph_failure(parameters)) or NEVER,  # the one that is left out of the file
+            failure=(draw_failure + graph_failure(parameters)) or NEVER,  # the one that is left out of the file
         )
         check_charge(charge)
         return charge

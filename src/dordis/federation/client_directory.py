@@ -1,7 +1,8 @@
 """The directory of a client: what it must not lose when it is stopped, and what saves it work.
 
 `journals/` keeps the round that is under way, `participations` the count of all rounds, `trainings` that of trainings
-since the last of them, `model` the last model, and `registry-*.json` the newest registry of every authority.
+since the last of them, `model` the last model, `registry-*.json` the newest registry of every authority, and
+`runs` the runs that were accepted.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from cryptography import x509
 from dordis.federation.certificates import fingerprint, to_der
 from dordis.federation.durable import replace
 from dordis.federation.journal import FileJournals
+from dordis.federation.known_runs import KnownRuns
 from dordis.federation.membership import SignedRegistry, check_not_older
 from dordis.federation.participation import FileParticipation
 from dordis.federation.trainings import FileTrainings
@@ -83,6 +85,11 @@ class ClientDirectory:
     def trainings(self) -> FileTrainings:
         """Return the count of trainings since the last of these rounds."""
         return FileTrainings(self.path / "trainings")
+
+    @property
+    def runs(self) -> KnownRuns:
+        """Return the runs that the client knows."""
+        return KnownRuns(self.path / "runs")
 
     def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:
         """Refuse a registry that brings back somebody who was revoked in a later one; keep the newest."""

@@ -74,10 +74,11 @@ class Protocol(Section, frozen=True):
     tolerance: Count | None = None
     """Dropouts after which the noise still holds, T."""
     colluders: Count = 1
-    """Clients of a round who may tell the server everything, T_C.
+    """Clients of the whole registry who may tell the server everything.
 
-    Where clients draw lots (`vrf`) it is clients of the whole population, and T_C follows: how many of them are in a
-    round, but for a chance of 2^-40.
+    T_C, how many of them a round may have, follows.  With public randomness (`vrf`, or `balanced` with a beacon) it is
+    a quantile, exceeded with a chance of 2^-40, against a malicious server in the draw that suits it best of 2^64.
+    Without, it is all of them: a malicious server can choose a manifest whose permutation brings them together.
     """
 
 
@@ -131,7 +132,7 @@ class Deployment(Section, frozen=True):
     balancers: tuple[str, ...] = ()
     """PEM files with the certificates of load balancers that end TLS: what clients see, and sign."""
     beacon: str = ""
-    """A file of published randomness, for selection `vrf` and for `secagg+`."""
+    """A file of published randomness, for selection `vrf`, for `secagg+`, and for the permutation of `balanced`."""
     train_seconds: Above | None = None
     """Seconds after which every client is ready, whatever its data; what is not trained by then is a zero update.
 
@@ -141,6 +142,8 @@ class Deployment(Section, frozen=True):
     """How often an owner lets a client train, at most, until a round counts it: more than `federation.tries`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     """Seconds that the first round waits for clients that are not there; then as many as are needed are enough."""
+    runs_a_day: Positive = 20
+    """New runs that a client takes part in within 24 hours at most: a server that shows more may be choosing one."""
     deadlines: Deadlines = Deadlines()
 
 

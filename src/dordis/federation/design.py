@@ -10,9 +10,9 @@ from functools import cached_property
 from dordis.errors import InputError
 from dordis.federation.account import Budget
 from dordis.federation.charges import Charge
+from dordis.federation.colluders import draw_failure
 from dordis.federation.records import Trust, Words
 from dordis.federation.retry import TRIES
-from dordis.federation.selection import lot_failure
 from dordis.federation.strategies.strategy import Rule, Strategy
 from dordis.privacy import planning, projection, requantising
 from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, ParticipationSchedule, multiplier_of
@@ -41,27 +41,27 @@ class ProtocolKind:
     mode: str = rules.MALICIOUS
     sparse: bool = False
     """Whether clients share masks and secrets with some others only: SecAgg+."""
-    lots: bool = False
-    """Whether clients are drawn by lot, so that T_C is a quantile."""
+    drawn: bool = False
+    """Whether clients are drawn by public randomness, by lot or permutation, so that T_C is a quantile."""
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
 
     @property
-    def lot_failure(self) -> Fraction:
+    def draw_failure(self) -> Fraction:
         """Return the chance that a round has more than T_C colluders."""
-        return lot_failure() if self.lots else Fraction(0)
+        return draw_failure() if self.drawn else Fraction(0)
 
     @property
     def round_failure(self) -> Fraction:
-        """Return the chance that the graph or the lots of a round fail."""
-        return self.lot_failure + (neighbourhood.failure(self.mode) if self.sparse else Fraction(0))
+        """Return the chance that the graph or the draw of a round fail."""
+        return self.draw_failure + (neighbourhood.failure(self.mode) if self.sparse else Fraction(0))
 
     def indices(self, rounds: int) -> int:
         """Return how many indices a run of so many rounds may use."""
         return self.tries * rounds
 
     def failure(self, rounds: int) -> float:
-        """Return the chance that the graph or the lots fail under some index that a run of so many rounds may use."""
+        """Return the chance that the graph or the draw fail under some index that a run of so many rounds may use."""
         return float(self.indices(rounds) * self.round_failure)
 
 
@@ -323,7 +323,7 @@ class Design:
         """Return what a round may cost, or None if nothing is proved."""
         if not self.proves:
             return None
-        return Charge.of(parameters, mechanism=self.mechanism, lot_failure=self.agreement.lot_failure)
+        return Charge.of(parameters, mechanism=self.mechanism, draw_failure=self.agreement.draw_failure)
 
     def noise(self, outputs: Sequence[ChunkOutput]) -> KeptNoise | None:
         """Return the noise that a round kept, in the chunk of the update with the least that counts."""

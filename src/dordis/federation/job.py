@@ -6,10 +6,10 @@ from pathlib import Path
 
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
+from dordis.federation.colluders import VRF, is_drawn, round_colluders
 from dordis.federation.config import RunConfig
 from dordis.federation.design import Design, ProtocolKind
 from dordis.federation.retry import TRIES
-from dordis.federation.selection import colluder_quantile
 from dordis.names import named, named_class
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.clipping import Clipping
@@ -33,6 +33,12 @@ class Job:
     protocol: SummingProtocol
     suite: Suite
 
+    @property
+    def has_beacon(self) -> bool:
+        """Tell whether the run rests on public randomness: for its graph, its lots or its permutation."""
+        selection, given = self.config.federation.selection, bool(self.config.deployment.beacon)
+        return self.protocol.sparse or selection == VRF or is_drawn(selection, given)
+
 
 def application(config: RunConfig, seed: int) -> tuple[AppServer, Callable[[int], AppClient]]:
     """Load the application that a configuration names: its server, and what makes the client at a place from 0 on."""
@@ -47,8 +53,8 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     protocol, suite = summing_protocol(config.protocol.use), suite_named(config.protocol.suite)
     check_together(config, protocol)
     check_cohort(config)
-    lots, tries = config.federation.selection == "vrf", max(TRIES, config.federation.tries)
-    agreement = ProtocolKind(config.protocol.mode, protocol.sparse, lots, tries)
+    drawn = is_drawn(config.federation.selection, bool(config.deployment.beacon))
+    agreement = ProtocolKind(config.protocol.mode, protocol.sparse, drawn, max(TRIES, config.federation.tries))
     privacy = config.privacy
     kind = kind_of(privacy.mechanism) if privacy.mechanism else DSkellam
     design = Design(privacy.noise, setting_of(config, app, protocol), privacy.epsilon, agreement, kind)
@@ -64,9 +70,8 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
 def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> Setting:
     """Return what is given for the plan of the noise."""
     privacy, given, federation = config.privacy, config.protocol, config.federation
-    colluders, clipping = given.colluders, Clipping.of(privacy.clip)
-    if federation.selection == "vrf":
-        colluders = colluder_quantile(federation.clients, federation.per_round, colluders)
+    clipping, has_beacon = Clipping.of(privacy.clip), bool(config.deployment.beacon)
+    cohort = federation.clients, federation.per_round, given.colluders
     return Setting(
         ParticipationSchedule(federation.clients, federation.per_round, federation.rounds, privacy.accounting),
         dim=max(app.dims),
@@ -75,7 +80,7 @@ def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> 
         bits=privacy.bits,
         threshold=given.threshold,
         tolerance=given.tolerance,
-        colluders=colluders,
+        colluders=round_colluders(federation.selection, has_beacon, *cohort, given.mode),
         share=clipping.share,
         sparse=protocol.sparse,
     )

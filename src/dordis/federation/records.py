@@ -52,6 +52,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: int
     tolerance: int
     colluders: int
+    """Of a round, T_C."""
     upload_bytes: int
     """One masked update; keys and shares come on top."""
     buckets: int = 0
@@ -64,6 +65,8 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The noise multiplier: standard deviation over what one client can change; None where clients add none."""
     times_trusted: float | None = None
     """The noise on a sum, over what a trusted server would add for the same guarantee."""
+    all_colluders: int | None = None
+    """Of the whole registry: T_C follows from it; None where only those of a round are known."""
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,6 +128,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     registry: str
     """Root of the registry, in hex; empty if the clients have no keys."""
     beacon: str
+    """Where public randomness comes from; empty where the run rests on none."""
     plan: PlanRecord
     trust: Trust
     words: Words
@@ -141,6 +145,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     predecessor: Predecessor | None = None
     where: str = HERE
     """Where the clients of a simulation were."""
+    first_line: int | None = None
+    """The line of the beacon, counted from 0, that has the value of round 0: one that is later than `created`."""
 
     @property
     def before(self) -> int:
@@ -278,7 +284,7 @@ class Records:
         except OSError as error:
             raise InputError(f"cannot make the directory {path} for the run: {error.strerror}") from None
         replace(path / CONFIG, config.encode())
-        data = msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+        data = encode_manifest(manifest)
         replace(path / MANIFEST, data)
         return cls(path, manifest, hashlib.sha256(data).digest())
 
@@ -336,6 +342,11 @@ def load(path: Path) -> StoredRun:
         evictions=read_evictions(path / EVICTIONS),
         last=_last_of(lines, path),
     )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the manifest's file, whose SHA-256 is the run id."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
 def timestamp() -> str:

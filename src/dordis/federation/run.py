@@ -35,8 +35,8 @@ FREE = ("output", "performance", "deployment")
 """Settings that a run may go on without: they change nothing that is told of it."""
 
 
-class Home(Protocol):
-    """Where the clients of a run are."""
+class Place(Protocol):
+    """What a manifest says of where the clients of a run are."""
 
     @property
     def fidelity(self) -> str:
@@ -54,13 +54,22 @@ class Home(Protocol):
         ...
 
     @property
-    def root(self) -> bytes:
-        """Return the root of the registry that the owners of the clients have pinned."""
+    def beacon(self) -> Beacon:
+        """Return the source of public randomness."""
         ...
 
     @property
-    def beacon(self) -> Beacon:
-        """Return the source of public randomness."""
+    def consents(self) -> tuple[str, ...]:
+        """Say what the owners of the clients allow that a policy refuses unless it is told otherwise."""
+        ...
+
+
+class Home(Place, Protocol):
+    """Where the clients of a run are."""
+
+    @property
+    def root(self) -> bytes:
+        """Return the root of the registry that the owners of the clients have pinned."""
         ...
 
     @property
@@ -72,11 +81,6 @@ class Home(Protocol):
         """Write to a new run's directory what the run cannot go on without."""
         ...
 
-    @property
-    def consents(self) -> tuple[str, ...]:
-        """Say what the owners of the clients allow that a policy refuses unless it is told otherwise."""
-        ...
-
     def begun(self) -> Begun | None:
         """Return the round that was under way when the server stopped, if it can go on."""
         ...
@@ -86,7 +90,7 @@ class Home(Protocol):
         ...
 
 
-def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | None = None) -> Manifest:
+def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | None = None) -> Manifest:
     """Write down what is fixed before the first round."""
     config, design = job.config, job.design
     mechanism, setting = design.mechanism, design.setting
@@ -106,7 +110,8 @@ def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | N
         selection=config.federation.selection,
         fidelity=home.fidelity,
         registry=home.registry.root().hex(),
-        beacon=home.beacon.source,
+        beacon=home.beacon.source if job.has_beacon else "",
+        first_line=home.beacon.first if job.has_beacon else None,
         plan=recording.PlanRecord(
             dim=setting.dim,
             bits=mechanism.grid.bits,
@@ -119,6 +124,7 @@ def manifest_of(job: Job, home: Home, created: str, predecessor: Predecessor | N
             threshold=setting.t,
             tolerance=setting.T,
             colluders=setting.colluders,
+            all_colluders=config.protocol.colluders,
             upload_bytes=packed_size(mechanism.grid.padded, mechanism.grid.bits),
             buckets=setting.buckets,
             projection_error=design.saving.error if design.saving else None,
@@ -314,7 +320,8 @@ def selection_of(job: Job, home: Home, run: bytes) -> Selection:
         case "vrf":
             indices = job.design.agreement.indices(job.config.federation.rounds)
             return Verifiable(home.registry, run, Fraction(count), least, home.beacon, indices)
-    return Balanced(home.registry, run, count, least)
+    drawn = job.design.agreement.drawn
+    return Balanced(home.registry, run, count, least, home.beacon if drawn else None)
 
 
 def check_same(config: RunConfig, records: Records) -> None:
@@ -324,6 +331,11 @@ def check_same(config: RunConfig, records: Records) -> None:
     for name in type(config).__struct_fields__:
         if name not in FREE and getattr(now, name) != getattr(began, name):
             raise InputError(f"the run at {records.path} began with another '{name}': put it back, or start a new run")
+    if bool(now.deployment.beacon) != bool(began.deployment.beacon):  # its file may have moved
+        raise InputError(
+            f"the run at {records.path} began {'with' if began.deployment.beacon else 'without'} a beacon, and its "
+            "noise was planned for that: put 'deployment.beacon' back, or start a new run"
+        )
 
 
 def check_succeeds(job: Job, before: StoredRun) -> None:

@@ -2,7 +2,8 @@
 
 `Uniform` leaves nothing to verify and is for semi-honest servers.  `Balanced` and `Verifiable` bind a
 malicious one: it may leave clients out, down to the least cohort, but never choose whom to bring in.  All of that
-rests on the order of events: registry closed, run id fixed, and only then the beacon known.
+rests on the order of events: registry closed, run id fixed, and only then the beacon known.  A server that tries
+manifests, and with them run ids, is provided for: 2^64 of them leave the chance of too many colluders at 2^-40.
 """
 
 import hashlib
@@ -19,13 +20,12 @@ from dordis.crypto.shuffle import shuffled
 from dordis.errors import InputError, InvalidProof, MalformedMessage, ParametersRefused, ProtocolError, TooFewClients
 from dordis.federation import beacon as beacons
 from dordis.federation.beacon import Beacon, check_index, check_run_id
+from dordis.federation.colluders import draw_failure
 from dordis.federation.registry import Registry
 from dordis.protocol import ClientId
 from dordis.protocols.parameters import INDEX_BYTES, MALICIOUS, RUN_BYTES, Parameters
 from dordis.rounds.invitation import Invite
 
-NEGLIGIBLE = 40
-"""The chance that a round has more colluders than its noise covers is at most 2 to the minus this."""
 LOT_BYTES = 16
 """Bytes of a VRF output that decide, big-endian."""
 
@@ -155,13 +155,16 @@ class Balanced(Turns):
     """One fixed public permutation of all N clients: in each round the next `count` of it are due, cyclically.
 
     In any R consecutive rounds every client is due at most ceil(R count / N) times.  `run` is the run id; the
-    permutation is fixed by it and by the registry.
+    permutation is fixed by it, by the registry, and by the value of round 0 of the `beacon`.  Without a beacon the
+    server can choose a manifest, and so a permutation, that it likes: then T_C has to bound the colluders of the whole
+    registry.
     """
 
     registry: Registry
     run: bytes
     count: int
     least: int
+    beacon: Beacon | None = None
 
     def __post_init__(self) -> None:
         check_run_id(self.run)
@@ -172,7 +175,8 @@ class Balanced(Turns):
     @cached_property
     def permutation(self) -> tuple[ClientId, ...]:
         """Return all clients in the order in which they are due."""
-        derived = kdf.expand(self.run + self.registry.root(), b"dordis/v1/permutation", prg.STREAM_BYTES)
+        line = b"" if self.beacon is None else self.beacon.value(0)
+        derived = kdf.expand(self.run + self.registry.root() + line, b"dordis/v1/permutation", prg.STREAM_BYTES)
         return tuple(shuffled(list(self.registry), prg.Stream.of(derived)))
 
     def window(self, index: int) -> frozenset[ClientId]:
@@ -279,36 +283,10 @@ class Verifiable:
         return True
 
 
-def colluder_quantile(clients: int, expected: int, colluders: int) -> int:
-    """Return how many of the colluders of a whole population a round of `Verifiable` contains, but for 2^-40: its T_C.
-
-    Each of them is selected with probability expected / clients.
-
-    >>> colluder_quantile(clients=1000, expected=100, colluders=100)
-    36
-    """
-    if not (0 < expected <= clients and 0 <= colluders <= clients):
-        raise InputError("need 0 < expected <= clients and 0 <= colluders <= clients")
-    if expected == clients:
-        return colluders
-    # Binomial terms times clients^colluders are whole numbers: nothing is rounded.
-    whole, term, count = clients**colluders, (clients - expected) ** colluders, 0
-    more = whole - term
-    while more * 2**NEGLIGIBLE > whole:
-        count += 1
-        term = term * (colluders - count + 1) * expected // (count * (clients - expected))
-        more -= term
-    return count
-
-
-def lot_failure() -> Fraction:
-    """Return the chance, at most, that a round of `Verifiable` has more colluders than the quantile."""
-    return Fraction(1, 2**NEGLIGIBLE)
-
-
 def failure_of(selection: Selection) -> Fraction:
     """Return the chance, at most, that a selection puts more than T_C colluders into a round."""
-    return lot_failure() if isinstance(selection, Verifiable) else Fraction(0)
+    drawn = isinstance(selection, Verifiable) or (isinstance(selection, Balanced) and selection.beacon is not None)
+    return draw_failure() if drawn else Fraction(0)
 
 
 def check_semi_honest(mode: str) -> None:

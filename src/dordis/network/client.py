@@ -134,11 +134,12 @@ class Participant:
         """Answer what is asked on one connection; tell whether the run is over."""
         async with await self._opened(session, "/login") as socket:
             welcome = await self._log_in(socket)
+        party = self._answering(welcome)
         bodies = Bodies(session, self._address, welcome, self._credentials.context)
         async with await self._opened(session, "/control", bodies.headers) as socket:
             log.info("connected as client %d", welcome.client)
             async with asyncio.TaskGroup() as group:
-                ended = await self._answer(socket, bodies, self._answering(welcome), group)
+                ended = await self._answer(socket, bodies, party, group)
         if isinstance(ended, DordisError):
             raise ended
         return ended

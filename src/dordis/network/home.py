@@ -2,8 +2,9 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from dordis import wire
 from dordis.errors import InputError
 from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.charges import OwnersCount
+from dordis.federation.colluders import VRF
 from dordis.federation.coordinator import Begun
 from dordis.federation.durable import create
 from dordis.federation.job import Job
+from dordis.federation.manifests import beacon_of, read_manifest
 from dordis.federation.owner import policy_of
 from dordis.federation.participation import Attendance
-from dordis.federation.records import DEPLOYED, REGISTRY
+from dordis.federation.records import DEPLOYED, MANIFEST, REGISTRY
 from dordis.federation.registry import Registry
 from dordis.federation.selection import Selection
 from dordis.network.deadlines import Patience
@@ -34,6 +37,8 @@ log = logging.getLogger("dordis.network")
 SECRET = "selection.key"  # noqa: S105  the name of a file
 """File of 32 bytes from which clients are drawn, where the server draws."""
 """The members that a run began with."""
+LOOK = 0.5
+"""Seconds between looks at a beacon whose next line is awaited."""
 MOST_CHUNKS = 64
 SHARE_BYTES = 256
 """Bytes that a client sends at most for one secret of one peer, with what proves it."""
@@ -51,17 +56,20 @@ class NetworkHome:
     """Told the port, once clients can come."""
     server: Server | None = None
     state: ServerState | None = None
+    manifest: bytes = b""
+    """The manifest's file, whose hash is the run id; empty before the run is stored."""
 
     fidelity = DEPLOYED
     where = "on machines of their own"
 
     @classmethod
     def resume(cls, job: Job, registry: Registry, door: Door, path: Path) -> "NetworkHome":
-        """Go on with the secret that a run began with."""
+        """Go on with the secret and the manifest that a run began with."""
         try:
-            return cls(job, registry, door, (path / SECRET).read_bytes(), state=ServerState(path))
+            secret, manifest = (path / SECRET).read_bytes(), (path / MANIFEST).read_bytes()
         except OSError:
-            raise InputError(f"the run at {path} cannot go on: its {SECRET} is missing") from None
+            raise InputError(f"the run at {path} cannot go on: its {SECRET} or {MANIFEST} is missing") from None
+        return cls(job, registry, door, secret, state=ServerState(path), manifest=manifest)
 
     @property
     def root(self) -> bytes:
@@ -71,12 +79,14 @@ class NetworkHome:
     @cached_property
     def beacon(self) -> Beacon:
         """Return the public randomness: the published file, where a run needs one."""
-        path = self.job.config.deployment.beacon
-        if path:
-            return FileBeacon(Path(path))
-        if self.job.protocol.sparse or self.job.config.federation.selection == "vrf":
+        if not self.job.has_beacon:
+            return SeedBeacon(bytes(32))
+        if not self.job.config.deployment.beacon:
             raise InputError("secagg+ and selection 'vrf' need public randomness: set deployment.beacon to its file")
-        return SeedBeacon(bytes(32))
+        published = FileBeacon(Path(self.job.config.deployment.beacon))
+        if not self.manifest:
+            return replace(published, first=published.next_line())
+        return beacon_of(read_manifest(self.manifest), published)
 
     @property
     def selection_seed(self) -> bytes:
@@ -88,6 +98,8 @@ class NetworkHome:
         create(path / SECRET, self.secret)
         self.registry.save(path / REGISTRY)
         self.state = ServerState(path)
+        self.manifest = (path / MANIFEST).read_bytes()
+        vars(self).pop("beacon", None)  # from now on it is the one that the manifest names
 
     def begun(self) -> Begun | None:
         """Return the round that was under way when the server stopped."""
@@ -105,6 +117,7 @@ class NetworkHome:
             self.door,
             run,
             Patience(settings.deadlines, settings.train_seconds),
+            manifest=self.manifest,
             limit=frame_limit(self.job),
             receivers=self.job.config.performance.receivers,
         )
@@ -112,7 +125,7 @@ class NetworkHome:
         self.listening(self.server.port)
         if self.state is None:
             raise InputError("a run is stored before it is opened")
-        return NetworkRounds(self.job, self.registry, self.server, self.door, self.state)
+        return NetworkRounds(self.job, self.registry, self.server, self.door, self.state, self.beacon)
 
     def close(self, *, over: bool = False) -> None:
         """Tell the clients that the server stops, and whether the run is over: then they leave its last round."""
@@ -140,7 +153,10 @@ class RecordedEngine(RoundEngine):
 class NetworkRounds:
     """Rounds with clients that are connected; what a round came to so far is kept."""
 
-    def __init__(self, job: Job, registry: Registry, server: Server, door: Door, state: ServerState) -> None:
+    def __init__(
+        self, job: Job, registry: Registry, server: Server, door: Door, state: ServerState, beacon: Beacon
+    ) -> None:
+        self._beacon, self._every_round = beacon, job.protocol.sparse or job.config.federation.selection == VRF
         self._server, self._door, self._state, self._everyone = server, door, state, frozenset(registry)
         self._least, self._wait = job.design.setting.t, job.config.deployment.wait
         self._engine = RecordedEngine(
@@ -157,12 +173,22 @@ class NetworkRounds:
     def available(self, index: int) -> Collection[ClientId]:
         """Return who is connected: the first round waits for everybody, for a while, and every one for enough."""
         self._server.dismiss(self._door.revoked())
+        self._await_beacon(index if self._every_round else 0)
         wait, self._wait = self._wait, 0.0
         there = self._server.wait(self._everyone.issubset, wait) if wait else self._server.connected()
         if len(there) < self._least:
             log.warning("%d clients are connected, %d are needed: waiting", len(there), self._least)
             there = self._server.wait(lambda clients: len(clients) >= self._least)
         return there
+
+    def _await_beacon(self, index: int) -> None:
+        """Wait until the value of a round is published, and refuse one that was known when the run began."""
+        if isinstance(self._beacon, FileBeacon):
+            if not self._beacon.is_published(index):
+                log.info("waiting for line %d of the beacon", self._beacon.first + index + 1)
+            while not self._beacon.is_published(index):
+                time.sleep(LOOK)
+            self._beacon.value(index)
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients, and have them train."""

@@ -1,19 +1,25 @@
 """A client of a deployed run as its owner installs it: application, policy, keys, and what must survive a stop."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from fractions import Fraction
 
 import msgspec
 
 from dordis.errors import InputError
-from dordis.federation.beacon import Beacon
+from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.job import Job
+from dordis.federation.manifests import beacon_of, check_agreed, check_run_hash, read_manifest
 from dordis.federation.owner import Owner, policy_of
 from dordis.federation.policy import Policy
+from dordis.federation.records import DEPLOYED
 from dordis.federation.registry import Keys, Registry
+from dordis.federation.run import manifest_of
 from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
+from dordis.network.doors import utc
 from dordis.network.messages import Welcome
 from dordis.protocol import ClientId
 from dordis.protocols.costs import noise_ratios
@@ -38,25 +44,56 @@ class Installed:
     keys: Keys = field(repr=False)
     directory: ClientDirectory
     """For what must survive a stop."""
-    beacon: Beacon | None = None
+    published: FileBeacon | None = None
+    """The public randomness that the owner reads from its source, where the run rests on one."""
     user_code: UserCode = field(default_factory=lambda: ZeroOnFailure(log.error))
+    now: Callable[[], datetime] = utc
+
+    fidelity = DEPLOYED
+    where = "on machines of their own"
 
     def __post_init__(self) -> None:
         if self.me not in self.registry or self.registry[self.me] != self.keys.identity():
             raise InputError(f"client {self.me} is not in this registry with these keys: get the registry of the run")
+        if self.job.has_beacon and self.published is None:
+            raise InputError("who takes part is verified with public randomness: set deployment.beacon to its file")
+
+    @property
+    def beacon(self) -> Beacon:
+        """Return the public randomness."""
+        return SeedBeacon(bytes(32)) if self.published is None else self.published
+
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """Say what the owner allows that a policy refuses unless it is told otherwise."""
+        return policy_of(self.job.design, self.job.protocol.name).consents
+
+    def accept(self, welcome: Welcome) -> Beacon | None:
+        """Keep a run whose manifest says what this owner has agreed to, and return its beacon, if it rests on one."""
+        check_run_hash(welcome.run, welcome.manifest)
+        theirs = read_manifest(welcome.manifest)
+        check_agreed(theirs, manifest_of(self.job, self, theirs.created))
+        beacon = None
+        if self.job.has_beacon and self.published is not None:
+            beacon = beacon_of(theirs, self.published)
+            if beacon.is_published(0):
+                beacon.value(0)  # a first line that is not later than the manifest shows here, not in the first round
+        self.directory.runs.accept(welcome.run, theirs.created, self.now(), self.job.config.deployment.runs_a_day)
+        return beacon
 
     def client(self, welcome: Welcome) -> Client:
         """Return the client of a run, in the round that was under way when it stopped; another identity is refused."""
         if welcome.client != self.me:
             raise InputError(f"the server takes this for client {welcome.client}, and it is {self.me}")
+        beacon = self.accept(welcome)
         owner = Owner(
             self.me,
             self.policy,
-            self.selection(welcome.run),
+            self.selection(welcome.run, beacon),
             self.directory.participation(),
             self.registry.root(),
             self.keys.vrf,
-            self.beacon,
+            beacon,
             self.job.design.kind,
             self.directory.trainings,
         )
@@ -80,18 +117,19 @@ class Installed:
                 client.restore(round)
         return client
 
-    def selection(self, run: bytes) -> Selection:
+    def selection(self, run: bytes, beacon: Beacon | None) -> Selection:
         """Return how clients are selected in a run, as far as a client can tell."""
         federation, least = self.job.config.federation, self.job.design.setting.t
         match federation.selection:
             case "uniform":
                 return Uniform(federation.per_round, bytes(32), least)
             case "vrf":
-                if self.beacon is None:
+                if beacon is None:
                     raise InputError("selection 'vrf' is verified with public randomness: set deployment.beacon")
                 indices = self.job.design.agreement.indices(federation.rounds)
-                return Verifiable(self.registry, run, Fraction(federation.per_round), least, self.beacon, indices)
-        return Balanced(self.registry, run, federation.per_round, least)
+                return Verifiable(self.registry, run, Fraction(federation.per_round), least, beacon, indices)
+        drawn = beacon if self.job.design.agreement.drawn else None
+        return Balanced(self.registry, run, federation.per_round, least, drawn)
 
     @property
     def policy(self) -> Policy:

@@ -9,7 +9,7 @@ import msgspec
 from dordis import wire
 from dordis.protocol import Message
 
-VERSION = 1
+VERSION = 2
 """Of what is said here; the messages inside have the version of `dordis.wire`."""
 SUBPROTOCOL = f"dordis.{VERSION}.{wire.VERSION}"
 """Both versions: what WebSocket's handshake agrees on, or not."""
@@ -49,6 +49,8 @@ class Welcome(Message, frozen=True):
 
     client: int
     run: bytes
+    manifest: bytes
+    """The file that the run id is the hash of: what the client's owner has agreed to, or not."""
     token: bytes
     port: int = 0
     """Where to send vectors, if not to the port of this connection: that of a process that only receives."""

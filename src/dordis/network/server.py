@@ -75,12 +75,21 @@ class Door(Protocol):
 class Server:
     """Clients that are connected, and the exchange with them; it runs on an event loop of its own thread.
 
-    `limit` bounds the frames of clients.  Vectors are received in so many processes of their own as `receivers` says.
+    Clients are given the `manifest`, whose hash is the run id.  `limit` bounds the frames of clients.  Vectors are
+    received in so many processes of their own as `receivers` says.
     """
 
     def __init__(
-        self, door: Door, run: bytes, patience: Patience, *, limit: int = wire.LIMIT, receivers: int = 0
+        self,
+        door: Door,
+        run: bytes,
+        patience: Patience,
+        *,
+        manifest: bytes = b"",
+        limit: int = wire.LIMIT,
+        receivers: int = 0,
     ) -> None:
+        self._manifest = manifest
         self._door, self._run, self._limit, self._receivers = door, run, limit, receivers
         self._lines = Lines()
         self._banned: dict[ClientId, float] = {}
@@ -199,7 +208,7 @@ class Server:
         await self._leave_if_dead(client, hello.machine)
         self._lines.check_absent(client, hello.machine)
         token, port = self.uploads.admit(client, hello.machine)
-        return Welcome(client, self._run, token, port)
+        return Welcome(client, self._run, self._manifest, token, port)
 
     async def _leave_if_dead(self, client: ClientId, machine: bytes) -> None:
         """Give up a line of a client at whose other end there is nobody any more: it was started again, say."""

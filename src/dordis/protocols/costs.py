@@ -43,10 +43,12 @@ UNPROVED = RoundCost(math.inf, 0.0)
 NEVER = Fraction(0)
 
 
-def round_cost(parameters: Parameters, kind: type[Mechanism] | None = None, lot_failure: Fraction = NEVER) -> RoundCost:
+def round_cost(
+    parameters: Parameters, kind: type[Mechanism] | None = None, draw_failure: Fraction = NEVER
+) -> RoundCost:
     """Return what a round costs each client, whoever drops out; of a mechanism of others, given its `kind`.
 
-    `lot_failure` is the chance that its lots draw too many colluders, where lots are drawn.
+    `draw_failure` is the chance that its lots draw too many colluders, where lots are drawn.
     """
     try:
         mechanism = mechanism_of(parameters, kind=kind)
@@ -59,7 +61,7 @@ def round_cost(parameters: Parameters, kind: type[Mechanism] | None = None, lot_
     plan = parameters.plans[0]
     samples = parameters.dim * len(parameters.clients) * (len(plan.base) + len(plan.removable))
     cost = accounting.composed((accounting.theta_squared(event), 1) for event in events)
-    return RoundCost(cost, samples * SAMPLE_DISTANCE, float(graph_failure(parameters) + lot_failure))
+    return RoundCost(cost, samples * SAMPLE_DISTANCE, float(graph_failure(parameters) + draw_failure))
 
 
 def graph_failure(parameters: Parameters) -> Fraction:

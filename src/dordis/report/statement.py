@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dordis.federation.colluders import is_drawn
+from dordis.federation.records import Manifest
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.report.facts import Facts, odds
@@ -95,8 +97,7 @@ def _against(facts: Facts) -> str:
     if not facts.trust.hides_updates:
         return "those who see the sums only, not against the server"
     servers = {MALICIOUS: "a malicious server", SEMI_HONEST: "a server that follows the protocol"}
-    colluders = count(manifest.plan.colluders, "colluding client")
-    return f"{servers.get(manifest.mode, 'a server')} and up to {colluders} of a round"
+    return f"{servers.get(manifest.mode, 'a server')} and up to {_colluders(manifest, 'colluding client')}"
 
 
 def _adversary(facts: Facts) -> Iterator[str]:
@@ -109,9 +110,8 @@ def _adversary(facts: Facts) -> Iterator[str]:
         case NoiseFrom.CLIENT:
             yield "The server and all other clients together, in either mode: a client's own noise is enough for it."
         case _:
-            T_C = facts.run.manifest.plan.colluders
-            yield from _server(facts, f"up to {count(T_C, 'client')} of a round")
-            if T_C == 0:
+            yield from _server(facts, f"up to {_colluders(facts.run.manifest, 'client')}")
+            if facts.run.manifest.plan.colluders == 0:
                 yield "Nobody may collude: a client that sees results is not covered, since it knows its own noise."
 
 
@@ -124,7 +124,9 @@ def _server(facts: Facts, colluders: str) -> Iterator[str]:
             f"The server, even if it deviates from the protocol in any way, together with {colluders} who deviate too "
             "and tell it all they know."
         )
-        yield "Trusted are a client's own device, the registry of the clients' public keys, and the public beacon."
+        beacon = ", and the public beacon" if manifest.beacon else ""
+        yield f"Trusted are a client's own device and the registry of the clients' public keys{beacon}."
+        yield from _selection(manifest)
     elif manifest.mode == SEMI_HONEST:
         yield (
             f"The server, as long as it follows the protocol (semi-honest), together with {colluders}: they keep and "
@@ -133,6 +135,33 @@ def _server(facts: Facts, colluders: str) -> Iterator[str]:
         )
     else:
         yield f"A server of the mode '{manifest.mode}', which this report does not know, together with {colluders}."
+
+
+def _colluders(manifest: Manifest, noun: str) -> str:
+    """Say how many may collude, and of whom."""
+    plan = manifest.plan
+    if plan.all_colluders is None:
+        return f"{count(plan.colluders, noun)} of a round"
+    return f"{count(plan.all_colluders, noun)} of the {manifest.clients:,} registered ones"
+
+
+def _selection(manifest: Manifest) -> Iterator[str]:
+    """Say how the colluders of a round follow from those of the registry, against a server that tries manifests."""
+    plan, has_beacon = manifest.plan, bool(manifest.config.get("deployment", {}).get("beacon"))
+    if not plan.all_colluders:
+        return
+    if is_drawn(manifest.selection, has_beacon):
+        yield (
+            f"Of these, {plan.colluders:,} at most are in one round, but for a chance of 2^-40 a round, which delta "
+            "covers: public randomness draws the clients, of which nothing was known when the run id was fixed. A "
+            "server that tries 2^64 manifests is provided for."
+        )
+    else:
+        yield (
+            "No public randomness decides who takes part when, and the server can choose a manifest whose rounds bring "
+            "colluders together. So the noise is planned for a round with every colluder of the registry, "
+            f"{plan.all_colluders:,}: more of them are not covered, however few a round is meant to have."
+        )
 
 
 def _consents(facts: Facts) -> Iterator[Item]:

@@ -17,7 +17,7 @@ from tests.integrations.flower.apps import NO_NOISE, MemoryGrid, client_app, mod
 from tests.integrations.flower.test_rounds import CLOSE, losing
 
 CLIENTS, LOST = 14, 1
-VALUES = "".join(f"{line:064x}\n" for line in range(1, 9))
+VALUES = [f"2026-01-31T12:0{line}:00Z {line:064x}\n" for line in range(1, 9)]
 
 
 def grid_of(beacons):
@@ -28,7 +28,7 @@ def grid_of(beacons):
 @pytest.fixture
 def published(tmp_path):
     path = tmp_path / "beacon.txt"
-    path.write_text(VALUES)
+    path.write_text("".join(VALUES))
     return path
 
 
@@ -57,7 +57,7 @@ def test_without_public_randomness_there_is_no_sparse_graph(tmp_path):
 @pytest.mark.parametrize("has", ["none", "another"])
 def test_nodes_leave_a_round_whose_graph_they_cannot_verify(tmp_path, published, caplog, has):
     own = tmp_path / "own.txt"
-    own.write_text(VALUES[65:])
+    own.write_text("".join(VALUES[1:]))
     grid = grid_of([own if has == "another" else None] * CLIENTS)
     private = DordisGrid(grid, settings(tmp_path, **{"deployment.beacon": str(published)}))
     with pytest.raises(RoundFailed):

@@ -42,10 +42,13 @@ def plan(
     ] = None,
     colluders: Annotated[
         int,
-        typer.Option(help="How many clients of a round may collude with the server; with --selection vrf, of all."),
+        typer.Option(help="How many of all clients may collude with the server; with --graph, of a round."),
     ] = 1,
     protocol: Annotated[str, typer.Option(help="secagg, or secagg+ with its sparse graph.")] = "secagg",
     selection: Annotated[str, typer.Option(help="balanced or uniform, or vrf: clients draw lots.")] = "balanced",
+    beacon: Annotated[
+        bool, typer.Option("--beacon", help="With balanced: published randomness decides whose turn it is.")
+    ] = False,
     mode: Annotated[
         str, typer.Option(help="For secagg+: semi-honest or malicious, the server that is guarded against.")
     ] = "malicious",
@@ -76,8 +79,8 @@ def plan(
     if (epsilon is None) == (sigma is None):
         raise InputError("plan needs either --epsilon, a budget, or --sigma, the noise on the sum")
     from dordis.cli import plan as noise
+    from dordis.federation.colluders import is_drawn, round_colluders
     from dordis.federation.design import ProtocolKind
-    from dordis.federation.selection import colluder_quantile
     from dordis.privacy import planning
     from dordis.privacy import projection as folding
     from dordis.privacy.accounting import ParticipationSchedule, multiplier_of
@@ -85,7 +88,7 @@ def plan(
 
     if protocol not in ("secagg", "secagg+") or selection not in ("balanced", "uniform", "vrf"):
         raise InputError("--protocol is 'secagg' or 'secagg+', --selection 'balanced', 'uniform' or 'vrf'")
-    kind = ProtocolKind(mode, sparse=protocol == "secagg+", lots=selection == "vrf")
+    kind = ProtocolKind(mode, sparse=protocol == "secagg+", drawn=is_drawn(selection, beacon))
 
     def setting(n: int, R: int) -> planning.Setting:
         in_proportion = None if tolerance is None else tolerance * n // per_round
@@ -96,7 +99,7 @@ def plan(
             delta=delta,
             bits=read_bits(bits),
             tolerance=in_proportion if dropout is None else graphs.dropped(n, dropout),
-            colluders=colluder_quantile(clients, n, colluders) if kind.lots else colluders,
+            colluders=round_colluders(selection, beacon, clients, n, colluders, mode),
             share=clip_share,
             failure=kind.failure(R),
             sparse=kind.sparse,
@@ -115,7 +118,8 @@ def plan(
             raise InputError(f"a round has at most {MOST_CLIENTS} clients, not {n}")
         return planning.plan(setting(n, R), planned.epsilon)
 
-    noise.show(planned, replan, as_json)
+    once = round_colluders(selection, beacon, clients, per_round, colluders, "semi-honest")
+    noise.show(planned, replan, noise.Collusion(colluders, once, drawn=kind.drawn), as_json)
 
 
 def read_projection(text: str) -> str | int:

@@ -14,6 +14,7 @@ from flwr.common.constant import ErrorCode
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, ParametersRefused, ProtocolError
+from dordis.federation.beacon import Beacon
 from dordis.federation.owner import Owner
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
@@ -168,7 +169,7 @@ class Node:
             check_registry(registry, pinned, "that the owner has pinned")
         check_cohort_pinned(charter, self._pins)
         check_has_beacon(protocol_of(charter), self._pins.config)
-        selection_of(charter, registry)
+        selection_of(charter, registry, self._pins.beacon())
         my_id(registry, self._keys)
         if charter != known:
             self._state.keep_charter(charter)
@@ -184,7 +185,7 @@ class Node:
         owner = Owner(
             me,
             self._pins.policy(self._mod.policy),
-            selection_of(charter, registry),
+            selection_of(charter, registry, self._pins.beacon()),
             self._state.participation(),
             registry.root(),
             self._keys.vrf,
@@ -257,10 +258,11 @@ def protocol_of(charter: Charter) -> SummingProtocol:
     return summing_protocol(charter.protocol)
 
 
-def selection_of(charter: Charter, registry: Registry) -> Selection:
-    """Return how the clients of a run are selected."""
+def selection_of(charter: Charter, registry: Registry, beacon: Beacon | None) -> Selection:
+    """Return how the clients of a run are selected; a run of SecAgg+ has a beacon, which orders its clients too."""
     if charter.selection == "balanced":
-        return Balanced(registry, charter.run, charter.per_round, charter.least)
+        drawn = beacon if protocol_of(charter).sparse else None
+        return Balanced(registry, charter.run, charter.per_round, charter.least, drawn)
     if charter.selection == "uniform":
         return Uniform(charter.per_round, b"", charter.least)
     raise ParametersRefused(f"this node cannot verify a selection of the kind '{charter.selection}'")

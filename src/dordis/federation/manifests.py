@@ -1,0 +1,125 @@
+"""What a client asks of a manifest: the run id is its hash, and it says what the client's owner has agreed to.
+
+The manifest names its own date, and the line of the beacon that draws the clients.  A run id that a server made up, or
+a manifest with other terms, is refused at log-in, before anything is answered.
+"""
+
+import hashlib
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
+from dordis.federation.beacon import FileBeacon
+from dordis.federation.records import Manifest
+
+LARGEST = 1 << 20
+"""Bytes of a manifest at most; one has about 5,000."""
+CLOSE = 1e-9
+"""Relative difference of numbers that are the same but for the rounding of another machine."""
+FREE = frozenset(
+    {
+        "created",
+        "version",
+        "name",
+        "beacon",
+        "first_line",
+        "predecessor",
+        "where",
+        "words",
+        "unit",
+        "measured",
+        "config.name",
+        "config.output",
+        "config.app.client",
+        "config.app.folder",
+        "config.app.options.data",
+        "config.app.options.data_dir",
+        "config.performance",
+        "config.deployment.host",
+        "config.deployment.port",
+        "config.deployment.login",
+        "config.deployment.balancers",
+        "config.deployment.beacon",
+        "config.deployment.wait",
+        "config.deployment.deadlines",
+        "config.deployment.runs_a_day",
+        "config.deployment.trainings",
+    }
+)
+"""Fields in which a run may differ from what a client expects: of one machine alone, or compared by other checks."""
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """Read a manifest as `Records` writes it."""
+    if len(data) > LARGEST:
+        raise MalformedMessage(f"the manifest of the run has {len(data)} bytes, more than {LARGEST}")
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"the manifest of the run cannot be read: {error}") from None
+
+
+def beacon_of(manifest: Manifest, published: FileBeacon) -> FileBeacon:
+    """Return the beacon of a run: it begins at the line that the manifest names, which is later than the manifest."""
+    if manifest.first_line is None or manifest.first_line < 0:
+        raise ParametersRefused("the manifest of the run names no line of the beacon, and this run rests on one")
+    return replace(published, first=manifest.first_line, after=date_of(manifest))
+
+
+def date_of(manifest: Manifest) -> datetime:
+    """Return when a manifest says it was made."""
+    try:
+        date = datetime.fromisoformat(manifest.created)
+    except ValueError:
+        date = datetime.max
+    if date.tzinfo != UTC:
+        raise MalformedMessage("the date of the run's manifest is not a time in UTC")
+    return date
+
+
+def check_run_hash(run: bytes, manifest: bytes) -> None:
+    """The run id is the hash of the manifest: one that was made up could be one with a convenient selection."""
+    if hashlib.sha256(manifest).digest() != run:
+        raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
+
+
+def check_agreed(theirs: Manifest, own: Manifest) -> None:
+    """The run has the registry, the configuration and the plan that this client's owner has agreed to."""
+    found = _difference(_plain(own), _plain(theirs))
+    if found is not None:
+        field, here, there = found
+        raise ParametersRefused(
+            f"the server's run is not the one that this client's owner agreed to: '{field}' is {here} here and {there} "
+            "in the manifest of the run. Give server and clients the same configuration and registry"
+        )
+
+
+def _plain(manifest: Manifest) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(manifest))
+
+
+def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] | None:
+    """Return the first field that differs, with both values; it goes no deeper than what is expected."""
+    if field in FREE:
+        return None
+    if isinstance(own, dict) and isinstance(theirs, dict):
+        for name in sorted(own.keys() | theirs.keys()):
+            inner = f"{field}.{name}" if field else name
+            if found := _difference(own.get(name), theirs.get(name), inner):
+                return found
+        return None
+    if isinstance(own, float) and isinstance(theirs, int | float) and math.isclose(own, theirs, rel_tol=CLOSE):
+        return None
+    if type(own) is type(theirs) and own == theirs:
+        return None
+    return field[:80], _shortened(own), _shortened(theirs)
+
+
+def _shortened(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
+    return "not there" if value is None else str(value)[:80]
