@@ -51,7 +51,8 @@ class Owner:
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
         """Refuse a round outside the policy, or whose clients or graph were not drawn as they should be."""
-        self.policy.check(parameters, self.mechanism)
+        checked = ("policy", self.policy, self.mechanism)
+        parameters.once(checked, lambda: self.policy.check(parameters, self.mechanism))
         cost = self._cost(parameters)
         check_affordable(self.participation, {(parameters.run, parameters.index): cost}, self.policy.budget)
         self.selection.verify(parameters, {ClientId(u): proof for u, proof in proofs.items()}, self.me)
@@ -66,7 +67,10 @@ class Owner:
         self.participation.reserve(parameters.run, parameters.index, machine, self._cost(parameters), limits)
 
     def _cost(self, parameters: Parameters) -> RoundCost:
-        return round_cost(parameters, self.mechanism, failure_of(self.selection))
+        failure = failure_of(self.selection)
+        return parameters.once(
+            ("cost", self.mechanism, failure), lambda: round_cost(parameters, self.mechanism, failure)
+        )
 
 
 def policy_of(design: Design, protocol: str) -> Policy:

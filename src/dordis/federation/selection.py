@@ -269,6 +269,11 @@ class Verifiable:
         beacons.check_beacon(parameters, self.beacon)
         check_registered(parameters, self.registry)
         check_complete(parameters, proofs)
+        shown = b"".join(proofs[u] for u in parameters.clients)
+        parameters.once(("lots", id(self), shown), lambda: self._check_lots(parameters, proofs))
+
+    def _check_lots(self, parameters: Parameters, proofs: Proofs) -> None:
+        """Refuse a lot that is not its client's own for this round, or not below the threshold."""
         alpha = self.alpha(parameters.index)
         for u in parameters.clients:
             check_proof(self.registry[u].vrf, alpha, proofs[u])

@@ -6,10 +6,10 @@ understand each other.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +36,7 @@ FOLDING = "random signs, modulo k"
 """The one rule by which updates are folded."""
 LARGEST_ID = 2**63 - 1
 _WORD = 8
+Known = TypeVar("Known")
 
 Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
 """A map of more chunks than there can be is not even read."""
@@ -187,6 +188,18 @@ class Parameters(Message, frozen=True, dict=True):
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
         """Return the removable components that each member of U3 discloses."""
         return self.plans[chunk].due(survivors, context(self.round, chunk, self.digest))
+
+    def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
+        """Return what a pure function of these parameters gives, computed once for this object; errors are not kept.
+
+        Parameters that came as bytes are an object of their own, so that nobody trusts what another computed.  A
+        simulation of ideal fidelity shows one object to all its clients.
+        """
+        known: dict[Hashable, Any] = self.__dict__.setdefault("_known", {})
+        if key not in known:
+            known[key] = compute()
+        result: Known = known[key]
+        return result
 
     def pack(self, members: Iterable[ClientId]) -> bytes:
         """Write a subset of U as a bitmap over sorted U."""

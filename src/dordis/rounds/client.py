@@ -301,17 +301,25 @@ class ClientRound:
         return Ready()
 
     def begin(self, request: Opening) -> Message:
-        """Ask the owner about the parameters, encode the update by them, and enter the summing protocol."""
-        client, parameters = self._client, request.parameters
-        rules.check_rules(parameters)
+        """Consent to the parameters, encode the update by them, and enter the summing protocol."""
+        private = self.consent(request.parameters, request.proofs)
+        vector = self.encode(private)
+        self._journal.note(Encoded(private.parameters, vector.astype("<u4", copy=False).view(np.uint8).data))
+        return self._enter(private, vector).handle(request)
+
+    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> DistributedDP:
+        """Return the encoding that the parameters name, or raise if they or the owner do not allow this round."""
+        client, dim = self._client, self.invite.dim
+        parameters.once("rules", lambda: rules.check_rules(parameters))
         checks.check_fits(self.invite, parameters, client.mechanism)
         checks.check_dense(parameters, client.protocol)
-        client.owner.consent(parameters, request.proofs)
-        private = DistributedDP.of(parameters, self.invite.dim, client.mechanism)
-        rules.check_tables(parameters, private.mechanism.law)
-        vector = self.encode(private)
-        self._journal.note(Encoded(parameters, vector.astype("<u4", copy=False).view(np.uint8).data))
-        return self._enter(private, vector).handle(request)
+        client.owner.consent(parameters, proofs)
+        kind = client.mechanism
+        private = parameters.once(("encoding", dim, kind), lambda: DistributedDP.of(parameters, dim, kind))
+        law = private.mechanism.law
+        parameters.once(("tables", law), lambda: rules.check_tables(parameters, law))
+        self._parameters = parameters
+        return private
 
     def encode(self, private: DistributedDP) -> Vector:
         """Return the update, clipped and encoded by the parameters of the round, and forget it."""

@@ -31,6 +31,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, parameters: Parameters, kind: type[Mechanism] | None = None) -> "Terms":
         """Return the terms that parameters keep; `kind` is needed where the mechanism does not come with dordis."""
+        return parameters.once(("terms", kind), lambda: cls._read(parameters, kind))
+
+    @classmethod
+    def _read(cls, parameters: Parameters, kind: type[Mechanism] | None) -> "Terms":
         return cls(
             mode=parameters.mode,
             clients=len(parameters.clients),

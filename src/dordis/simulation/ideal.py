@@ -20,10 +20,10 @@ from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput, OneDraw
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import Prediction, SummingProtocol
+from dordis.protocols.summing import Leaving, Prediction, SummingProtocol
 from dordis.rounds.client import Client, ClientRound
 from dordis.rounds.invitation import Accepted, Invitation, Train
-from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Watch, silent
+from dordis.rounds.server import REFUSED, AgreedRound, Gathered, RoundResult, Watch, silent
 from dordis.simulation.departures import Departures
 
 LONG = 1 << 16
@@ -89,13 +89,19 @@ class IdealRounds:
         watch("sum")
         started = time.perf_counter()
         leaving = {u: self._departures.leaving[u] for u in parameters.clients if u in self._departures.leaving}
+        refusing = self._refusing(agreed, leaving)
+        leaving |= dict.fromkeys(refusing, self._protocol.stages[0])
         course = self._protocol.predict(parameters, leaving)
         u3 = course.survivors()
         agreed.gate.admit_upload([u for u in parameters.clients if self._is_asked(leaving.get(u))])
+        if uncounted := [u for u in u3 if not self._attends(u)]:
+            refusing += uncounted
+            leaving |= dict.fromkeys(uncounted, self._protocol.stages[self._protocol.upload])
+            course = self._protocol.predict(parameters, leaving)
+            u3 = course.survivors()
         total = np.zeros(parameters.dim, np.uint32)
-        for u, vector in zip(u3, self._encoded(u3, private), strict=True):
+        for vector in self._encoded(u3, private):
             total += vector
-            self._round(u).attend()
         course.check_before_disclosure()
         gone = len(parameters.clients) - len(u3)
         agreed.gate.admit_disclosure(lambda: dict.fromkeys(range(len(parameters.chunks)), gone))
@@ -108,8 +114,31 @@ class IdealRounds:
             if u not in leaving:
                 self._round(u).use(aggregate)
         stages = {"sum": time.perf_counter() - started}
-        left = {stage: tuple(int(u) for u in leaving if leaving[u] == stage) for stage in self._protocol.stages}
-        return RoundResult(outputs, aggregate, stages, {stage: clients for stage, clients in left.items() if clients})
+        lost = {stage: [u for u in leaving if leaving[u] == stage] for stage in self._protocol.stages}
+        dropped = {stage: tuple(int(u) for u in gone if u not in refusing) for stage, gone in lost.items()}
+        dropped[REFUSED] = tuple(sorted(map(int, refusing)))
+        return RoundResult(
+            outputs, aggregate, stages, {stage: clients for stage, clients in dropped.items() if clients}
+        )
+
+    def _refusing(self, agreed: AgreedRound, leaving: Leaving) -> list[ClientId]:
+        """Return the clients who are there when the round begins and do not consent to its parameters."""
+        first, refusing = self._protocol.stages[0], []
+        for u in agreed.parameters.clients:
+            if leaving.get(u) != first:
+                try:
+                    self._round(u).consent(agreed.parameters, {int(v): p for v, p in agreed.proofs.items()})
+                except DordisError:
+                    refusing.append(u)
+        return refusing
+
+    def _attends(self, u: ClientId) -> bool:
+        """Have a client's owner count the participation; tell whether it did."""
+        try:
+            self._round(u).attend()
+        except DordisError:
+            return False
+        return True
 
     def _encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Iterator[Vector]:
         """Have clients encode their updates, a few at a time in threads where these are long."""
