@@ -160,6 +160,28 @@ def test_an_invitation_to_the_empty_model_isolates_no_node(tmp_path, pins, check
         check_isolated(summed(grid, tmp_path, pins[0], {"lr": 0.0})[0], isolated=True)
 
 
+class TrainingLater(MemoryGrid):
+    """A SuperLink that sends the request to train after the invitation, and with it a config of the victim's own."""
+
+    def carry(self, place: int, content: RecordDict) -> RecordDict:
+        """Return what a node gets."""
+        kinds = [msgspec.msgpack.decode(frame[1:])["type"] for frame, _ in from_record(content)[0]]
+        if "Invite" in kinds:
+            self.named = {name: record for name, record in content.items() if name != RECORD}
+        if "Train" not in kinds:
+            return content
+        own = {"config": ConfigRecord({"lr": 1.0})} if place == VICTIM else {}
+        return RecordDict({**content, **self.named, **own})
+
+
+def test_a_later_request_to_train_isolates_no_node(tmp_path, pins, checked, monkeypatch):
+    monkeypatch.setattr(exchange, "following_requests", lambda request: ())
+    if not checked:
+        monkeypatch.setattr("dordis.rounds.invitation.check_model", nothing)
+    mean, _ = summed(TrainingLater([learner()] * CLIENTS, pins[1]), tmp_path, pins[0], {"lr": 0.0})
+    check_isolated(mean, not checked)
+
+
 class Renaming(MemoryGrid):
     """A SuperLink that has the victim run another handler, or tells it another round, by the metadata of a message."""
 
