@@ -46,7 +46,9 @@ class RunResult:
     model: Any = field(repr=False)
     """What the application made: a trained module or parameters, a mean; None if nothing."""
     epsilon: float | None
-    """What the client that has spent most has spent; None where nothing is proved, or there is a `problem`."""
+    """What is stated of the run: what was spent, or the budget where the run ended early; None where nothing is proved,
+    or there is a `problem`.
+    """
     delta: float
     history: tuple[dict[str, float], ...] = field(repr=False)
     """Round by round: its number, the application's metrics, epsilon so far."""
@@ -57,6 +59,8 @@ class RunResult:
     """Why no epsilon can be stated although there should be one: the ledger was altered or lost."""
     unit: str = ""
     """What one client is, whom privacy protects as a whole: "clients = 60 hospitals, from the column hospital"."""
+    spent: float | None = None
+    """What the client that has spent most has spent: not to be stated where `epsilon` is more."""
     run_as: str = ""
     """What was run: a simulation protects nobody, and its epsilon is what a deployment like it would have."""
 
@@ -225,7 +229,8 @@ def _result(path: Path, model: Any) -> RunResult:
     return RunResult(
         path=path,
         model=model,
-        epsilon=None if summary is None else summary.epsilon,
+        epsilon=None if summary is None else summary.stated.epsilon,
+        spent=None if summary is None else summary.stated.spent,
         delta=stored.manifest.plan.delta,
         history=history,
         stopped="running" if ended is None else ended.stopped,

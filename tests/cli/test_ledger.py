@@ -38,13 +38,16 @@ def test_the_tables_show_the_run_and_who_has_spent_most(path: Path) -> None:
     summary = verify(path)
     for expected in ("the ledger is whole", RUN.hex(), summary.head, "10 of 11 clients", "outside the guarantee"):
         assert expected in shown.stdout
-    assert f"{summary.epsilon:.4g}, 1e-05" in shown.stdout
+    assert "6, 1e-05" in shown.stdout
+    assert "without the manifest of its run" in shown.stdout
+    assert f"{summary.epsilon:.4g}" in shown.stdout
 
 
 def test_json_is_one_object_with_every_client(path: Path) -> None:
     found, summary = json.loads(run(path, "--json").stdout), verify(path)
     assert found["clients"] == {str(u): spent for u, spent in summary.clients.items()}
-    assert (found["epsilon"], found["worst"], found["budget"], found["delta"]) == (summary.epsilon, 5, 6.0, DELTA)
+    assert (found["spent"], found["worst"], found["budget"], found["delta"]) == (summary.epsilon, 5, 6.0, DELTA)
+    assert found["epsilon"] == 6.0
     assert (found["lines"], found["completed"], found["reserved"]) == (4, 1, 1)
     assert found["clients"]["1"] == 0.0 < found["clients"]["0"] < found["clients"]["5"]
 

@@ -168,7 +168,7 @@ def test_a_run_whose_clients_have_no_budget_left_ends_short_and_says_so(tmp_path
     keys = ("federation.rounds=3", "federation.tries=30", "simulation.fidelity=ideal")
     run, made = failing_run(monkeypatch, tmp_path, dict.fromkeys(range(100), "between"), *keys)
     result = run.complete()
-    assert (result.stopped, result.rounds, result.epsilon) == ("budget", 0, 0.0)
+    assert (result.stopped, result.rounds, result.spent, result.epsilon) == ("budget", 0, 0.0, 6.0)
     assert isinstance(run.over_budget, BudgetUsedUp)
     assert not isinstance(run.over_budget, RoundFailed)
     assert owners_epsilon(made, run.job.design.delta) <= 6

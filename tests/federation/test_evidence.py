@@ -147,7 +147,7 @@ def test_tampering_leaves_no_epsilon_and_one_line_says_why(run: Path, tamper: Ca
     assert reason in loaded.problem
     assert not any("epsilon" in line for line in loaded.history)
     (facts,) = gather([run])
-    assert facts.epsilon is None
+    assert facts.stated is facts.spent is None
     assert "no epsilon can be stated" in statement(facts).headline
     with pytest.raises(LedgerDamaged, match=reason):
         prepare(settings_of(IDEAL)).resume(run)

@@ -86,6 +86,16 @@ def test_clients_are_joined_by_their_keys(tmp_path: Path, monkeypatch: pytest.Mo
         assert (joint([first, second]).epsilon > joint([first]).epsilon * 1.01) == grows
 
 
+def test_noise_that_is_not_gaussian_cannot_be_added_up_beyond_what_was_spent(tmp_path: Path) -> None:
+    keys = ("simulation.fidelity=ideal", "federation.rounds=2", "privacy.mechanism=ddgauss", "privacy.noise.kind=orig")
+    under_way = prepare(settings_of(*keys)).start(tmp_path, "")
+    next(under_way.rounds())
+    under_way.close("interrupted")
+    assert json.loads(command("ledger", "verify", under_way.records.path, "--json").stdout)["epsilon"] >= 6
+    with pytest.raises(InputError, match="not Gaussian"):
+        joint([under_way.records.path])
+
+
 def test_a_run_counts_once_and_its_registry_is_its_own(tmp_path: Path) -> None:
     first = simulated(tmp_path, "a")
     with pytest.raises(InputError, match="named twice"):

@@ -90,7 +90,7 @@ def make(root: Path, **changes: Any) -> Path:
     if kind.stopped is not None:
         last = metrics_of(kind, kind.rounds, random.Random(0)).values if kind.rounds else {}
         spent = ledger.spent()[0] if kind.rounds and ledger else None
-        records.close(Result(kind.stopped, kind.rounds, 150.5, spent, 1e-5, kind.fidelity, last))
+        records.close(Result(kind.stopped, kind.rounds, 150.5, spent, 1e-5, kind.fidelity, last, spent))
     return records.path
 
 

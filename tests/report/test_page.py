@@ -234,7 +234,7 @@ def test_a_folder_of_runs_has_an_index_that_leads_to_their_reports(tmp_path: Pat
     assert [tmp_path / "runs" / link for link in links] == [first / "report.html"]
     assert "3 runs in runs" in found.text
     rows = {row[0]: row for row in found.cells if row}
-    assert rows["b"][3].endswith("of 6, OVERSPENT")
+    assert rows["b"][3].endswith("of 6 spent, OVERSPENT")
     assert str(damaged) in rows
     assert write_overview(tmp_path / "runs", tmp_path / "elsewhere").parent == tmp_path / "elsewhere"
     with pytest.raises(InputError, match="none in it"):
@@ -309,4 +309,4 @@ def test_a_ledger_is_recomputed_for_the_report(tmp_path: Path) -> None:
     found = report(path)
     assert f"head {facts.ledger.summary.head}" in found.text
     assert f"run {facts.run_id}" in found.text
-    assert f"{number(facts.ledger.summary.epsilon)} epsilon spent of 6" in found.text
+    assert f"6 epsilon stated; spent so far {number(facts.ledger.summary.epsilon)} of 6" in found.text

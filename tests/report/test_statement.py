@@ -59,7 +59,7 @@ def test_where_nothing_is_proved_no_epsilon_is_shown_whatever_is_recorded(tmp_pa
     path = make(tmp_path, noise=noise)
     facts = facts_of(path)
     stated = statement(facts)
-    assert (facts.epsilon, stated.proves) == (None, False)
+    assert (facts.stated, facts.spent, stated.proves) == (None, None, False)
     assert stated.headline == "This run proves nothing about privacy."
     assert "epsilon =" not in said(stated)
     assert warned(path, Level.WARNING)
@@ -213,16 +213,19 @@ def test_more_participations_than_planned_are_noticed(tmp_path: Path) -> None:
     assert "took part 4 times, and the plan covers 2" in warned(path, Level.WARNING)
 
 
-def test_a_run_that_was_stopped_by_hand_states_its_budget_and_what_was_spent(tmp_path: Path) -> None:
-    for stopped, stated in (("rounds", False), ("budget", False), ("interrupted", True), (None, True)):
-        path = make(tmp_path / str(stopped), stopped=stopped)
-        facts = facts_of(path)
-        assert facts.epsilon is not None
-        assert facts.epsilon < 6.0
-        assert facts.stated == (6.0 if stated else facts.epsilon)
-        text = words(path)
-        assert ("Whoever ends a run because of its results states its budget" in text) is stated
-        assert statement(facts).headline.count("epsilon = 6,") == stated
+@pytest.mark.parametrize("stopped", ["rounds", "budget", "failed", "interrupted", None])
+@pytest.mark.parametrize("rounds", [20, 19])
+def test_a_run_that_did_not_finish_states_its_budget_whatever_its_result_says(
+    tmp_path: Path, stopped: str | None, rounds: int
+) -> None:
+    path, early = make(tmp_path, stopped=stopped, rounds=rounds), rounds < 20
+    facts = facts_of(path)
+    assert facts.spent is not None
+    assert facts.spent < 6.0
+    assert facts.stated == (6.0 if early else facts.spent)
+    text = words(path)
+    assert ("whoever ends a run because of its results states its budget" in text) is early
+    assert statement(facts).headline.count("epsilon = 6,") == early
 
 
 def test_what_owners_consented_to_is_shown(tmp_path: Path) -> None:

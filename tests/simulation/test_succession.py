@@ -14,9 +14,12 @@ import dordis
 from dordis.errors import InputError, LedgerDamaged
 from dordis.federation import ledger, records
 from dordis.federation.evidence import check_evidence
+from dordis.federation.joint import joint
 from dordis.federation.ledger import Ledger, verify
 from dordis.federation.records import LEDGER
 from dordis.federation.run import Run
+from dordis.federation.stated import Basis
+from dordis.privacy import gdp
 from dordis.report.facts import gather
 from dordis.report.files import write
 from dordis.report.statement import statement
@@ -68,7 +71,28 @@ def test_epsilon_of_two_runs_is_that_of_one_run_of_all_rounds(tmp_path: Path) ->
     whole.complete()
     first = ended(start(tmp_path / "parts", *ALL), 2)
     second = succeed(tmp_path / "parts", first, *ALL)
-    assert second.complete().epsilon == verify(whole.records.path / LEDGER).epsilon > verify(first / LEDGER).epsilon
+    result = second.complete()
+    assert result.spent == verify(whole.records.path / LEDGER).epsilon > verify(first / LEDGER).epsilon
+    assert result.epsilon == 6.0
+
+
+def test_a_smaller_budget_does_not_hide_that_a_run_before_was_stopped(tmp_path: Path) -> None:
+    """Three runs, the first two stopped by hand: the last one finishes, and still states the largest budget."""
+    first = ended(start(tmp_path, *ALL, "privacy.epsilon=20"), 1)
+    second = ended(succeed(tmp_path, first, *ALL, "privacy.epsilon=18"), 1)
+    third = succeed(tmp_path, second, *ALL, "privacy.epsilon=16", "federation.rounds=3")
+    result = third.complete()
+    assert (result.stopped, result.rounds, result.epsilon) == ("rounds", 3, 20.0)
+    assert result.spent < 16
+    (facts,) = gather([third.records.path])
+    assert (facts.stated, facts.proof.basis) == (20.0, Basis.BEFORE)
+    assert joint([third.records.path]).epsilon == 20.0
+
+
+def test_a_budget_at_another_delta_is_stated_at_that_of_the_successor(tmp_path: Path) -> None:
+    first = ended(start(tmp_path, *ALL, "privacy.epsilon=20", "privacy.delta=1e-4"), 1)
+    second = succeed(tmp_path, first, *ALL, "privacy.epsilon=16", "privacy.delta=1e-6", "federation.rounds=2")
+    assert second.complete().epsilon == gdp.epsilon(gdp.theta_budget(20, 1e-4), 1e-6) > 20
 
 
 def test_the_model_goes_on_and_rounds_are_counted_on(tmp_path: Path) -> None:
@@ -169,7 +193,7 @@ def test_reports_of_both_runs_are_borne_out_and_the_second_says_that_epsilon_add
     assert facts.stopped == "finished, all 4 rounds"
     assert "from the run" not in str(statement(first_facts))
     assert "2 of them in this run" in write([second.records.path]).read_text()
-    assert dordis.load(second.records.path).epsilon == facts.epsilon
+    assert dordis.load(second.records.path).epsilon == facts.stated >= 6
 
 
 def test_a_successor_that_was_stopped_before_its_first_round_goes_on(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dordis.federation import checkpoint, evidence, records
 from dordis.federation.evictions import Evictions
 from dordis.federation.joint import joint
 from dordis.federation.ledger import Ledger
-from dordis.federation.lines import entry_of, line_of
+from dordis.federation.lines import Opened, entry_of, line_of
 from dordis.federation.records import EVICTIONS, LEDGER, METRICS, MODEL, RECEIPTS, REGISTRY, RESULT, ROUNDS
 from dordis.federation.registry import Keys, Registry
 from dordis.federation.run import Run
@@ -138,6 +138,28 @@ def cut_all_but_result(path: Path) -> None:
     (path / RESULT).write_bytes(result)
 
 
+def lower_budget(path: Path) -> None:
+    """Write a smaller budget into the ledger, with all hashes right, in the receipts too."""
+    before, heads, forged = records.load(path).id.hex(), {}, b""
+    for number, line in enumerate(lines_of(path / LEDGER), 1):
+        entry = msgspec.structs.replace(entry_of(line, number), previous=before)
+        written = line_of(msgspec.structs.replace(entry, budget=LESS) if isinstance(entry, Opened) else entry)
+        before, forged = hashlib.sha256(written).hexdigest(), forged + written
+        heads[hashlib.sha256(line).hexdigest()] = before
+    (path / LEDGER).write_bytes(forged)
+    for file in (path / RECEIPTS).iterdir():
+        receipt = json.loads(file.read_bytes())
+        file.write_text(json.dumps(receipt | {"ledger": heads[receipt["ledger"]]}))
+
+
+def lower_recorded(path: Path) -> None:
+    """Write down, in the records and with the model, that less was spent after every round."""
+    lowered = [json.loads(line) | {"epsilon": 0.1} for line in lines_of(path / ROUNDS)]
+    (path / ROUNDS).write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in lowered))
+    last = {name: lines_of(path / name)[-1] for name in (ROUNDS, METRICS)}
+    checkpoint.write(path / MODEL, last, checkpoint.read_state(path / MODEL))
+
+
 def lose_receipts(path: Path) -> None:
     """Remove all receipts."""
     shutil.rmtree(path / RECEIPTS)
@@ -163,7 +185,7 @@ def state(session: Session, tamper: Callable[[Path], None]) -> str:
         path = copied(session, folder)
         tamper(path)
         summary = evidence.check_evidence(records.load(path))
-    return "the run states nothing" if summary is None else f"the run states epsilon = {summary.epsilon:.3g}"
+    return "the run states nothing" if summary is None else f"the run states epsilon = {summary.stated.epsilon:.3g}"
 
 
 @attack("a finished run without its model", checks=(names.MODEL,), graphs=(COMPLETE,))
@@ -176,7 +198,7 @@ def begin_again(session: Session) -> str:
     return f"the run begins again after {run.done} rounds"
 
 
-@attack("the model of another run", checks=(names.ORDER,), graphs=(COMPLETE,))
+@attack("the model of another run", overlapping=(names.ORDER, names.COURSE), graphs=(COMPLETE,))
 def take_model(session: Session) -> str:
     """Put the model of another run of the same clients in a run's place: it is to be given for what the run learnt."""
     with TemporaryDirectory() as folder:
@@ -204,7 +226,7 @@ def forget_predecessor(session: Session) -> str:
         (following.path / LEDGER).unlink()
         Ledger.create(following.path / LEDGER, following.id, job_of().job.design.budget)
         summary = evidence.check_evidence(records.load(following.path))
-    return "nothing is stated" if summary is None else f"the successor states epsilon = {summary.epsilon:.3g}"
+    return "nothing is stated" if summary is None else f"the successor states epsilon = {summary.stated.epsilon:.3g}"
 
 
 @attack("a successor after an eviction", checks=(names.INHERIT,), graphs=(COMPLETE,))
@@ -235,7 +257,7 @@ def estrange(session: Session) -> str:
 
 
 row = partial(Attack, graphs=(COMPLETE,))
-MISSING = (names.RECEIPTS, names.ROUNDS, names.RECORDED)
+MISSING = (names.RECEIPTS, names.ROUNDS, names.RECORDED, names.COURSE)
 
 ATTACKS: tuple[Attack, ...] = (
     row(
@@ -254,25 +276,37 @@ ATTACKS: tuple[Attack, ...] = (
         "the ledger of a cheaper run",
         "The ledger is that of another run, which cost less.",
         partial(state, tamper=take_cheaper_ledger),
-        overlapping=(names.LEDGER_RUN, names.RECEIPTS, names.RECORDED),
+        overlapping=(names.LEDGER_RUN, names.BUDGET, names.RECEIPTS, names.RECORDED, names.COURSE),
     ),
     row(
         "the ledger of a cheaper run, hashed again",
         "The ledger is that of another run, which cost less, in the name of this one and with all hashes right.",
         partial(state, tamper=rename_cheaper_ledger),
-        overlapping=(names.RECEIPTS, names.RECORDED),
+        overlapping=(names.BUDGET, names.RECEIPTS, names.RECORDED, names.COURSE),
+    ),
+    row(
+        "a smaller budget in the ledger",
+        "The budget in the ledger is a smaller one, with all hashes right: a run that was stopped is to state that.",
+        partial(state, tamper=lower_budget),
+        checks=(names.BUDGET,),
+    ),
+    row(
+        "records that say that less was spent",
+        "The records, and the line that the model keeps, have a smaller epsilon after every round.",
+        partial(state, tamper=lower_recorded),
+        checks=(names.COURSE,),
     ),
     row(
         "a ledger that was cut, without the receipt that shows it",
         "The last round is cut off the ledger, and its receipt is removed.",
         partial(state, tamper=cut_receipts),
-        overlapping=(names.ROUNDS, names.RECORDED),
+        overlapping=(names.ROUNDS, names.RECORDED, names.COURSE),
     ),
     row(
         "a ledger, receipts and records that were cut",
         "The last round is cut off the ledger, the receipts and the records, result included: the model still has it.",
         partial(state, tamper=cut_records),
-        overlapping=(names.ROUNDS, names.RECORDED),
+        overlapping=(names.ROUNDS, names.COURSE),
     ),
     row(
         "a run that was cut but for its result",

@@ -161,12 +161,14 @@ def stage_times(record: RoundRecord) -> str:
 def summary(facts: Facts, result: Outcome) -> Table:
     """Lay out what a run came to."""
     run, budget = facts.run, "" if facts.budget is None else f" of {facts.budget:g}"
-    proved = "nothing is proved" if result.epsilon is None else f"{result.epsilon:.3f}{budget} at {result.delta:g}"
+    proved = "nothing is proved" if facts.stated is None else f"{facts.stated:.3f}{budget} at {result.delta:g}"
     if facts.overspent:
         proved += ": OVERSPENT"
     ended = {"rounds": "all done", "budget": "the next one would pass the budget"}.get(result.stopped, result.stopped)
     rows = {name: shown(name, value) for name, value in result.metrics.items()}
     rows |= {"epsilon, delta": proved, "rounds": f"{result.rounds} of {run.manifest.rounds}, {ended}"}
+    if facts.proof is not None and not facts.proof.is_spent:
+        rows["spent so far"] = f"{facts.spent:.3f}; more is stated: {facts.proof.basis.value}"
     if facts.stated is not None and facts.trust.simulated:
         rows["a deployment like this"] = f"would be ({facts.stated:.4g}, {result.delta:g})-differentially private"
     if run.manifest.predecessor is not None:

@@ -67,6 +67,12 @@ class Account:
         self.rounds: dict[int, Round] = {}
         self.counted: dict[int, OwnersCount] = {}
         self.predecessor: Account | None = None
+        self.refused: Charge | None = None
+        """The round that the budget refused, if nothing came after that."""
+        self.course: dict[int, tuple[Paid, float]] = {}
+        """By the index of every completed round: what the client that had spent most had paid, and delta for it."""
+        self._leader: int | None = None
+        self._changed: set[int] = set()
         self._indices, self._likeliest = 0, Fraction(0)
         self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
 
@@ -76,7 +82,8 @@ class Account:
             raise InputError("a run does not succeed itself")
         following = copy(self)
         following.run, following.budget, following.predecessor = run, budget, self
-        following.rounds, following.counted = {}, {}
+        following.rounds, following.counted, following.refused = {}, {}, None
+        following.course, following._changed = {}, set(self._changed)
         following._indices, following._likeliest = 0, Fraction(0)
         following._spent = defaultdict(Counter, {u: Counter(costs) for u, costs in self._spent.items()})
         return following
@@ -111,6 +118,7 @@ class Account:
         """Remember what owners may have counted."""
         self.check_countable(index, count)
         self.counted[index] = count
+        self.refused = None
 
     def check_reservable(self, charge: Charge) -> None:
         """The charge is what it says, and its index was never used: not by a round that failed either."""
@@ -124,9 +132,23 @@ class Account:
     def reserve(self, charge: Charge) -> None:
         """Charge all of U with the least noise that the round may have."""
         self.check_reservable(charge)
-        self.rounds[charge.index] = Round(charge)
+        self.rounds[charge.index], self.refused = Round(charge), None
         self._indices, self._likeliest = self._with(charge)
         self._count(charge.clients, charge.costs(), 1)
+
+    def check_refusable(self, charge: Charge) -> None:
+        """The charge is what it says, of a round that is not charged, and passes the budget."""
+        self.check_reservable(charge)
+        try:
+            self.check_budget(charge)
+        except BudgetExceeded:
+            return
+        raise InputError(f"round {charge.index} is refused and keeps the budget")
+
+    def refuse(self, charge: Charge) -> None:
+        """Remember that the budget refused a round."""
+        self.check_refusable(charge)
+        self.refused = charge
 
     def check_completable(self, index: int, facts: Sequence[Fact]) -> None:
         """The round is open, and the facts are what its plan and U3 give."""
@@ -142,9 +164,30 @@ class Account:
         """Charge, instead, those whose input is in a sum, with the noise that was kept."""
         self.check_completable(index, facts)
         charge = self.rounds[index].charge
-        self.rounds[index] = Round(charge, tuple(facts))
+        self.rounds[index], self.refused = Round(charge, tuple(facts)), None
         self._count(charge.clients, charge.costs(), -1)
         self._count(self.rounds[index].charged, charge.costs([fact.charged for fact in facts]), 1)
+        self._leader = self.worst({*self._changed, *(() if self._leader is None else (self._leader,))})
+        self._changed.clear()
+        if self._leader is not None:
+            self.course[index] = self._paid(self._leader), self.budget.delta - float(self.failure())
+
+    @property
+    def completed(self) -> int:
+        """Return how many rounds of this run are completed."""
+        return sum(entry.state == "completed" for entry in self.rounds.values())
+
+    @property
+    def is_renyi(self) -> bool:
+        """Tell whether epsilon is stated as ledgers of the first format did."""
+        return self._renyi
+
+    def epsilon_after(self, index: int) -> float | None:
+        """Return what the client that had spent most had spent after a completed round; None if it is not completed."""
+        if index not in self.course:
+            return None
+        paid, left = self.course[index]
+        return accounting.spent(paid, left, self._renyi) if left > 0 else math.inf
 
     def check_open(self, index: int) -> Round:
         """The round is reserved, and not completed; return it."""
@@ -212,6 +255,7 @@ class Account:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def _count(self, clients: Iterable[int], costs: Iterable[ReleaseCost], times: int) -> None:
+        self._changed.update(clients)
         for cost in costs:
             for u in clients:
                 self._spent[u][cost] += times

@@ -7,15 +7,17 @@ asked for before the ledger has it.
 import math
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dordis.errors import BudgetUsedUp, InputError, RoundFailed
+from dordis.errors import BudgetExceeded, BudgetUsedUp, InputError, RoundFailed
 from dordis.federation.allowance import Allowances
 from dordis.federation.beacon import Beacon
+from dordis.federation.charges import Charge
 from dordis.federation.design import Design
 from dordis.federation.evictions import Evictions
 from dordis.federation.ledger import Ledger
+from dordis.federation.metric_names import is_reserved
 from dordis.federation.receipt import Receipt
 from dordis.federation.records import Failed, Metrics, RoundRecord, timestamp
 from dordis.federation.retry import TRIES, Failure, attempt, to_evict
@@ -188,7 +190,7 @@ class Coordinator:
             parameters, design, proofs = self._agree(info, model, gathered, planned)
         charge = None if self._ledger is None else design.charge(parameters)
         if self._ledger is not None and charge is not None and not resumed:
-            self._ledger.check_budget(charge.best)
+            self._keep_to_budget(self._ledger.check_budget, charge.best)
 
         def count(asked: Collection[ClientId]) -> None:
             """Write down what owners count before anything is uploaded."""
@@ -201,7 +203,7 @@ class Coordinator:
             """Write the cost down before anything is disclosed."""
             charged = self._ledger is not None and self._ledger.round(info.index) is not None
             if self._ledger is not None and charge is not None and not (resumed and charged):
-                self._ledger.reserve(charge.closed(dropped))
+                self._keep_to_budget(self._ledger.reserve, charge.closed(dropped))
 
         gate = PrivacyGate(count, announce)
         agreed = AgreedRound(parameters, design.mechanism, proofs, gate, info.number, invited, planned.allowed)
@@ -209,6 +211,18 @@ class Coordinator:
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
             self._chunks = self._chunks.observe(design.mechanism.grid.padded, result.timeline)
         return _Summed(invited, gathered, agreed, design, result)
+
+    def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
+        """Check or reserve a round; if the budget refuses it, that ends the run, and the ledger says so.
+
+        Where owners are not counted, a query was refused, and nothing ends.
+        """
+        try:
+            check(charge)
+        except BudgetExceeded:
+            if self._ledger is not None and self._counts_owners:
+                self._ledger.refuse(charge)
+            raise
 
     def _run_round(self, agreed: AgreedRound) -> RoundResult:
         """Sum, and evict whoever lied: whether the round survived that or not, they are in none of the next."""
@@ -306,6 +320,10 @@ def check_finite(values: object, number: int) -> dict[str, float]:
         raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
     measured = {str(name): _as_number(name, value) for name, value in values.items()}
     for name, value in measured.items():
+        if is_reserved(name):
+            raise InputError(
+                f"evaluate() calls a metric '{name}': only the ledger speaks of epsilon, choose another name"
+            )
         if not math.isfinite(value):
             raise InputError(f"'{name}' is not finite after round {number}: training diverged, lower its learning rate")
     return measured

@@ -5,6 +5,7 @@ finished round, and the records and the model name the rounds: together they sho
 all files consistently is seen only by those who kept a head elsewhere: the clients, in their receipts.
 """
 
+import math
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -14,9 +15,19 @@ from dordis.federation import ledger
 from dordis.federation.account import Account
 from dordis.federation.ledger import Summary
 from dordis.federation.receipt import Receipt
-from dordis.federation.records import LEDGER, MODEL, RECEIPTS, ROUNDS, Predecessor, RoundRecord, StoredRun
+from dordis.federation.records import (
+    LEDGER,
+    MODEL,
+    RECEIPTS,
+    RESULT,
+    ROUNDS,
+    Predecessor,
+    RoundRecord,
+    StoredRun,
+)
+from dordis.federation.stated import StatedEpsilon, check_budget_stated, stated_epsilon
 
-_CLOSE = 1e-9
+_CLOSE = 1e-6
 
 
 def check_evidence(run: StoredRun) -> Summary | None:
@@ -31,12 +42,14 @@ def check_evidence(run: StoredRun) -> Summary | None:
         return None
     account, heads = ledger.read(run.path / LEDGER, run.id)
     check_predecessor(run.manifest.predecessor, account, heads)
+    check_budget_stated(account, run.manifest)
     receipts = read_receipts(run)
     check_receipts(receipts, account, heads)
     check_rounds(run.rounds, receipts, account)
-    summary = ledger.summary_of(account, heads)
-    check_recorded(run, summary)
-    return summary
+    check_course(run.rounds, account)
+    stated = stated_epsilon(account, run.manifest, run.evident)
+    check_recorded(run, stated)
+    return ledger.summary_of(account, heads, stated)
 
 
 def check_predecessor(named: Predecessor | None, account: Account, heads: Collection[str]) -> None:
@@ -80,9 +93,10 @@ def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Col
 
 
 def check_order(run: StoredRun) -> None:
-    """The rounds were recorded one after the other; the one that the model was kept after is among them."""
-    numbers = [record.number for record in run.rounds]
-    if numbers != list(range(run.manifest.before + 1, run.manifest.before + 1 + len(numbers))):
+    """The rounds were recorded one after the other, each under a later index; that of the model is among them."""
+    numbers, indices = [record.number for record in run.rounds], [record.index for record in run.rounds]
+    expected = list(range(run.manifest.before + 1, run.manifest.before + 1 + len(numbers)))
+    if numbers != expected or indices != sorted(set(indices)):
         raise LedgerDamaged(f"{ROUNDS} and {MODEL} do not name every round once, in order: restore the right ones")
 
 
@@ -98,14 +112,27 @@ def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt
             raise LedgerDamaged(f"round {record.number} is recorded otherwise than its receipt says")
 
 
-def check_recorded(run: StoredRun, summary: Summary) -> None:
-    """The ledger accounts for what the records say was spent, all of it."""
-    said = max((epsilon for epsilon in run.epsilons if epsilon is not None), default=0.0)
-    if summary.epsilon < said * (1 - _CLOSE):
-        raise LedgerDamaged(
-            f"the privacy ledger accounts for epsilon = {summary.epsilon:.4g}, the records say {said:.4g}: something "
-            "is missing from the ledger"
-        )
+def check_course(rounds: Collection[RoundRecord], account: Account) -> None:
+    """The epsilon that is recorded after each round is what the ledger gives."""
+    for record in rounds:
+        known = account.epsilon_after(record.index)
+        if known is None or record.epsilon is None or not math.isclose(known, record.epsilon, rel_tol=_CLOSE):
+            raise LedgerDamaged(
+                f"after round {record.number} the privacy ledger gives another epsilon than {ROUNDS} says: one of them "
+                "was altered; restore both"
+            )
+
+
+def check_recorded(run: StoredRun, stated: StatedEpsilon) -> None:
+    """The ledger accounts for what the result says was spent and is stated, all of it."""
+    if run.result is None:
+        return
+    for said, known in ((run.result.spent, stated.spent), (run.result.epsilon, stated.epsilon)):
+        if said is not None and known < said * (1 - _CLOSE):
+            raise LedgerDamaged(
+                f"the privacy ledger accounts for less than {RESULT} says: something is missing from the ledger; "
+                "restore it"
+            )
 
 
 def check_model(run: StoredRun) -> None:

@@ -1,22 +1,25 @@
-"""What several runs and queries over one population cost together.
+"""What several runs and queries over one population cost together, each with the epsilon that is stated of it.
 
 Clients are known again by their registered keys, where a run keeps its registry.  Where it does not, nobody knows who
 is who, and the client that has spent most in such a run is taken to be everybody.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 
 from dordis.errors import InputError, LedgerDamaged
 from dordis.federation import evidence, ledger, records
-from dordis.federation.account import Account
+from dordis.federation.account import Account, Budget
 from dordis.federation.records import LEDGER, MANIFEST, REGISTRY
 from dordis.federation.registry import Registry
-from dordis.privacy import accounting
-from dordis.privacy.accounting import ReleaseCost
+from dordis.federation.stated import StatedEpsilon, at_delta, stated_epsilon
+from dordis.privacy import accounting, gdp
+from dordis.privacy.accounting import Gaussian, ReleaseCost
 
 Costs = Counter[ReleaseCost]
 
@@ -27,19 +30,33 @@ class Part:
 
     path: Path
     account: Account
+    stated: StatedEpsilon
     keys: dict[int, str]
 
     @property
     def worst(self) -> Costs:
-        """Return what the client that has spent most has spent."""
+        """Return what the client that has spent most is taken to have paid."""
         client = self.account.worst(self.account.clients())
-        return Counter() if client is None else self.account.costs(client)
+        return self._all_of_it if client is None else self.costs(client)
+
+    def costs(self, client: int) -> Costs:
+        """Return what a client has paid, or as much as all that is stated, where that is more than was spent."""
+        return self.account.costs(client) if self.stated.is_spent else self._all_of_it
+
+    @cached_property
+    def _all_of_it(self) -> Costs:
+        """Return one release of the largest theta^2 that keeps what is stated."""
+        if self.stated.is_spent:
+            return Counter()
+        check_gaussian(self)
+        left = self.stated.delta - float(self.account.failure())
+        theta_squared = gdp.theta_budget(self.stated.epsilon, left)
+        return Counter([ReleaseCost(Gaussian(1 / math.sqrt(theta_squared)), 0.0)])
 
     @property
     def epsilon(self) -> float:
-        """Return what it has cost alone, at its own delta."""
-        client = self.account.worst(self.account.clients())
-        return 0.0 if client is None else self.account.epsilon(client)
+        """Return what is stated of it alone, at its own delta."""
+        return self.stated.epsilon
 
     @property
     def how(self) -> str:
@@ -67,8 +84,8 @@ def joint(paths: Sequence[Path], delta: float | None = None) -> JointAccount:
     everybody: Costs = sum((part.worst for part in added), Counter())
     clients: dict[str, Costs] = {}
     for part in joined:
-        for client in part.account.clients():
-            clients[part.keys[client]] = clients.get(part.keys[client], Counter()) + part.account.costs(client)
+        for client in part.account.clients() if part.stated.is_spent else part.keys:
+            clients[part.keys[client]] = clients.get(part.keys[client], Counter()) + part.costs(client)
     at = min(part.account.budget.delta for part in parts) if delta is None else accounting.check_delta(delta)
     failing = sum((part.account.failure() for part in parts), Fraction(0))
     left = at - float(failing)
@@ -78,19 +95,22 @@ def joint(paths: Sequence[Path], delta: float | None = None) -> JointAccount:
         (accounting.spent(frozenset((costs + everybody).items()), left) for costs in clients.values()),
         default=accounting.spent(frozenset(everybody.items()), left),
     )
-    return JointAccount(worst, at, parts)
+    alone = (at_delta(Budget(part.epsilon, part.stated.delta), at) for part in parts if 0 < part.epsilon < math.inf)
+    return JointAccount(max(worst, *alone, 0.0), at, parts)
 
 
 def part_of(path: Path) -> Part:
     """Read a run, whose files must bear each other out, or a ledger alone."""
     if not (path / MANIFEST).is_file():
         file = path / LEDGER if path.is_dir() else path
-        return Part(path, ledger.read(file)[0], {})
+        account, _ = ledger.read(file)
+        return Part(path, account, stated_epsilon(account), {})
     stored = records.load(path)
-    if evidence.check_evidence(stored) is None:
+    summary = evidence.check_evidence(stored)
+    if summary is None:
         raise InputError(f"the run at {path} proves nothing: there is no sum with it")
     account, _ = ledger.read(path / LEDGER, stored.id)
-    return Part(path, account, registered(path, stored.manifest.registry, account))
+    return Part(path, account, summary.stated, registered(path, stored.manifest.registry, account))
 
 
 def registered(path: Path, root: str, account: Account) -> dict[int, str]:
@@ -107,6 +127,15 @@ def check_root(path: Path, registry: Registry, root: str) -> None:
     """The registry is the one that the run began with."""
     if registry.root().hex() != root:
         raise LedgerDamaged(f"{path / REGISTRY} is not the registry that the run began with: restore it")
+
+
+def check_gaussian(part: Part) -> None:
+    """What a run states beyond what it spent can be added up: all its noise counts as Gaussian noise."""
+    if not part.account.is_gaussian:
+        raise InputError(
+            f"{part.path} states more than it spent, and its noise is not Gaussian: that cannot be added up with other "
+            "runs; name it alone to dordis ledger verify"
+        )
 
 
 def check_once(parts: Sequence[Part]) -> None:

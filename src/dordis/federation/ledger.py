@@ -18,7 +18,20 @@ from dordis.federation.account import Account, Budget, Round
 from dordis.federation.beacon import check_run_id
 from dordis.federation.charges import Charge, OwnersCount, fact_of
 from dordis.federation.durable import FileLines, LockedFile, create
-from dordis.federation.lines import FORMAT_1, Completed, Counted, Entry, Opened, Reserved, Succeeded, entry_of, line_of
+from dordis.federation.lines import (
+    FORMAT_1,
+    Completed,
+    Counted,
+    Entry,
+    Opened,
+    Refused,
+    Reserved,
+    Succeeded,
+    entry_of,
+    line_of,
+)
+from dordis.federation.records import Manifest
+from dordis.federation.stated import StatedEpsilon, stated_epsilon
 from dordis.protocols.costs import RoundCost
 from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import RUN_BYTES
@@ -105,6 +118,12 @@ class Ledger:
             account.check_budget(charge)
             self._record(file, Reserved(self._book.head, charge))
 
+    def refuse(self, charge: Charge) -> None:
+        """Write down that the budget refused a round: that, and nobody's decision, ends the run."""
+        with self._locked() as (account, file):
+            account.check_refusable(charge)
+            self._record(file, Refused(self._book.head, charge))
+
     def complete(self, index: int, outcomes: Sequence[ChunkOutput]) -> None:
         """Replace what was reserved by what each chunk kept, as the outputs of the round tell; the same again: once."""
         with self._locked() as (account, file):
@@ -141,6 +160,11 @@ class Ledger:
         with self._locked() as (account, _):
             worst = account.worst(account.clients())
             return 0.0 if worst is None else account.epsilon(worst), self._book.head
+
+    def stated(self, manifest: Manifest, recorded: int) -> StatedEpsilon:
+        """Return the epsilon to state of the run, of which so many rounds are recorded as finished."""
+        with self._locked() as (account, _):
+            return stated_epsilon(account, manifest, recorded)
 
     @contextmanager
     def _locked(self) -> Iterator[tuple[Account, LockedFile]]:
@@ -205,6 +229,8 @@ class _Book:
                     account.count(entry.index, OwnersCount(entry.clients, entry.cost, entry.distance))
                 case Reserved():
                     account.reserve(entry.charge)
+                case Refused():
+                    account.refuse(entry.charge)
                 case Completed():
                     account.complete(entry.index, entry.facts)
                 case Succeeded():
@@ -215,7 +241,7 @@ class _Book:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a ledger says, recomputed: epsilon of every client at `delta`, and of `worst`, who has spent most.
+    """What a ledger says, recomputed: what every client has spent at `delta`, and `worst`, who has spent most.
 
     `head` is the hash of the last line: whoever keeps it can tell later that no line is missing.
     """
@@ -229,6 +255,8 @@ class Summary:
     delta: float
     budget: float | None
     epsilon: float
+    """What `worst` has spent; `stated` is what may be said of the run."""
+    stated: StatedEpsilon
     worst: int | None
     clients: dict[int, float]
     mechanisms: tuple[str, ...]
@@ -329,8 +357,8 @@ def _run_id(text: str) -> bytes:
     raise InputError("a run id is 64 lower-case hex digits")
 
 
-def summary_of(account: Account, heads: Sequence[str]) -> Summary:
-    """Add up what the rounds of an account cost."""
+def summary_of(account: Account, heads: Sequence[str], stated: StatedEpsilon | None = None) -> Summary:
+    """Add up what the rounds of an account cost; without a manifest the ledger alone decides what is stated."""
     spent = {u: account.epsilon(u) for u in account.clients()}
     worst = account.worst(spent)
     rounds = [entry for one in account.line() for entry in one.rounds.values()]
@@ -344,6 +372,7 @@ def summary_of(account: Account, heads: Sequence[str]) -> Summary:
         delta=account.budget.delta,
         budget=account.budget.epsilon,
         epsilon=0.0 if worst is None else spent[worst],
+        stated=stated_epsilon(account) if stated is None else stated,
         worst=worst,
         clients=spent,
         mechanisms=tuple(sorted({release.under for charge in charged for release in charge.releases})),

@@ -52,6 +52,13 @@ class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     charge: Charge
 
 
+class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="refused"):
+    """The budget refused a round, which did not take place; if nothing follows, that is what ended the run."""
+
+    previous: str
+    charge: Charge
+
+
 class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="completed"):
     """A round has an output; the facts of each chunk replace what was reserved."""
 
@@ -69,7 +76,7 @@ class Succeeded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     budget: float | None
 
 
-Entry = Opened | Counted | Reserved | Completed | Succeeded
+Entry = Opened | Counted | Reserved | Refused | Completed | Succeeded
 
 
 def line_of(entry: Entry) -> bytes:

@@ -17,6 +17,7 @@ from dordis.federation import checkpoint
 from dordis.federation.checkpoint import State
 from dordis.federation.durable import PUBLIC, FileLines, mend_lines, mended_lines, remove_drafts, replace
 from dordis.federation.evictions import Eviction, read_evictions
+from dordis.federation.metric_names import check_metric_names
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.privacy.projection import Alignment
 
@@ -105,6 +106,9 @@ class Predecessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rounds that were finished, in it and before it."""
     clip: float | None = None
     """The clip bound that comes next; None where nothing is clipped."""
+    budget: float | None = None
+    """The largest epsilon that it, or a run before it, was planned for, at `delta`; None where nothing is proved."""
+    delta: float | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +156,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def before(self) -> int:
         """Return how many rounds were finished in the runs before."""
         return 0 if self.predecessor is None else self.predecessor.rounds
+
+    @property
+    def budget(self) -> float | None:
+        """Return the epsilon that the run was planned for; None where nothing is proved."""
+        if not self.trust.proves:
+            return None
+        planned: float | None = self.config.get("privacy", {}).get("epsilon", self.plan.epsilon)
+        return planned
 
     @property
     def how(self) -> str:
@@ -229,7 +241,10 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the run ended; `stopped` says why: `rounds` (all done), `budget`, `failed` (a round did) or `interrupted`."""
+    """How the run ended; `stopped` says why: `rounds` (all done), `budget`, `failed` (a round did) or `interrupted`.
+
+    `epsilon` is what is stated (`federation.stated`), `spent` what the client that has spent most has spent.
+    """
 
     stopped: str
     rounds: int
@@ -238,6 +253,7 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delta: float
     fidelity: str
     metrics: dict[str, float]
+    spent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -262,9 +278,14 @@ class StoredRun:
         return tuple(sorted(u for line in self.evictions for u in line.clients))
 
     @property
-    def epsilons(self) -> tuple[float | None, ...]:
-        """Return what the rounds, and the result if there is one, say was spent so far."""
-        return *(record.epsilon for record in self.rounds), self.result.epsilon if self.result else None
+    def finished(self) -> int:
+        """Return how many rounds are recorded as finished, in this run and in those before."""
+        return self.manifest.before + len(self.rounds)
+
+    @property
+    def evident(self) -> int:
+        """Return how many of them are evident: the model was kept after the last one."""
+        return self.manifest.before if self.last is None else min(self.finished, self.last.number)
 
 
 class Records:
@@ -332,7 +353,7 @@ def load(path: Path) -> StoredRun:
     """Read everything that was recorded of a run, in which rounds may be under way; nothing is written."""
     result, manifest = path / RESULT, _read(path / MANIFEST)
     lines = checkpoint.read_lines(path / MODEL)  # first: what is in it is, or will be, in the files of lines
-    return StoredRun(
+    run = StoredRun(
         path=path,
         id=hashlib.sha256(manifest).digest(),
         manifest=_decode(manifest, Manifest, path / MANIFEST),
@@ -342,6 +363,9 @@ def load(path: Path) -> StoredRun:
         evictions=read_evictions(path / EVICTIONS),
         last=_last_of(lines, path),
     )
+    told = [line.values for line in run.metrics] + ([run.result.metrics] if run.result else [])
+    check_metric_names({name for values in told for name in values}, path)
+    return run
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -21,7 +21,7 @@ from dordis.federation.coordinator import Begun, Coordinator, Finished, next_ind
 from dordis.federation.durable import hold
 from dordis.federation.evictions import Evictions
 from dordis.federation.job import Job
-from dordis.federation.ledger import Ledger
+from dordis.federation.ledger import Ledger, Summary
 from dordis.federation.participation import Attendance
 from dordis.federation.records import EVICTIONS, LEDGER, RECEIPTS, Manifest, Predecessor, Records, Result, StoredRun
 from dordis.federation.registry import Registry
@@ -204,8 +204,7 @@ class Run:
         state = before.state()
         if state:
             job.app.restore(state)
-        head = spent.head if spent else ""
-        manifest = manifest_of(job, home, recording.timestamp(), predecessor_of(before, job, head))
+        manifest = manifest_of(job, home, recording.timestamp(), predecessor_of(before, job, spent))
         records = Records.create(root, manifest, config)
         home.store(records.path)
         records.begin(state)
@@ -253,11 +252,13 @@ class Run:
         """Write down how the run ended."""
         self.job.app.export(self.records.path)
         run = recording.load(self.records.path)
+        stated = None if self._ledger is None else self._ledger.stated(run.manifest, run.evident)
         result = Result(
             stopped=stopped,
             rounds=self.done,
             seconds=sum(done.seconds for done in run.rounds),
-            epsilon=None if self._ledger is None else self._ledger.spent()[0],
+            epsilon=None if stated is None else stated.epsilon,
+            spent=None if stated is None else stated.spent,
             delta=self.job.design.delta,
             fidelity=self.home.fidelity,
             metrics=dict(run.metrics[-1].values) if run.metrics else {},
@@ -294,11 +295,18 @@ def done(records: Records) -> int:
     return records.manifest.before if last is None else last.number
 
 
-def predecessor_of(before: Records, job: Job, head: str) -> Predecessor:
-    """Write down what a run goes on from."""
-    clipping = Clipping.of(job.config.privacy.clip)
-    bound = None if clipping.rule is None else next_clipping(before, clipping).bound
-    return Predecessor(before.id.hex(), head, before.manifest.registry, done(before), bound)
+def predecessor_of(before: Records, job: Job, spent: Summary | None) -> Predecessor:
+    """Write down what a run goes on from, and the epsilon that it states at least: the largest budget so far."""
+    clipping, manifest = Clipping.of(job.config.privacy.clip), before.manifest
+    return Predecessor(
+        run=before.id.hex(),
+        head=spent.head if spent else "",
+        registry=manifest.registry,
+        rounds=done(before),
+        clip=None if clipping.rule is None else next_clipping(before, clipping).bound,
+        budget=None if spent is None else max(manifest.budget or 0.0, spent.stated.epsilon),
+        delta=None if spent is None else manifest.plan.delta,
+    )
 
 
 def next_clipping(records: Records, clipping: Clipping) -> Clipping:

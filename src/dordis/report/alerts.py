@@ -53,8 +53,8 @@ def _bad(facts: Facts) -> Iterator[str]:
     if facts.ledger.problem:
         yield f"The privacy ledger does not verify, and no epsilon can be stated: {facts.ledger.problem}"
     if facts.overspent:
-        yield f"The budget is overspent: epsilon = {number(facts.epsilon)}, and the budget is {number(facts.budget)}."
-    if facts.epsilon is not None and not math.isfinite(facts.epsilon):
+        yield f"The budget is overspent: epsilon = {number(facts.spent)}, and the budget is {number(facts.budget)}."
+    if facts.stated is not None and not math.isfinite(facts.stated):
         yield "No finite epsilon was recorded although noise was to be added: nothing is proved."
     if facts.exposure:
         nothing = " Against the server nothing is proved." if facts.trust.noise is NoiseFrom.CLIENTS else ""

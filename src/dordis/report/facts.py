@@ -13,6 +13,7 @@ from dordis.federation import records
 from dordis.federation.evidence import check_evidence
 from dordis.federation.ledger import Summary
 from dordis.federation.records import RoundRecord, StoredRun, Trust
+from dordis.federation.stated import StatedEpsilon
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.report.naming import labels
 
@@ -55,48 +56,42 @@ class Facts:
     @property
     def budget(self) -> float | None:
         """Return the epsilon that the run was planned for."""
-        kept = self.ledger.summary.budget if self.ledger.summary else None
-        return self.run.manifest.plan.epsilon if kept is None else kept
+        return self.run.manifest.budget
 
     @property
-    def epsilon(self) -> float | None:
-        """Return what the client that has spent most has spent, as the ledger says.
+    def proof(self) -> StatedEpsilon | None:
+        """Return what is stated and why (`federation.stated`).
 
         None where nothing is proved, or where the ledger cannot be relied on, whatever was written down elsewhere.
         """
-        return self.ledger.summary.epsilon if self.ledger.summary is not None else None
-
-    @property
-    def looked(self) -> bool:
-        """Tell whether the run may have been stopped by somebody who looked at its results."""
-        return self.run.result is None or self.run.result.stopped == "interrupted"
+        return None if self.ledger.summary is None else self.ledger.summary.stated
 
     @property
     def stated(self) -> float | None:
-        """Return the epsilon that can be stated: what was spent, or the budget where the results decided on the end.
+        """Return the epsilon that is stated of the run."""
+        return None if self.proof is None else self.proof.epsilon
 
-        A bound that was fixed before holds whenever a run is stopped; what it has spent by then depends on its results.
-        """
-        if self.epsilon is None or self.budget is None or not self.looked:
-            return self.epsilon
-        return max(self.epsilon, self.budget)
+    @property
+    def spent(self) -> float | None:
+        """Return what the client that has spent most has spent, as the ledger says."""
+        return None if self.proof is None else self.proof.spent
 
     @property
     def stated_rounds(self) -> tuple[RoundRecord, ...]:
         """Return the records of the rounds, without what they say of epsilon where none can be stated."""
-        if self.epsilon is not None:
+        if self.proof is not None:
             return self.run.rounds
         return tuple(msgspec.structs.replace(record, epsilon=None) for record in self.run.rounds)
 
     @property
     def overspent(self) -> bool:
         """Tell whether more than the budget was spent."""
-        return self.epsilon is not None and self.budget is not None and self.epsilon > self.budget * (1 + _CLOSE)
+        return self.spent is not None and self.budget is not None and self.spent > self.budget * (1 + _CLOSE)
 
     @property
     def done(self) -> int:
         """Return how many rounds are finished, in this run and in those that it goes on from."""
-        return self.run.manifest.before + len(self.run.rounds)
+        return self.run.finished
 
     @property
     def stopped(self) -> str:

@@ -43,7 +43,7 @@ def metrics(all_facts: Sequence[Facts]) -> dict[str, LineChart]:
 
 def epsilon(all_facts: Sequence[Facts]) -> LineChart:
     """Chart what was spent against the budget."""
-    proved = [facts for facts in all_facts if facts.epsilon is not None]
+    proved = [facts for facts in all_facts if facts.proof is not None]
     budgets = {f"budget {number(facts.budget)}": facts.budget for facts in proved if facts.budget is not None}
     marks = tuple(Mark(name if len(budgets) > 1 else "budget", budget) for name, budget in budgets.items())
     note = "of the client that has spent most" if proved else "no epsilon can be stated"

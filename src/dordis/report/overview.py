@@ -15,7 +15,7 @@ from dordis.report.numbers import count, duration, number, percent
 from dordis.report.page import filled
 from dordis.report.svg import escaped
 
-HEAD = ("begun, UTC", "result", "epsilon spent", "rounds", "dropout", "took", "run as")
+HEAD = ("begun, UTC", "result", "epsilon", "rounds", "dropout", "took", "run as")
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -65,12 +65,12 @@ def _row(home: Path, facts: Facts, report: str) -> str:
     link = quote(os.path.relpath(page, home))
     shown = f'<a href="{link}">{escaped(name)}</a>' if page.is_file() else escaped(name)
     measured = sorted(facts.last_metrics.items(), key=lambda item: in_order(item[0]))[:1]
-    spent = f"{number(facts.epsilon)} of {number(facts.budget)}" + (", OVERSPENT" if facts.overspent else "")
-    spent = spent if facts.trust.proves else "nothing is proved"
+    spent = f"{number(facts.spent)} of {number(facts.budget)} spent" + (", OVERSPENT" if facts.overspent else "")
+    stated = f"{number(facts.stated)}; {spent}" if facts.trust.proves else "nothing is proved"
     cells = (
         manifest.created[:19].replace("T", " "),
         ", ".join(f"{metric} {number(value)}" for metric, value in measured),
-        "ledger does not verify" if facts.ledger.problem else spent,
+        "ledger does not verify" if facts.ledger.problem else stated,
         f"{facts.done} of {manifest.rounds}" + ("" if run.result else ", no result"),
         percent(facts.dropout),
         duration(facts.seconds),

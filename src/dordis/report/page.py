@@ -103,8 +103,7 @@ def _tiles(facts: Facts) -> str:
     if not facts.trust.proves:
         tiles.append(_tile("none", "epsilon: nothing is proved", bad=True))
     else:
-        budget = f"epsilon spent of {number(facts.budget)}" if facts.budget is not None else "epsilon spent"
-        tiles.append(_tile(number(facts.epsilon), budget, bad=facts.overspent or bool(facts.ledger.problem)))
+        tiles.append(_tile(number(facts.stated), _named(facts), bad=facts.overspent or bool(facts.ledger.problem)))
         tiles.append(_tile(number(plan.delta), "delta"))
     lost = "dropout"
     if run.rounds:
@@ -115,6 +114,14 @@ def _tiles(facts: Facts) -> str:
         _tile(percent(facts.dropout), lost),
     ]
     return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _named(facts: Facts) -> str:
+    """Say what the epsilon in large is: what was spent, or, where that may not be stated, more."""
+    of = "" if facts.budget is None else f" of {number(facts.budget)}"
+    if facts.proof is None or facts.proof.is_spent:
+        return f"epsilon spent{of}"
+    return f"epsilon stated; spent so far {number(facts.spent)}{of}"
 
 
 def _taken(facts: Facts) -> str:

@@ -35,7 +35,7 @@ class Statement:
 
 def statement(facts: Facts) -> Statement:
     """State what a run proves."""
-    proves = facts.epsilon is not None and math.isfinite(facts.epsilon) and not facts.ledger.problem
+    proves = facts.stated is not None and math.isfinite(facts.stated) and not facts.ledger.problem
     if not facts.trust.proves:
         why = (facts.run.manifest.words.unproved, "There is no epsilon, whatever else this report shows.")
         items: tuple[Item, ...] = (
@@ -182,11 +182,9 @@ def _amount(facts: Facts) -> Iterator[str]:
         f"epsilon = {number(epsilon)} at delta = {number(delta)}, for the client that has spent most; "
         + ("no budget was set." if budget is None else f"the budget is {number(budget)}.")
     )
-    if facts.looked and epsilon != facts.epsilon:
-        yield (
-            f"Spent so far is epsilon = {number(facts.epsilon)}. Whoever ends a run because of its results states its "
-            "budget: when it ends depends on the data."
-        )
+    if facts.proof is not None:
+        more = "" if facts.proof.is_spent else f"Spent so far is epsilon = {number(facts.spent)}; more is stated: "
+        yield f"{more}{facts.proof.basis.value}."
     if facts.overspent:
         yield f"This is MORE than the budget of {number(budget)}."
     yield from _carried(facts)

@@ -134,7 +134,7 @@ def comparison(all_facts: Sequence[Facts]) -> TextTable:
 def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:
     run, plan = facts.run, facts.run.manifest.plan
     proved = facts.trust.proves
-    spent = "nothing is proved" if not proved else number(facts.epsilon) + (", OVERSPENT" if facts.overspent else "")
+    spent = "nothing is proved" if not proved else number(facts.spent) + (", OVERSPENT" if facts.overspent else "")
     took = [record.seconds for record in run.rounds]
     up = [sent for record in run.rounds if (sent := per_client(record.up, record)) is not None]
     return {
@@ -142,6 +142,7 @@ def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:
         "fidelity": run.manifest.fidelity,
         "protocol, mode": f"{run.manifest.protocol}, {run.manifest.mode}",
         **{f"{name}, last": number(facts.last_metrics.get(name)) for name in names},
+        "epsilon": number(facts.stated) if proved else "nothing is proved",
         "epsilon spent": spent,
         "budget": number(facts.budget) if proved else number(None),
         "delta": number(plan.delta) if proved else number(None),

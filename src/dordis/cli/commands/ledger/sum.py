@@ -21,8 +21,9 @@ def sum(
 ) -> None:
     """Add up what runs and queries over the same clients have cost.
 
-    Clients are joined by their registered keys. Where a run keeps no registry, as simulated runs and ledgers of queries
-    do not, the client that has spent most there is added to everybody.
+    A run counts with the epsilon that is stated of it: its budget, if it ended before its planned rounds. Clients are
+    joined by their registered keys. Where a run keeps no registry, as simulated runs and ledgers of queries do not, the
+    client that has spent most there is added to everybody.
     """
     from dordis.federation.joint import joint
 
@@ -31,8 +32,8 @@ def sum(
     show(
         as_json,
         fields(account),
-        table("run", "clients", "epsilon alone", rows=rows),
-        f"together: epsilon {account.epsilon:.4g} at delta {account.delta:.4g}, for the client that has spent most",
+        table("run", "clients", "epsilon stated", rows=rows),
+        f"together: epsilon {account.epsilon:.4g} at delta {account.delta:.4g}, for the client for which that is most",
     )
 
 

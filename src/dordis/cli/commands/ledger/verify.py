@@ -1,4 +1,4 @@
-"""The privacy ledger of a run, from the outside: is it whole, and what has the run cost whom."""
+"""The privacy ledger of a run, from the outside: is it whole, what has the run cost whom, and what is stated of it."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -39,12 +39,12 @@ def verify(
         stored = records.load(file.parent) if (file.parent / MANIFEST).is_file() and file.name == LEDGER else None
         summary = ledger.verify(file, run=read_run(run), head=head)
         if stored is not None:
-            evidence.check_evidence(stored)
+            summary = evidence.check_evidence(stored) or summary
     except OSError as error:
         raise InputError(f"cannot read the ledger {file}: {error.strerror}") from None
     how = stored.manifest.how if stored else ""
-    if stored is not None and summary.budget is None:  # the run was never stopped, and it was planned for something
-        summary = replace(summary, budget=stored.manifest.plan.epsilon)
+    if summary.budget is None:  # the run was never stopped, and it was planned for something
+        summary = replace(summary, budget=summary.stated.budget)
     show(as_json, fields(summary) | {"run_as": how or None}, *shown(summary, how))
     summary.check_budget()
 
@@ -77,7 +77,8 @@ def shown(summary: "Summary", how: str) -> "Iterator[Table | str]":
         "mechanisms": ", ".join(summary.mechanisms) or "-",
         "rounds completed": str(summary.completed),
         "rounds charged without an output": str(summary.reserved),
-        "epsilon, delta": f"{summary.epsilon:.4g}, {summary.delta:.4g}",
+        "epsilon stated, delta": f"{summary.stated.epsilon:.4g}, {summary.delta:.4g}",
+        "epsilon spent": f"{summary.epsilon:.4g}",
         "of delta, for graphs and lots": f"{summary.failure:.3g}",
         "budget": "none" if summary.budget is None else f"{summary.budget:.4g}",
     }
@@ -85,7 +86,8 @@ def shown(summary: "Summary", how: str) -> "Iterator[Table | str]":
     spenders = ((str(client), f"{epsilon:.4g}") for client, epsilon in most)
     yield f"run {summary.run}\nhead {summary.head}"
     yield facts(rows, "the ledger is whole")
-    yield table("client", "epsilon", rows=spenders, title=f"{len(most)} of {len(summary.clients)} clients")
+    yield table("client", "epsilon", rows=spenders, title=f"spent: {len(most)} of {len(summary.clients)} clients")
+    yield f"epsilon: {summary.stated.basis.value}"
     yield "epsilon: for one client, its update replaced by zero, over the rounds it took part in"
     yield f"epsilon: {against(summary)}"
     yield "epsilon: dropout that depends on a client's data is outside the guarantee"
@@ -98,4 +100,9 @@ def fields(summary: "Summary") -> dict[str, object]:
     from dordis.cli.plan import finite
 
     clients = {str(u): finite(spent) for u, spent in summary.clients.items()}
-    return asdict(summary) | {"epsilon": finite(summary.epsilon), "clients": clients}
+    stated = {
+        "epsilon": finite(summary.stated.epsilon),
+        "spent": finite(summary.epsilon),
+        "stated": summary.stated.basis.value,
+    }
+    return asdict(summary) | stated | {"clients": clients}
