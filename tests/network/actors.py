@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dordis.network.deploy import DeployedJob, participant
 from dordis.network.state import ServerState
@@ -21,6 +22,7 @@ from dordis.protocol import ENCODER
 from dordis.rounds.app import AppClient, AppServer
 from dordis.simulation import reading
 from dordis.simulation.config import Config
+from tests.adversarial.theft import stop_at_the_sum, take_out_gate
 
 OUTPUT = "sums.npz"
 
@@ -88,13 +90,26 @@ def settings(keys: list[str]) -> Config:
 
 
 def serve(
-    folder: str, keys: list[str], listening: str, resume: str = "", only: int = 0, dies: int = 0, victim: str = ""
+    folder: str,
+    keys: list[str],
+    listening: str,
+    resume: str = "",
+    only: int = 0,
+    dies: int = 0,
+    victim: str = "",
+    steals: bool = False,
+    gated: bool = True,
 ) -> None:
     """Serve a run in a folder with a federation, or `only` some rounds; write the port to a pipe.
 
     `dies` is the place among all that is made durable from then on where the process kills itself: see `_mortal`.  With
-    a `victim` it kills one of the processes that receive for it, and writes its id to that file.
+    a `victim` it kills one of the processes that receive for it, and writes its id to that file.  One that `steals` is
+    killed as soon as it has a sum, and one that is not `gated` lets every request pass the privacy gate.
     """
+    if steals:
+        stop_at_the_sum(pytest.MonkeyPatch(), _kill_this)
+    if not gated:
+        take_out_gate(pytest.MonkeyPatch())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     home, config = Path(folder), settings(keys)
     job = DeployedJob.of(config, 0, home / "server.key", home / "registry.json")
