@@ -28,7 +28,8 @@
     └── RoundFailed            bad luck, or a saboteur: the round ends without an output
         ├── TooFewClients      fewer answers than the threshold
         ├── TooManyDropouts    more clients lost than the noise tolerates
-        └── Unrecoverable      somebody sent shares that cannot be used
+        ├── Unrecoverable      somebody sent shares that cannot be used
+        └── ReceiverLost       a process of the server's own ended: that is no try
 
 `InputError` is also a `ValueError`.  No message ever contains a key, seed, share or plaintext.
 """
@@ -203,3 +204,10 @@ class TooManyDropouts(RoundFailed):
 
 class Unrecoverable(RoundFailed):
     """A client cannot use the shares that another sent to it, or the shares of a client miss what it promised."""
+
+
+class ReceiverLost(RoundFailed):
+    """A process of the server that received vectors ended, and what it had received is lost: no client's doing."""
+
+    def __init__(self) -> None:
+        super().__init__("a receive process ended, and what it had received is lost")

@@ -79,6 +79,9 @@ BY_NAME = {
     names.BOUND,
     names.CHUNKS,
     names.BLOCK,
+    names.SAME_SIZE,
+    names.IS_GARBLED,
+    names.LEFT,
 }
 """Others that must be."""
 ALLOWED = {
@@ -149,6 +152,8 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.ROUND_COLLUDERS: average_colluders,
     names.IS_LIAR: lambda partners, _: partners > 1,  # whoever explains more than one accusation goes alone
     names.READ_EVICTIONS: lambda _: (),
+    names.IS_GARBLED: lambda _: False,
+    names.LEFT: lambda patience, kind, used: patience.seconds(kind),
     names.UPLOAD_FORMAT: add_whatever_comes,
     names.CLIP: lambda x, clip: 1.0,
     names.CONTAIN: lambda what, work, tell_owner: work(),

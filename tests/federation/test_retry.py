@@ -5,7 +5,7 @@ from itertools import combinations, product
 import pytest
 
 from dordis import drive
-from dordis.errors import InputError, RoundFailed, TooFewClients, Unrecoverable
+from dordis.errors import InputError, ReceiverLost, RoundFailed, TooFewClients, Unrecoverable
 from dordis.federation.retry import attempt, to_evict
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.distributed_noise import PrivateServer
@@ -167,3 +167,16 @@ def test_a_round_with_a_bad_ciphertext_succeeds_at_the_next_index_without_the_pa
     assert attempted.failures[0].error.accusations == {(5, 2)}
     assert attempted.output[0] == (0, 1, 3, 4, 6)
     assert attempted.index == 1
+
+
+def test_a_receive_process_that_was_lost_is_no_try():
+    lost = 10
+
+    def run(index):
+        if index < lost:
+            raise ReceiverLost
+        raise RoundFailed("bad luck")
+
+    with pytest.raises(RoundFailed, match="bad luck"):
+        attempt(run, 0, 2)
+    assert attempt(lambda index: index if index == lost else run(0), 0, 1).index == lost

@@ -49,9 +49,10 @@ def local(folder, monkeypatch):
 class Villain:
     """A client with an identity that it misuses, on a loop of its own."""
 
-    def __init__(self, local):
+    def __init__(self, local, credentials=None):
+        own = local.folder / f"c{VILLAIN}.key"
         self.local = local
-        self.credentials = FederationPass(load_identity(local.folder / f"c{VILLAIN}.key", datetime.now(UTC)))
+        self.credentials = credentials or FederationPass(load_identity(own, datetime.now(UTC)))
         self.ended = self.asked = self.welcome = None
 
     @property

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 
-from dordis.errors import InputError, RoundFailed
+from dordis.errors import InputError, ReceiverLost, RoundFailed
 from dordis.kernels.packing import add_packed
 from dordis.network import uploads
 from dordis.protocols.plaintext.messages import Begin, Contribute
@@ -145,9 +145,20 @@ def test_a_receiver_killed_after_it_added_something_fails_the_round_and_the_next
     replies, total = asked(local, (1,)), np.zeros(COUNT, np.uint32)
     add_packed(total, next(replies)[1].vector, BITS)
     killed(of_client(local, 1))
-    with pytest.raises(RoundFailed, match="receive process"):
+    with pytest.raises(ReceiverLost, match="receive process"):
         next(replies)
-    killed(next(remote for remote in local.server.uploads.remotes if remote.process.is_alive()))
+    local.server.perform(local.server.exchange({9: invite_to(PARAMETERS)})).close()
+    total, clients = summed(asked(local))
+    assert clients == set(CLIENTS)
+    assert np.array_equal(total, expected(CLIENTS))
+    assert not local.server.intake._done  # the receiver was started again, and has received its part
+    assert [remote.process.is_alive() for remote in local.server.uploads.remotes] == [False, True, True]
+
+
+def test_receivers_that_end_again_and_again_are_not_started_for_ever(local, parties, monkeypatch):
+    local.server.uploads._restarts = 0
+    for remote in list(local.server.uploads.remotes):
+        killed(remote)
     local.server.perform(local.server.exchange({9: invite_to(PARAMETERS)})).close()
     total, clients = summed(asked(local))
     assert clients == set(CLIENTS)

@@ -8,6 +8,7 @@ from dordis.adversary import (
     invitations,
     keys,
     manifests,
+    liars,
     missed,
     noise,
     oracles,
@@ -45,6 +46,7 @@ THEMES = (
     manifests,
     encoding,
     directories,
+    liars,
 )
 
 ATTACKS: tuple[Attack, ...] = tuple(attack for theme in THEMES for attack in theme.ATTACKS)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dordis.errors import InputError, RoundFailed
+from dordis.errors import InputError, ReceiverLost, RoundFailed
 from dordis.protocol import ClientId
 
 TRIES = 5
@@ -35,6 +35,7 @@ def attempt(run: Callable[[int], Output], index: int, limit: int) -> Attempted[O
     """Run the round with this index, and with the next ones while it fails.
 
     It may fail `limit` times for no lie; a round that a lie ended costs somebody its place, so that there are not many.
+    A receive process that is lost is the server's own loss, and is started again so many times only: that is no try.
     An index is never used twice: a client that answered in a failed round would refuse, and must.  The last failure is
     raised.
     """
@@ -49,7 +50,7 @@ def attempt(run: Callable[[int], Output], index: int, limit: int) -> Attempted[O
         except RoundFailed as error:
             failures.append(Failure(index, error))
             suspects = suspects_of(error)
-            unlucky += suspects <= suspected
+            unlucky += suspects <= suspected and not isinstance(error, ReceiverLost)
             suspected |= suspects
             if unlucky == limit:
                 raise

@@ -32,17 +32,72 @@ class Patience:
         >>> patience.seconds("Unmask")
         1.8
         """
-        given = self.settings
-        if kind == "Train":
-            usual = given.train if self.train_seconds is None else self.train_seconds + given.stage
-            return given.stages.get(kind, usual)
-        most = given.stages.get(kind, given.stage)
-        seen = self._seen[kind]
+        given, most, seen = self.settings, self.most(kind), self._seen[kind]
+        if kind == "Train":  # of that nothing is learnt
+            return most
         if given.quantile is None or len(seen) < ENOUGH:
             return most
         typical = sorted(seen)[min(len(seen) - 1, int(given.quantile * len(seen)))]
         return min(most, max(given.least, given.factor * typical))
 
+    def most(self, kind: str) -> float:
+        """Return how long to wait at most for the answers of a client to all requests of a kind in a round."""
+        given, usual = self.settings, self.settings.stage
+        if kind == "Train":
+            usual = given.train if self.train_seconds is None else self.train_seconds + given.stage
+        return given.stages.get(kind, usual)
+
     def saw(self, kind: str, seconds: float) -> None:
         """Take note of how long an answer took."""
         self._seen[kind].append(seconds)
+
+
+@dataclass
+class _Used:
+    """The time that a client has used for a kind of request, and how many of these it has not answered since when."""
+
+    seconds: float = 0.0
+    waiting: int = 0
+    since: float = 0.0
+
+
+class Allowances:
+    """The time that each client has in a round for all requests of a kind: pieces of the model, sums, chunks.
+
+    Answers that are waited for at the same time use it once.
+
+    >>> allowances = Allowances(Patience(Deadlines(stage=60.0)))
+    >>> allowances.start(1, "SendModel", now=0.0)
+    60.0
+    >>> allowances.stop(1, "SendModel", now=59.0)
+    >>> allowances.start(1, "SendModel", now=70.0)
+    1.0
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._used: defaultdict[tuple[int, str], _Used] = defaultdict(_Used)
+
+    def begin(self) -> None:
+        """Begin a round: everybody has its time again."""
+        self._used.clear()
+
+    def start(self, client: int, kind: str, now: float) -> float:
+        """Return the seconds that a client has to answer a request that leaves now."""
+        used = self._used[client, kind]
+        if not used.waiting:
+            used.since = now
+        used.waiting += 1
+        return left_for(self._patience, kind, used.seconds + now - used.since)
+
+    def stop(self, client: int, kind: str, now: float) -> None:
+        """Take note that a request was answered, or given up."""
+        used = self._used[client, kind]
+        used.waiting = max(0, used.waiting - 1)
+        if not used.waiting:
+            used.seconds += now - used.since
+
+
+def left_for(patience: Patience, kind: str, used: float) -> float:
+    """Return how long to wait for an answer from a client that was waited for so long already, in this round."""
+    return min(patience.seconds(kind), max(0.0, patience.most(kind) - used))

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from dordis import wire
 from dordis.errors import DordisError, MalformedMessage, ProtocolError
 from dordis.network.bulk import Blobs
-from dordis.network.deadlines import Patience
+from dordis.network.deadlines import Allowances, Patience
 from dordis.network.intake import HeldHere, check_size
 from dordis.network.messages import Answered, Asked, Beside, Declined
 from dordis.network.uploads import HeldElsewhere, Uploads
@@ -46,6 +46,9 @@ class Asking:
     message: bytes
     started: float
     answer: Answered | None = None
+    announced: int = 0
+    """Bytes that the client said it would put, at any time."""
+    timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(eq=False)
@@ -56,7 +59,6 @@ class Call:
     open: set[int] = field(default_factory=set)
     arrivals: "SimpleQueue[Arrived | None]" = field(default_factory=SimpleQueue)
     offered: list[bytes] = field(default_factory=list)
-    timer: asyncio.TimerHandle | None = None
 
 
 class NetworkExchange:
@@ -67,6 +69,7 @@ class NetworkExchange:
 
     def __init__(self, send: Send, uploads: Uploads, blobs: Blobs, patience: Patience) -> None:
         self._send, self._uploads, self._blobs, self._patience = send, uploads, blobs, patience
+        self._allowances = Allowances(patience)
         self._loop = asyncio.get_running_loop()
         self._ids = 0
         self._calls: set[Call] = set()
@@ -92,10 +95,7 @@ class NetworkExchange:
             if id(request) not in messages:  # a broadcast is encoded once
                 messages[id(request)] = self._offered(call, request)
             self._ask(call, u, request, *messages[id(request)])
-        if call.open:
-            seconds = max(self._patience.seconds(type(request).__name__) for request in requests.values())
-            call.timer = self._loop.call_later(seconds, self._expire, call)
-        else:
+        if not call.open:
             self._end(call)
         return self._replies(call)
 
@@ -104,6 +104,7 @@ class NetworkExchange:
         if isinstance(request, Invite):
             self._abandon_calls()
             self._out.clear()
+            self._allowances.begin()
             self._uploads.begin()
         elif isinstance(request, Opening):
             self._parameters = request.parameters
@@ -130,6 +131,8 @@ class NetworkExchange:
         self._ids += 1
         message = wire.encode(Asked(self._ids, frame, beside))
         asking = Asking(self._ids, u, request, call, message, self._loop.time())
+        seconds = self._allowances.start(u, type(request).__name__, asking.started)
+        asking.timer = self._loop.call_later(seconds, self._expire, asking)
         self._open[u][asking.id] = asking
         call.open.add(asking.id)
         size = len(frame) + (0 if beside is None else beside.size)
@@ -167,7 +170,12 @@ class NetworkExchange:
             self._arrived(asking, message, None)
             return
         check_size(message.beside.size, self._most(asking.request))
-        asking.answer = message
+        try:
+            check_same_size(asking.announced, message.beside.size)
+        except MalformedMessage:
+            self._garble(asking)
+            return
+        asking.answer, asking.announced = message, message.beside.size
         self._uploads.expect(u, message.id, message.beside, asking.call.number)
 
     def declined(self, u: ClientId, message: Declined) -> None:
@@ -197,6 +205,12 @@ class NetworkExchange:
         asking.call.arrivals.put((asking, answer.frame, body))
         self._close(asking)
 
+    def _garble(self, asking: Asking) -> None:
+        """Take an answer for bytes that are none: whoever collects the answers names its sender."""
+        self._uploads.forget(asking.client, asking.id)
+        asking.call.arrivals.put((asking, b"", None))
+        self._close(asking)
+
     def _check_late(self, u: ClientId, id: int, asking: Asking | None) -> None:
         """An answer may be late, once; anything else is not an honest client's."""
         if asking is not None or id not in self._given_up[u]:
@@ -212,6 +226,11 @@ class NetworkExchange:
         return LARGEST_ELEMENT * int(span.stop - span.start)
 
     # Who comes and goes
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether an answer is waited for."""
+        return any(call.open for call in self._calls)
 
     def connected(self, u: ClientId) -> list[bytes]:
         """Return what a client that has come, or come back, has still to answer."""
@@ -232,10 +251,9 @@ class NetworkExchange:
         self._absent.pop(u, None)
         self._leave(u)
 
-    def _expire(self, call: Call) -> None:
-        late = {u for u, askings in self._open.items() for id in askings if id in call.open}
-        for u in late:
-            self._leave(u)
+    def _expire(self, asking: Asking) -> None:
+        if asking.id in self._open[asking.client]:
+            self._leave(asking.client)
 
     def _refuse(self, u: ClientId, error: DordisError) -> None:
         self.errors.append((u, error))
@@ -258,15 +276,22 @@ class NetworkExchange:
         self._leave(u)
 
     def _close(self, asking: Asking) -> None:
-        self._open[asking.client].pop(asking.id, None)
+        if self._open[asking.client].pop(asking.id, None) is not None:
+            self._allowances.stop(asking.client, type(asking.request).__name__, self._loop.time())
+        if asking.timer is not None:
+            asking.timer.cancel()
         asking.call.open.discard(asking.id)
         if not asking.call.open:
             self._end(asking.call)
 
     def _end(self, call: Call) -> None:
-        if call.timer is not None:
-            call.timer.cancel()
         for digest in call.offered:
             self._blobs.withdraw(digest)
         call.offered.clear()
         call.arrivals.put(None)
+
+
+def check_same_size(announced: int, size: int) -> None:
+    """What a client announces again, after it was connected again, has the size that it had before."""
+    if announced not in (0, size):
+        raise MalformedMessage(f"a body of {announced} bytes was announced before, and of {size} now")

@@ -10,12 +10,14 @@ from dordis.errors import InputError
 from dordis.kernels.packing import pack, packed_size
 from dordis.network.exchange import NetworkExchange
 from dordis.network.state import Closed, ServerState, Stage
-from dordis.protocol import SETUP, ClientId, Message, Replies, Requests, reply_to
+from dordis.protocol import SETUP, ClientId, Garbled, Message, Replies, Requests, reply_to
 from dordis.protocols.parameters import Parameters
 from dordis.rounds import invitation
 from dordis.rounds.server import RoundServer
 
 _GATHERING = {name for name in vars(invitation) if isinstance(vars(invitation)[name], type)}
+
+_GARBLED = wire.encode(Garbled())
 
 
 @dataclass
@@ -71,7 +73,7 @@ class RecordedExchange:
             self.state.close_stage(stage, Closed({int(u): frame for u, (frame, *_) in sorted(kept.items())}))
 
     def _keep_sum(self, chunk: int) -> None:
-        """Keep the sum of a chunk whose uploads are complete, with the frames of those that are in it."""
+        """Keep the sum of a chunk whose uploads are complete, with who is in it, and who sent what is no upload."""
         uploads = self._uploads.pop(chunk, None)
         if uploads is None:
             return
@@ -81,11 +83,23 @@ class RecordedExchange:
         packed = sizes == {packed_size(total.size, bits)}
         data = pack(total, bits).tobytes() if packed else total.astype("<u4").tobytes()
         frames = {int(u): uploads[u][0] for u in output.survivors}
+        frames |= {int(u): _GARBLED for u in uploads if u in output.named and u not in output.survivors}
         self.state.close_stage((self._names.pop(chunk), chunk), Closed(frames, data))
 
     def _again(self, stage: Stage, request: Message, closed: Closed) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the replies of before; the first upload stands for the sum of all, the others are zero."""
+        """Yield the replies of before; the first upload stands for the sum of all, the others are zero.
+
+        What was no reply then is none now: whoever sent it is named again.
+        """
         nothing: Mapping[bool, bytes] = {True: closed.total, False: bytes(len(closed.total))}
         for place, (u, frame) in enumerate(closed.replies.items()):
+            if is_garbled(frame):
+                yield ClientId(u), Garbled()
+                continue
             bulk = nothing[place == 0] if closed.total else b""
             yield ClientId(u), wire.decode(frame, reply_to(request), bulk=bulk)
+
+
+def is_garbled(frame: bytes) -> bool:
+    """Tell whether a client sent, instead of this reply, bytes that are none."""
+    return frame == _GARBLED

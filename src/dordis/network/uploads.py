@@ -1,8 +1,8 @@
 """Where the vectors of clients go: to the server's process, or to some that only receive (`performance.receivers`).
 
-A client keeps the receiver that it was given.  If a receiver ends, its clients are cut off, log in again and get
-another one, or the server's own process if none is left; a round in which it had added something fails, before anything
-of that chunk is opened.
+A client keeps the receiver that it was given.  A receiver that ends is started again, and its clients log in again; a
+round in which it had added something fails, before anything of that chunk is opened.  One that ends again and again is
+not replaced any more: its clients get another one, or the server's own process if none is left.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dordis.errors import RoundFailed
+from dordis.errors import InputError, ReceiverLost, RoundFailed
 from dordis.kernels.packing import PackedElsewhere, add_packed, check_packed
 from dordis.kernels.ring import Vector
 from dordis.network.connections import bound
@@ -42,6 +42,10 @@ from dordis.protocol import ClientId
 
 log = logging.getLogger("dordis.network")
 
+RESTARTS = 16
+"""How often receivers that ended are replaced in the life of a server."""
+PORT_TRIES, PORT_PAUSE = 50, 0.1
+"""How often, and after how many seconds, the port of a receiver that ended is tried."""
 HANDED_OVER = 60.0
 """Seconds in which a receiver hands a sum over."""
 
@@ -90,7 +94,7 @@ class HeldElsewhere(PackedElsewhere):
         check_packed(self._size, self._came.last, bits, total.size)
         remote, came = self._remote, self._came
         if remote.ended:
-            raise lost()
+            raise ReceiverLost
         remote.sums.setdefault(self._sum, RemoteSum(total, bits)).bodies += 1
         self._added = True
         self._uploads.order(remote, Add(came.client, came.id, self._sum, int(total.size), bits))
@@ -117,19 +121,25 @@ class Uploads:
         self.remotes: list[ReceiverProcess] = []
         self._readers: list[asyncio.Task[None]] = []
         self._machines: dict[ClientId, ReceiverProcess] = {}
+        self._fork: Callable[[int], tuple[Any, socket.socket, int]] | None = None
+        self._restarts = RESTARTS
 
     def start(self, count: int, host: str, port: int, context: ssl.SSLContext) -> None:
         """Start receivers, at the ports that follow one, or at any if that is 0."""
         add_packed(np.zeros(1, np.uint32), b"\0", 1)  # so that it is compiled once, here
-        for k in range(1, count + 1):
-            with bound(host, port and port + k) as listener:
+
+        def fork(port: int) -> tuple[Any, socket.socket, int]:
+            with bound(host, port) as listener:
                 ours, theirs = socket.socketpair()
                 with theirs:
-                    fork = multiprocessing.get_context("fork")
-                    process = fork.Process(target=receive, args=(listener, context, theirs), daemon=True)
+                    forking = multiprocessing.get_context("fork")
+                    process = forking.Process(target=receive, args=(listener, context, theirs), daemon=True)
                     process.start()
-                at = int(listener.getsockname()[1])
-            asyncio.run_coroutine_threadsafe(self._attach(process, ours, at), self._loop).result()
+                return process, ours, int(listener.getsockname()[1])
+
+        self._fork = fork
+        for k in range(1, count + 1):
+            asyncio.run_coroutine_threadsafe(self._attach(*fork(port and port + k)), self._loop).result()
 
     async def _attach(self, process: Any, pair: socket.socket, port: int) -> None:
         remote = ReceiverProcess(process, await OrderChannel.over(pair), port)
@@ -204,7 +214,7 @@ class Uploads:
                 case Summed() if order.sum in remote.sums and (waiting := remote.sums[order.sum].summed) is not None:
                     waiting.set_result(order)
         if not remote.ended:
-            self._lost(remote)
+            await self._lost(remote)
 
     def _came(self, remote: ReceiverProcess, came: Came) -> None:
         sum, size = remote.expected.pop((came.client, came.id), (0, 0))
@@ -213,15 +223,31 @@ class Uploads:
         else:  # the deadline has passed meanwhile
             remote.channel.send(Forget(came.client, came.id))
 
-    def _lost(self, remote: ReceiverProcess) -> None:
-        """Go on without a receiver."""
+    async def _lost(self, remote: ReceiverProcess) -> None:
+        """Put another receiver in the place of one that ended, and have its clients log in again."""
         log.error("a receive process has ended: its %d clients log in again", len(remote.clients))
         remote.ended = True
         remote.channel.close()
         for waiting in (one.summed for one in remote.sums.values()):
             if waiting is not None and not waiting.done():
-                waiting.set_exception(lost())
+                waiting.set_exception(ReceiverLost())
+        await self._replace(remote)
         self._cut(frozenset(remote.clients))
+
+    async def _replace(self, remote: ReceiverProcess) -> None:
+        """Start another receiver at the port of one that ended, as soon as that is free."""
+        if self._fork is None or not self._restarts:
+            return
+        self._restarts -= 1
+        for _ in range(PORT_TRIES):
+            try:
+                forked = self._fork(remote.port)
+            except InputError:  # the process that ended has not closed all its files yet
+                await asyncio.sleep(PORT_PAUSE)
+            else:
+                await self._attach(*forked)
+                return
+        log.error("port %d is taken: the receive process is not replaced", remote.port)
 
     # In the thread of a flow
 
@@ -240,13 +266,13 @@ class Uploads:
             try:
                 summed = handed.result(HANDED_OVER)
             except NotInTime:
-                raise lost() from None
+                raise RoundFailed(f"a receive process did not hand its sum over in {HANDED_OVER:g} seconds") from None
             check_all_added(summed, wanted)
             add_packed(wanted.total, summed.data, wanted.bits)
 
     async def _handed_over(self, remote: ReceiverProcess, sum: int, wanted: RemoteSum) -> Summed:
         if remote.ended:
-            raise lost()
+            raise ReceiverLost
         wanted.summed = self._loop.create_future()
         remote.channel.send(HandOver(sum, wanted.bits))
         try:
@@ -258,9 +284,4 @@ class Uploads:
 def check_all_added(handed: Summed, wanted: RemoteSum) -> None:
     """A sum that is handed over is of as many vectors as the server accepted."""
     if handed.bodies != wanted.bodies:
-        raise lost()
-
-
-def lost() -> RoundFailed:
-    """Return what ends a round whose vectors are lost with the process that had received them."""
-    return RoundFailed("a receive process ended, and what it had received is lost")
+        raise RoundFailed(f"a receive process has added {handed.bodies} vectors, and {wanted.bodies} were accepted")
