@@ -82,6 +82,7 @@ REFUSED = {
     # restarts from the disk
     "another request after a restart from the disk": ("check_same_request (UnexpectedRequest)", "ShareKeys"),
     "a round that the client has left, after a restart": ("check_in_round (Aborted)", "Invite"),
+    "a round that the client has left, after another one": ("check_ahead (Aborted)", "Invite"),
     "two processes of one client": ("check_alone (InputError)", "Invite"),
     # keys
     "all peers' keys replaced by the server's": ("check_keys_signed (InvalidSignature)", "ShareKeys"),

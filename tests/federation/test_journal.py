@@ -110,6 +110,41 @@ def test_one_round_is_under_way_at_a_time(journals):
         journals(ROUND)
 
 
+def test_rounds_that_were_left_are_one_record_and_are_refused_for_ever(journals):
+    for index in range(20):
+        answers(journals(RUN + index.to_bytes(8, "big")), "a")
+    assert sorted(path.suffix for path in journals.directory.iterdir()) == ["", ".journal", ".key"]
+    for index in range(19):
+        with pytest.raises(Aborted, match="left the round"):
+            journals(RUN + index.to_bytes(8, "big"))
+    other = bytes(reversed(RUN))
+    answers(journals(other + bytes(8)), "a")  # another run counts for itself
+    assert journals.unfinished() == (other + bytes(8),)
+    with pytest.raises(Aborted, match="left the round"):
+        journals(RUN + (19).to_bytes(8, "big"))
+
+
+def test_a_kill_at_any_call_of_burying_forgets_no_round(tmp_path):
+    for calls in itertools.count():
+        journals, life = fresh(tmp_path), Life(calls)
+        journals(ROUND).close()
+        with life.led():
+            journals(NEXT)
+        with pytest.raises(Aborted, match="left the round"):
+            journals(ROUND)
+        if not life.dead:
+            break
+    assert calls > 4
+
+
+def test_a_damaged_record_is_not_taken_for_an_empty_one(journals):
+    answers(journals(ROUND), "a")
+    answers(journals(NEXT), "a")
+    (journals.directory / "left").write_bytes(b"{")
+    with pytest.raises(InputError, match="damaged"):
+        journals(NEXT)
+
+
 def test_two_processes_do_not_have_one_journal(journals):
     journal = journals(ROUND)
     for other in (ROUND, NEXT):
@@ -225,7 +260,7 @@ def test_a_kill_at_any_call_of_leaving_leaves_everything_or_nothing(tmp_path):
             outcomes.append(None)
             assert not any(files(journals)[".key"].read_bytes())
         answers(journals(NEXT), "a")  # whatever was left undone is done by the next round
-        assert not any((journals.directory / f"{ROUND.hex()}.key").read_bytes())
+        assert not (journals.directory / f"{ROUND.hex()}.key").exists()
         assert not (journals.directory / f"{ROUND.hex()}.journal").exists()
         if not life.dead:
             break

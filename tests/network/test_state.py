@@ -54,3 +54,17 @@ def test_a_sum_is_opened_by_the_same_requests_again_and_by_no_others(tmp_path):
     with pytest.raises(ProtocolError, match="opened"):
         state.disclose(("Unmask", 0), dict(list(unmask(PARAMETERS.clients).items())[1:]))
     state.end()
+
+
+def test_what_is_kept_is_for_the_owner_alone_and_is_erased_in_the_end(tmp_path):
+    state = ServerState(tmp_path)
+    state.begin(BEGUN)
+    state.close_stage(("CollectInput", 1), Closed({2: b"a frame of client two"}, b"the sum of chunk one"))
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    state.empty()
+    assert state.begun() is None
+    assert not state.has_begun(1)
+    state.end()
+    left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"client two" not in left
+    assert b"chunk one" not in left

@@ -6,6 +6,7 @@ SETUP_COMPLETE = "dordis.protocol.check_setup_complete"
 CLAIM = "dordis.protocol.MemoryJournal.claim"
 DISK_CLAIM = "dordis.federation.journal.FileJournal.claim"
 IN_ROUND = "dordis.federation.journal.check_in_round"
+AHEAD = "dordis.federation.journal.check_ahead"
 ALONE = "dordis.federation.journal.check_alone"
 
 SIZE = "dordis.wire.check_size"

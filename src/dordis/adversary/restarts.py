@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from dordis.adversary import names
 from dordis.adversary.attack import Attack, attack
 from dordis.adversary.forms import ONE_ANSWER
-from dordis.adversary.participants import COMPLETE, honest_client
+from dordis.adversary.participants import COMPLETE, NEW_RUN, honest_client
 from dordis.adversary.session import KEYS, Session, foiled_unless
 from dordis.federation.journal import FileJournals
 from dordis.protocols.secagg.messages import AdvertiseKeys
@@ -46,6 +46,19 @@ def enter_again(session: Session) -> str:
     return "the victim advertised other keys for a round that it had left"
 
 
+@attack("a round that the client has left, after another one", checks=(names.AHEAD,), graphs=(COMPLETE,))
+def enter_after_another(session: Session) -> str:
+    """Have the victim leave a round and be in another, start it again, and invite it to the first."""
+    with TemporaryDirectory() as path:
+        start(session, path)
+        session.reach(KEYS)
+        session.honest[session.victim].close()
+        FileJournals(Path(path))(NEW_RUN + bytes(8)).close()
+        start(session, path)
+        session.advertise([session.victim])
+    return "the victim advertised other keys for a round that it had left"
+
+
 @attack("two processes of one client", checks=(names.ALONE,), graphs=(COMPLETE,))
 def run_twice(session: Session) -> str:
     """Start the victim twice in one directory, and have both make keys for the round."""
@@ -62,4 +75,4 @@ def run_twice(session: Session) -> str:
     return "two sets of keys of one client"
 
 
-ATTACKS: tuple[Attack, ...] = (share_twice, enter_again, run_twice)
+ATTACKS: tuple[Attack, ...] = (share_twice, enter_again, enter_after_another, run_twice)

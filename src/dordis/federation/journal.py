@@ -3,7 +3,9 @@
 A round has two files that only the owner can read.  `ROUND.journal` is only ever appended to; each record is encrypted.
 The nonce of a record is drawn: a number would serve twice when a record that was cut is written again.
 `ROUND.key` holds the key of the round.  The round ends with one write: zeros over the key.  From then on nobody can
-read the journal, which is removed, and the zeros stay for ever as the tombstone that refuses the round.
+read the journal, which is removed.  The zeros refuse the round until the next one begins: then they give way to one
+record, `left`, of the last index that this client has left in each run.  Rounds go forward: no index up to that is
+entered again.
 
 A process that is stopped anywhere leaves a record whole or not at all: a record without its end is cut when the journal
 is opened again.  Nothing left on it, because `claim` and `note` return when it is on the disk.
@@ -13,7 +15,7 @@ import fcntl
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,10 +24,13 @@ import msgspec
 
 from dordis.crypto import cipher
 from dordis.errors import Aborted, DecryptionFailed, DordisError, InputError
-from dordis.federation.durable import PRIVATE, LockedFile, create, erase, remove_drafts, sync_directory
+from dordis.federation.durable import PRIVATE, LockedFile, create, erase, remove_drafts, replace, sync_directory
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ENCODER, check_same_request
+from dordis.protocols.parameters import RUN_BYTES
 
+LEFT = "left"
+"""The record of the rounds that a client has left."""
 _SIZE_BYTES = 8
 _LEFT = bytes(cipher.KEY_BYTES)
 """What stands in the place of the key once the client has left the round."""
@@ -66,9 +71,11 @@ class FileJournals:
             if other != round:
                 leave(*self._files(other))
         path, key = self._files(round)
-        for kept in (path, key):
+        for kept in (path, key, self._record):
             remove_drafts(kept)
+        left = self._bury(key)
         if not key.exists():  # and so nothing has left yet
+            check_ahead(round, left)
             path.unlink(missing_ok=True)
             create(path, b"")
             create(key, self.entropy(cipher.KEY_BYTES))
@@ -84,9 +91,48 @@ class FileJournals:
         rounds = sorted(bytes.fromhex(path.stem) for path in self.directory.glob("*.journal"))
         return [round for round in rounds if self._files(round)[1].exists()]
 
+    @property
+    def _record(self) -> Path:
+        return self.directory / LEFT
+
+    def _bury(self, current: Path) -> dict[str, int]:
+        """Write the rounds that were left into the record, then remove their keys; return the record."""
+        left = read_left(self._record)
+        graves = [key for key in self.directory.glob("*.key") if key != current]
+        for key in graves:
+            run, index = _split(bytes.fromhex(key.stem))
+            left[run] = max(index, left.get(run, index))
+        if graves:
+            replace(self._record, msgspec.json.encode(left))
+        for key in graves:
+            erase(key)  # that of a round whose journal was lost is not zero yet
+            key.unlink()
+        return left
+
     def _files(self, round: bytes) -> tuple[Path, Path]:
         path = self.directory / f"{round.hex()}.journal"
         return path, path.with_suffix(".key")
+
+
+def read_left(path: Path) -> dict[str, int]:
+    """Return the last index that a client has left in each run, or say that the record is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except msgspec.DecodeError:
+        raise InputError(f"{path} is damaged: restore it, or enrol this client under a new identity") from None
+
+
+def _split(round: bytes) -> tuple[str, int]:
+    return round[:RUN_BYTES].hex(), int.from_bytes(round[RUN_BYTES:], "big")
+
+
+def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
+    """The round comes after every one of its run that this client has left: it may have answered in any of them."""
+    run, index = _split(round)
+    if index <= left.get(run, -1):
+        raise Aborted("this client has left the round, or a later one of its run")
 
 
 def check_in_round(path: Path, key: Path) -> None:

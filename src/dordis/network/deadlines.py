@@ -61,12 +61,12 @@ class _Used:
     since: float = 0.0
 
 
-class Allowances:
+class TimeAllowances:
     """The time that each client has in a round for all requests of a kind: pieces of the model, sums, chunks.
 
     Answers that are waited for at the same time use it once.
 
-    >>> allowances = Allowances(Patience(Deadlines(stage=60.0)))
+    >>> allowances = TimeAllowances(Patience(Deadlines(stage=60.0)))
     >>> allowances.start(1, "SendModel", now=0.0)
     60.0
     >>> allowances.stop(1, "SendModel", now=59.0)

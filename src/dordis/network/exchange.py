@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from dordis import wire
 from dordis.errors import DordisError, MalformedMessage, ProtocolError
 from dordis.network.bulk import Blobs
-from dordis.network.deadlines import Allowances, Patience
+from dordis.network.deadlines import Patience, TimeAllowances
 from dordis.network.intake import HeldHere, check_size
 from dordis.network.messages import Answered, Asked, Beside, Declined
 from dordis.network.uploads import HeldElsewhere, Uploads
@@ -69,7 +69,7 @@ class NetworkExchange:
 
     def __init__(self, send: Send, uploads: Uploads, blobs: Blobs, patience: Patience) -> None:
         self._send, self._uploads, self._blobs, self._patience = send, uploads, blobs, patience
-        self._allowances = Allowances(patience)
+        self._allowances = TimeAllowances(patience)
         self._loop = asyncio.get_running_loop()
         self._ids = 0
         self._calls: set[Call] = set()

@@ -133,6 +133,8 @@ class NetworkHome:
             self.server.stop(over=over)
             self.server = None
         if self.state is not None:
+            if over:
+                self.state.empty()
             self.state.end()
             self.state = None
 

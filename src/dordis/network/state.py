@@ -6,6 +6,7 @@ whose answers are in their journals, give the same answers: the round goes on wi
 """
 
 import hashlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import msgspec
 
 from dordis.errors import InputError, ProtocolError
 from dordis.federation.coordinator import Begun
+from dordis.federation.durable import PRIVATE
 from dordis.protocol import ENCODER, ClientId, Requests
 from dordis.protocols.parameters import Parameters
 
@@ -54,11 +56,13 @@ class ServerState:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         try:
+            os.close(os.open(path / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))  # SQLite's others are alike
             self._database = sqlite3.connect(path / FILE, check_same_thread=False, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
+            self._database.execute("PRAGMA secure_delete = ON")
             self._database.executescript(_SCHEMA)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise InputError(f"cannot use {path / FILE}: {error}") from None
 
     def begin(self, begun: Begun) -> None:
@@ -66,8 +70,7 @@ class ServerState:
         proofs = {int(u): proof for u, proof in begun.proofs.items()}
         opened = _Opened(begun.number, begun.parameters, proofs, begun.invited, begun.allowed)
         with self._transaction() as database:
-            for table in ("opened", "answered", "disclosed"):
-                database.execute(f"DELETE FROM {table}")  # noqa: S608  a name of the schema
+            _empty(database)
             database.execute("INSERT INTO opened VALUES (0, ?)", (ENCODER.encode(opened),))
 
     def begun(self) -> Begun | None:
@@ -104,6 +107,13 @@ class ServerState:
         with self._transaction() as database:
             database.execute("INSERT INTO disclosed VALUES (?, ?, ?)", (*stage, digest))
 
+    def empty(self) -> None:
+        """Erase everything: the run is over, and nobody goes on with its last round."""
+        with self._transaction() as database:
+            _empty(database)
+        with self._lock:
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def end(self) -> None:
         """Close the file."""
         with self._lock:
@@ -128,6 +138,11 @@ class ServerState:
     def _commit(self) -> None:
         """Make a transaction durable."""
         self._database.execute("COMMIT")
+
+
+def _empty(database: sqlite3.Connection) -> None:
+    for table in ("opened", "answered", "disclosed"):
+        database.execute(f"DELETE FROM {table}")  # noqa: S608  a name of the schema
 
 
 def digest_of(requests: Requests) -> bytes:
