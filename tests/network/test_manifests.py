@@ -3,20 +3,22 @@
 import asyncio
 import hashlib
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
 from dordis.errors import InputError, MalformedMessage, ParametersRefused, ProtocolError
-from dordis.federation.beacon import FileBeacon
+from dordis.federation.beacon import FileBeacon, SeedBeacon
 from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.colluders import window_quantile
 from dordis.federation.job import prepare
 from dordis.federation.known_runs import KnownRuns
+from dordis.federation.manifests import read_manifest
 from dordis.federation.records import encode_manifest
 from dordis.federation.registry import Registry
-from dordis.federation.run import manifest_of
+from dordis.federation.run import check_same, manifest_of
 from dordis.federation.selection import Balanced
 from dordis.network.deploy import deployed, participant
 from dordis.network.member import Installed
@@ -47,6 +49,13 @@ def welcome(client, *keys, created=CREATED, **changes):
     """Return what a server says that is configured by these keys."""
     shown = msgspec.structs.replace(manifest_of(job_of(*keys), client, created), **changes)
     return of_bytes(encode_manifest(shown))
+
+
+class Elsewhere:
+    """What a manifest says of where clients are, but for its beacon."""
+
+    beacon, registry = SeedBeacon(bytes(32)), registry_of(*range(1, 7))
+    fidelity, where, consents = "deployed", "elsewhere", ()
 
 
 def of_bytes(data):
@@ -224,6 +233,18 @@ def test_a_manifest_that_rests_on_a_beacon_has_a_date(tmp_path, created):
 def test_a_client_needs_the_beacon_that_its_run_rests_on(tmp_path):
     with pytest.raises(InputError, match=r"set deployment\.beacon"):
         installed(tmp_path, "deployment.beacon=published.txt")
+
+
+@pytest.mark.parametrize("began", ["", "published.txt"])
+def test_a_run_goes_on_with_a_beacon_if_it_began_with_one_wherever_its_file_is(tmp_path, began):
+    def config(beacon):
+        return deployed(settings([*KEYS, f"deployment.beacon={beacon}"]))
+
+    manifest = manifest_of(prepare(config(began), Total()), Elsewhere(), CREATED)
+    records = SimpleNamespace(path=tmp_path, manifest=read_manifest(encode_manifest(manifest)))
+    check_same(config("moved.txt" if began else ""), records)
+    with pytest.raises(InputError, match=f"began {'with' if began else 'without'} a beacon"):
+        check_same(config("" if began else "published.txt"), records)
 
 
 # Over the network
