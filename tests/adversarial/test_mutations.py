@@ -157,6 +157,7 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.UPLOAD_FORMAT: add_whatever_comes,
     names.CLIP: lambda x, clip: 1.0,
     names.CONTAIN: lambda what, work, tell_owner: work(),
+    names.WAIT_OUT: lambda seconds, wait: wait(0.0),  # until training is finished, in that attack
     names.BOUNDED: lambda rounded, bound: True,
 }
 

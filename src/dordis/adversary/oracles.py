@@ -100,14 +100,16 @@ def ready_at(session: Session, sample: float) -> float:
     Its training takes as many seconds as the sample says; the clock stands still but for training and waiting.
     """
     now = [0.0]
-    finished = threading.Event()
+    begin, finished = threading.Event(), threading.Event()
 
     def wait(seconds: float) -> None:
+        begin.set()
         finished.wait()
         now[0] = max(now[0], seconds)
 
     class Slow(Holder):
         def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+            begin.wait()
             now[0] += sample
             finished.set()
             return self.update
@@ -117,7 +119,6 @@ def ready_at(session: Session, sample: float) -> float:
     client = honest_client(session.victim, app, lambda round: MemoryJournal(), user_code=code)
     session.deliver(client, invitation(session.parameters))
     session.deliver(client, Train())
-    finished.wait()
     return now[0]
 
 

@@ -57,8 +57,9 @@ class TimedTraining(ZeroOnFailure):
 
     def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
         """Return the update when `train_seconds` are over: None if it failed, or is not there yet."""
+        due = self._clock() + self._seconds
         begun = self._submit(what, work)
-        wait_out(self._seconds, self._wait)
+        wait_out(due - self._clock(), self._wait)  # to start the thread may take long, too
         if begun.done() and begun.exception() is None:
             return begun.result()
         begun.cancel()  # if it has not begun: an earlier training may be going on
