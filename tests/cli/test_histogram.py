@@ -90,3 +90,11 @@ def test_of_very_many_bins_the_fullest_are_shown(tmp_path):
     assert "the 40 fullest of 1,000 bins" in shown.stdout
     assert shown.stdout.count("│\n") < 60
     assert "7 .. 8" in shown.stdout
+
+
+def test_a_large_delta_is_warned_about(tmp_path: Path) -> None:
+    path = tmp_path / "ages.csv"
+    path.write_text("age\n" + "".join(f"{20 + i % 50}\n" for i in range(300)))
+    arguments = ("histogram", path, "--edges", "30,60", "--epsilon", 1)
+    assert "one over the clients" in dordis(*arguments, "--delta", 0.004, "--json").stdout
+    assert "one over the clients" not in dordis(*arguments, "--json").stdout

@@ -203,3 +203,11 @@ def test_the_example_of_the_readme_runs_as_it_stands():
     done = dordis(*line.split(), cwd=root)
     assert done.returncode == 0, done.stderr
     assert "salary" in done.stdout
+
+
+def test_a_large_delta_is_warned_about(tmp_path: Path) -> None:
+    file = tmp_path / "ages.csv"
+    file.write_text("age\n" + "".join(f"{20 + i % 50}\n" for i in range(300)))
+    arguments = ("mean", file, "--columns", "age", "--bounds", "0,100", "--epsilon", 1)
+    assert "one over the clients" in dordis(*arguments, "--delta", 0.004, "--json").stdout
+    assert "one over the clients" not in dordis(*arguments, "--json").stdout

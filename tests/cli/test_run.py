@@ -228,3 +228,11 @@ def test_a_round_that_fails_for_good_is_told_with_what_to_do(tmp_path):
 def test_what_is_no_run_cannot_be_resumed(tmp_path):
     done = dordis("run", "--resume", "absent", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "dordis: there is no run at absent: it has no config.toml\n")
+
+
+def test_a_large_delta_is_warned_about(tmp_path: Path) -> None:
+    keys = ("simulation.fidelity=ideal", "federation.rounds=1", f"output={tmp_path}", "privacy.delta=0.05")
+    shown = dordis("run", *(part for key in keys for part in ("-c", key)), "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert "one over the clients" in shown.stderr
+    assert len(json.loads(shown.stdout)["warnings"]) == 2

@@ -128,7 +128,7 @@ def test_without_a_beacon_the_bound_is_on_the_colluders_of_the_whole_registry(tm
     text = words(make(tmp_path, colluders=2, all_colluders=2))
     assert "up to 2 colluding clients of the 500 registered ones" in text
     assert "a round with every colluder of the registry, 2:" in text
-    assert "2^64" not in text
+    assert "2^64 manifests" not in text
 
 
 def test_with_a_beacon_the_colluders_of_a_round_are_a_quantile(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_with_a_beacon_the_colluders_of_a_round_are_a_quantile(tmp_path: Path) -
     assert "Of these, 2 at most are in one round" in text
     assert "tries 2^64 manifests is provided for" in text
     semi_honest = words(make(tmp_path / "other", colluders=2, all_colluders=9, beacon="p.txt", mode="semi-honest"))
-    assert "2^64" not in semi_honest
+    assert "2^64 manifests" not in semi_honest
 
 
 def test_no_colluders_are_not_passed_over(tmp_path: Path) -> None:
@@ -240,6 +240,25 @@ def test_what_owners_consented_to_is_shown(tmp_path: Path) -> None:
         if item.heading == "What owners consented to"
     ]
     assert item.points == said
+
+
+def test_trials_classes_and_computational_security_are_in_the_statement(tmp_path: Path) -> None:
+    text = words(make(tmp_path))
+    assert "Choosing settings by trials on the same clients" in text
+    assert "number of classes, where it is read from the clients' labels" in text
+    assert "computational: it rests on keys of 128 bits" in text
+    assert "at most 2^-51" in text
+    assert "computational" not in words(make(tmp_path, noise="central", name="c"))
+
+
+def test_a_large_delta_is_warned_about(tmp_path: Path) -> None:
+    facts = facts_of(make(tmp_path))
+    assert "one over the clients" not in " ".join(alert.text for alert in alerts(facts))
+    plan = msgspec.structs.replace(facts.run.manifest.plan, delta=0.0025)
+    manifest = msgspec.structs.replace(facts.run.manifest, plan=plan)
+    said = " ".join(alert.text for alert in alerts(replace(facts, run=replace(facts.run, manifest=manifest))))
+    assert "Delta = 0.0025 is not below 0.002, one over the clients" in said
+    assert "is above 0.001" in said
 
 
 @pytest.mark.parametrize("noise", PROVING)

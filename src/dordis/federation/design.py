@@ -15,7 +15,7 @@ from dordis.federation.records import Trust, Words
 from dordis.federation.retry import TRIES
 from dordis.federation.strategies.strategy import Rule, Strategy
 from dordis.privacy import planning, projection, requantising
-from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, ParticipationSchedule, multiplier_of
+from dordis.privacy.accounting import ALL_ROUNDS, ORDERS, ParticipationSchedule, delta_warnings, multiplier_of
 from dordis.privacy.encoding import chunk_ends
 from dordis.privacy.mechanisms import known
 from dordis.privacy.mechanisms.mechanism import KeptNoise, Mechanism, NoiseFrom, check_folds, name_of
@@ -160,6 +160,11 @@ class Design:
     def delta(self) -> float:
         """Return delta."""
         return self.setting.given_delta
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Say what is wrong with delta, if anything is proved."""
+        return delta_warnings(self.delta, self.setting.participation.population) if self.proves else ()
 
     @property
     def sigma(self) -> float | None:

@@ -266,6 +266,29 @@ def default_delta(population: int) -> float:
     return min(math.pow(population, -1.1), 1e-5)
 
 
+LARGEST_DELTA = 1e-3
+"""Above it a guarantee may fail too often to be one."""
+
+
+def delta_warnings(delta: float, clients: int) -> tuple[str, ...]:
+    """Say what is wrong with a delta for so many clients, if anything is.
+
+    >>> delta_warnings(1e-5, 1000)
+    ()
+    """
+    found = []
+    if delta >= 1 / clients:
+        found.append(
+            f"delta = {delta:.3g} is not below {1 / clients:.3g}, one over the clients: such a delta would allow to "
+            "publish everything that one of them has"
+        )
+    if delta > LARGEST_DELTA:
+        found.append(
+            f"delta = {delta:.3g} is above {LARGEST_DELTA:g}: with that probability epsilon may not hold at all"
+        )
+    return tuple(found)
+
+
 def check_delta(delta: float) -> float:
     """Return delta, or refuse it."""
     if not isinstance(delta, Real) or not 0 < delta < 1:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dordis.errors import InputError
+from dordis.privacy.accounting import delta_warnings
 from dordis.privacy.planning import Plan
 
 NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
@@ -103,11 +104,7 @@ def warnings(plan: Plan) -> tuple[str, ...]:
             f"next to nothing will be learnt: the noise of the whole run is {1 / run_ratio(plan):.3g} times as long as "
             "its signal, even if all updates agree"
         )
-    if plan.setting.given_delta >= 1 / clients:
-        found.append(
-            f"delta = {plan.setting.given_delta:.3g} is not below {1 / clients:.3g}, one over the clients: such a "
-            "delta would allow to publish everything that one of them has"
-        )
+    found += delta_warnings(plan.setting.given_delta, clients)
     if plan.epsilon > LARGEST_EPSILON:
         found.append(
             f"epsilon = {plan.epsilon:.3g} is above {LARGEST_EPSILON:g}: it promises a client next to nothing, even if "

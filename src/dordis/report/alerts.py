@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from dordis.privacy.accounting import delta_warnings
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.report.facts import Facts
 from dordis.report.numbers import count, number
@@ -65,6 +66,8 @@ def _warnings(facts: Facts) -> Iterator[str]:
     manifest = facts.run.manifest
     if not facts.trust.proves:
         yield f"This run proves nothing about privacy. {manifest.words.unproved}"
+    else:
+        yield from (f"{text[:1].upper()}{text[1:]}." for text in delta_warnings(manifest.plan.delta, manifest.clients))
     if facts.trust.noise is NoiseFrom.SERVER:
         yield f"The strategy '{manifest.noise}' trusts the server: epsilon does not hold against it."
     if facts.trust.simulated:

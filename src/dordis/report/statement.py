@@ -111,8 +111,17 @@ def _adversary(facts: Facts) -> Iterator[str]:
             yield "The server and all other clients together, in either mode: a client's own noise is enough for it."
         case _:
             yield from _server(facts, f"up to {_colluders(facts.run.manifest, 'client')}")
+            if facts.trust.hides_updates:
+                yield _COMPUTATIONAL
             if facts.run.manifest.plan.colluders == 0:
                 yield "Nobody may collude: a client that sees results is not covered, since it knows its own noise."
+
+
+_COMPUTATIONAL = (
+    "Against the server the guarantee is computational: it rests on keys of 128 bits (AES-128, X25519, SHA-256). For "
+    "an adversary that computes 2^64 operations, what it sees in one round of 100 clients differs from what the noise "
+    "alone allows by at most 2^-51, on top of delta; for other sizes see docs/security.md, Concrete bounds."
+)
 
 
 def _server(facts: Facts, colluders: str) -> Iterator[str]:
@@ -277,6 +286,15 @@ def _outside(facts: Facts) -> Iterator[str]:
         f"public or the server's{f' ({facts.run.manifest.measured})' if facts.run.manifest.measured else ''}."
     )
     yield "Other runs over the same clients' data: what each of them spends adds up."
+    yield (
+        "Choosing settings by trials on the same clients, such as learning rates or the clip bound: every trial is a "
+        "run of its own, and only what is in this ledger is counted. Choose on public data, or add the trials up with "
+        "dordis ledger sum."
+    )
+    yield (
+        "The number of classes, where it is read from the clients' labels: it counts as public. Give it with the "
+        "option classes of the data."
+    )
     yield "A person behind several clients, and groups of clients: each client counts for itself."
     if facts.trust.noise is NoiseFrom.CLIENTS:
         yield "More colluders than that, and a registry that admits many clients of one owner."

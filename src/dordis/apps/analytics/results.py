@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.apps.histogram import on_simplex
+from dordis.privacy.accounting import delta_warnings
 from dordis.privacy.skellam import Floats
 from dordis.protocols.parameters import MALICIOUS
 
@@ -47,6 +48,7 @@ class PrivateAnswer:
             f"against {server}, with {self.colluders} of the clients",
             "dropout that depends on a client's data is outside the guarantee",
             simulated[self.fidelity],
+            *(f"warning: {text}" for text in delta_warnings(self.delta, self.clients)),
         )
 
     @property

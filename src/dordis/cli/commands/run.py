@@ -133,6 +133,8 @@ def drive(under_way: "Run", console: "Console", again: str, *, quiet: bool, verb
     """
     from dordis.cli.run_display import Display
 
+    for warning in under_way.job.design.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     go_on = f"go on with: dordis {again} {shlex.quote(str(under_way.records.path))}"
     shown = Display(under_way.job, under_way.home, under_way.done, console, quiet=quiet, verbose=verbose)
     try:
@@ -214,6 +216,7 @@ def show(under_way: "Run", result: "Result", as_json: bool, *, quiet: bool = Fal
         "spent": facts.spent,
         "delta": result.delta,
         "budget": facts.budget,
+        "warnings": list(under_way.job.design.warnings),
         "overspent": facts.overspent,
         "simulated": facts.trust.simulated,
         "run_as": facts.run.manifest.how,

@@ -158,6 +158,8 @@ class PrivateRun:
 
     def __init__(self, run: Run, home: FlowerHome, app: FlowerModel) -> None:
         self.run, self.home, self.app = run, home, app
+        for warning in run.job.design.warnings:
+            LOG.warning("%s", warning)
 
     @cached_property
     def _rounds(self) -> Iterator[Finished]:
