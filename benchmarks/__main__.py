@@ -1,8 +1,8 @@
 """Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds,
 or `privacy`: encoding, decoding and planning, `simulation`: simulated rounds beside Flower's, `learning`: training, and
 the paper's CNN beside Flower's, `pipeline`: plans beside what rounds take, `refusals`: what it costs to refuse and
-to blame, `flower`: private rounds under Flower, `ray`: rounds over a cluster of Ray, or `network`: deployed rounds over
-loopback.
+to blame, `possible`: what is noticed of spoilt sums, `flower`: private rounds under Flower, `ray`: rounds over a
+cluster of Ray, or `network`: deployed rounds over loopback.
 
 What is compared with other packages is left out where they are not installed.
 """
@@ -22,6 +22,7 @@ from benchmarks import (
     learning,
     network,
     pipeline,
+    possible,
     privacy,
     ray_rounds,
     refusals,
@@ -38,6 +39,7 @@ SUITES: dict[str, Suite] = {
     "flower": flower_rounds,
     "pipeline": pipeline,
     "refusals": refusals,
+    "possible": possible,
     "network": network,
     "ray": ray_rounds,
 }

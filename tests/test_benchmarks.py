@@ -23,6 +23,7 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
     "privacy": r"",
     "simulation": r"flwr_.*|vs_flwr",
     "refusals": r"",
+    "possible": r"",
     "network": r"",
     "learning": r"flwr_.*|cnn_(cpu_)?vs_flwr",
     "flower": r".*",

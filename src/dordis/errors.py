@@ -28,12 +28,14 @@
     └── RoundFailed            bad luck, or a saboteur: the round ends without an output
         ├── TooFewClients      fewer answers than the threshold
         ├── TooManyDropouts    more clients lost than the noise tolerates
+        ├── ImpossibleSum      the sum is garbage: honest updates and their noise are shorter
         ├── Unrecoverable      somebody sent shares that cannot be used
         └── ReceiverLost       a process of the server's own ended: that is no try
 
 `InputError` is also a `ValueError`.  No message ever contains a key, seed, share or plaintext.
 """
 
+import math
 from pathlib import Path
 
 
@@ -200,6 +202,24 @@ class TooManyDropouts(RoundFailed):
     def __init__(self, dropped: int, tolerated: int, named: frozenset[int] = frozenset()) -> None:
         super().__init__(f"{dropped} clients dropped out, the noise tolerates {tolerated}", named)
         self.dropped, self.tolerated = dropped, tolerated
+
+
+class ImpossibleSum(RoundFailed):
+    """A sum is longer than honest updates and their noise can make it: it is not used, and nobody is evicted for it.
+
+    `excess` is its squared norm over the bound; `survivors` is U3, whose inputs are in the sum: one of them was wrong,
+    or the server lost something.
+    """
+
+    def __init__(
+        self, chunk: int, excess: float, survivors: tuple[int, ...], named: frozenset[int] = frozenset()
+    ) -> None:
+        super().__init__(
+            f"the sum of chunk {chunk} over {len(survivors)} clients is garbage, {math.sqrt(excess):.3g} times as long "
+            "as their updates and noise can make it, because a mask, a seed or an upload was wrong: it is not used",
+            named,
+        )
+        self.chunk, self.excess, self.survivors = chunk, excess, survivors
 
 
 class Unrecoverable(RoundFailed):

@@ -114,6 +114,7 @@ REFUSED = {
     # noise
     "stage 5 for a seed that is not due": ("check_subset (ProtocolError)", "RemoveNoise"),
     "a seed that does not match its commitment": ("ChunkServer._is_committed", "RemoveNoise"),
+    "a mask of another seed than was shared": ("check_possible (ImpossibleSum)", "Unmask"),
     # delivery
     "a sum that is longer than its chunk": ("check_delivered (ProtocolError)", "Dispatch"),
     "a sum over fewer clients than there can be": ("check_counted (ProtocolError)", "Dispatch"),

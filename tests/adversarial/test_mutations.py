@@ -29,7 +29,7 @@ from dordis.federation import (
 from dordis.protocols import delivery, limits, parameters
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.client import SecAggClient
-from dordis.rounds import invitation, missed, terms
+from dordis.rounds import invitation, missed, possible, terms
 
 ALONE = [(attack, graph, name) for attack in ATTACKS for graph in attack.graphs for name in attack.checks]
 TOGETHER = [(attack, graph) for attack in ATTACKS for graph in attack.graphs if attack.overlapping]
@@ -43,6 +43,7 @@ GUARDED = (
     delivery,
     invitation,
     missed,
+    possible,
     terms,
     selection,
     policy,

@@ -2,13 +2,19 @@
 
 from collections.abc import Mapping
 
-from dordis.adversary.participants import Clients
+import numpy as np
+
+from dordis.adversary.participants import Clients, signing_keys
 from dordis.adversary.reconstruct import claim_unmasked, true_sum
 from dordis.adversary.session import Foiled, Session, foiled_unless
 from dordis.federation.owner import Owner
 from dordis.federation.selection import NO_PROOFS, Proofs
+from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Message
+from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.secagg import SecAggServer
 from dordis.protocols.secagg.messages import Advertisement, DeliverShares, Unmask
+from dordis.rounds.server import RoundServer
 from dordis.simulation.exchange import Lost, nothing_lost
 
 ONE_ANSWER = "the journal"
@@ -71,3 +77,15 @@ def spoil_sum(session: Session, lost: Lost = nothing_lost, by: str = "correction
     if (output.total == true_sum(session, output.survivors, removed)).all():
         raise Foiled(by, f"the sum is right, and {len(output.named)} clients are named")
     return "the server took a wrong sum for the right one"
+
+
+def use_sum(session: Session, mechanism: Mechanism) -> str:
+    """Run the round with the engine's own server and dishonest clients: does it use a sum that is too long?"""
+    private = DistributedDP(session.parameters, mechanism)
+    server = RoundServer(SecAggServer(session.parameters, signing_keys()), private, receivers=())
+    session.run(server)
+    aggregate = server.aggregate()
+    longest = 2 * mechanism.clip * len(session.parameters.clients)
+    length = float(np.linalg.norm(aggregate.total))
+    foiled_unless(length > longest, "the masks", "the sum is as long as the updates")
+    return f"the server uses a sum that is {length / longest:.3g} times as long as all updates and their noise"

@@ -159,6 +159,13 @@ class Session:
 
     def play(self, lost: Lost = nothing_lost) -> ChunkOutput:
         """Run the whole round, of one chunk, with an honest server."""
+        server = PrivateServer(SecAggServer(self.parameters, signing_keys()), self.parameters)
+        (output,) = self.run(server, lost)
+        self.secrets = {u: self.state(u).secrets for u in self.parameters.clients}
+        return output
+
+    def run(self, server: PrivateServer, lost: Lost = nothing_lost) -> tuple[ChunkOutput, ...]:
+        """Invite all clients and run the whole round with a server's machine."""
         for u in self.parameters.clients:
             self.invite(u, self.parameters)
         local = LocalExchange(self.parties, lost)
@@ -167,9 +174,7 @@ class Session:
             self.trail.stage = type(next(iter(requests.values()))).__name__
             return local(requests)
 
-        (output,) = drive.run(PrivateServer(SecAggServer(self.parameters, signing_keys()), self.parameters), exchange)
-        self.secrets = {u: self.state(u).secrets for u in self.parameters.clients}
-        return output
+        return drive.run(server, exchange)
 
     # Stages
 

@@ -11,6 +11,7 @@ from dordis.privacy import projection
 from dordis.privacy.advice import Replan, advise
 from dordis.privacy.outlook import Outlook, forecast
 from dordis.privacy.planning import Plan
+from dordis.rounds.possible import plan_margin
 
 SCHEMES = ("orig", "conservative", "xnoise")
 
@@ -126,6 +127,7 @@ def fields(plan: Plan, outlook: Iterable[Outlook], collusion: Collusion) -> dict
         "central_gaussian_multiplier": plan.trusted_multiplier,
         "times_trusted_server": plan.times_trusted,
         "signal_to_noise": plan.signal_to_noise,
+        "garbage_over_longest_sum": plan_margin(plan),
         "bits": plan.bits,
         "bytes_per_client": plan.bytes_per_client,
         "scale": plan.scale,

@@ -12,13 +12,19 @@ from dordis.privacy.advice import (
 )
 from dordis.privacy.planning import Plan
 from dordis.report.numbers import size as amount
+from dordis.rounds.possible import plan_warnings
 
 
 def sentences(advice: Advice) -> tuple[str, ...]:
     """Return the sentences, the warnings last."""
     plan = advice.plan
-    warned = (f"warning: {warning}" for warning in warnings(plan))
+    warned = (f"warning: {warning}" for warning in all_warnings(plan))
     return (mean(plan), whole(plan), lever(advice), needed(plan), choice(advice.chosen), *warned)
+
+
+def all_warnings(plan: Plan) -> tuple[str, ...]:
+    """Say what is wrong with a plan, and whether garbage could pass for its sums."""
+    return *warnings(plan), *plan_warnings(plan)
 
 
 def mean(plan: Plan) -> str:
@@ -110,6 +116,6 @@ def fields(advice: Advice) -> dict[str, object]:
             "bytes_per_client": advice.chosen.bytes_per_client,
             "signal_to_noise_run": run_ratio(advice.chosen),
         },
-        "warnings": list(warnings(advice.plan)),
+        "warnings": list(all_warnings(advice.plan)),
         "advice": list(sentences(advice)),
     }

@@ -177,6 +177,8 @@ def summary(facts: Facts, result: Outcome) -> Table:
         lost = sum(len(clients) for record in run.rounds for clients in record.dropped.values())
         asked = sum(len(record.clients) for record in run.rounds)
         rows["dropped out"] = f"{lost} of {asked} ({lost / asked:.0%})"
+    if run.sum_checks:
+        rows["sums, checked for garbage"] = ", ".join(f"{count} {outcome}" for outcome, count in run.sum_checks.items())
     if run.evicted:
         rows["evicted"] = f"{', '.join(map(str, run.evicted))}: the report says why"
     if kept := [record.left / record.wanted for record in run.rounds if record.left and record.wanted]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dordis.errors import BudgetExceeded, BudgetUsedUp, InputError, RoundFailed
+from dordis.errors import BudgetExceeded, BudgetUsedUp, ImpossibleSum, InputError, RoundFailed
 from dordis.federation.allowance import Allowances
 from dordis.federation.beacon import Beacon
 from dordis.federation.charges import Charge
@@ -168,12 +168,15 @@ class Coordinator:
             alignment=self._alignment,
             clip=parameters.encoding.clip or None,
             below=result.aggregate.below,
+            sum_check=result.sum_check,
         )
         receipt = Receipt.of(parameters, result.outputs, head)
         return Finished(record, Metrics(number, values), receipt, result, parameters)
 
     def _failed(self, failure: Failure) -> Failed:
-        return Failed(failure.index, str(failure.error), self._evictions.after(failure.index))
+        error = failure.error
+        spoilt = tuple(map(int, error.survivors)) if isinstance(error, ImpossibleSum) else ()
+        return Failed(failure.index, str(error), self._evictions.after(failure.index), spoilt)
 
     def _sum(self, info: RoundInfo) -> _Summed:
         """Gather the clients, agree on the parameters, make sure that the budget allows it, and sum."""

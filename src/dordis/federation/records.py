@@ -5,6 +5,7 @@ too, so that a process stopped anywhere leaves a run that goes on after its last
 """
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from dordis.federation.evictions import Eviction, read_evictions
 from dordis.federation.metric_names import check_metric_names
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.privacy.projection import Alignment
+from dordis.rounds.possible import IMPOSSIBLE, NOT_CHECKED
 
 Kind = TypeVar("Kind")
 
@@ -183,6 +185,8 @@ class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     evicted: tuple[int, ...] = ()
     """Who had to go for that, for the rest of the run."""
+    survivors: tuple[int, ...] = ()
+    """U3 of an impossible sum: somebody among them spoilt it, or the server did."""
 
 
 class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -231,6 +235,9 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fraction of the norms that were below it, with noise; None where that was not counted."""
     evicted: tuple[int, ...] = ()
     """Who lied in a way that the round survived, and is in none of the next."""
+    sum_check: str = NOT_CHECKED
+    """Whether the sum was compared with what honest updates and noise can make: `passed`, `vacuous` if uniform numbers
+    would have passed as well, or `not checked`."""
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -286,6 +293,13 @@ class StoredRun:
     def evident(self) -> int:
         """Return how many of them are evident: the model was kept after the last one."""
         return self.manifest.before if self.last is None else min(self.finished, self.last.number)
+
+    @property
+    def sum_checks(self) -> dict[str, int]:
+        """Return how many sums had which outcome of the check for impossible ones, failed rounds included."""
+        outcomes = Counter(record.sum_check for record in self.rounds)
+        outcomes[IMPOSSIBLE] += sum(bool(failed.survivors) for record in self.rounds for failed in record.failures)
+        return {outcome: count for outcome, count in outcomes.items() if count}
 
 
 class Records:

@@ -9,6 +9,7 @@ from dordis.privacy.accounting import delta_warnings
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.report.facts import Facts
 from dordis.report.numbers import count, number
+from dordis.rounds.possible import IMPOSSIBLE, VACUOUS
 
 
 class Level(Enum):
@@ -96,6 +97,10 @@ def _notes(facts: Facts) -> Iterator[str]:
             f"Evicted because somebody lied: clients {who}. At least half of them are liars, if there were no more "
             "liars than the colluders that are tolerated."
         )
+    if spoilt := facts.run.sum_checks.get(IMPOSSIBLE):
+        yield f"{count(spoilt, 'sum')} could not be the sum of honest updates: charged, not used, tried again."
+    if facts.run.sum_checks.get(VACUOUS):
+        yield "Sums this short are not told from garbage: the check for impossible sums is vacuous."
     if not facts.run.rounds:
         yield "No round was finished."
     if facts.run.result is None:

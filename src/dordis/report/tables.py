@@ -78,7 +78,7 @@ def rounds(facts: Facts) -> TextTable:
     """Return a row for every finished round."""
     measured = {line.number: line.values for line in facts.run.metrics}
     names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
-    head = ("round", *names, "epsilon", "index", "invited", "clients", "dropped", "uploaded")
+    head = ("round", *names, "epsilon", "index", "invited", "clients", "dropped", "uploaded", "sum check")
     costs = ("wanted", "left", "counted on", "time", "up, a client", "down, a client", "of it the model", "missed sums")
     rows = tuple(
         (
@@ -90,6 +90,7 @@ def rounds(facts: Facts) -> TextTable:
             str(len(record.clients)),
             str(gone(record)),
             span(record.survivors),
+            record.sum_check,
             *(number(variance, 5) for variance in (record.wanted, record.left, record.charged)),
             duration(record.seconds),
             *(
@@ -105,11 +106,11 @@ def rounds(facts: Facts) -> TextTable:
 def failures(facts: Facts) -> TextTable:
     """Return a row for every attempt that failed before a finished round."""
     rows = tuple(
-        (str(failed.index), str(record.number), failed.reason)
+        (str(failed.index), str(record.number), failed.reason, ", ".join(map(str, failed.survivors)))
         for record in facts.run.rounds
         for failed in record.failures
     )
-    return TextTable(("index", "tried again as round", "reason"), rows)
+    return TextTable(("index", "tried again as round", "reason", "clients in a spoilt sum"), rows)
 
 
 def evictions(facts: Facts) -> TextTable:

@@ -25,6 +25,7 @@ from dordis.protocols.vectors import HERE, Vectors
 from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import Invitation, InvitationServer, SendModel, SendSum
 from dordis.rounds.missed import LastSums
+from dordis.rounds.possible import NOT_CHECKED, check_possible, describe_check
 
 REFUSED = "refused"
 """Where clients are counted that raised an error of their own, such as a cap on their participations."""
@@ -76,6 +77,8 @@ class RoundResult:
     up: int | None = None
     down: int | None = None
     timeline: Timeline | None = None
+    sum_check: str = NOT_CHECKED
+    """Whether the sums were compared with what honest updates and their noise can make: see `rounds.possible`."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,9 @@ class RoundChunk(PrivateChunk):
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:
-        """Turn the sum into real units."""
+        """Turn the sum into real units, unless it is an impossible one."""
         summed = self.output()
+        check_possible(self._private, self.chunk, summed)
         if self._private.mechanism.by_chunk:
             self._decoded = self._private.decode_chunk(self.chunk, summed.total, len(summed.survivors))
         return None
@@ -170,6 +174,10 @@ class RoundServer(PrivateServer):
         """Return |D| of every chunk whose U3 is closed."""
         n = len(self._private.parameters.clients)
         return {chunk.chunk: n - len(chunk.u3) for chunk in self.chunks if chunk.u3}
+
+    def sum_check(self) -> str:
+        """Say how the sums were checked, once every chunk is decoded."""
+        return describe_check(self._private, self.output())
 
     def aggregate(self) -> Aggregate:
         """Return the decoded sum and its mean, once every chunk is decoded; stripes are undone here."""
@@ -242,6 +250,7 @@ class RoundEngine:
             up=up,
             down=down,
             timeline=timeline,
+            sum_check=server.sum_check(),
         )
 
     def server(self, agreed: AgreedRound) -> RoundServer:

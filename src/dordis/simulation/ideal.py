@@ -23,6 +23,7 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Leaving, Prediction, SummingProtocol
 from dordis.rounds.client import Client, ClientRound
 from dordis.rounds.invitation import Accepted, Invitation, Train
+from dordis.rounds.possible import check_possible, describe_check
 from dordis.rounds.server import REFUSED, AgreedRound, Gathered, RoundResult, Watch, silent
 from dordis.simulation.departures import Departures
 
@@ -109,6 +110,8 @@ class IdealRounds:
         chunks = range(len(parameters.chunks))
         law = agreed.mechanism.law
         outputs = tuple(self._output(parameters, chunk, u3, total, course, law) for chunk in chunks)
+        for chunk, output in enumerate(outputs):
+            check_possible(private, chunk, output)
         aggregate = private.decode(outputs)
         for u in parameters.clients:
             if u not in leaving:
@@ -117,9 +120,8 @@ class IdealRounds:
         lost = {stage: [u for u in leaving if leaving[u] == stage] for stage in self._protocol.stages}
         dropped = {stage: tuple(int(u) for u in gone if u not in refusing) for stage, gone in lost.items()}
         dropped[REFUSED] = tuple(sorted(map(int, refusing)))
-        return RoundResult(
-            outputs, aggregate, stages, {stage: clients for stage, clients in dropped.items() if clients}
-        )
+        dropped = {stage: clients for stage, clients in dropped.items() if clients}
+        return RoundResult(outputs, aggregate, stages, dropped, sum_check=describe_check(private, outputs))
 
     def _refusing(self, agreed: AgreedRound, leaving: Leaving) -> list[ClientId]:
         """Return the clients who are there when the round begins and do not consent to its parameters."""

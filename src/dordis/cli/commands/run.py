@@ -25,7 +25,7 @@ from dordis.cli.options import (
     finished_runs,
     given_data,
 )
-from dordis.errors import InputError, RoundFailed
+from dordis.errors import ImpossibleSum, InputError, RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,6 +192,12 @@ def _failed(under_way: "Run", error: RoundFailed) -> str:
     """Say which round failed, how often, why, and what can be done."""
     federation = under_way.job.config.federation
     times = "once" if federation.tries == 1 else f"{federation.tries} times"
+    if isinstance(error, ImpossibleSum):
+        return (
+            f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time "
+            f"because {error}; one of the clients {', '.join(map(str, error.survivors))} is faulty, or the server is: "
+            f"begin a run without the faulty one; what was done is in {under_way.records.path}"
+        )
     return (
         f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time because "
         f"{error}: begin a run that allows for more dropout with protocol.threshold and protocol.tolerance, or has "
@@ -225,6 +231,7 @@ def show(under_way: "Run", result: "Result", as_json: bool, *, quiet: bool = Fal
         "fidelity": result.fidelity,
         "stopped": result.stopped,
         "evicted": list(facts.run.evicted),
+        "sum_check": facts.run.sum_checks,
         "path": str(path),
     }
     if as_json or not quiet:

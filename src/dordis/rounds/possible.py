@@ -1,0 +1,237 @@
+"""Is this sum possible?  Updates are bounded and the law of the noise is known, so that garbage is too long to be one.
+
+A wrong mask or a lost seed leaves uniform numbers.  The check reads nothing but the released sum and public parameters,
+so it costs no privacy.  It finds garbage, not poisoning: docs/limits.md has the figures.
+
+One chunk holds a + Z: `a` the sum of the survivors' rounded updates, of norm B at most, and Z independent Skellam noise
+of variance V in every coordinate, noise that could not be removed included.  Chunks differ in survivors and in V, and
+one client may have all of its update in one block.  Every chunk, and every rotation block in it, is therefore tested
+against a bound of its own, with the B of whole updates: dealing to blocks and rotating change no norm, and wrapping to
+the ring makes none longer.  docs/security.md derives the bounds.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from dordis.errors import ImpossibleSum
+from dordis.kernels.ring import Vector
+from dordis.kernels.rounding import squared_norm
+from dordis.privacy import skellam
+from dordis.privacy.encoding import NEAREST, centred
+from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.noise import SKELLAM
+from dordis.privacy.planning import Plan
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols.distributed_dp import DistributedDP
+from dordis.protocols.distributed_noise import ChunkOutput
+
+PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
+"""Outcomes.  Vacuous: the sum has passed, and uniform numbers would have passed as well."""
+DEVIATIONS = 6.7
+"""x: noise exceeds its part of the bound with a chance of 2 exp(-x^2 / 2) at most, 3.6e-10."""
+ROUNDING, ACCEPTED = 21.5, 0.933
+"""Rounding exceeds E with a chance of exp(-21.5) at most, 4.6e-10: one rounding is kept with a chance of exp(-0.933) or
+more, so that conditioning on all of them costs that factor for each survivor."""
+LEAST_VARIANCE, LEAST_LENGTH = 64, 8
+"""From here on the closed formula holds.  Shorter sums count as sums of 8 coordinates, which only adds noise."""
+MARGIN = 1.5
+"""The check is vacuous if uniform numbers are expected below 1.5 tau."""
+_STEPS = 48
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class SumLaw:
+    """What is known of a sum: |U3|, k coordinates, the variance V of the noise left, and the length of one update.
+
+    `longest` is Delta2.  `scaled_clip` is s c where clients round at random, and None where only Delta2 is known: they
+    round to the nearest, or not at all.
+    """
+
+    survivors: int
+    length: int
+    variance: float
+    longest: float
+    scaled_clip: float | None = None
+
+
+def signal_bound(law: SumLaw, tests: int = 1) -> float:
+    """Return B, the largest norm of the sum of honest updates without noise.
+
+    The errors of rounding are independent between clients, so that they add up to E and not to |U3| times one of them.
+    """
+    n, k = law.survivors, law.length
+    certain = n * law.longest
+    if law.scaled_clip is None:
+        return certain
+    t = ACCEPTED * n + ROUNDING + math.log(tests)
+    error = math.sqrt(n / 4 * (k + 2 * math.sqrt(k * t) + 2 * t))
+    return min(certain, n * law.scaled_clip + error)
+
+
+def threshold(law: SumLaw, tests: int = 1) -> float:
+    """Return tau: an honest sum has a larger squared norm with a chance below 1e-9 / tests.
+
+    >>> law = SumLaw(survivors=100, length=1024, variance=1e4, longest=120.0, scaled_clip=100.0)
+    >>> round(threshold(law) / 1e6, 1)
+    131.9
+    """
+    bound, variance, k = signal_bound(law, tests), law.variance, max(law.length, LEAST_LENGTH)
+    x = math.sqrt(DEVIATIONS**2 + 2 * math.log(tests))
+    if variance < LEAST_VARIANCE:
+        across = bound * _tail(variance, x * x / 2)
+        return bound**2 + 2 * across + _noise_norm(variance, law.length, x * x / 2)
+    across = x * bound * math.sqrt(variance) * (1 + x * x / (12 * variance))
+    return bound**2 + 2 * across + variance * (k + x * math.sqrt(2 * k + k / variance) + x * x)
+
+
+def bit_threshold(survivors: int, scale: int, variance: float, tests: int = 1) -> float:
+    """Return tau of the clipping bits: one coordinate, of survivors times the scale at most, and its noise."""
+    return (survivors * scale + _tail(variance, math.log(2 * tests) + math.log(1e9))) ** 2
+
+
+def is_vacuous(tau: float, length: int, bits: int) -> bool:
+    """Tell whether a vector of uniform numbers is expected to pass, or nearly so."""
+    return length * 4.0**bits / 12 < MARGIN * tau
+
+
+def plan_law(plan: Plan) -> SumLaw:
+    """Return the law of the sums of a plan, if nobody drops out; each has one block at the least."""
+    setting, n = plan.setting, plan.setting.clients
+    left = float(plan.noise.left(range(n), b""))
+    scaled = plan.scale * setting.clip
+    nearest = bool(setting.buckets) and skellam.rounds_to_nearest(scaled, setting.padded)
+    return SumLaw(n, setting.block, left, plan.sensitivity.l2, None if nearest else scaled)
+
+
+def plan_margin(plan: Plan) -> float:
+    """Return the squared norm that uniform numbers have in a block, over the bound on honest sums of a plan."""
+    law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
+    return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + (plan.bit is not None))
+
+
+def plan_warnings(plan: Plan) -> tuple[str, ...]:
+    """Say whether garbage could pass for a sum of this plan."""
+    margin = plan_margin(plan)
+    if margin >= MARGIN:
+        return ()
+    return (
+        f"a spoilt sum may pass for a right one: the square of its length is {margin:.2g} times the largest of a right "
+        f"sum, and {MARGIN:g} times are needed to notice it; longer updates, or more clients a round, would help",
+    )
+
+
+def is_checked(mechanism: Mechanism, scheme: Scheme) -> bool:
+    """Tell whether the law of a sum is known: its noise is the protocol's, Skellam, and updates are bounded."""
+    known = mechanism.law is SKELLAM and not mechanism.share and mechanism.sensitivity > 0
+    return known and scheme is not Scheme.NONE
+
+
+def chunk_law(private: DistributedDP, chunk: int, survivors: int, left: Fraction) -> SumLaw:
+    """Return the law of the sum of one chunk of an update."""
+    span, mechanism = private.parameters.chunks[chunk], private.mechanism
+    usual = type(mechanism).encode is Mechanism.encode and mechanism.rounding != NEAREST
+    scaled = mechanism.grid.scale * mechanism.clip if usual else None
+    return SumLaw(survivors, span.stop - span.start, float(left), math.sqrt(mechanism.sensitivity), scaled)
+
+
+@dataclass(frozen=True)
+class SumCheck:
+    """The bounds on one chunk: of its squared norm, and of that of each block."""
+
+    whole: float
+    block: float
+    length: int
+    """Coordinates of a block."""
+
+    @classmethod
+    def of_chunk(cls, private: DistributedDP, chunk: int, output: ChunkOutput) -> "SumCheck":
+        """Return the bounds that follow from the parameters, U3 and the noise left; all of a round fail in 1e-9."""
+        tests, encoding = count_tests(private), private.parameters.encoding
+        if private.is_bit(chunk):
+            tau = bit_threshold(len(output.survivors), encoding.bit, float(output.left), tests)
+            return cls(tau, tau, 1)
+        law = chunk_law(private, chunk, len(output.survivors), output.left)
+        block = SumLaw(law.survivors, encoding.block, law.variance, law.longest, law.scaled_clip)
+        return cls(threshold(law, tests), threshold(block, tests), encoding.block)
+
+    def excess(self, total: Vector, bits: int) -> float:
+        """Return the squared norm of the sum, or of its longest block, over the bound; above 1 it is impossible."""
+        norms = [squared_norm(block) for block in centred(total, bits).reshape(-1, self.length)]
+        return max(sum(norms) / self.whole, max(norms) / self.block)
+
+
+def count_tests(private: DistributedDP) -> int:
+    """Return how many bounds the sums of a round are compared with: of every block, and of chunks of several."""
+    block, bit = private.parameters.encoding.block, bool(private.parameters.encoding.bit)
+    spans = private.parameters.chunks[: -1 if bit else None]
+    blocks: list[int] = [(span.stop - span.start) // block for span in spans]
+    return sum(count + (count > 1) for count in blocks) + bit
+
+
+def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> None:
+    """Refuse the sum of a chunk that bounded updates and the noise left cannot have made, but in 1 of 10^9 rounds."""
+    if not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
+        return
+    excess = SumCheck.of_chunk(private, chunk, output).excess(output.total, private.parameters.bits)
+    if excess > 1:
+        raise ImpossibleSum(chunk, excess, output.survivors, output.named)
+
+
+def describe_check(private: DistributedDP, outputs: Sequence[ChunkOutput]) -> str:
+    """Say how the sums of a round were checked, after all of them have passed."""
+    if not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
+        return NOT_CHECKED
+    updates = [chunk for chunk in range(len(outputs)) if not private.is_bit(chunk)]
+    checks = [SumCheck.of_chunk(private, chunk, outputs[chunk]) for chunk in updates]
+    bits = private.parameters.bits
+    return VACUOUS if any(is_vacuous(check.block, check.length, bits) for check in checks) else PASSED
+
+
+def _tail(variance: float, exponent: float) -> float:
+    """Return what Skellam noise exceeds, in any one direction, with a chance of exp(-exponent) at most: Chernoff.
+
+    ln E exp(y a.Z) = V sum (cosh(y a_i) - 1) <= V (cosh y - 1) for every `a` of norm 1.
+    """
+    return _least(lambda y: (2 * variance * math.sinh(y / 2) ** 2 + exponent) / y, 1e-9, 100.0)
+
+
+def _noise_norm(variance: float, length: int, exponent: float) -> float:
+    """Return what ||Z||^2 exceeds with a chance of exp(-exponent) at most: Chernoff, with the law cut at 12 sigma + 40.
+
+    What is cut off is below 1e-40 for variances up to 64.
+    """
+    logs = _log_law(variance, math.ceil(12 * math.sqrt(variance) + 40))
+    squares = np.arange(logs.size, dtype=np.float64) ** 2
+
+    def bound(rate: float) -> float:
+        terms = logs + rate * squares
+        peak = float(terms.max())
+        return (length * (peak + math.log(float(np.exp(terms - peak).sum()))) + exponent) / rate
+
+    return _least(bound, 1e-9, 10.0)
+
+
+def _log_law(variance: float, most: int) -> skellam.Floats:
+    """Return ln P(|Z| = z) for z = 0 .. most; P(Z = z) is in proportion to I_z(V), by Miller's recurrence."""
+    ratio, logs = 0.0, np.zeros(most + 1)
+    for z in range(most + 40, 0, -1):
+        ratio = 1 / (2 * z / variance + ratio)
+        if z <= most:
+            logs[z] = math.log(ratio)
+    logs = np.cumsum(logs)
+    logs[1:] += math.log(2)
+    return np.asarray(logs - math.log(float(np.exp(logs).sum())))
+
+
+def _least(bound: Callable[[float], float], low: float, high: float) -> float:
+    """Return the least value of a quasi-convex function, by golden section; any value is a valid bound."""
+    a, b = math.log(low), math.log(high)
+    for _ in range(_STEPS):
+        c, d = b - _GOLDEN * (b - a), a + _GOLDEN * (b - a)
+        a, b = (a, d) if bound(math.exp(c)) <= bound(math.exp(d)) else (c, b)
+    return bound(math.exp((a + b) / 2))

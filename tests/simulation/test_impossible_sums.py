@@ -1,0 +1,78 @@
+"""A run whose sum was spoilt charges the round, evicts nobody, tries again, and says so everywhere."""
+
+import json
+
+import msgspec
+import pytest
+
+from dordis.cli.commands.run import drive, show
+from dordis.cli.tables import console
+from dordis.errors import InputError
+from dordis.federation import records
+from dordis.federation.ledger import Ledger
+from dordis.protocols.secagg import masking
+from dordis.report.facts import gather
+from dordis.report.page import page
+from dordis.simulation.run import prepare
+from tests.simulation.whole_runs import settings_of
+
+KEYS = ("federation.rounds=3", "simulation.fidelity=full", "app.options.dim=400")
+
+
+def spoil(monkeypatch, rounds):
+    """Have the first client of some rounds, by their index, mask with another seed than the one it shared."""
+    honest = masking.add_masks
+
+    def add_masks(suite, y, parameters, chunk, me, own, peers):
+        lies = parameters.index in rounds and me == parameters.clients[0]
+        used = msgspec.structs.replace(own, self_mask=bytes(32)) if lies else own
+        honest(suite, y, parameters, chunk, me, used, peers)
+
+    monkeypatch.setattr(masking, "add_masks", add_masks)
+
+
+def test_a_spoilt_sum_is_charged_not_used_and_tried_again(tmp_path, monkeypatch, capsys):
+    spoil(monkeypatch, rounds={0})
+    run = prepare(settings_of(*KEYS)).start(tmp_path, "")
+    used = []
+    use = type(run.job.app).use_output
+    monkeypatch.setattr(
+        type(run.job.app), "use_output", lambda app, info, output: (used.append(info.index), use(app, info, output))
+    )
+    first, *others = run.rounds()
+    assert used == [1, 2, 3]
+    (failed,) = first.record.failures
+    assert failed.index == 0
+    assert "garbage" in failed.reason
+    assert "not used" in failed.reason
+    assert (len(failed.survivors), failed.evicted) == (6, ())
+    assert all((done.record.sum_check, done.record.failures) == ("passed", ()) for done in others)
+    spent = Ledger.open(run.records.path / records.LEDGER).round(0)
+    assert spent is not None
+    assert {*failed.survivors} == {*spent.charge.clients}
+    assert not spent.facts
+    stored = records.load(run.records.path)
+    assert stored.sum_checks == {"passed": 3, "impossible": 1}
+    assert not stored.evicted
+    html = page(gather([run.records.path]))
+    assert "1 sum could not be the sum of honest updates" in html
+    assert ", ".join(map(str, failed.survivors)) in html
+    show(run, run.complete(), as_json=True)
+    assert json.loads(capsys.readouterr().out)["sum_check"] == {"passed": 3, "impossible": 1}
+
+
+def test_a_run_whose_every_sum_is_spoilt_ends_and_names_the_clients_in_the_last_one(tmp_path, monkeypatch):
+    spoil(monkeypatch, rounds=range(10))
+    run = prepare(settings_of(*KEYS, "federation.tries=2", "privacy.epsilon=20")).start(tmp_path, "")
+    with pytest.raises(InputError, match=r"is garbage.* one of the clients \d+, .* is faulty, or the server is"):
+        drive(run, console(), "run --resume", quiet=True)
+
+
+@pytest.mark.parametrize("noise", ["none", "central", "local", "ddgauss", "xnoise"])
+@pytest.mark.parametrize("fidelity", ["ideal", "full"])
+def test_both_fidelities_say_whether_sums_were_checked(tmp_path, noise, fidelity):
+    kind = ["privacy.mechanism=ddgauss", "privacy.noise.kind=orig"] if noise == "ddgauss" else []
+    keys = kind or [f"privacy.noise.kind={noise}"]
+    run = prepare(settings_of("federation.rounds=1", f"simulation.fidelity={fidelity}", "app.options.dim=400", *keys))
+    (finished,) = run.start(tmp_path, "").rounds()
+    assert finished.record.sum_check == ("passed" if noise == "xnoise" else "not checked")
