@@ -6,7 +6,7 @@ and the buffer of a vector is used again as soon as the next reply is asked for.
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -23,6 +23,7 @@ from dordis.protocols import delivery
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening
 from dordis.rounds.invitation import Invite
+from dordis.rounds.meter import MessageMeter
 
 log = logging.getLogger("dordis.network")
 
@@ -61,13 +62,11 @@ class Call:
     offered: list[bytes] = field(default_factory=list)
 
 
-class NetworkExchange:
-    """Ask clients that are connected, and those that come back in time.
-
-    `sent`, `received`, `kinds` and `errors` are what a meter counts: bytes of messages, without what carries them.
-    """
+class NetworkExchange(MessageMeter):
+    """Ask clients that are connected, and those that come back in time."""
 
     def __init__(self, send: Send, uploads: Uploads, blobs: Blobs, patience: Patience) -> None:
+        super().__init__()
         self._send, self._uploads, self._blobs, self._patience = send, uploads, blobs, patience
         self._allowances = TimeAllowances(patience)
         self._loop = asyncio.get_running_loop()
@@ -78,10 +77,6 @@ class NetworkExchange:
         self._out: set[ClientId] = set()
         self._absent: dict[ClientId, asyncio.TimerHandle] = {}
         self._parameters: Parameters | None = None
-        self.sent: Counter[ClientId] = Counter()
-        self.received: Counter[ClientId] = Counter()
-        self.kinds: Counter[str] = Counter()
-        self.errors: list[tuple[ClientId, DordisError]] = []
 
     async def __call__(self, requests: Requests) -> Replies:
         """Send the requests; the replies that come in time are given one by one."""
@@ -136,8 +131,7 @@ class NetworkExchange:
         self._open[u][asking.id] = asking
         call.open.add(asking.id)
         size = len(frame) + (0 if beside is None else beside.size)
-        self.received[u] += size
-        self.kinds[type(request).__name__] += size
+        self.count_request(u, type(request), size)
         if not self._send(u, message):
             self.disconnected(u)
 

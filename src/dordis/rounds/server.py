@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.drive import AsyncExchange
-from dordis.errors import DordisError, InputError
+from dordis.errors import InputError
 from dordis.pipeline.executor import Compute, Timeline, execute_async, in_thread
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Flow, Garbled, Message, Replies, Requests, Resource, Step
@@ -23,7 +23,8 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import SummingChunk, SummingProtocol, SummingServer, SummingSetup
 from dordis.protocols.vectors import HERE, Vectors
 from dordis.rounds.gate import PrivacyGate
-from dordis.rounds.invitation import Invitation, InvitationServer, SendModel, SendSum
+from dordis.rounds.invitation import Invitation, InvitationServer
+from dordis.rounds.meter import MessageMeter, Traffic
 from dordis.rounds.missed import LastSums
 from dordis.rounds.possible import NOT_CHECKED, check_possible, describe_check
 
@@ -32,8 +33,6 @@ REFUSED = "refused"
 
 Watch = Callable[[str], None]
 """Told what begins: a stage of the round."""
-Traffic = tuple[int | None, int | None, int | None, int | None]
-"""Bytes up and down, and of the latter those of the model, and of sums that were missed."""
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
 """How steps follow each other: chunks in a pipeline, or all of them together."""
 
@@ -186,15 +185,6 @@ class RoundServer(PrivateServer):
         return self._private.assemble([chunk.decoded for chunk in self.chunks])
 
 
-class Meter(Protocol):
-    """What an exchange counts: bytes of each client's replies and requests, of each kind of these, and who refused."""
-
-    sent: Counter[ClientId]
-    received: Counter[ClientId]
-    kinds: Counter[str]
-    errors: list[tuple[ClientId, DordisError]]
-
-
 class RoundEngine:
     """Run rounds over an exchange; `run` and `compute` say in which time, and where the server computes.
 
@@ -210,7 +200,7 @@ class RoundEngine:
         available: Callable[[int], Collection[ClientId]],
         *,
         suite: Suite = DEFAULT,
-        meter: Meter | None = None,
+        meter: MessageMeter | None = None,
         run: Callable[[Coroutine[Any, Any, Timeline]], Timeline] = asyncio.run,
         compute: Compute = in_thread,
         execute: Execute = execute_async,
@@ -227,19 +217,19 @@ class RoundEngine:
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients, send the model, or sums that lead to it, to those who lack it, and have them train."""
         self._sums.begin(invitation.invite)
-        server, before = InvitationServer(invitation, self._sums.since), _count(self._meter)
+        server, before = InvitationServer(invitation, self._sums.since), self._traffic()
         timeline = self._execute(server.workflow, (), WatchedExchange(self._exchange, watch))
-        return Gathered(server.output(), step_seconds(timeline), *_count(self._meter, before))
+        return Gathered(server.output(), step_seconds(timeline), *self._traffic().since(before))
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Run the summing protocol, decode, and deliver."""
-        parameters, before = agreed.parameters, _count(self._meter)
+        parameters, before = agreed.parameters, self._traffic()
         refused = 0 if self._meter is None else len(self._meter.errors)
         server = self.server(agreed)
         admit = partial(agreed.gate.admit, dropped=server.dropped)
         noted = WatchedExchange(self._exchange, watch, admit)
         timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], noted)
-        up, down, *_ = _count(self._meter, before)
+        traffic = self._traffic().since(before)
         errors = [] if self._meter is None else self._meter.errors[refused:]
         self._sums.keep(agreed.number, parameters, [chunk.delivery.dispatched for chunk in server.chunks])
         return RoundResult(
@@ -247,8 +237,8 @@ class RoundEngine:
             aggregate=server.aggregate(),
             stages=step_seconds(timeline),
             dropped=noted.dropped(parameters.clients, [u for u, _ in errors]),
-            up=up,
-            down=down,
+            up=traffic.up,
+            down=traffic.down,
             timeline=timeline,
             sum_check=server.sum_check(),
         )
@@ -259,6 +249,10 @@ class RoundEngine:
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
         summing.setup.vectors = self._vectors
         return RoundServer(summing, DistributedDP(parameters, agreed.mechanism), self._receivers)
+
+    def _traffic(self) -> Traffic:
+        """Return the bytes that were exchanged so far, if somebody counts them."""
+        return Traffic() if self._meter is None else self._meter.traffic()
 
     def _execute(self, setup: Sequence[Step], chunks: Sequence[Sequence[Step]], exchange: AsyncExchange) -> Timeline:
         return self._run(self._execute_steps(setup, chunks, exchange, self._compute))
@@ -303,13 +297,3 @@ def step_seconds(timeline: Timeline) -> dict[str, float]:
     for span in timeline.spans:
         seconds[span.step.replace("_", " ")] += span.end - span.start  # type: ignore[assignment]
     return dict(seconds)
-
-
-def _count(meter: Meter | None, before: Traffic = (0, 0, 0, 0)) -> Traffic:
-    """Return the bytes that were sent and received, and of these the model's and those of sums, since before."""
-    if meter is None:
-        return None, None, None, None
-    kinds = (meter.kinds[kind.__name__] for kind in (SendModel, SendSum))
-    totals = (meter.sent.total(), meter.received.total(), *kinds)
-    up, down, models, sums = (total - (counted or 0) for total, counted in zip(totals, before, strict=True))
-    return up, down, models, sums

@@ -1,6 +1,6 @@
 """An exchange in memory: every message goes through the codec, and any of them can be lost on cue."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from time import thread_time
 from typing import Protocol
@@ -9,6 +9,7 @@ from dordis import wire
 from dordis.errors import DordisError, UnusableUpdate
 from dordis.protocol import ClientId, Garbled, Message, Party, Requests, reply_to
 from dordis.rounds.client import Client
+from dordis.rounds.meter import MessageMeter
 
 Lost = Callable[[ClientId, Message], bool]
 
@@ -26,7 +27,7 @@ def nothing_lost(client: ClientId, message: Message) -> bool:
     return False
 
 
-class LocalExchange:
+class LocalExchange(MessageMeter):
     """Deliver requests to clients in this process, one after the other, as their replies are asked for.
 
     `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
@@ -45,13 +46,10 @@ class LocalExchange:
         lost_reply: Lost = nothing_lost,
         ahead: bool = False,
     ) -> None:
+        super().__init__()
         self._clients = clients
         self._lost_request, self._lost_reply = lost_request, lost_reply
         self._ahead = ahead
-        self.errors: list[tuple[ClientId, DordisError]] = []
-        self.sent: Counter[ClientId] = Counter()
-        self.received: Counter[ClientId] = Counter()
-        self.kinds: Counter[str] = Counter()
         self.seconds: defaultdict[ClientId, float] = defaultdict(float)
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
@@ -68,9 +66,8 @@ class LocalExchange:
 
     def _deliver(self, u: ClientId, request: Message, data: bytes) -> Message | None:
         bulk = wire.bulk_of(request)
-        self.received[u] += len(data) + len(bulk)
         client, kind = self._clients[u], type(request)
-        self.kinds[kind.__name__] += len(data) + len(bulk)
+        self.count_request(u, kind, len(data) + len(bulk))
         start = thread_time()
         try:
             if isinstance(client, Client):
@@ -84,7 +81,7 @@ class LocalExchange:
             return None
         finally:
             self.seconds[u] += thread_time() - start
-        self.sent[u] += len(answer) + len(vector)
+        self.count_reply(u, len(answer) + len(vector))
         if self._lost_reply(u, request):
             return None
         try:

@@ -8,7 +8,6 @@ ends the round, and then nobody has uploaded or counted a participation.
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from dordis.errors import DordisError, MalformedMessage, ProtocolError
 from dordis.integrations.flower.messages import RECORD, Charter, Sealed, from_record, seal, to_record
 from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to
 from dordis.rounds.invitation import Invite, SendModel, Train
+from dordis.rounds.meter import MessageMeter
 
 LOG = logging.getLogger("dordis.flower")
 LOOK_AGAIN = (0.01, 0.5)
@@ -75,7 +75,7 @@ class Assignment:
     timeout: float | None = None
 
 
-class FlowerExchange:
+class FlowerExchange(MessageMeter):
     """Deliver the requests of a round to nodes; calls for several chunks at once go out as one message a node."""
 
     def __init__(
@@ -86,6 +86,7 @@ class FlowerExchange:
         training: Assignment,
         patience: float,
     ) -> None:
+        super().__init__()
         self._post, self._nodes, self._charter = post, nodes, charter
         self._training, self._patience = training, patience
         self._ahead: Answers = {}
@@ -93,10 +94,6 @@ class FlowerExchange:
         self._informed: set[ClientId] = set()
         self._waiting: list[Requests] = []
         self._delivery: asyncio.Task[Answers]
-        self.errors: list[tuple[ClientId, DordisError]] = []
-        self.sent: Counter[ClientId] = Counter()
-        self.received: Counter[ClientId] = Counter()
-        self.kinds: Counter[str] = Counter()
 
     async def __call__(self, requests: Requests) -> Replies:
         """Deliver requests together with all others that are made before the event loop turns."""
@@ -143,8 +140,8 @@ class FlowerExchange:
 
     def _meter(self, u: ClientId, content: RecordDict, sealed: Sequence[Sealed]) -> None:
         model = sum(record.count_bytes() for record in content.array_records.values())
-        self.kinds[SendModel.__name__] += model
-        self.received[u] += model + sum(len(frame) + len(bulk) for frame, bulk in sealed)
+        self.count_request(u, SendModel, model)
+        self.received[u] += sum(len(frame) + len(bulk) for frame, bulk in sealed)
 
     def _answers(self, u: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> dict[Place, Message]:
         """Read a reply: an answer to every request up to the first that was refused, or that is no answer."""
@@ -153,7 +150,7 @@ class FlowerExchange:
             sealed, refusal = opened(reply)
             for request, (frame, bulk) in zip(asked, sealed, strict=False):
                 answers[place_of(request)] = wire.decode(frame, reply_to(request), bulk=bulk)
-                self.sent[u] += len(frame) + len(bulk)
+                self.count_reply(u, len(frame) + len(bulk))
             self._informed.add(u)
             if refusal:
                 raise NodeRefused(refusal)

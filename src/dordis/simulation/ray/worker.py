@@ -1,6 +1,5 @@
 """One process of Ray that some clients of a run live in: they answer requests, and their uploads are summed there."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from dordis.federation.selection import Selection
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId, Message, Requests
 from dordis.protocols.vectors import LocalAccumulator
+from dordis.rounds.meter import MessageMeter
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.home import SimulatedHome, expected
 
@@ -26,9 +26,7 @@ class Answers:
 
     replies: list[tuple[ClientId, Message]] = field(default_factory=list)
     refusals: list[tuple[ClientId, str]] = field(default_factory=list)
-    sent: Counter[ClientId] = field(default_factory=Counter)
-    received: Counter[ClientId] = field(default_factory=Counter)
-    kinds: Counter[str] = field(default_factory=Counter)
+    meter: MessageMeter = field(default_factory=MessageMeter)
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,9 @@ class Worker:
             for u, reply in expected(exchange, self._clients)(requests)
         ]
         refusals = [(u, str(error)) for u, error in exchange.errors]
-        return Answers(replies, refusals, exchange.sent, exchange.received, exchange.kinds)
+        counted = MessageMeter()
+        counted.add(exchange)
+        return Answers(replies, refusals, counted)
 
     def _kept(self, u: ClientId, reply: Message) -> Message:
         self._uploads[getattr(reply, "chunk", 0), u] = wire.bulk_of(reply)

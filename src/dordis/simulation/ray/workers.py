@@ -3,7 +3,6 @@
 A process that dies takes its clients with it: from then on they do not answer, as clients do that drop out.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -13,6 +12,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from dordis.errors import DordisError, ProtocolError
 from dordis.protocol import ClientId, Message, Requests
+from dordis.rounds.meter import MessageMeter
 from dordis.simulation.exchange import Lost
 from dordis.simulation.ray.worker import Answers
 
@@ -72,15 +72,12 @@ class Workers:
                 yield place, result
 
 
-class RayExchange:
+class RayExchange(MessageMeter):
     """Deliver requests to the processes, those of one process together, and uploads a few at a time."""
 
     def __init__(self, workers: Workers, lost: Lost) -> None:
+        super().__init__()
         self._workers, self._lost = workers, lost
-        self.errors: list[tuple[ClientId, DordisError]] = []
-        self.sent: Counter[ClientId] = Counter()
-        self.received: Counter[ClientId] = Counter()
-        self.kinds: Counter[str] = Counter()
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         """Yield the replies as they come."""
@@ -112,9 +109,7 @@ class RayExchange:
 
     def _counted(self, answers: Answers) -> list[tuple[ClientId, Message]]:
         self.errors += [(u, ProtocolError(reason)) for u, reason in answers.refusals]
-        self.sent.update(answers.sent)
-        self.received.update(answers.received)
-        self.kinds.update(answers.kinds)
+        self.add(answers.meter)
         return answers.replies
 
 

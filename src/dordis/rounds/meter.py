@@ -1,0 +1,60 @@
+"""What an exchange of messages counts: bytes by client and by kind of request, and the errors of clients."""
+
+from collections import Counter
+from typing import NamedTuple
+
+from dordis.errors import DordisError
+from dordis.protocol import ClientId, Message
+from dordis.rounds.invitation import SendModel, SendSum
+
+
+class Traffic(NamedTuple):
+    """Bytes of messages: up, down, and of the latter those of the model and of missed sums; None if not counted."""
+
+    up: int | None = None
+    down: int | None = None
+    models: int | None = None
+    sums: int | None = None
+
+    def since(self, before: "Traffic") -> "Traffic":
+        """Return what came after an earlier count.
+
+        >>> Traffic(5, 9, 3, 0).since(Traffic(1, 2, 3, 0))
+        Traffic(up=4, down=7, models=0, sums=0)
+        """
+        counts = zip(self, before, strict=True)
+        return Traffic(*(None if now is None or then is None else now - then for now, then in counts))
+
+
+class MessageMeter:
+    """Count the bytes of messages, without what carries them; every exchange is one."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[ClientId] = Counter()
+        """Bytes of each client's replies."""
+        self.received: Counter[ClientId] = Counter()
+        """Bytes of each client's requests."""
+        self.kinds: Counter[str] = Counter()
+        """Bytes of requests by the names of their kinds."""
+        self.errors: list[tuple[ClientId, DordisError]] = []
+        """What clients raised, or what is wrong with their replies."""
+
+    def count_request(self, client: ClientId, kind: type[Message], size: int) -> None:
+        """Count a request of `size` bytes to a client."""
+        self.received[client] += size
+        self.kinds[kind.__name__] += size
+
+    def count_reply(self, client: ClientId, size: int) -> None:
+        """Count a reply of `size` bytes of a client."""
+        self.sent[client] += size
+
+    def add(self, other: "MessageMeter") -> None:
+        """Add the bytes that another meter counted."""
+        self.sent.update(other.sent)
+        self.received.update(other.received)
+        self.kinds.update(other.kinds)
+
+    def traffic(self) -> Traffic:
+        """Return all bytes so far."""
+        models, sums = (self.kinds[kind.__name__] for kind in (SendModel, SendSum))
+        return Traffic(self.sent.total(), self.received.total(), models, sums)
