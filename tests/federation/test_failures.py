@@ -12,7 +12,6 @@ from dordis.errors import BudgetExceeded, InputError
 from dordis.federation.account import Account
 from dordis.federation.design import Design, ProtocolKind
 from dordis.federation.ledger import Budget, Charge, Ledger, verify
-from dordis.federation.run import selection_of
 from dordis.federation.strategies import XNoise
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting, plan
@@ -68,7 +67,7 @@ def test_more_tries_are_more_indices_and_lots_are_shown_under_all_of_them():
         prepare(settings_of(*keys, "federation.tries=50"))
     job = prepare(settings_of(*keys, "federation.tries=9"))
     assert job.job.design.setting.failure == pytest.approx(float(9 * 3 * UNIT))
-    assert selection_of(job.job, job.home(), bytes(32)).indices == 27
+    assert job.job.selection_rule.indices == 27
 
 
 # What the planner does with it

@@ -3,13 +3,13 @@
 import pytest
 
 from dordis.errors import ProtocolError
-from dordis.federation.coordinator import Begun
 from dordis.network.state import Closed, ServerState
 from dordis.protocols.secagg.messages import Unmask
+from dordis.rounds.server import InterruptedRound
 from tests.rounds.parties import agreed
 
 PARAMETERS = agreed(chunks=2)
-BEGUN = Begun(3, PARAMETERS, {1: b"proof", 2: b""}, 7, 1.5)
+BEGUN = InterruptedRound(3, PARAMETERS, {1: b"proof", 2: b""}, 7, 1.5)
 
 
 def unmask(survivors):
@@ -18,12 +18,12 @@ def unmask(survivors):
 
 def test_a_round_and_its_stages_are_there_again_after_a_restart(tmp_path):
     state = ServerState(tmp_path)
-    assert state.begun() is None
+    assert state.interrupted() is None
     state.begin(BEGUN)
     state.close_stage(("CollectInput", 1), Closed({2: b"two", 5: b"five"}, b"sum"))
     state.end()
     again = ServerState(tmp_path)
-    assert again.begun() == BEGUN
+    assert again.interrupted() == BEGUN
     assert again.closed(("CollectInput", 1)) == Closed({2: b"two", 5: b"five"}, b"sum")
     assert again.closed(("CollectInput", 0)) is None
     assert again.has_begun(1)
@@ -36,7 +36,7 @@ def test_a_new_round_takes_the_place_of_the_one_before(tmp_path):
     state.begin(BEGUN)
     state.close_stage(("Begin", -1), Closed({1: b"one"}))
     state.disclose(("Unmask", 0), unmask(PARAMETERS.clients))
-    state.begin(Begun(4, PARAMETERS, {}, 7, 1.5))
+    state.begin(InterruptedRound(4, PARAMETERS, {}, 7, 1.5))
     assert state.closed(("Begin", -1)) is None
     state.disclose(("Unmask", 0), unmask(PARAMETERS.clients[1:]))
     state.end()
@@ -62,7 +62,7 @@ def test_what_is_kept_is_for_the_owner_alone_and_is_erased_in_the_end(tmp_path):
     state.close_stage(("CollectInput", 1), Closed({2: b"a frame of client two"}, b"the sum of chunk one"))
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     state.empty()
-    assert state.begun() is None
+    assert state.interrupted() is None
     assert not state.has_begun(1)
     state.end()
     left = b"".join(path.read_bytes() for path in tmp_path.iterdir())

@@ -33,7 +33,7 @@ from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import Invitation, Invite
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.server import AgreedRound, Gathered, RoundResult, Rounds, Watch, silent
+from dordis.rounds.server import AgreedRound, Gathered, InterruptedRound, RoundResult, Rounds, Watch, silent
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,6 @@ class _Summed:
     agreed: AgreedRound
     design: Design
     result: RoundResult
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A round whose parameters were fixed before a restart: it goes on with them."""
-
-    number: int
-    parameters: Parameters
-    proofs: Mapping[ClientId, bytes]
-    invited: int
-    allowed: float
-    """What its clients were found to be able to pay."""
 
 
 class Coordinator:
@@ -93,7 +81,7 @@ class Coordinator:
         protocol: str = "",
         clipping: Clipping | None = None,
         alignment: Alignment | None = None,
-        begun: Begun | None = None,
+        interrupted: InterruptedRound | None = None,
         evictions: Evictions | None = None,
         entropy: Entropy = secrets.token_bytes,
         counts_owners: bool = True,
@@ -106,7 +94,7 @@ class Coordinator:
         self._clipping, self._alignment = clipping or Clipping(design.setting.clip), alignment
         self._evictions = Evictions() if evictions is None else evictions
         self._count = 1
-        self._begun = begun
+        self._interrupted = interrupted
 
     def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[Finished]:
         """Run rounds until `count` are finished, of which `done` were before; `index` is the first that is free.
@@ -123,8 +111,8 @@ class Coordinator:
         """Run one round under this index or, where it fails or too few can pay for it, under one of the next."""
         self._count = max(self._count, number)
         began, started = timestamp(), time.perf_counter()
-        if self._begun is not None and self._begun.number == number:
-            index = self._begun.parameters.index
+        if self._interrupted is not None and self._interrupted.number == number:
+            index = self._interrupted.parameters.index
         attempted = attempt(lambda i: self._sum(RoundInfo(number, i, self._run)), index, self._tries)
         summed = attempted.output
         parameters, result = summed.agreed.parameters, summed.result
@@ -180,11 +168,12 @@ class Coordinator:
 
     def _sum(self, info: RoundInfo) -> _Summed:
         """Gather the clients, agree on the parameters, make sure that the budget allows it, and sum."""
-        begun, self._begun = self._begun, None
-        resumed = begun is not None and (begun.number, begun.parameters.index) == (info.number, info.index)
-        if begun is not None and resumed:
-            gathered, invited, parameters, proofs = Gathered({}), begun.invited, begun.parameters, begun.proofs
-            planned = self._next_design().within(begun.allowed).clipped(self._clipping.bound)
+        before, self._interrupted = self._interrupted, None
+        resumed = before is not None and (before.number, before.parameters.index) == (info.number, info.index)
+        if before is not None and resumed:
+            proofs: Mapping[ClientId, bytes] = before.proofs
+            gathered, invited, parameters = Gathered({}), before.invited, before.parameters
+            planned = self._next_design().within(before.allowed).clipped(self._clipping.bound)
             design = planned.sized(len(parameters.clients))
         else:
             model = ModelBytes.of(self._app.model(), self._app.dtype)

@@ -9,6 +9,7 @@ from dordis.errors import InputError
 from dordis.federation.colluders import VRF, is_drawn, round_colluders
 from dordis.federation.config import RunConfig
 from dordis.federation.design import Design, ProtocolKind
+from dordis.federation.parties import SelectionRule
 from dordis.federation.retry import TRIES
 from dordis.names import named, named_class
 from dordis.privacy.accounting import ParticipationSchedule
@@ -34,10 +35,22 @@ class Job:
     suite: Suite
 
     @property
+    def selection_rule(self) -> SelectionRule:
+        """Return how clients are selected."""
+        federation, agreement = self.config.federation, self.design.agreement
+        indices = agreement.indices(federation.rounds)
+        return SelectionRule(federation.selection, federation.per_round, self.design.least, agreement.drawn, indices)
+
+    @property
+    def needs_beacon_values(self) -> bool:
+        """Tell whether every round has a value of the beacon of its own: for its graph, or its lots."""
+        return self.protocol.sparse or self.config.federation.selection == VRF
+
+    @property
     def has_beacon(self) -> bool:
         """Tell whether the run rests on public randomness: for its graph, its lots or its permutation."""
         selection, given = self.config.federation.selection, bool(self.config.deployment.beacon)
-        return self.protocol.sparse or selection == VRF or is_drawn(selection, given)
+        return self.needs_beacon_values or is_drawn(selection, given)
 
 
 def application(config: RunConfig, seed: int) -> tuple[AppServer, Callable[[int], AppClient]]:

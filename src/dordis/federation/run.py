@@ -4,7 +4,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +16,7 @@ from dordis.federation import records as recording
 from dordis.federation.beacon import Beacon
 from dordis.federation.charges import OwnersCount
 from dordis.federation.config import RunConfig
-from dordis.federation.coordinator import Begun, Coordinator, Finished, next_index
+from dordis.federation.coordinator import Coordinator, Finished, next_index
 from dordis.federation.durable import hold
 from dordis.federation.evictions import Evictions
 from dordis.federation.job import Job
@@ -25,11 +24,11 @@ from dordis.federation.ledger import Ledger, Summary
 from dordis.federation.participation import Attendance
 from dordis.federation.records import EVICTIONS, LEDGER, RECEIPTS, Manifest, Predecessor, Records, Result, StoredRun
 from dordis.federation.registry import Registry
-from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
+from dordis.federation.selection import Selection
 from dordis.kernels.packing import packed_size
 from dordis.pipeline.profile import AutoChunks
 from dordis.privacy.clipping import Clipping
-from dordis.rounds.server import Rounds, Watch, silent
+from dordis.rounds.server import InterruptedRound, Rounds, Watch, silent
 
 FREE = ("output", "performance", "deployment")
 """Settings that a run may go on without: they change nothing that is told of it."""
@@ -81,7 +80,7 @@ class Home(Place, Protocol):
         """Write to a new run's directory what the run cannot go on without."""
         ...
 
-    def begun(self) -> Begun | None:
+    def interrupted(self) -> InterruptedRound | None:
         """Return the round that was under way when the server stopped, if it can go on."""
         ...
 
@@ -268,7 +267,7 @@ class Run:
 
     def _coordinator(self, watch: Watch) -> Coordinator:
         job, home, config = self.job, self.home, self.job.config
-        selection = selection_of(job, home, self.records.id)
+        selection = job.selection_rule.selection(home.registry, self.records.id, home.beacon, home.selection_seed)
         return Coordinator(
             self.records.id,
             job.app,
@@ -277,7 +276,7 @@ class Run:
             home.open(self.records.id, selection, {} if self._ledger is None else self._ledger.counted()),
             self._ledger,
             registry=home.root,
-            beacon=home.beacon if job.protocol.sparse or config.federation.selection == "vrf" else None,
+            beacon=home.beacon if job.needs_beacon_values else None,
             watch=watch,
             tries=config.federation.tries,
             chunks=AutoChunks() if config.performance.chunks == "auto" else config.performance.chunks,
@@ -285,7 +284,7 @@ class Run:
             clipping=next_clipping(self.records, Clipping.of(config.privacy.clip)),
             alignment=last.alignment if (last := self.records.last()) else None,
             evictions=Evictions(self.records.path / EVICTIONS),
-            begun=home.begun(),
+            interrupted=home.interrupted(),
         )
 
 
@@ -317,19 +316,6 @@ def next_clipping(records: Records, clipping: Clipping) -> Clipping:
     if clipping.rule is None or predecessor is None or predecessor.clip is None:
         return clipping
     return replace(clipping, bound=predecessor.clip)
-
-
-def selection_of(job: Job, home: Home, run: bytes) -> Selection:
-    """Return how clients are selected."""
-    count, least = job.config.federation.per_round, job.design.least
-    match job.config.federation.selection:
-        case "uniform":
-            return Uniform(count, home.selection_seed, least)
-        case "vrf":
-            indices = job.design.agreement.indices(job.config.federation.rounds)
-            return Verifiable(home.registry, run, Fraction(count), least, home.beacon, indices)
-    drawn = job.design.agreement.drawn
-    return Balanced(home.registry, run, count, least, home.beacon if drawn else None)
 
 
 def check_same(config: RunConfig, records: Records) -> None:

@@ -13,8 +13,6 @@ from dordis import wire
 from dordis.errors import InputError
 from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.charges import OwnersCount
-from dordis.federation.colluders import VRF
-from dordis.federation.coordinator import Begun
 from dordis.federation.durable import create
 from dordis.federation.job import Job
 from dordis.federation.manifests import beacon_of, read_manifest
@@ -30,7 +28,17 @@ from dordis.network.state import ServerState
 from dordis.protocol import ClientId
 from dordis.protocols.vectors import LocalVectors
 from dordis.rounds.invitation import Invitation
-from dordis.rounds.server import AgreedRound, Gathered, RoundEngine, RoundResult, Rounds, RoundServer, Watch, silent
+from dordis.rounds.server import (
+    AgreedRound,
+    Gathered,
+    InterruptedRound,
+    RoundEngine,
+    RoundResult,
+    Rounds,
+    RoundServer,
+    Watch,
+    silent,
+)
 
 log = logging.getLogger("dordis.network")
 
@@ -101,9 +109,9 @@ class NetworkHome:
         self.manifest = (path / MANIFEST).read_bytes()
         vars(self).pop("beacon", None)  # from now on it is the one that the manifest names
 
-    def begun(self) -> Begun | None:
+    def interrupted(self) -> InterruptedRound | None:
         """Return the round that was under way when the server stopped."""
-        return None if self.state is None else self.state.begun()
+        return None if self.state is None else self.state.interrupted()
 
     @property
     def consents(self) -> tuple[str, ...]:
@@ -158,7 +166,7 @@ class NetworkRounds:
     def __init__(
         self, job: Job, registry: Registry, server: Server, door: Door, state: ServerState, beacon: Beacon
     ) -> None:
-        self._beacon, self._every_round = beacon, job.protocol.sparse or job.config.federation.selection == VRF
+        self._beacon, self._every_round = beacon, job.needs_beacon_values
         self._server, self._door, self._state, self._everyone = server, door, state, frozenset(registry)
         self._least, self._wait = job.design.setting.t, job.config.deployment.wait
         self._engine = RecordedEngine(
@@ -198,9 +206,9 @@ class NetworkRounds:
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Sum their updates; a round that was under way before a restart goes on when its clients are back."""
-        begun = self._state.begun()
-        if begun is None or begun.parameters != agreed.parameters:
-            self._state.begin(Begun(agreed.number, agreed.parameters, agreed.proofs, agreed.invited, agreed.allowed))
+        before = self._state.interrupted()
+        if before is None or before.parameters != agreed.parameters:
+            self._state.begin(agreed.as_interrupted())
         elif self._wait:
             wait, self._wait = self._wait, 0.0
             self._server.wait(frozenset(agreed.parameters.clients).issubset, wait)

@@ -13,12 +13,12 @@ from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.job import Job
 from dordis.federation.manifests import beacon_of, check_agreed, check_run_hash, read_manifest
-from dordis.federation.owner import Owner, policy_of
+from dordis.federation.owner import policy_of
+from dordis.federation.parties import build_client
 from dordis.federation.policy import Policy
 from dordis.federation.records import DEPLOYED
 from dordis.federation.registry import Keys, Registry
 from dordis.federation.run import manifest_of
-from dordis.federation.selection import Balanced, Selection, Uniform, Verifiable
 from dordis.network.doors import utc
 from dordis.network.messages import Welcome
 from dordis.protocol import ClientId
@@ -86,27 +86,25 @@ class Installed:
         if welcome.client != self.me:
             raise InputError(f"the server takes this for client {welcome.client}, and it is {self.me}")
         beacon = self.accept(welcome)
-        owner = Owner(
-            self.me,
-            self.policy,
-            self.selection(welcome.run, beacon),
-            self.directory.participation(),
-            self.registry.root(),
-            self.keys.vrf,
-            beacon,
-            self.job.design.kind,
-            self.directory.trainings,
+        journals, selection = (
+            self.directory.journals,
+            self.job.selection_rule.selection(self.registry, welcome.run, beacon),
         )
-        journals = self.directory.journals
-        client = Client(
+        client = build_client(
             self.me,
             self.app,
-            owner,
             self.job.protocol,
+            self.policy,
+            selection,
+            self.directory.participation(),
+            root=self.registry.root(),
+            vrf_key=self.keys.vrf,
+            beacon=beacon,
+            mechanism=self.job.design.kind,
             signing=self.keys.signing,
             registry=self.registry.signing_keys(),
+            trainings=self.directory.trainings,
             suite=self.job.suite,
-            mechanism=self.job.design.kind,
             journals=journals,
             models=self.directory.models,
             user_code=self.user_code,
@@ -116,20 +114,6 @@ class Installed:
             if round.startswith(welcome.run):
                 client.restore(round)
         return client
-
-    def selection(self, run: bytes, beacon: Beacon | None) -> Selection:
-        """Return how clients are selected in a run, as far as a client can tell."""
-        federation, least = self.job.config.federation, self.job.design.setting.t
-        match federation.selection:
-            case "uniform":
-                return Uniform(federation.per_round, bytes(32), least)
-            case "vrf":
-                if beacon is None:
-                    raise InputError("selection 'vrf' is verified with public randomness: set deployment.beacon")
-                indices = self.job.design.agreement.indices(federation.rounds)
-                return Verifiable(self.registry, run, Fraction(federation.per_round), least, beacon, indices)
-        drawn = beacon if self.job.design.agreement.drawn else None
-        return Balanced(self.registry, run, federation.per_round, least, drawn)
 
     @property
     def policy(self) -> Policy:

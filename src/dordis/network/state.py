@@ -16,10 +16,9 @@ from pathlib import Path
 import msgspec
 
 from dordis.errors import InputError, ProtocolError
-from dordis.federation.coordinator import Begun
 from dordis.federation.durable import PRIVATE
-from dordis.protocol import ENCODER, ClientId, Requests
-from dordis.protocols.parameters import Parameters
+from dordis.protocol import ENCODER, Requests
+from dordis.rounds.server import InterruptedRound
 
 FILE = "server.db"
 
@@ -42,14 +41,6 @@ class Closed(msgspec.Struct, frozen=True):
     total: bytes = b""
 
 
-class _Opened(msgspec.Struct, frozen=True):
-    number: int
-    parameters: Parameters
-    proofs: dict[int, bytes]
-    invited: int
-    allowed: float
-
-
 class ServerState:
     """The round that is under way, on the disk."""
 
@@ -65,22 +56,16 @@ class ServerState:
         except (sqlite3.Error, OSError) as error:
             raise InputError(f"cannot use {path / FILE}: {error}") from None
 
-    def begin(self, begun: Begun) -> None:
+    def begin(self, opened: InterruptedRound) -> None:
         """Open a round, in the place of the one before."""
-        proofs = {int(u): proof for u, proof in begun.proofs.items()}
-        opened = _Opened(begun.number, begun.parameters, proofs, begun.invited, begun.allowed)
         with self._transaction() as database:
             _empty(database)
             database.execute("INSERT INTO opened VALUES (0, ?)", (ENCODER.encode(opened),))
 
-    def begun(self) -> Begun | None:
+    def interrupted(self) -> InterruptedRound | None:
         """Return the round that was opened last."""
         row = self._row("SELECT round FROM opened", ())
-        if row is None:
-            return None
-        opened = msgspec.msgpack.decode(row[0], type=_Opened)
-        proofs = {ClientId(u): proof for u, proof in opened.proofs.items()}
-        return Begun(opened.number, opened.parameters, proofs, opened.invited, opened.allowed)
+        return None if row is None else msgspec.msgpack.decode(row[0], type=InterruptedRound)
 
     def close_stage(self, stage: Stage, closed: Closed) -> None:
         """Keep what a stage came to, durably when this returns."""

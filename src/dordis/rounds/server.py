@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.drive import AsyncExchange
 from dordis.errors import InputError
@@ -46,6 +48,17 @@ async def at_once(work: Callable[[], Any]) -> Any:
     return work()
 
 
+class InterruptedRound(msgspec.Struct, frozen=True):
+    """A round whose parameters were fixed before a restart: what a server needs to go on with it."""
+
+    number: int
+    parameters: Parameters
+    proofs: dict[ClientId, bytes]
+    invited: int
+    allowed: float
+    """What its clients were found to be able to pay."""
+
+
 @dataclass(frozen=True)
 class AgreedRound:
     """A round whose cohort and parameters are fixed."""
@@ -61,6 +74,11 @@ class AgreedRound:
     """Clients that were asked."""
     allowed: float = 0.0
     """What the clients were found to be able to pay, for a round that goes on after a restart."""
+
+    def as_interrupted(self) -> InterruptedRound:
+        """Return what a restarted server needs to go on with this round."""
+        proofs = dict(sorted(self.proofs.items()))
+        return InterruptedRound(self.number, self.parameters, proofs, self.invited, self.allowed)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from dordis.federation.beacon import SeedBeacon
 from dordis.federation.charges import OwnersCount
 from dordis.federation.durable import create
 from dordis.federation.job import Job
-from dordis.federation.owner import Owner, policy_of
+from dordis.federation.owner import policy_of
 from dordis.federation.participation import Attendance, MemoryParticipation
+from dordis.federation.parties import build_client
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
 from dordis.federation.selection import Selection, Uniform, Verifiable
@@ -99,17 +100,20 @@ class SimulatedClients:
     def _made(self, u: ClientId) -> Client:
         home, counted = self._home, self._participation[u]
         signing, vrf = home.private_keys(u, self._selection)
-        kind = home.job.design.kind
-        owner = Owner(u, home.policy, self._selection, counted, home.root, vrf, home.beacon, kind)
-        return Client(
+        return build_client(
             u,
             home.clients(u),
-            owner,
             home.job.protocol,
+            home.policy,
+            self._selection,
+            counted,
+            root=home.root,
+            vrf_key=vrf,
+            beacon=home.beacon,
+            mechanism=home.job.design.kind,
             signing=signing,
             registry=self._signing,
             suite=home.job.suite,
-            mechanism=kind,
             models=LastModel(self._models),
             entropy=home.entropy if home.entropy_of is None else home.entropy_of(u),
         )
@@ -175,7 +179,7 @@ class SimulatedHome:
         """Return what clients are drawn from, where the server draws."""
         return self._seed("selection")
 
-    def begun(self) -> None:
+    def interrupted(self) -> None:
         """Return nothing: simulated clients are gone with the process."""
 
     def store(self, path: Path) -> None:

@@ -118,7 +118,7 @@ class FlowerHome:
         """Return the root of the registry."""
         return self.registry.root()
 
-    def begun(self) -> None:
+    def interrupted(self) -> None:
         """Return nothing: a round that was cut is not taken up again."""
 
     def store(self, path: Path) -> None:

@@ -15,10 +15,11 @@ from flwr.common.constant import ErrorCode
 from dordis import wire
 from dordis.errors import DordisError, InputError, ParametersRefused, ProtocolError
 from dordis.federation.beacon import Beacon
-from dordis.federation.owner import Owner
+from dordis.federation.colluders import BALANCED, UNIFORM
+from dordis.federation.parties import SelectionRule, build_client
 from dordis.federation.policy import Policy
 from dordis.federation.registry import Keys, Registry
-from dordis.federation.selection import Balanced, Selection, Uniform
+from dordis.federation.selection import Selection
 from dordis.integrations.flower.arrays import Layout, model_of
 from dordis.integrations.flower.binding import check_invitation_names, digest_environment, received_model
 from dordis.integrations.flower.files import FileState
@@ -182,25 +183,20 @@ class Node:
             raise ProtocolError("this node has not heard of the run: the invitation came before its charter")
         registry = Registry.from_bytes(charter.registry)
         me = my_id(registry, self._keys)
-        owner = Owner(
+        return build_client(
             me,
+            self._app,
+            protocol_of(charter),
             self._pins.policy(self._mod.policy),
             selection_of(charter, registry, self._pins.beacon()),
             self._state.participation(),
-            registry.root(),
-            self._keys.vrf,
-            self._pins.beacon(),
-            self._mod.mechanism,
-            self._state.trainings(),
-        )
-        return Client(
-            me,
-            self._app,
-            owner,
-            protocol_of(charter),
+            root=registry.root(),
+            vrf_key=self._keys.vrf,
+            beacon=self._pins.beacon(),
+            mechanism=self._mod.mechanism,
             signing=self._keys.signing,
             registry=registry.signing_keys(),
-            mechanism=self._mod.mechanism,
+            trainings=self._state.trainings(),
             journals=self._state.journals,
             models=self._app.models(),
             entropy=self._mod.entropy,
@@ -260,12 +256,11 @@ def protocol_of(charter: Charter) -> SummingProtocol:
 
 def selection_of(charter: Charter, registry: Registry, beacon: Beacon | None) -> Selection:
     """Return how the clients of a run are selected; a run of SecAgg+ has a beacon, which orders its clients too."""
-    if charter.selection == "balanced":
-        drawn = beacon if protocol_of(charter).sparse else None
-        return Balanced(registry, charter.run, charter.per_round, charter.least, drawn)
-    if charter.selection == "uniform":
-        return Uniform(charter.per_round, b"", charter.least)
-    raise ParametersRefused(f"this node cannot verify a selection of the kind '{charter.selection}'")
+    if charter.selection not in (BALANCED, UNIFORM):
+        raise ParametersRefused(f"this node cannot verify a selection of the kind '{charter.selection}'")
+    drawn = protocol_of(charter).sparse and beacon is not None
+    rule = SelectionRule(charter.selection, charter.per_round, charter.least, drawn)
+    return rule.selection(registry, charter.run, beacon)
 
 
 def my_id(registry: Registry, keys: Keys) -> ClientId:
