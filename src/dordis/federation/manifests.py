@@ -36,8 +36,7 @@ FREE = frozenset(
         "config.output",
         "config.app.client",
         "config.app.folder",
-        "config.app.options.data",
-        "config.app.options.data_dir",
+        "config.app.options",
         "config.performance",
         "config.deployment.host",
         "config.deployment.port",
@@ -99,7 +98,10 @@ def check_agreed(theirs: Manifest, own: Manifest) -> None:
 
 
 def _plain(manifest: Manifest) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(manifest))
+    try:
+        return msgspec.json.decode(msgspec.json.encode(manifest))
+    except RecursionError:
+        raise MalformedMessage("the manifest of the run is nested too deeply") from None
 
 
 def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] | None:

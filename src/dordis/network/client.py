@@ -134,10 +134,10 @@ class Participant:
         """Answer what is asked on one connection; tell whether the run is over."""
         async with await self._opened(session, "/login") as socket:
             welcome = await self._log_in(socket)
-        party = self._answering(welcome)
         bodies = Bodies(session, self._address, welcome, self._credentials.context)
         async with await self._opened(session, "/control", bodies.headers) as socket:
             log.info("connected as client %d", welcome.client)
+            party = self._answering(welcome)  # a run that is refused is refused before anything is answered
             async with asyncio.TaskGroup() as group:
                 ended = await self._answer(socket, bodies, party, group)
         if isinstance(ended, DordisError):
