@@ -20,7 +20,7 @@ from dordis.privacy.noise import SKELLAM, NoiseLaw
 from dordis.privacy.xnoise import Due, context
 from dordis.protocol import ClientId, Flow, ProtocolServer, Resource, Step
 from dordis.protocols.escrow import IssuedSecrets
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.parameters import Parameters, check_tables
 from dordis.protocols.summing import ChunkedServer, ChunkSum, SummingChunk, SummingServer, SummingSetup
 from dordis.protocols.vectors import HERE, Vectors
 
@@ -31,6 +31,10 @@ class NoisyInput:
 
     vector: Vector = field(repr=False)
     law: NoiseLaw = SKELLAM
+
+    def check(self, parameters: Parameters) -> None:
+        """Refuse noise tables other than this program's."""
+        check_tables(parameters, self.law)
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
         """Return a chunk of the update with all its noise, modulo 2^32, in memory of its own."""

@@ -56,6 +56,10 @@ class SumInput(Protocol):
         """Return the whole encoded vector, over Z_{2^b}."""
         ...
 
+    def check(self, parameters: Parameters) -> None:
+        """Refuse parameters by which this input cannot be made; it may take seconds, so cheap checks come before."""
+        ...
+
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
         """Return the input to one chunk, modulo 2^32, in memory of its own."""
         ...

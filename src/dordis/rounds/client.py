@@ -316,8 +316,6 @@ class ClientRound:
         client.owner.consent(parameters, proofs)
         kind = client.mechanism
         private = parameters.once(("encoding", dim, kind), lambda: DistributedDP.of(parameters, dim, kind))
-        law = private.mechanism.law
-        parameters.once(("tables", law), lambda: rules.check_tables(parameters, law))
         self._parameters = parameters
         return private
 

@@ -54,6 +54,7 @@ class PlaintextClient(SummingClient[PlaintextState]):
     def join(self, request: Begin) -> Joined:
         """Accept the parameters and draw the secrets that were not given."""
         rules.check_rules(request.parameters)
+        self.input.check(request.parameters)
         self.state.parameters = request.parameters
         for chunk in range(self.chunks):
             drawn = draw_secrets(request.parameters.escrow(chunk), self._entropy)

@@ -101,6 +101,7 @@ class SecAggClient(SummingClient[SecAggState]):
             if not self._signing:
                 raise ParametersRefused("a malicious server is faced only with a signing key")
             checks.check_registered(parameters, self._registry)
+        self.input.check(parameters)
         check_ring(self.input.vector, parameters.bits)
         checks.check_length(self.input.vector, parameters)
         self.state.parameters = parameters
