@@ -16,7 +16,7 @@ from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.advice import advise, clients_for, parameters_for, run_ratio, warnings
 from dordis.privacy.noise import add_noise
 from dordis.privacy.planning import Plan, Setting, plan
-from dordis.simulation.ideal import components
+from dordis.protocols.distributed_noise import drawable
 
 HOSPITALS = Setting(ParticipationSchedule(10, 10, 50), dim=1_000_000, delta=1e-5), 6.0
 MORE_HOSPITALS = Setting(ParticipationSchedule(1000, 100, 50), dim=18_410, delta=1e-5), 3.0
@@ -39,7 +39,7 @@ def after_all_rounds(planned: Plan) -> tuple[float, float]:
     rounds, n = setting.participation.rounds, setting.clients
     drawn = np.zeros(setting.dim, np.uint32)
     left = Fraction(planned.noise.left(range(n), b""))
-    for variance in components(left * rounds):
+    for variance in drawable(left * rounds):
         add_noise(drawn, secrets.token_bytes(32), variance)
     noise = drawn.view(np.int32).astype(np.float64) / planned.scale
     return rounds * n * setting.clip, float(np.linalg.norm(noise))

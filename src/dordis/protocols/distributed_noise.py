@@ -166,12 +166,12 @@ class OneDraw:
 
     def add(self, parameters: Parameters, output: ChunkOutput, law: NoiseLaw = SKELLAM) -> None:
         """Add noise of the variance that the output states to its sum, in place."""
-        for variance in _drawable(output.left):
+        for variance in drawable(output.left):
             law.add(output.total, self.entropy(SEED_BYTES), variance)
         np.bitwise_and(output.total, np.uint32(2**parameters.bits - 1), out=output.total)
 
 
-def _drawable(variance: Fraction) -> Iterator[Fraction]:
+def drawable(variance: Fraction) -> Iterator[Fraction]:
     """Divide a variance into parts that a noise table can have."""
     while variance > 0:
         part = min(variance, Fraction(LARGEST_VARIANCE))
