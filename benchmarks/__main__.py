@@ -1,7 +1,7 @@
 """Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds,
 or `privacy`: encoding, decoding and planning, `simulation`: simulated rounds beside Flower's, `learning`: training, and
-the paper's CNN beside Flower's, `pipeline`: plans beside what rounds take, `refusals`: what it costs to refuse and
-to blame, `possible`: what is noticed of spoilt sums, `flower`: private rounds under Flower, `ray`: rounds over a
+the paper's CNN beside Flower's and pfl's, `pipeline`: plans beside what rounds take, `refusals`: what refusing and
+blaming cost, `possible`: what is noticed of spoilt sums, `flower`: private rounds under Flower, `ray`: rounds over a
 cluster of Ray, or `network`: deployed rounds over loopback.
 
 What is compared with other packages is left out where they are not installed.
@@ -52,9 +52,13 @@ def main() -> None:
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("--json", action="store_true", help="print one JSON object, name -> number, and nothing else")
     parser.add_argument("--quick", action="store_true", help="repeat little: a smoke test, not a measurement")
+    parser.add_argument("--only", metavar="PART", help="measure one part: of learning batched, threads, flwr, pfl, ..")
     chosen = parser.parse_args()
     suite = SUITES[chosen.suite]
-    values = suite.run(chosen.quick)
+    parts = getattr(suite, "PARTS", {})
+    if chosen.only is not None and chosen.only not in parts:
+        parser.error(f"the parts of '{chosen.suite}' are: {', '.join(parts) or 'none'}")
+    values = parts[chosen.only](chosen.quick) if chosen.only else suite.run(chosen.quick)
     if chosen.json:
         print(json.dumps(values))
     else:

@@ -1,4 +1,4 @@
-"""Training and aggregation of the paper's CNN, many small clients at once, beside a plain loop and Flower's simulation.
+"""Training and aggregation of the paper's CNN, many small clients at once, beside a loop, Flower's simulation and pfl.
 
 What clients learn from is made up here: images of 28 by 28, a pattern for each class, ten of them a client.
 """
@@ -6,7 +6,7 @@ What clients learn from is made up here: images of 28 by 28, a pattern for each 
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import beside_pfl
 from benchmarks.figure import Figure
 from benchmarks.simulation import MEMORY, speed
 from benchmarks.timing import ratio, repetitions, side_by_side
@@ -43,30 +44,47 @@ ROUNDS = 4
 """Rounds that are counted, after a first one in which kernels are loaded and processes begin."""
 PLAIN = {"average": 0.0, "balance": 0.0, "optimiser": {"kind": "fedavg", "lr": 1.0}}
 TRAINED = {"epochs": 1, "batch": 10, "lr": 0.05}
+LEARNING_RATE = 0.3
+"""At which the CNN learns in the few rounds beside pfl, so that accuracies can be compared."""
 
 _JOB = f"CNN of {CNN:,} parameters, {PER_ROUND} of {CLIENTS} clients a round, {SAMPLES} images each, one step, no noise"
-FIGURES = {
-    "vmap_vs_loop": Figure("times", at_least=2, note="CPU of 64 clients, MLP of 2,410 parameters: loop over one pass"),
-    "vmap_vs_loop_58": Figure("times", at_least=2, note="the same with a model of 58 parameters"),
-    "cnn_vmap_vs_loop": Figure("times", note="the same with the CNN: its time is arithmetic, so it trains in a loop"),
-    "one_thread_58": Figure("times", at_most=1.3, note="a model of 58 parameters, as it is over one thread; CPU"),
-    "cnn_rounds_per_s": Figure("1/s", note=f"{_JOB}; fidelity ideal, evaluated every round, records in memory"),
-    "flwr_cnn_rounds_per_s": Figure("1/s", note="the same job in flwr's simulation, the faster of its two interfaces"),
-    "cnn_vs_flwr": Figure("times", at_least=2, note="both of them, best turns"),
-    "cnn_cpu_vs_flwr": Figure("times", note="processor time of flwr's round over ours: other load matters less"),
-    "cnn_training_cpu_s": Figure("s", note="processor time of what both compute: train 20 clients, evaluate once"),
-    "cnn_round_cpu_s": Figure("s", note="processor time of such a round, ours"),
-    "flwr_cnn_round_cpu_s": Figure("s", note="processor time of such a round, flwr's, with the processes of ray"),
-    "cnn_aggregation_s": Figure(
-        "s", at_most=15, note=f"one round, n = 100, d = {CNN:,}, SecAgg+ malicious, XNoise, all parties: processor time"
-    ),
-    "cnn_aggregation_wall_s": Figure("s", note="the same on the clock, one client after the other"),
-} | {f"cnn_{name}_s": Figure("s", note="of it") for name in STAGES}
+FIGURES = (
+    {
+        "vmap_vs_loop": Figure(
+            "times", at_least=2, note="CPU of 64 clients, MLP of 2,410 parameters: loop over one pass"
+        ),
+        "vmap_vs_loop_58": Figure("times", at_least=2, note="the same with a model of 58 parameters"),
+        "cnn_vmap_vs_loop": Figure(
+            "times", note="the same with the CNN: its time is arithmetic, so it trains in a loop"
+        ),
+        "one_thread_58": Figure("times", at_most=1.3, note="a model of 58 parameters, as it is over one thread; CPU"),
+        "cnn_rounds_per_s": Figure("1/s", note=f"{_JOB}; fidelity ideal, evaluated every round, records in memory"),
+        "flwr_cnn_rounds_per_s": Figure(
+            "1/s", note="the same job in flwr's simulation, the faster of its two interfaces"
+        ),
+        "cnn_vs_flwr": Figure("times", at_least=2, note="both of them, best turns"),
+        "cnn_cpu_vs_flwr": Figure("times", note="processor time of flwr's round over ours: other load matters less"),
+        "cnn_training_cpu_s": Figure("s", note="processor time of what both compute: train 20 clients, evaluate once"),
+        "cnn_round_cpu_s": Figure("s", note="processor time of such a round, ours"),
+        "flwr_cnn_round_cpu_s": Figure("s", note="processor time of such a round, flwr's, with the processes of ray"),
+        "cnn_aggregation_s": Figure(
+            "s",
+            at_most=15,
+            note=f"one round, n = 100, d = {CNN:,}, SecAgg+ malicious, XNoise, all parties: processor time",
+        ),
+        "cnn_aggregation_wall_s": Figure("s", note="the same on the clock, one client after the other"),
+    }
+    | {f"cnn_{name}_s": Figure("s", note="of it") for name in STAGES}
+    | beside_pfl.FIGURES
+)
 
 
 def run(quick: bool) -> dict[str, float]:
     """Measure all of it."""
-    return _batched(quick) | _threads(quick) | _beside_flower(quick) | _aggregation(quick)
+    found: dict[str, float] = {}
+    for part in PARTS.values():
+        found |= part(quick)
+    return found
 
 
 def works(features: int, classes: int, clients: int = 64) -> list[Work]:
@@ -181,6 +199,12 @@ def _beside_flower(quick: bool) -> dict[str, float]:
     }  # fmt: skip
 
 
+def _beside_pfl(quick: bool) -> dict[str, float]:
+    """Take both simulations of the softmax, and of the CNN without and with noise of the server, in turn."""
+    with cnn_job() as options:
+        return beside_pfl.measure(quick, {**options, "lr": LEARNING_RATE})
+
+
 def _training(options: dict[str, object]) -> float:
     """Return the processor time of one round's training and evaluation, one client after the other."""
     task = Task(options, CLIENTS)
@@ -250,3 +274,13 @@ def _aggregation(quick: bool) -> dict[str, float]:
             spent[name] += end - start
     whole = {"cnn_aggregation_s": sum(spent.values()), "cnn_aggregation_wall_s": time.perf_counter() - begun}
     return whole | {f"cnn_{name}_s": seconds for name, seconds in spent.items()}
+
+
+PARTS: dict[str, Callable[[bool], dict[str, float]]] = {
+    "batched": _batched,
+    "threads": _threads,
+    "flwr": _beside_flower,
+    "pfl": _beside_pfl,
+    "aggregation": _aggregation,
+}
+"""What can be measured by itself, with --only."""

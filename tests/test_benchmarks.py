@@ -25,7 +25,7 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
     "refusals": r"",
     "possible": r"",
     "network": r"",
-    "learning": r"flwr_.*|cnn_(cpu_)?vs_flwr",
+    "learning": r"flwr_.*|cnn_(cpu_)?vs_flwr|.*_vs_pfl.*",
     "flower": r".*",
     "ray": r".*",
     "pipeline": r"rss_m1_.*|rss_m8_(d9M_mb|over_m1|n16_over_n8|bytes_per_coordinate)|modelled_over_real_.*",

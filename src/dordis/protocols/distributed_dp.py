@@ -147,6 +147,19 @@ class DistributedDP:
         bit = encode_bit(norm(update), encoding.clip, encoding.bit, self.parameters.bits)
         return np.concatenate([vector, bit])
 
+    @property
+    def sums_reals(self) -> bool:
+        """Tell whether clipped updates may be summed without rounding: no noise is added to them, and no bit is."""
+        mechanism, parameters = self.mechanism, self.parameters
+        noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
+        plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
+        return plain and not noisy and not parameters.encoding.bit
+
+    def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
+        """Return the aggregate of clipped updates that were summed without rounding, with the server's noise if any."""
+        self.mechanism.add_server_noise(total)
+        return self.aggregate(total, counts, None)
+
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
         """Return the aggregate from the sums of all chunks: of what is delivered of them, where that is less."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]

@@ -64,6 +64,7 @@ class ChunkOutput:
     """The sum over U3 with exactly the noise that must stay, and what happened on the way."""
 
     total: Vector = field(repr=False)
+    """Over the ring; empty where a simulation summed real numbers."""
     survivors: tuple[ClientId, ...]
     left: Fraction
     """Variance of the noise in the sum."""

@@ -321,14 +321,18 @@ class ClientRound:
 
     def encode(self, private: DistributedDP) -> Vector:
         """Return the update, clipped and encoded by the parameters of the round, and forget it."""
-        if self._update is None:
-            raise UnexpectedRequest("the round begins before the update is made")
-        update, self._update, entropy = self._update, None, self._client.entropy
+        update, entropy = self.take_update(private.parameters), self._client.entropy
         vector = self._client.user_code.encode(
             "the encoding of the update", lambda: private.encode(update, entropy), self.invite.dim
         )
-        self._parameters = private.parameters
         return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
+
+    def take_update(self, parameters: Parameters) -> Floats:
+        """Return the update as it was made, and forget it; the round has these parameters from now on."""
+        if self._update is None:
+            raise UnexpectedRequest("the round begins before the update is made")
+        update, self._update, self._parameters = self._update, None, parameters
+        return update
 
     def _enter(self, private: DistributedDP, vector: Vector) -> SummingClient[Any]:
         """Make the machines of the summing protocol and of the delivery."""

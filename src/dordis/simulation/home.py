@@ -211,7 +211,7 @@ class SimulatedHome:
         if self.fidelity == "ideal":
             given = self.entropy is not secrets.token_bytes  # then clients draw from it in their order
             cores = 1 if given else self.job.config.performance.cores
-            return IdealRounds(clients, self.job.protocol, departures, available, self.entropy, cores)
+            return IdealRounds(clients, self.job.protocol, departures, available, self.entropy, cores, rounds=given)
         return LocalRounds(self, clients, departures, available, tap)
 
     def made(

@@ -13,9 +13,11 @@ from typing import Protocol
 import numpy as np
 
 from dordis.errors import DordisError, InputError, UnusableUpdate
+from dordis.kernels.reals import add_weighted
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.noise import NoiseLaw
+from dordis.privacy.skellam import Floats
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput, OneDraw
@@ -29,6 +31,9 @@ from dordis.simulation.departures import Departures
 
 LONG = 1 << 16
 """Coordinates from which on an update takes longer to be encoded than a thread to be told of it."""
+PIECE = 1 << 15
+"""Coordinates that are summed over all clients before the next ones are."""
+NOTHING: Vector = np.zeros(0, np.uint32)
 
 
 class Clients(Protocol):
@@ -38,7 +43,11 @@ class Clients(Protocol):
 
 
 class IdealRounds:
-    """Compute what the protocol would give; owners consent and count as they do there."""
+    """Compute what the protocol would give; owners consent and count as they do there.
+
+    Unless it `rounds`, updates are summed as they are where nothing is added to them in the ring: without noise, and
+    with that of a trusted server.  The sum differs then by what rounding would have changed.
+    """
 
     def __init__(
         self,
@@ -48,10 +57,11 @@ class IdealRounds:
         available: Callable[[int], Collection[ClientId]],
         entropy: Entropy = secrets.token_bytes,
         cores: int = 1,
+        rounds: bool = True,
     ) -> None:
         self._clients, self._protocol, self._departures = clients, protocol, departures
         self.available = available
-        self._noise, self._cores = OneDraw(entropy), cores
+        self._noise, self._cores, self._rounds = OneDraw(entropy), cores, rounds
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Have the clients that stay consent and train."""
@@ -100,19 +110,18 @@ class IdealRounds:
             leaving |= dict.fromkeys(uncounted, self._protocol.stages[self._protocol.upload])
             course = self._protocol.predict(parameters, leaving)
             u3 = course.survivors()
-        total = np.zeros(parameters.dim, np.uint32)
-        for vector in self._encoded(u3, private):
-            total += vector
+        in_reals = private.sums_reals and not self._rounds
+        ring = NOTHING if in_reals else self._add_encoded(u3, private)
+        reals = self._add_reals(u3, private) if in_reals else None
         course.check_before_disclosure()
-        gone = len(parameters.clients) - len(u3)
-        agreed.gate.admit_disclosure(lambda: dict.fromkeys(range(len(parameters.chunks)), gone))
+        gone, chunks = len(parameters.clients) - len(u3), range(len(parameters.chunks))
+        agreed.gate.admit_disclosure(lambda: dict.fromkeys(chunks, gone))
         course.check_after_disclosure()
-        chunks = range(len(parameters.chunks))
-        law = agreed.mechanism.law
-        outputs = tuple(self._output(parameters, chunk, u3, total, course, law) for chunk in chunks)
+        law, counts = agreed.mechanism.law, [len(u3)] * len(chunks)
+        outputs = tuple(self._output(parameters, chunk, u3, ring, course, law) for chunk in chunks)
         for chunk, output in enumerate(outputs):
             check_possible(private, chunk, output)
-        aggregate = private.decode(outputs)
+        aggregate = private.decode(outputs) if reals is None else private.aggregate_reals(reals, counts)
         for u in parameters.clients:
             if u not in leaving:
                 self._round(u).use(aggregate)
@@ -141,6 +150,33 @@ class IdealRounds:
         except DordisError:
             return False
         return True
+
+    def _add_encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Vector:
+        """Return the sum of the encoded updates, over the ring."""
+        total = np.zeros(private.parameters.dim, np.uint32)
+        for vector in self._encoded(clients, private):
+            total += vector
+        return total
+
+    def _add_reals(self, clients: Sequence[ClientId], private: DistributedDP) -> Floats:
+        """Return the sum of the clipped updates, a piece of all of them at a time, so that it stays in the cache."""
+        updates = [self._round(u).take_update(private.parameters) for u in clients]
+        factors = [private.mechanism.clip_factor(update) for update in updates]
+        total = np.zeros(private.mechanism.grid.dim)
+
+        def add(start: int) -> None:
+            piece = slice(start, start + PIECE)
+            for update, factor in zip(updates, factors, strict=True):
+                add_weighted(total[piece], update[piece], factor)
+
+        starts = range(0, total.size, PIECE)
+        if self._cores > 1 and total.size >= LONG:
+            with ThreadPoolExecutor(self._cores) as pool:
+                list(pool.map(add, starts))
+        else:
+            for start in starts:
+                add(start)
+        return total
 
     def _encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Iterator[Vector]:
         """Have clients encode their updates, a few at a time in threads where these are long."""

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from dordis.apps.learning import batched, losses
+from dordis.apps.learning.buffers import UpdateBuffers
 from dordis.apps.learning.data import Labels, Target, Values
 from dordis.apps.learning.desk import Desk, fit_in_threads
 from dordis.apps.learning.losses import Totals, torch_losses
 from dordis.apps.learning.models import Model, Work
+from dordis.apps.learning.one_step import channels_last, fit_one_step, has_known_layers
 from dordis.apps.learning.pytorch import device_named, import_torch, number_of, seeded, threads
 from dordis.apps.learning.trainer import Training
 from dordis.errors import InputError
@@ -50,6 +52,7 @@ class TorchModel(Model):
         if not self._named:
             raise InputError("the module has no parameters to train")
         self._desks: list[Desk] = []
+        self.buffers = UpdateBuffers()
         self.draws_in_turn = False
         """Whether a layer was seen to draw from torch's own generator."""
 
@@ -89,9 +92,14 @@ class TorchModel(Model):
             return self.desks(1)[0].fit(start, work, how)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-        """Train small models of many clients in one batched pass, larger ones in threads; None if neither pays."""
-        fit = batched.fit_batched if self.is_small else fit_in_threads
-        return fit(self, start, works, how)
+        """Train small models of many clients in one batched pass, larger ones in threads; None if neither pays.
+
+        Clients of larger ones that take a single step take it together.
+        """
+        if self.is_small:
+            return batched.fit_batched(self, start, works, how)
+        updates = fit_one_step(self, start, works, how)
+        return fit_in_threads(self, start, works, how) if updates is None else updates
 
     def desks(self, count: int) -> list[Desk]:
         """Return places where so many clients can train at once; they are kept."""
@@ -108,6 +116,7 @@ class TorchModel(Model):
     def evaluate(self, parameters: Floats, x: Values, y: Labels) -> dict[str, float]:
         """Return what is told of the model, evaluated piece by piece on the device."""
         torch, views = self._torch, self._views(self._parameters(parameters))
+        views = channels_last(views) if has_known_layers(self._module) else views
         self._module.eval()
         sums = np.zeros(3)
         with torch.no_grad(), threads(1 if self.is_small else None):

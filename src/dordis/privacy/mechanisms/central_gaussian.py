@@ -25,6 +25,7 @@ class CentralGaussian(Mechanism, frozen=True, tag="central-gaussian", kw_only=Tr
     entropy: Entropy = secrets.token_bytes
 
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.SERVER
+    in_ring: ClassVar[bool] = False
     words: ClassVar[str] = FLOATING
 
     def __post_init__(self) -> None:
@@ -52,8 +53,12 @@ class CentralGaussian(Mechanism, frozen=True, tag="central-gaussian", kw_only=Tr
     def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
         """Return the mean of the sum with the server's noise; every call draws its own."""
         noisy = super().decode(total, count, public_seed)
-        noisy += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
+        self.add_server_noise(noisy, count)
         return noisy
+
+    def add_server_noise(self, mean: Floats, count: int = 1) -> None:
+        """Add Gaussian noise."""
+        mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
 
     def release(self, variance: Fraction) -> Gaussian:
         """Return a sum under the server's noise; there is no other, whatever the `variance`."""

@@ -77,6 +77,8 @@ class Mechanism(msgspec.Struct, frozen=True):
     """Whether only a Renyi divergence is known of the noise: it is planned by that, and no owner can count it."""
     folds: ClassVar[bool] = False
     """Whether updates may be folded first: not where noise is added to whole updates, before the sum or after it."""
+    in_ring: ClassVar[bool] = True
+    """Whether the noise is in the integers; where it is not, a simulation may sum updates that were not rounded."""
     words: ClassVar[str] = ""
     """What the noise is, for the privacy statement."""
 
@@ -129,6 +131,13 @@ class Mechanism(msgspec.Struct, frozen=True):
         """Return a client's input to the sum: clip, fold, rotate, scale, round, with secrets from its own entropy."""
         bounds = (self.clip or math.inf, self.sensitivity or None)
         return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
+
+    def clip_factor(self, update: Reals) -> float:
+        """Return what an update is multiplied by to keep to the clip bound, 1 if it does; refuse one not finite."""
+        return encoding.clip_factor(encoding.check_update(update, self.grid), self.clip or math.inf)
+
+    def add_server_noise(self, mean: Floats, count: int = 1) -> None:
+        """Add the server's noise to the mean over `count` clients, in place, in real units; most have none."""
 
     def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
         """Return the mean over `count` clients from the sum of their inputs, in real units; the sum for 1."""

@@ -13,6 +13,7 @@ class NoMechanism(Mechanism, frozen=True, tag="none"):
     """Clip nothing, bound nothing, add nothing; policies of owners refuse it by default."""
 
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.NOBODY
+    in_ring: ClassVar[bool] = False
     words: ClassVar[str] = "no noise, and no bound on an update"
 
     @classmethod

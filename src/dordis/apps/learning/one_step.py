@@ -1,0 +1,192 @@
+"""One step of many clients from the same parameters: their samples go through the layers together.
+
+Clients that take one step each all take it from the model of the round.  One pass forward and back serves a group of
+them; only the gradients of the weights are taken client by client, from what went into a layer and the slopes at what
+came out.  Each client gets what it gets alone, up to the order in which floating point adds.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dordis.apps.learning import trainer
+from dordis.apps.learning.losses import torch_losses
+from dordis.apps.learning.models import Work
+from dordis.apps.learning.pytorch import import_torch, number_of, threads
+from dordis.apps.learning.trainer import Training
+from dordis.privacy.skellam import Floats
+from dordis.rounds.model import Numbers
+
+if TYPE_CHECKING:
+    from dordis.apps.learning.torch_model import TorchModel
+
+GROUP = 64
+"""Samples of a pass: enough to use what is read of the weights, few enough for the cache."""
+
+
+class LayerPass(NamedTuple):
+    """A layer with weights in a pass: its name, what went in and what came out."""
+
+    name: str
+    layer: Any
+    inputs: Any
+    outputs: Any
+
+
+def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
+    """Return the updates of clients, in their order; None if one takes more steps, or a layer is not known here."""
+    fits = model.target == "classification" and model.device.type == "cpu" and has_known_layers(model._module)
+    if not fits or not is_one_step(works, how):
+        return None
+    begun = model._parameters(start)
+    views = channels_last(model._views(begun))
+    updates = [model.buffers.take(model.dim, begun.numpy().dtype) for _ in works]
+
+    def fit(members: Sequence[int]) -> None:
+        OneStep(model, [works[i] for i in members], how).run(views, [updates[i] for i in members])
+
+    _each(fit, _groups(works), model._torch.get_num_threads())
+    return updates
+
+
+def is_one_step(works: Sequence[Work], how: Training) -> bool:
+    """Tell whether every client takes exactly one plain step."""
+    sizes = [min(len(work.samples[1]), how.limit or len(work.samples[1])) for work in works]
+    whole = all(0 < size <= (how.batch or size) for size in sizes)
+    return how.method == "sgd" and how.epochs == 1 and not how.decay and whole
+
+
+def has_known_layers(module: Any) -> bool:
+    """Tell whether a module is a sequence of layers that treat every sample by itself, none of them there twice."""
+    nn = import_torch().nn
+    known = nn.Unflatten, nn.Flatten, nn.Identity, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Linear, nn.Conv2d
+    if type(module) is not nn.Sequential or not all(type(layer) in known for layer in module):
+        return False
+    parameters = [id(parameter) for layer in module for parameter in layer.parameters()]
+    return len(set(parameters)) == len(parameters) and all(map(_is_plain, module))
+
+
+def _is_plain(layer: Any) -> bool:
+    """Tell whether a layer leaves the first axis and its input as they are, and a convolution pads with zeros."""
+    shaped = getattr(layer, "start_dim", 1) == 1 and getattr(layer, "dim", 1) == 1
+    padding = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(getattr(layer, "padding", 0), str)
+    return shaped and padding and not getattr(layer, "inplace", False)
+
+
+def channels_last(views: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with those of convolutions in the memory order in which processors convolve fastest."""
+    return {name: _channels_last(view) if view.ndim == 4 else view for name, view in views.items()}
+
+
+def _channels_last(weight: Any) -> Any:
+    """Write the strides out: torch takes the order of a single channel for the usual one."""
+    _, channels, height, width = weight.shape
+    turned = weight.permute(0, 2, 3, 1).contiguous()
+    return turned.as_strided(weight.shape, (height * width * channels, 1, width * channels, channels))
+
+
+class OneStep:
+    """A group of clients that take one step together."""
+
+    def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
+        self._model, self._how, self._works, self._torch = model, how, works, model._torch
+        rows = [next(trainer.batches(len(work.samples[1]), how, work.seed)) for work in works]
+        samples = zip(works, rows, strict=True)
+        taken = [(work.samples[0][chosen], work.samples[1][chosen]) for work, chosen in samples]
+        self._sizes = [len(y) for _, y in taken]
+        self._x = self._torch.cat([model._inputs(x) for x, _ in taken])
+        self._y = self._torch.cat([model._labels(y) for _, y in taken])
+        seeds = [number_of(work.seed) for work in works]
+        self._generators = [self._torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def run(self, views: dict[str, Any], updates: Sequence[Floats]) -> None:
+        """Write the update of each client."""
+        caught, scores = self._forward(views)
+        slopes = self._torch.autograd.grad(self._loss(scores), [layer.outputs for layer in caught])
+        written = [self._model._views(self._torch.from_numpy(update)) for update in updates]
+        for layer, slope in zip(caught, slopes, strict=True):
+            apart = zip(slope.split(self._sizes), layer.inputs.split(self._sizes), written, strict=True)
+            for slope_of_one, inputs_of_one, own in apart:
+                write_gradient(self._torch, layer, views, slope_of_one, inputs_of_one, own)
+        for update in updates:
+            trainer.check_converged(update, self._how)
+
+    def _forward(self, views: dict[str, Any]) -> tuple[list[LayerPass], Any]:
+        """Return the layers that have weights, and the scores."""
+        nn, x, caught = self._torch.nn, self._x, []
+        for name, layer in self._model._module.named_children():
+            if type(layer) is nn.Dropout:
+                x = self._drop(x, layer.p)
+                continue
+            if type(layer) not in (nn.Linear, nn.Conv2d):
+                x = layer(x)
+                continue
+            inputs, weight, bias = x.detach(), views[f"{name}.weight"], views.get(f"{name}.bias")
+            if type(layer) is nn.Linear:
+                x = nn.functional.linear(x, weight, bias)
+            else:
+                x = nn.functional.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+            x = x if x.requires_grad else x.requires_grad_()
+            caught.append(LayerPass(name, layer, inputs, x))
+        return caught, self._model._of_classes(x)
+
+    def _drop(self, x: Any, rate: float) -> Any:
+        """Do what torch's dropout does, by the draws that each client makes alone."""
+        if not rate:
+            return x
+        drawn = zip(self._generators, self._sizes, strict=True)
+        kept = [x.new_empty(size, *x.shape[1:]).bernoulli_(1 - rate, generator=own) for own, size in drawn]
+        return x * self._torch.cat(kept).div_(1 - rate)
+
+    def _loss(self, scores: Any) -> Any:
+        """Return -lr times the sum of the clients' mean losses: its slopes are the clients' steps."""
+        torch, model, sizes = self._torch, self._model, self._torch.tensor(self._sizes)
+        balance = self._how.balance
+        offsets = [trainer.label_offset(work.samples[1], work.classes, balance) for work in self._works]
+        offset = torch.stack([model._parameters(offset) for offset in offsets]).repeat_interleave(sizes, 0)
+        each, _ = torch_losses(model.target, scores, self._y, offset)
+        return -self._how.lr * (each / sizes.repeat_interleave(sizes)).sum()
+
+
+def write_gradient(
+    torch: Any, caught: LayerPass, views: dict[str, Any], slope: Any, x: Any, update: dict[str, Any]
+) -> None:
+    """Write the gradient of one client for the weights of a layer to its update."""
+    weight, bias, layer = f"{caught.name}.weight", f"{caught.name}.bias", caught.layer
+    if type(layer) is torch.nn.Linear:
+        torch.mm(slope.T, x, out=update[weight])
+        if bias in update:
+            torch.sum(slope, 0, out=update[bias])
+        return
+    _, found, found_bias = torch.ops.aten.convolution_backward(
+        slope, x, views[weight], [layer.out_channels], layer.stride, layer.padding, layer.dilation, False, [0, 0],
+        layer.groups, [False, True, bias in update],
+    )  # fmt: skip
+    update[weight].copy_(found)
+    if bias in update:
+        update[bias].copy_(found_bias)
+
+
+def _groups(works: Sequence[Work]) -> list[list[int]]:
+    """Divide clients, by their places, into groups of about as many samples."""
+    groups: list[list[int]] = [[]]
+    held = 0
+    for place, work in enumerate(works):
+        if groups[-1] and held + len(work.samples[1]) > GROUP:
+            groups.append([])
+            held = 0
+        groups[-1].append(place)
+        held += len(work.samples[1])
+    return groups
+
+
+def _each(fit: Callable[[Sequence[int]], None], groups: Sequence[Sequence[int]], workers: int) -> None:
+    """Fit all groups, each on one thread."""
+    torch = import_torch()
+    with threads(1):
+        if min(workers, len(groups)) < 2:
+            for group in groups:
+                fit(group)
+            return
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            list(pool.map(fit, groups))
