@@ -17,7 +17,7 @@ from dordis.federation.colluders import lot_quantile, round_colluders, window_qu
 from dordis.federation.config import Deployment, Federation, RunConfig
 from dordis.federation.config import Protocol as ProtocolSection
 from dordis.federation.job import prepare
-from dordis.federation.records import encode_manifest
+from dordis.federation.manifest import encode_manifest
 from dordis.federation.run import manifest_of
 from dordis.federation.selection import Balanced
 from tests.federation.cohorts import registry_of

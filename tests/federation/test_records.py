@@ -9,7 +9,8 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.federation import records
-from dordis.federation.records import Manifest, Metrics, PlanRecord, Records, Result, RoundRecord, Trust, Words, load
+from dordis.federation.manifest import Manifest, PlanRecord, Trust, Words
+from dordis.federation.records import Metrics, Records, Result, RoundRecord, load
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 
 PLAN = PlanRecord(650, 16, 100.0, 1.0, 2.0, 6.0, 1e-5, 11, 26, 19, 1, 2048)

@@ -16,8 +16,8 @@ from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.colluders import window_quantile
 from dordis.federation.job import prepare
 from dordis.federation.known_runs import KnownRuns
-from dordis.federation.manifests import read_manifest
-from dordis.federation.records import encode_manifest
+from dordis.federation.manifest import encode_manifest
+from dordis.federation.manifest_checks import read_manifest
 from dordis.federation.registry import Registry
 from dordis.federation.run import check_same, manifest_of
 from dordis.federation.selection import Balanced

@@ -12,19 +12,9 @@ import numpy as np
 
 from dordis.federation.design import Design
 from dordis.federation.ledger import Ledger
+from dordis.federation.manifest import DEPLOYED, Manifest, PlanRecord
 from dordis.federation.receipt import Receipt
-from dordis.federation.records import (
-    DEPLOYED,
-    LEDGER,
-    RECEIPTS,
-    Failed,
-    Manifest,
-    Metrics,
-    PlanRecord,
-    Records,
-    Result,
-    RoundRecord,
-)
+from dordis.federation.records import LEDGER, RECEIPTS, Failed, Metrics, Records, Result, RoundRecord
 from dordis.federation.strategies import TABLE
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Setting

@@ -10,6 +10,7 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.federation import records
+from dordis.federation.manifest import DEPLOYED
 from dordis.report.charts import LineChart, Series
 from dordis.report.facts import Checked, gather
 from dordis.report.figures import epsilon as epsilon_chart
@@ -116,10 +117,10 @@ def test_the_headline_numbers_are_the_last(tmp_path: Path) -> None:
     assert f"{100 * mean:.3g} % dropout" in found.text
 
 
-@pytest.mark.parametrize("fidelity", ["full", "ideal", records.DEPLOYED])
+@pytest.mark.parametrize("fidelity", ["full", "ideal", DEPLOYED])
 def test_fidelity_is_always_said(tmp_path: Path, fidelity: str) -> None:
     found = report(make(tmp_path, fidelity=fidelity))
-    simulated = fidelity != records.DEPLOYED
+    simulated = fidelity != DEPLOYED
     assert f"fidelity: {fidelity} (" in found.text
     assert found.kinds("badge warning") == simulated
     assert ("simulated in one process" in found.text) == simulated

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dordis.federation.records import DEPLOYED
+from dordis.federation.manifest import DEPLOYED
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.report.alerts import Level, alerts
 from dordis.report.facts import Facts, gather

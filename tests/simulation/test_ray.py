@@ -13,7 +13,7 @@ import pytest
 
 from dordis.errors import InputError, MissingExtra, UnusableUpdate
 from dordis.federation.design import Design
-from dordis.federation.records import how_run
+from dordis.federation.manifest import how_run
 from dordis.federation.strategies import XNoise
 from dordis.library import run
 from dordis.privacy.accounting import ParticipationSchedule

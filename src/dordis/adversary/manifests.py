@@ -20,7 +20,7 @@ from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.config import Deployment, Federation, Privacy, RunConfig
 from dordis.federation.config import Protocol as ProtocolSection
 from dordis.federation.job import Job, prepare
-from dordis.federation.records import Manifest, encode_manifest
+from dordis.federation.manifest import Manifest, encode_manifest
 from dordis.federation.registry import Registry
 from dordis.federation.run import manifest_of
 from dordis.federation.selection import Balanced

@@ -80,7 +80,7 @@ UPLOAD_FORMAT = "dordis.kernels.packing.add_packed"
 
 BEACON = "dordis.federation.beacon.check_beacon"
 LATER = "dordis.federation.beacon.check_later"
-MANIFESTS = "dordis.federation.manifests."
+MANIFESTS = "dordis.federation.manifest_checks."
 FEW_RUNS = "dordis.federation.known_runs.check_few_runs"
 ROUND_COLLUDERS = "dordis.federation.colluders.round_colluders"
 REGISTRY_KEYS = "dordis.federation.registry.check_keys"

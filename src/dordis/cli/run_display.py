@@ -12,8 +12,9 @@ from rich.text import Text
 from dordis.cli import tables
 from dordis.federation.coordinator import Finished
 from dordis.federation.job import Job
+from dordis.federation.manifest import how_run
 from dordis.federation.records import Result as Outcome
-from dordis.federation.records import RoundRecord, how_run
+from dordis.federation.records import RoundRecord
 from dordis.federation.run import Home
 from dordis.report.facts import Facts
 from dordis.report.figures import spaced

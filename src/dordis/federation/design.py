@@ -11,7 +11,7 @@ from dordis.errors import InputError
 from dordis.federation.account import Budget
 from dordis.federation.charges import Charge
 from dordis.federation.colluders import draw_failure
-from dordis.federation.records import Trust, Words
+from dordis.federation.manifest import Trust, Words
 from dordis.federation.retry import TRIES
 from dordis.federation.strategies.strategy import Rule, Strategy
 from dordis.privacy import planning, projection, requantising

@@ -14,17 +14,9 @@ from dordis.errors import LedgerDamaged
 from dordis.federation import ledger
 from dordis.federation.account import Account
 from dordis.federation.ledger import Summary
+from dordis.federation.manifest import Predecessor
 from dordis.federation.receipt import Receipt
-from dordis.federation.records import (
-    LEDGER,
-    MODEL,
-    RECEIPTS,
-    RESULT,
-    ROUNDS,
-    Predecessor,
-    RoundRecord,
-    StoredRun,
-)
+from dordis.federation.records import LEDGER, MODEL, RECEIPTS, RESULT, ROUNDS, RoundRecord, StoredRun
 from dordis.federation.stated import StatedEpsilon, check_budget_stated, stated_epsilon
 
 _CLOSE = 1e-6

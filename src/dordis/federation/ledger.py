@@ -30,7 +30,7 @@ from dordis.federation.lines import (
     entry_of,
     line_of,
 )
-from dordis.federation.records import Manifest
+from dordis.federation.manifest import Manifest
 from dordis.federation.stated import StatedEpsilon, stated_epsilon
 from dordis.protocols.costs import RoundCost
 from dordis.protocols.distributed_noise import ChunkOutput

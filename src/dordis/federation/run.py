@@ -21,8 +21,9 @@ from dordis.federation.durable import hold
 from dordis.federation.evictions import Evictions
 from dordis.federation.job import Job
 from dordis.federation.ledger import Ledger, Summary
+from dordis.federation.manifest import DEPLOYED, Manifest, PlanRecord, Predecessor
 from dordis.federation.participation import Attendance
-from dordis.federation.records import EVICTIONS, LEDGER, RECEIPTS, Manifest, Predecessor, Records, Result, StoredRun
+from dordis.federation.records import EVICTIONS, LEDGER, RECEIPTS, Records, Result, StoredRun
 from dordis.federation.registry import Registry
 from dordis.federation.selection import Selection
 from dordis.kernels.packing import packed_size
@@ -111,7 +112,7 @@ def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | 
         registry=home.registry.root().hex(),
         beacon=home.beacon.source if job.has_beacon else "",
         first_line=home.beacon.first if job.has_beacon else None,
-        plan=recording.PlanRecord(
+        plan=PlanRecord(
             dim=setting.dim,
             bits=mechanism.grid.bits,
             scale=mechanism.grid.scale,
@@ -131,7 +132,7 @@ def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | 
             multiplier=plan.multiplier if plan else None,
             times_trusted=plan.times_trusted if plan else None,
         ),
-        trust=design.trust(job.protocol.hides_updates, home.fidelity != recording.DEPLOYED),
+        trust=design.trust(job.protocol.hides_updates, home.fidelity != DEPLOYED),
         words=design.words,
         terms=design.terms,
         stages=job.protocol.stages,

@@ -13,7 +13,7 @@ from enum import Enum
 from dordis.errors import LedgerDamaged
 from dordis.federation.account import Account, Budget
 from dordis.federation.charges import Charge
-from dordis.federation.records import Manifest
+from dordis.federation.manifest import Manifest
 from dordis.privacy import accounting, gdp
 
 _CLOSE = 1e-6

@@ -15,10 +15,11 @@ from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.charges import OwnersCount
 from dordis.federation.durable import create
 from dordis.federation.job import Job
-from dordis.federation.manifests import beacon_of, read_manifest
+from dordis.federation.manifest import DEPLOYED
+from dordis.federation.manifest_checks import beacon_of, read_manifest
 from dordis.federation.owner import policy_of
 from dordis.federation.participation import Attendance
-from dordis.federation.records import DEPLOYED, MANIFEST, REGISTRY
+from dordis.federation.records import MANIFEST, REGISTRY
 from dordis.federation.registry import Registry
 from dordis.federation.selection import Selection
 from dordis.network.deadlines import Patience

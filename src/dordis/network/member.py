@@ -12,11 +12,11 @@ from dordis.errors import InputError
 from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.job import Job
-from dordis.federation.manifests import beacon_of, check_agreed, check_run_hash, read_manifest
+from dordis.federation.manifest import DEPLOYED
+from dordis.federation.manifest_checks import beacon_of, check_agreed, check_run_hash, read_manifest
 from dordis.federation.owner import policy_of
 from dordis.federation.parties import build_client
 from dordis.federation.policy import Policy
-from dordis.federation.records import DEPLOYED
 from dordis.federation.registry import Keys, Registry
 from dordis.federation.run import manifest_of
 from dordis.network.doors import utc

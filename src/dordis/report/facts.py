@@ -12,7 +12,8 @@ from dordis.errors import LedgerDamaged
 from dordis.federation import records
 from dordis.federation.evidence import check_evidence
 from dordis.federation.ledger import Summary
-from dordis.federation.records import RoundRecord, StoredRun, Trust
+from dordis.federation.manifest import Trust
+from dordis.federation.records import RoundRecord, StoredRun
 from dordis.federation.stated import StatedEpsilon
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.report.naming import labels

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dordis.federation.colluders import is_drawn
-from dordis.federation.records import Manifest
+from dordis.federation.manifest import Manifest
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.report.facts import Facts, odds

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dordis.federation.records import PlanRecord
+from dordis.federation.manifest import PlanRecord
 from dordis.report.facts import Facts, gone
 from dordis.report.figures import per_client, spaced
 from dordis.report.naming import differences

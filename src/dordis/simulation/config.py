@@ -3,7 +3,7 @@
 from typing import Literal
 
 from dordis.federation.config import Count, RunConfig, Section
-from dordis.federation.records import HERE
+from dordis.federation.manifest import HERE
 from dordis.simulation.availability import DropoutModel, Rate
 
 

@@ -19,8 +19,8 @@ from dordis.federation.charges import OwnersCount
 from dordis.federation.coordinator import Finished
 from dordis.federation.durable import create
 from dordis.federation.job import Job
+from dordis.federation.manifest import DEPLOYED
 from dordis.federation.participation import Attendance
-from dordis.federation.records import DEPLOYED
 from dordis.federation.registry import Identity, Registry
 from dordis.federation.selection import Selection, Uniform
 from dordis.integrations.flower.arrays import Layout

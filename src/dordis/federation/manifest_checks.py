@@ -14,7 +14,7 @@ import msgspec
 
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
 from dordis.federation.beacon import FileBeacon
-from dordis.federation.records import Manifest
+from dordis.federation.manifest import Manifest
 
 LARGEST = 1 << 20
 """Bytes of a manifest at most; one has about 5,000."""
