@@ -19,7 +19,7 @@ from dordis.federation import (
     joint,
     journal,
     known_runs,
-    manifests,
+    manifest_checks,
     owner,
     participation,
     policy,
@@ -53,7 +53,7 @@ GUARDED = (
     journal,
     evidence,
     joint,
-    manifests,
+    manifest_checks,
     known_runs,
 )
 """Modules whose functions called check_* must each be named by an attack."""
