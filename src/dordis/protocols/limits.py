@@ -48,7 +48,7 @@ CEILINGS = (
     Ceiling("places in all noise tables", MOST_PLACES, "31 standard deviations each; seconds and 300 MB at the most"),
     Ceiling("degree of the graph, k", MOST_DEGREE, "its secrecy is computed exactly, on integers of k log n bits"),
     Ceiling("coordinates, d, folded or not", LARGEST_DIM, "indices are 32 bits long"),
-    Ceiling("scale, its inverse, clip bound", LARGEST_FACTOR, "their squares are numbers"),
+    Ceiling("scale, its inverse, clip bound", LARGEST_FACTOR, "so that their squares do not overflow"),
     Ceiling("magnitude of a model's numbers", LARGEST_WEIGHT, "the squared norm of a model is a 32-bit float"),
     Ceiling("characters of a name", LONGEST_NAME, "mode, scheme, mechanism and its noise"),
     Ceiling("bytes of a hash", LONGEST_HASH, "model, tables, rotation, beacon"),
