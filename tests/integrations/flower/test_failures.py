@@ -123,7 +123,7 @@ def test_a_train_function_that_takes_too_long_shows_in_nothing_that_leaves_the_n
         result, *_ = play(tmp_path, apps, registry, config)
     finally:
         released.set()
-    assert waited[0] == HANGING
+    assert 0 < waited[0] <= HANGING  # what is left of the time when the training has been started
     assert "was not finished after 60 seconds" in caplog.text
     others = sum(update(place) for place in range(CLIENTS) if place != FAILING)
     assert np.abs(CLIENTS * (vector(result.arrays) - vector(model())) - others).max() < 1e-3

@@ -10,7 +10,7 @@ from dordis.apps.learning.data import Samples, Target, Unit, check_inputs, check
 from dordis.apps.learning.making import check_fits, make_model
 from dordis.apps.learning.models import Model
 from dordis.apps.learning.networks import Inputs
-from dordis.apps.learning.partition import public_inputs
+from dordis.apps.learning.partition import tested_inputs
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.errors import InputError
@@ -71,11 +71,11 @@ def samples(clients: Any, client: str | None, label: str | None) -> dict[str, tu
 
 
 def public_rows(test: Any, client: str | None, clients: Iterable[str]) -> tuple[Any, str]:
-    """Leave the rows of clients out of a table to test with, where it says whose they are; say what is tested."""
+    """Leave the rows of clients out of a table to test with, if it names clients and others; say what is tested."""
     if client is None or not is_table(test) or client not in test.columns:
         return test, ""
-    public, said = public_inputs(test[client].to_numpy().astype(str), np.array(list(clients)), Unit(client))
-    return test[public] if public.any() else None, said
+    tested, said = tested_inputs(test[client].to_numpy().astype(str), np.array(list(clients)), Unit(client))
+    return test[tested], said
 
 
 def test_samples(test: Any, client: str | None, label: str | None) -> tuple[Any, Any]:

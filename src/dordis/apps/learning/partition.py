@@ -111,31 +111,29 @@ def partition_of(data: Dataset) -> Partition:
 
 
 def hold_out(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
-    """Leave the test inputs of clients out, and say what is tested.
+    """Leave the test inputs of clients out, if there are others, and say what is tested.
 
     Where the test data do not say whose they are, nothing is left out: their owner calls them public.
     """
     if data.keys is None or data.test_keys is None or data.x_test is None or data.y_test is None:
         return data, ""
-    public, said = public_inputs(data.test_keys, data.keys[np.concatenate(parts)], data.unit)
-    if not public.any():
-        return replace(data, x_test=None, y_test=None, test_keys=None), said
-    test = data.x_test[public], data.y_test[public], data.test_keys[public]
+    tested, said = tested_inputs(data.test_keys, data.keys[np.concatenate(parts)], data.unit)
+    test = data.x_test[tested], data.y_test[tested], data.test_keys[tested]
     return replace(data, x_test=test[0], y_test=test[1], test_keys=test[2]), said
 
 
-def public_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
-    """Return which test inputs are nobody's among the clients, and say how many there are.
+def tested_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
+    """Return which test inputs to measure on, and say whose they are: inputs of clients only if there are no others.
 
-    Metrics are published without noise, so they are measured on public data, and data of a client are not public.
+    Metrics are published without noise.  Measured on inputs of clients, they are outside the guarantee.
     """
     public = ~np.isin(keys, clients)
-    owned = f"{np.count_nonzero(~public):,} inputs of clients are left out" if not public.all() else ""
     if not public.any():
-        return public, f"no metrics: test data have to be public, and these are of clients only; {owned}"
+        said = f"test data = {keys.size:,} inputs of the clients themselves: these metrics are made from clients' data"
+        return ~public, f"{said} without noise, and epsilon does not cover them"
     users = unit.counted(np.unique(keys[public]).size)
     said = f"test data = {np.count_nonzero(public):,} inputs of {users} held out, no clients among them"
-    return public, f"{said}; {owned}" if owned else said
+    return public, said if public.all() else f"{said}; {np.count_nonzero(~public):,} inputs of clients are left out"
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
