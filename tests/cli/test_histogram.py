@@ -53,6 +53,7 @@ def test_json_is_one_object_with_the_counts(people, capsys):
     assert (np.abs(np.array(told["counts"]) - true) < 6 * told["sigma"]).all()
     assert sum(told["frequencies"]) == pytest.approx(1)
     assert (told["column"], told["edges"], told["bounds"], told["clients"]) == ("age", [30, 60], None, 400)
+    assert told["sum_check"] == "passed"
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def test_the_table_has_a_row_for_each_column_and_says_what_is_proved(people, cap
         "for one client, its whole row",
         "against a server that may deviate, with 1 of the clients",
         "no masks and no messages",
+        "the sum, checked for garbage: passed",
     ):
         assert expected in shown
 
@@ -61,6 +62,7 @@ def test_json_is_one_object_with_the_figures(people, capsys):
         assert abs(column["mean"] - values.mean()) < 6 * math.hypot(column["sigma"], spread)
     assert (told["clients"], told["dropped"], told["delta"], told["fidelity"]) == (400, 40, 1e-6, "ideal")
     assert told["epsilon"] == pytest.approx(2.0)
+    assert told["sum_check"] == "passed"
 
 
 def test_without_bounds_a_part_of_the_budget_finds_them(people, capsys):

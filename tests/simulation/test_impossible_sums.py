@@ -1,5 +1,6 @@
 """A run whose sum was spoilt charges the round, evicts nobody, tries again, and says so everywhere."""
 
+import gc
 import json
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 
 from dordis.cli.commands.run import drive, show
 from dordis.cli.tables import console
-from dordis.errors import InputError
+from dordis.errors import ImpossibleSum, InputError
 from dordis.federation import records
 from dordis.federation.ledger import Ledger
 from dordis.protocols.secagg import masking
@@ -66,6 +67,36 @@ def test_a_run_whose_every_sum_is_spoilt_ends_and_names_the_clients_in_the_last_
     run = prepare(settings_of(*KEYS, "federation.tries=2", "privacy.epsilon=20")).start(tmp_path, "")
     with pytest.raises(InputError, match=r"is garbage.* one of the clients \d+, .* is faulty, or the server is"):
         drive(run, console(), "run --resume", quiet=True)
+    charged = Ledger.open(run.records.path / records.LEDGER)
+    stored = records.load(run.records.path)
+    assert [failed.index for failed in stored.failures] == [0, 1]
+    for failed in stored.failures:  # U3 of every try, although no round has a line
+        spent = charged.round(failed.index)
+        assert spent is not None
+        assert {*failed.survivors} == {*spent.charge.clients}
+    assert (stored.rounds, stored.sum_checks) == ((), {"impossible": 2})
+    html = page(gather([run.records.path]))
+    assert "2 sums could not be the sum of honest updates" in html
+    assert html.count("not finished") >= 2
+    assert ", ".join(map(str, stored.failures[1].survivors)) in html
+
+
+def test_attempts_that_failed_in_a_process_that_ended_are_still_known_when_the_run_goes_on(tmp_path, monkeypatch):
+    spoil(monkeypatch, rounds={0, 1})
+    config = settings_of(*KEYS, "federation.tries=2", "privacy.epsilon=20")
+    run = prepare(config).start(tmp_path, "")
+    with pytest.raises(ImpossibleSum):
+        list(run.rounds())
+    path = run.records.path
+    with (path / records.FAILURES).open("ab") as file:
+        file.write(b'{"index":2,"rea')  # the machine stopped here
+    del run
+    gc.collect()
+    resumed = prepare(config).resume(path)
+    assert [done.record.failures for done in resumed.rounds()] == [(), (), ()]
+    stored = records.load(path)
+    assert [failed.index for failed in stored.failures] == [0, 1]
+    assert stored.sum_checks == {"passed": 3, "impossible": 2}
 
 
 @pytest.mark.parametrize("noise", ["none", "central", "local", "ddgauss", "xnoise"])

@@ -61,7 +61,8 @@ class _Summed:
 class Coordinator:
     """Run the rounds of one run; without a `ledger` nothing is proved and nothing counted.
 
-    `counts_owners` is False where clients have no owners who count: queries over a table.
+    `counts_owners` is False where clients have no owners who count: queries over a table.  `on_failure` is called with
+    each failed attempt before the next one begins.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Coordinator:
         evictions: Evictions | None = None,
         entropy: Entropy = secrets.token_bytes,
         counts_owners: bool = True,
+        on_failure: Callable[[Failed], None] = lambda failed: None,
     ) -> None:
         self._counts_owners = counts_owners and ledger is not None
         self._run, self._app, self._design = run, app, design
@@ -93,6 +95,7 @@ class Coordinator:
         self._tries, self._chunks, self._protocol, self._entropy = tries, chunks, protocol, entropy
         self._clipping, self._alignment = clipping or Clipping(design.setting.clip), alignment
         self._evictions = Evictions() if evictions is None else evictions
+        self._on_failure = on_failure
         self._count = 1
         self._interrupted = interrupted
 
@@ -113,7 +116,12 @@ class Coordinator:
         began, started = timestamp(), time.perf_counter()
         if self._interrupted is not None and self._interrupted.number == number:
             index = self._interrupted.parameters.index
-        attempted = attempt(lambda i: self._sum(RoundInfo(number, i, self._run)), index, self._tries)
+        attempted = attempt(
+            lambda i: self._sum(RoundInfo(number, i, self._run)),
+            index,
+            self._tries,
+            lambda failure: self._on_failure(self._failed(failure)),
+        )
         summed = attempted.output
         parameters, result = summed.agreed.parameters, summed.result
         if self._ledger is not None:

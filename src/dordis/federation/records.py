@@ -27,11 +27,14 @@ Kind = TypeVar("Kind")
 
 CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
 LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"
-EVICTIONS, REGISTRY = "evictions.jsonl", "registry.json"
+EVICTIONS, REGISTRY, FAILURES = "evictions.jsonl", "registry.json", "failures.jsonl"
 
 
 class Failed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An attempt that failed; the round was tried again under the next index."""
+    """An attempt that failed; the round was tried again under the next index, if it had tries left.
+
+    It is a line of `failures.jsonl` at once, and in the line of its round if that was finished in the same process.
+    """
 
     index: int
     reason: str
@@ -130,6 +133,8 @@ class StoredRun:
     """Who had to go, in this run and in those that it goes on from."""
     last: RoundRecord | None = None
     """The round after which the model was kept."""
+    failures: tuple[Failed, ...] = ()
+    """Attempts that failed, by their index, whether their round was finished in the end or not."""
 
     @property
     def evicted(self) -> tuple[int, ...]:
@@ -150,7 +155,7 @@ class StoredRun:
     def sum_checks(self) -> dict[str, int]:
         """Return how many sums had which outcome of the check for impossible ones, failed rounds included."""
         outcomes = Counter(record.sum_check for record in self.rounds)
-        outcomes[IMPOSSIBLE] += sum(bool(failed.survivors) for record in self.rounds for failed in record.failures)
+        outcomes[IMPOSSIBLE] += sum(bool(failed.survivors) for failed in self.failures)
         return {outcome: count for outcome, count in outcomes.items() if count}
 
 
@@ -181,7 +186,7 @@ class Records:
         data = _read(path / MANIFEST)
         records = cls(path, _decode(data, Manifest, path / MANIFEST), hashlib.sha256(data).digest())
         lines = checkpoint.read_lines(path / MODEL)
-        for name in (ROUNDS, METRICS):
+        for name in (ROUNDS, METRICS, FAILURES):
             mend_lines(path / name, lines.get(name, b""))
         remove_drafts(path / MODEL)
         return records
@@ -197,6 +202,11 @@ class Records:
         for name, line in lines.items():
             with FileLines(self.path / name, PUBLIC).locked() as file:
                 file.append(line)
+
+    def note_failure(self, failed: Failed) -> None:
+        """Write a failed attempt down, durably when this returns: a round that never succeeds has no other line."""
+        with FileLines(self.path / FAILURES, PUBLIC).locked() as file:
+            file.append(_line(failed))
 
     def state(self) -> State:
         """Return the application's state after the last finished round, or nothing."""
@@ -219,15 +229,18 @@ def load(path: Path) -> StoredRun:
     """Read everything that was recorded of a run, in which rounds may be under way; nothing is written."""
     result, manifest = path / RESULT, _read(path / MANIFEST)
     lines = checkpoint.read_lines(path / MODEL)  # first: what is in it is, or will be, in the files of lines
+    rounds = _lines(path / ROUNDS, RoundRecord, lines)
+    failed = (*_lines(path / FAILURES, Failed, lines), *(failed for record in rounds for failed in record.failures))
     run = StoredRun(
         path=path,
         id=hashlib.sha256(manifest).digest(),
         manifest=_decode(manifest, Manifest, path / MANIFEST),
-        rounds=_lines(path / ROUNDS, RoundRecord, lines),
+        rounds=rounds,
         metrics=_lines(path / METRICS, Metrics, lines),
         result=_decode(_read(result), Result, result) if result.exists() else None,
         evictions=read_evictions(path / EVICTIONS),
         last=_last_of(lines, path),
+        failures=tuple(sorted(set(failed), key=lambda attempt: attempt.index)),
     )
     told = [line.values for line in run.metrics] + ([run.result.metrics] if run.result else [])
     check_metric_names({name for values in told for name in values}, path)
@@ -245,7 +258,7 @@ def check_name(name: str) -> None:
         raise InputError(f"a run's name is made of letters, digits and . _ -, not '{name}'")
 
 
-def _line(record: RoundRecord | Metrics) -> bytes:
+def _line(record: RoundRecord | Metrics | Failed) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 

@@ -31,8 +31,13 @@ class Attempted(Generic[Output]):
     failures: tuple[Failure, ...]
 
 
-def attempt(run: Callable[[int], Output], index: int, limit: int) -> Attempted[Output]:
-    """Run the round with this index, and with the next ones while it fails.
+def attempt(
+    run: Callable[[int], Output],
+    index: int,
+    limit: int,
+    on_failure: Callable[[Failure], None] = lambda failure: None,
+) -> Attempted[Output]:
+    """Run the round with this index, and with the next ones while it fails; `on_failure` is told of each failure.
 
     It may fail `limit` times for no lie; a round that a lie ended costs somebody its place, so that there are not many.
     A receive process that is lost is the server's own loss, and is started again so many times only: that is no try.
@@ -49,6 +54,7 @@ def attempt(run: Callable[[int], Output], index: int, limit: int) -> Attempted[O
             return Attempted(run(index), index, tuple(failures))
         except RoundFailed as error:
             failures.append(Failure(index, error))
+            on_failure(failures[-1])
             suspects = suspects_of(error)
             unlucky += suspects <= suspected and not isinstance(error, ReceiverLost)
             suspected |= suspects

@@ -286,6 +286,7 @@ class Run:
             alignment=last.alignment if (last := self.records.last()) else None,
             evictions=Evictions(self.records.path / EVICTIONS),
             interrupted=home.interrupted(),
+            on_failure=self.records.note_failure,
         )
 
 

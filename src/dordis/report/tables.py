@@ -104,11 +104,15 @@ def rounds(facts: Facts) -> TextTable:
 
 
 def failures(facts: Facts) -> TextTable:
-    """Return a row for every attempt that failed before a finished round."""
+    """Return a row for every attempt that failed."""
+
+    def tried_again(index: int) -> str:
+        """Name the round that was finished instead."""
+        return next((str(record.number) for record in facts.run.rounds if record.index > index), "not finished")
+
     rows = tuple(
-        (str(failed.index), str(record.number), failed.reason, ", ".join(map(str, failed.survivors)))
-        for record in facts.run.rounds
-        for failed in record.failures
+        (str(failed.index), tried_again(failed.index), failed.reason, ", ".join(map(str, failed.survivors)))
+        for failed in facts.run.failures
     )
     return TextTable(("index", "tried again as round", "reason", "clients in a spoilt sum"), rows)
 

@@ -203,6 +203,7 @@ def _common(summed: PrivateSum, for_bounds: _Costs, delta: float, clients: int, 
         "colluders": how.colluders,
         "mode": how.mode,
         "fidelity": how.fidelity,
+        "sum_check": summed.sum_check,
     }
 
 

@@ -103,12 +103,16 @@ class QueryBudget:
 
 @dataclass(frozen=True, eq=False)
 class PrivateSum:
-    """The sum over `count` clients, `sigma` of the noise on each coordinate of it, and what it cost."""
+    """The sum over `count` clients, `sigma` of the noise on each coordinate of it, and what it cost.
+
+    `sum_check` says how it was checked for garbage (`dordis.rounds.possible`).
+    """
 
     total: Floats = field(repr=False)
     count: int
     sigma: float
     cost: ReleaseCost
+    sum_check: str
 
 
 def design(clients: int, dim: int, clip: float, budget: QueryBudget, how: Conditions) -> Design:
@@ -163,7 +167,8 @@ def private_sum(planned: Design, updates: Updates, how: Conditions) -> PrivateSu
     (output,) = result.outputs
     count = len(output.survivors)
     cost = ReleaseCost(planned.mechanism.release(_plan(planned).variance), planned.setting.distance)
-    return PrivateSum(result.aggregate.total, count, deviation(planned, float(output.left), count), cost)
+    sigma = deviation(planned, float(output.left), count)
+    return PrivateSum(result.aggregate.total, count, sigma, cost, result.sum_check)
 
 
 def _home(planned: Design, updates: Updates, how: Conditions) -> SimulatedHome:

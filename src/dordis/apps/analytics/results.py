@@ -20,7 +20,9 @@ class PrivateAnswer:
     """What every private statistic says of itself.
 
     `epsilon` and `delta` are proved for all of it; `epsilon_for_bounds` is what finding the bounds would have cost
-    alone, at the same delta.  `dropped` of the `clients` vanished, and are not in the figures.
+    alone, at the same delta.  `dropped` of the `clients` vanished, and are not in the figures.  `sum_check` says
+    whether the sum behind the figures was compared with what honest clients can make: `passed`, or `vacuous` if garbage
+    would have passed too.
     """
 
     epsilon: float
@@ -31,6 +33,7 @@ class PrivateAnswer:
     colluders: int
     mode: str
     fidelity: str
+    sum_check: str
     columns: tuple[str, ...] = ()
     """The names of the columns, if the values came with names, as a DataFrame does."""
 

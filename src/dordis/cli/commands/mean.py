@@ -121,6 +121,7 @@ def said(result: "PrivateAnswer") -> Iterator[str]:
     gone = f", of which {result.dropped} dropped out" if result.dropped else ""
     yield f"{spent}; {result.clients} clients{gone}"
     yield from (f"  {term}" for term in result.terms)
+    yield f"  the sum, checked for garbage: {result.sum_check}"
 
 
 def left_out(skipped: int) -> Iterator[str]:
@@ -131,7 +132,8 @@ def left_out(skipped: int) -> Iterator[str]:
 
 def common(result: "PrivateAnswer") -> dict[str, object]:
     """Return what every private statistic is told with, for JSON."""
-    names = ("epsilon", "delta", "epsilon_for_bounds", "clients", "dropped", "colluders", "mode", "fidelity", "terms")
+    proved = ("epsilon", "delta", "epsilon_for_bounds", "clients", "dropped", "colluders", "mode")
+    names = (*proved, "fidelity", "sum_check", "terms")
     return {name: getattr(result, name) for name in names}
 
 
