@@ -88,8 +88,10 @@ class LocalServer:
     async def _drained(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*tasks, return_exceptions=True)
-        for _ in range(10):  # what was aborted is closed by the loop, later
-            await asyncio.sleep(0)
+        for _ in range(1000):  # what was aborted is closed by the loop, later: until it watches itself alone
+            if len(self.loop._selector.get_map()) <= 1:
+                break
+            await asyncio.sleep(0.01)
 
     def close(self) -> None:
         """End everything."""
