@@ -34,7 +34,9 @@ from dordis.federation.records import (
     load,
 )
 from dordis.federation.registry import Keys, Registry
+from dordis.federation.releases import GaussianTerm, Price, counted
 from dordis.federation.stated import Basis
+from dordis.privacy.accounting import Gaussian
 from dordis.privacy.xnoise import context
 from dordis.protocols.parameters import INDEX_BYTES
 from dordis.report import tables
@@ -268,6 +270,39 @@ def refuse(times: Fraction) -> Way:
     return add
 
 
+def refuse_cheap(change: Callable[[Charge], Charge], times: Fraction = Fraction(1)) -> Way:
+    """Return a way that adds such a line, of a round that is cheap if nobody drops out, and removes the result."""
+
+    def add(place: Place) -> None:
+        charge = change(msgspec.structs.replace(like_first(place, 90, times), dropped=())).closed({})
+        charge = msgspec.structs.replace(charge, dropped=())
+        append(place, lambda head: Refused(head, charge))
+        place.remove(RESULT)
+
+    return add
+
+
+def even_shares(charge: Charge) -> Charge:
+    """Have all but two clients collude, under noise that dropout takes away."""
+    colluders = len(charge.clients) - charge.tolerance - 1
+    return msgspec.structs.replace(charge, scheme="orig", colluders=colluders)
+
+
+def priced(charge: Charge) -> Charge:
+    """Name prices: next to nothing if nobody drops out, and everything otherwise."""
+    charge = msgspec.structs.replace(charge, scheme="orig")
+    counts = sorted({counted(charge.plans[0], dropped) for dropped in range(charge.tolerance + 1)})
+    prices = tuple(Price(v, (GaussianTerm(1, Gaussian(1e6 if v == counts[-1] else 1e-3)),)) for v in counts)
+    return msgspec.structs.replace(
+        charge, releases=(msgspec.structs.replace(charge.releases[0], mechanism="mine", prices=prices),)
+    )
+
+
+def fails_often(charge: Charge) -> Charge:
+    """Have the graphs fail so often that hardly any delta is left."""
+    return msgspec.structs.replace(charge, failure=Fraction(f"{1e-5 * (1 - 1e-13) / (charge.index + 1):.25f}"))
+
+
 def add_cheap_rounds(place: Place) -> None:
     """Add rounds to the ledger that cost next to nothing, until there are as many as planned."""
     run = load(place.path)
@@ -495,6 +530,9 @@ WAYS |= {
         refuse(Fraction(1, 2)), result(stopped="budget", epsilon=0.01, spent=0.01)
     ),
     "such a line, and no result": both(refuse(Fraction(1, 100)), remove(RESULT)),
+    "such a line, of a round of many colluders": refuse_cheap(even_shares),
+    "such a line, of a round with prices": refuse_cheap(priced),
+    "such a line, of a round that leaves no delta": refuse_cheap(fails_often, Fraction(1000)),
     "the predecessor is left out of the ledger": ledger_of(lose_predecessor),
     "the ledger is succeeded by another run": ledger_of(
         lambda entries: entries.append(
@@ -585,6 +623,17 @@ def test_the_basis_is_that_of_the_ledger_and_the_manifest(whole: dict[str, Path]
         "failed": Basis.EARLY,
         "successor": Basis.BEFORE,
     }
+
+
+def test_a_run_that_its_budget_ended_states_what_was_spent(tmp_path: Path) -> None:
+    dropout = ("simulation.dropout.kind=rate", "simulation.dropout.rate=0.3")
+    sizes = ("federation.rounds=4", "federation.clients=20", "federation.per_round=20")
+    job = job_of("privacy.noise.kind=early", *sizes, *dropout)
+    run = job.start(tmp_path, written(job.config))
+    run.complete(told=lambda finished: None)
+    (facts,) = gather([run.records.path])
+    assert (facts.run.result.stopped, facts.proof.basis) == ("budget", Basis.RULE)
+    assert facts.stated == facts.spent < 6
 
 
 def test_there_are_enough_ways() -> None:

@@ -1,5 +1,6 @@
 """What a client says does not depend on its data: the same bytes up to Ready, then the same kinds and lengths."""
 
+import asyncio
 import hashlib
 import itertools
 
@@ -28,8 +29,39 @@ numbers = st.floats(-10, 10, width=32)
 weights = st.one_of(numbers, st.floats(-(2.0**33), 2.0**33, width=32), st.just(np.nan), st.just(np.inf))
 samples = st.lists(st.tuples(st.lists(numbers, min_size=FEATURES, max_size=FEATURES), st.integers(0, 2)), max_size=4)
 failures = st.sampled_from(
-    ["raise", "input", "memory", "exit", "nan", "shape", "object", "integers", "doubles", "none"]
+    [
+        "raise",
+        "input",
+        "memory",
+        "exit",
+        "cancel",
+        "panic",
+        "silent",
+        "nan",
+        "shape",
+        "object",
+        "integers",
+        "doubles",
+        "none",
+    ]
 )
+
+
+class Panic(BaseException):
+    """What extensions in Rust raise: no Exception."""
+
+
+class Unnamed(type):
+    """A class whose errors cannot be described."""
+
+    def __getattribute__(cls, name):
+        if name == "__qualname__":
+            raise ValueError(name)
+        return super().__getattribute__(name)
+
+
+class Silent(Exception, metaclass=Unnamed):
+    """An error that fails when it is described."""
 
 
 class Own(AppClient):
@@ -57,6 +89,12 @@ class Own(AppClient):
                 raise MemoryError
             case "exit":
                 raise SystemExit(1)
+            case "cancel":
+                raise asyncio.CancelledError
+            case "panic":
+                raise Panic("my data are such")
+            case "silent":
+                raise Silent
         results = {"nan": np.full(DIM, np.nan), "shape": np.zeros(DIM + 1), "object": object(), "none": None}
         numbers = {"integers": np.ones(DIM, np.int64), "doubles": np.full(DIM, 1e300)}
         return (results | numbers)[how]

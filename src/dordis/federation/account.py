@@ -254,6 +254,14 @@ class Account:
         if worst is not None and (epsilon := self.epsilon(worst, charge)) > self.budget.epsilon:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
+    def is_beyond_budget(self, charge: Charge) -> bool:
+        """Tell whether a round passes the budget by its cost alone, whatever its index takes away of delta."""
+        left = self.budget.delta - float(self.failure())
+        worst = self.worst(charge.clients, charge)
+        if self.budget.epsilon is None or worst is None or left <= 0:
+            return False
+        return accounting.spent(self._paid(worst, charge), left, self._renyi) > self.budget.epsilon
+
     def _count(self, clients: Iterable[int], costs: Iterable[ReleaseCost], times: int) -> None:
         self._changed.update(clients)
         for cost in costs:

@@ -94,15 +94,31 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
     """Tell whether the last line of a run shows that its budget refused a round such as the manifest plans.
 
     That the refused round passes the budget is checked whenever the ledger is read.  Here it is compared with the plan:
-    with no dropout, as many such rounds as a client may take part in keep the budget, and no more clients may drop out.
-    So whoever forges such a line gains less than one round.
+    it is like the rounds of the run, it passes the budget at the delta that is left, and with no dropout as many such
+    rounds as a client may take part in keep the budget.  So whoever forges such a line gains about one round.
     """
     refused = account.refused
     if refused is None or not manifest.trust.stops or manifest.budget is None:
         return False
-    if refused.tolerance * manifest.per_round > manifest.plan.tolerance * len(refused.clients):
+    if not (is_like_rounds(refused, account, manifest) and account.is_beyond_budget(refused)):
         return False
     return _planned_epsilon(refused, account, manifest.plan.cap) <= manifest.budget * (1 + _CLOSE)
+
+
+def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
+    """Tell whether a refused round has T_C of the plan, no larger part that may drop out, and the noise of the run.
+
+    Its scheme, chance of failure and prices are those of the first round that was charged, to which receipts hold the
+    ledger: with others a round could be as dear as one likes if clients drop out, and cheap if nobody does.
+    """
+    charged = [next(iter(one.rounds.values())).charge for one in account.line() if one.rounds]
+    if not charged or _noise_law(refused) != _noise_law(charged[0]) or refused.colluders != manifest.plan.colluders:
+        return False
+    return refused.tolerance * manifest.per_round <= manifest.plan.tolerance * len(refused.clients)
+
+
+def _noise_law(charge: Charge) -> tuple[object, ...]:
+    return charge.scheme, charge.failure, [(release.mechanism, release.prices) for release in charge.releases]
 
 
 def _planned_epsilon(charge: Charge, account: Account, cap: int) -> float:

@@ -153,7 +153,8 @@ class AppClient(ABC):
     def is_ready(self, round: RoundInfo) -> bool:
         """Tell whether this client can take part in a round; asked before the model is known, and the server is told.
 
-        "No data today" belongs here: later nothing that depends on the data makes a client decline.
+        "No data today" belongs here: later nothing that depends on the data makes a client decline.  Nor may this
+        depend on what became of an earlier training, whose model the server chose.
         """
         return True
 

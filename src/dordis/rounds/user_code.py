@@ -112,10 +112,19 @@ def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Res
     """
     try:
         return work()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  see above; an application may call sys.exit
-        why = "".join(format_exception_only(error)).strip()  # whose own __str__ may fail
-        tell_owner(f"{what} failed, and this client goes on without it: {why}")
+    except KeyboardInterrupt:  # the owner's own, who stops the client
+        raise
+    except BaseException as error:  # noqa: BLE001  see above; sys.exit, a cancelled task, a panic of an extension
+        tell_owner(f"{what} failed, and this client goes on without it: {describe_failure(error)}")
         return None
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return what an error says of itself, or that it cannot: its methods are the application's code too."""
+    try:
+        return "".join(format_exception_only(error)).strip()
+    except Exception:  # noqa: BLE001  see above
+        return "an error that cannot describe itself"
 
 
 def usable_update(
