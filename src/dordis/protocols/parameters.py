@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,8 +34,7 @@ MALICIOUS = "malicious"
 RUN_BYTES, INDEX_BYTES = 32, 8
 FOLDING = "random signs, modulo k"
 """The one rule by which updates are folded."""
-LARGEST_ID = 2**63 - 1
-_WORD = 8
+LARGEST_ID, _WORD = 2**63 - 1, 8
 Known = TypeVar("Known")
 
 Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
@@ -190,16 +189,11 @@ class Parameters(Message, frozen=True, dict=True):
         return self.plans[chunk].due(survivors, context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return what a pure function of these parameters gives, computed once for this object; errors are not kept.
-
-        Parameters that came as bytes are an object of their own, so that nobody trusts what another computed.  A
-        simulation of ideal fidelity shows one object to all its clients.
-        """
-        known: dict[Hashable, Any] = self.__dict__.setdefault("_known", {})
+        """Return what a pure function gives, computed once for this object; only ideal clients share an object."""
+        known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()
-        result: Known = known[key]
-        return result
+        return known[key]
 
     def pack(self, members: Iterable[ClientId]) -> bytes:
         """Write a subset of U as a bitmap over sorted U."""
