@@ -173,6 +173,7 @@ REFUSED = {
     "a clipping bit of a huge scale": ("check_bit (ParametersRefused)", "AdvertiseKeys"),
     "an update that is longer than the owner has memory for": ("check_coordinates (ParametersRefused)", "Invite"),
     "a model that is larger than the owner has memory for": ("check_model_bytes (ParametersRefused)", "Invite"),
+    "a model in more pieces than the owner allows": ("check_pieces (ParametersRefused)", "SendModel"),
     "a protocol that the owner does not allow": ("check_protocol (ParametersRefused)", "Invite"),
     # selection
     "a VRF proof of another round": ("check_proof (InvalidProof)", "AdvertiseKeys"),

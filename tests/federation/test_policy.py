@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dordis.errors import InputError, ParametersRefused
+from dordis.adversary.participants import careful_owner
+from dordis.errors import InputError, ParametersRefused, UnexpectedRequest
 from dordis.federation import policy as module
 from dordis.federation.policy import Policy
 from dordis.privacy import skellam
@@ -17,8 +18,10 @@ from dordis.privacy.encoding import Grid
 from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
 from dordis.privacy.mechanisms.ddgauss import DDGauss
 from dordis.privacy.xnoise import Scheme
+from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Encoding, agree_on
+from dordis.rounds.invitation import check_pieces
 from dordis.rounds.terms import Terms
 from tests.rounds.parties import DIM, MODEL, agreed, invite_to
 
@@ -97,7 +100,7 @@ def test_what_an_invitation_promises_is_held_against_the_same_lines(line):
 
 
 def test_every_line_is_tested_here_or_with_the_owner():
-    elsewhere = {"participations", "trainings", "protocols", "epsilon", "delta", "without_guarantee", *SIZES}
+    elsewhere = {"participations", "trainings", "pieces", "protocols", "epsilon", "delta", "without_guarantee", *SIZES}
     assert {*STRICTER, *elsewhere} == set(Policy.__struct_fields__)
 
 
@@ -115,6 +118,21 @@ def test_a_size_beyond_a_line_is_refused_at_the_invitation(line):
     exact.check_invite(invite)
     with pytest.raises(ParametersRefused, match=f"line '{line}'"):
         msgspec.structs.replace(exact, **{line: SIZES[line]}).check_invite(invite)
+
+
+def test_pieces_beyond_the_line_are_refused_where_they_are_taken():
+    owner = careful_owner(ClientId(1), lenient(pieces=2))
+    owner.take_piece(2)
+    with pytest.raises(ParametersRefused, match=r"line 'pieces'.* in 3, and 2 are allowed"):
+        owner.take_piece(3)
+
+
+def test_the_usual_policy_takes_the_largest_usual_model_in_the_smallest_usual_pieces():
+    usual = Policy()
+    largest = msgspec.structs.replace(invite_to(agreed()), model_bytes=usual.model_bytes)
+    check_pieces(largest, usual.pieces)
+    with pytest.raises(UnexpectedRequest):
+        check_pieces(largest, usual.pieces + 1)
 
 
 def test_a_cost_that_leaves_no_release_enough_noise_is_refused_at_the_invitation():

@@ -153,6 +153,10 @@ class Witness:
         self._asked("accept")
         return b"" if self.selected else None
 
+    def take_piece(self, count):
+        if self.refuses == "take_piece":
+            raise ParametersRefused("this owner refuses to take_piece")
+
     def train(self, invite):
         self._asked("train")
 

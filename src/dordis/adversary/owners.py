@@ -35,8 +35,11 @@ from dordis.privacy.xnoise import Scheme
 from dordis.protocols.costs import round_cost
 from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.parameters import SEMI_HONEST
+from dordis.rounds.invitation import SendModel
+from dordis.rounds.model import ModelBytes
 
 BUDGET = (1.0, 1e-5)
+PIECEMEAL = ModelBytes.of([1.0, 3.0])
 MANY = 2**24
 """So many graphs, each with a chance of 2^-40 to fail, take more than delta."""
 SMALL = DSkellam(Grid(DIM, 1, 1.0, BITS), 2.0, skellam.sensitivity(1.0, 2.0, DIM).squared)
@@ -61,6 +64,15 @@ def accept_size(session: Session, policy: Policy, **changes: int) -> str:
     session.give_owner(careful_owner(session.victim, policy))
     session.ask(session.victim, msgspec.structs.replace(invitation(session.parameters), **changes))
     return "the victim accepted a round of a size that its owner does not allow"
+
+
+def send_pieces(session: Session, policy: Policy) -> str:
+    """Send the victim a model in three pieces."""
+    session.give_owner(careful_owner(session.victim, policy))
+    session.ask(session.victim, invitation(session.parameters, PIECEMEAL))
+    for offset in range(3):
+        session.ask(session.victim, SendModel(offset, PIECEMEAL.data[offset : offset + 1]))
+    return "the victim wrote more pieces to its journal than its owner allows"
 
 
 def outside_policy(line: str, text: str, check: str, policy: Policy, agreed: Mapping[str, Any]) -> Attack:
@@ -227,6 +239,12 @@ ATTACKS = (
         "The victim is to keep a model of 16 GiB, and to write it to its journal.",
         lambda session: accept_size(session, lenient(), model_bytes=1 << 34),
         checks=(names.POLICY + "check_model_bytes",),
+    ),
+    in_bit(
+        "a model in more pieces than the owner allows",
+        "Each piece costs the victim a record of its journal, and its owner has room for few.",
+        lambda session: send_pieces(session, lenient(pieces=2)),
+        checks=(names.POLICY + "check_pieces",),
     ),
     in_bit(
         "a protocol that the owner does not allow",

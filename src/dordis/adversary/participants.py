@@ -34,7 +34,8 @@ from dordis.protocols.secagg import SECAGG_PLUS, SecAggClient
 from dordis.protocols.secagg.state import SecAggState
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppForm, FixedClient, RoundInfo
-from dordis.rounds.client import Client, ClientOwner
+from dordis.rounds.client import Client
+from dordis.rounds.client_owner import ClientOwner
 from dordis.rounds.invitation import Invite
 from dordis.rounds.model import ModelBytes, Numbers
 from dordis.rounds.terms import Terms
@@ -151,6 +152,9 @@ class TrustingOwner:
     def accept(self, invite: Invite) -> bytes | None:
         """Accept."""
         return b""
+
+    def take_piece(self, count: int) -> None:
+        """Take it."""
 
     def train(self, invite: Invite) -> None:
         """Count nothing."""

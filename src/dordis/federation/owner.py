@@ -8,7 +8,7 @@ from dordis.errors import ParametersRefused
 from dordis.federation import beacon as beacons
 from dordis.federation.design import Design
 from dordis.federation.participation import Costs, Limits, OwnerBudget, Participation, check_budget
-from dordis.federation.policy import Policy
+from dordis.federation.policy import Policy, check_pieces
 from dordis.federation.selection import Selection, failure_of
 from dordis.federation.trainings import MemoryTrainings
 from dordis.privacy.mechanisms.mechanism import Mechanism
@@ -44,6 +44,10 @@ class Owner:
         cost = RoundCost(invite.terms.cost, 0.0, float(failure_of(self.selection)))
         check_affordable(self.participation, {(invite.info.run, invite.info.index): cost}, self.policy.budget)
         return self.selection.claim(invite, self.me, self.vrf_key)
+
+    def take_piece(self, count: int) -> None:
+        """Refuse more pieces of a model than the policy allows."""
+        check_pieces(self.policy, count)
 
     def train(self, invite: Invite) -> None:
         """Count a training, or refuse one more than the policy allows until a round counts this client."""

@@ -16,6 +16,7 @@ from dordis.privacy.clipping import LARGEST_SCALE
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.xnoise import Scheme
 from dordis.protocols.costs import least_variance, noise_ratios
+from dordis.protocols.limits import FEW_PIECES, SMALLEST_PIECE
 from dordis.protocols.parameters import MALICIOUS, Parameters
 from dordis.rounds.invitation import Invite
 from dordis.rounds.terms import Terms
@@ -52,7 +53,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coordinates: int = 1 << 27
     """Most coordinates of an update: a client holds several vectors of eight bytes a coordinate."""
     model_bytes: int = 1 << 30
-    """Most bytes of a model, and with them its pieces: it is held in memory and written to the journal."""
+    """Most bytes of a model: it is held in memory and written to the journal."""
+    pieces: int = FEW_PIECES + (1 << 30) // SMALLEST_PIECE
+    """Most pieces of a model, each a record of the journal; a short model has fewer (`check_pieces` of rounds)."""
     participations: int | None = None
     """Most rounds, over all runs and servers: the cap of `Participation`."""
     trainings: int | None = 10
@@ -69,7 +72,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not 0 <= self.quorum <= 1:
             raise InputError("the quorum is a fraction of the cohort, in 0..1")
-        bounds = (self.cohort, self.colluders, self.coordinates, self.model_bytes)
+        bounds = (self.cohort, self.colluders, self.coordinates, self.model_bytes, self.pieces)
         counts = (self.participations or 0, self.trainings or 0)
         if min(*bounds, *counts, self.variance or 0, self.noise or 0) < 0:
             raise InputError("floors and ceilings are 0 or more")
@@ -209,6 +212,12 @@ def check_model_bytes(policy: Policy, invite: Invite) -> None:
     """The model is not larger than this machine has memory for."""
     if invite.model_bytes > policy.model_bytes:
         raise _refused("model_bytes", f"a model of {invite.model_bytes} bytes exceeds {policy.model_bytes}")
+
+
+def check_pieces(policy: Policy, count: int) -> None:
+    """The model comes in no more pieces than the owner allows."""
+    if count > policy.pieces:
+        raise _refused("pieces", f"a model comes in {count}, and {policy.pieces} are allowed")
 
 
 def check_protocol(policy: Policy, invite: Invite) -> None:

@@ -8,7 +8,7 @@ client that was stopped go on in its round (`Client.restore`).
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from msgspec import UNSET
@@ -28,6 +28,7 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, AppForm, RoundInfo
+from dordis.rounds.client_owner import ClientOwner
 from dordis.rounds.events import AnyEvent, Encoded, Invited, Trained
 from dordis.rounds.invitation import Accepted, Invite, Ready, SendModel, SendSum, Train
 from dordis.rounds.missed import Follower, held_by, next_model
@@ -38,29 +39,6 @@ from dordis.rounds.user_code import StopOnFailure, UserCode, usable_update, zero
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
 """What a client reads between an invitation and the parameters of the round."""
-
-
-class ClientOwner(Protocol):
-    """Whoever a client answers to; every method may raise, and then nothing leaves."""
-
-    def accept(self, invite: Invite) -> bytes | None:
-        """Consent to an invitation; return what proves that I am selected, or None if I am not."""
-        ...
-
-    def train(self, invite: Invite) -> None:
-        """Count a training, durably, before the application is given the model of the invitation."""
-        ...
-
-    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
-        """Accept the round: its parameters, and that its clients were selected as they should be."""
-        ...
-
-    def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count a participation, durably, before the first upload of the round; again for the same machine: once.
-
-        `machine` is 32 bytes that only this machine has: a second one in the same round must be refused.
-        """
-        ...
 
 
 class Client:
@@ -183,7 +161,7 @@ class ClientRound:
         self._client, self._journal, self._machine = client, journal, invited.machine
         self.invite, self.accepted = invited.invite, invited.accepted
         follower = Follower(client.app, invited, client.models, client.mechanism, client.user_code)
-        self._intake = ModelIntake(invited, client.models, follower, journal)
+        self._intake = ModelIntake(invited, client.models, follower, journal, client.owner)
         self._update: Floats | None = None
         self._parameters: Parameters | None = None
         self.summing: SummingClient[Any] | None = None

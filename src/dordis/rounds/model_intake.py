@@ -5,6 +5,7 @@ from contextlib import suppress
 from dordis.errors import ProtocolError, UnexpectedRequest
 from dordis.protocol import Journal
 from dordis.rounds import invitation as checks
+from dordis.rounds.client_owner import ClientOwner
 from dordis.rounds.events import Invited
 from dordis.rounds.invitation import PieceReceived, SendModel, SendSum, SumUsed
 from dordis.rounds.missed import Follower
@@ -14,9 +15,11 @@ from dordis.rounds.model import ModelBytes, ModelCache
 class ModelIntake:
     """The model of one round, compared with the digest of its invitation before anybody trains from it."""
 
-    def __init__(self, invited: Invited, models: ModelCache, follower: Follower, journal: Journal) -> None:
+    def __init__(
+        self, invited: Invited, models: ModelCache, follower: Follower, journal: Journal, owner: ClientOwner
+    ) -> None:
         self._invite, self._accepted, self._models = invited.invite, invited.accepted, models
-        self._follower, self._journal = follower, journal
+        self._follower, self._journal, self._owner = follower, journal, owner
         self.model = models.get(self._invite.model)
         self._pieces, self._count = bytearray(), 0
 
@@ -31,6 +34,7 @@ class ModelIntake:
         start, end, size = request.offset, request.offset + len(request.data), len(held)
         if self.model is None and start == size and 0 < len(request.data) <= self._invite.model_bytes - size:
             checks.check_pieces(self._invite, self._count + 1)
+            self._owner.take_piece(self._count + 1)
             self._journal.note(request)
             self._count += 1
             self._pieces += request.data

@@ -1,0 +1,34 @@
+"""Whom a client asks before it answers: its owner, as rounds know it."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from dordis.protocols.parameters import Parameters
+from dordis.rounds.invitation import Invite
+
+
+class ClientOwner(Protocol):
+    """Whoever a client answers to; every method may raise, and then nothing leaves."""
+
+    def accept(self, invite: Invite) -> bytes | None:
+        """Consent to an invitation; return what proves that I am selected, or None if I am not."""
+        ...
+
+    def take_piece(self, count: int) -> None:
+        """Consent to one more piece of the model, `count` with those before."""
+        ...
+
+    def train(self, invite: Invite) -> None:
+        """Count a training, durably, before the application is given the model of the invitation."""
+        ...
+
+    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
+        """Accept the round: its parameters, and that its clients were selected as they should be."""
+        ...
+
+    def attend(self, parameters: Parameters, machine: bytes) -> None:
+        """Count a participation, durably, before the first upload of the round; again for the same machine: once.
+
+        `machine` is 32 bytes that only this machine has: a second one in the same round must be refused.
+        """
+        ...
