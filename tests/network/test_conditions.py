@@ -101,7 +101,7 @@ def test_what_is_fetched_is_fetched_again_when_a_busy_server_says_so(local, monk
 
 @pytest.mark.parametrize(
     ("given", "seconds"),
-    [("7", 7.0), ("86400", transfers.LONGEST_PAUSE), ("soon", 30.0), ("", 30.0)],
+    [("7", 7.0), ("86400", transfers.LONGEST_PAUSE), ("soon", 30.0), ("", 30.0), ("0", transfers.FIRST_PAUSE)],
 )
 def test_a_client_waits_as_long_as_it_is_told_within_reason(given, seconds):
     with pytest.raises(transfers.Busy) as busy:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import resource
 import ssl
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -92,6 +93,19 @@ class Villain:
 def honest_round(local, clients=(*HONEST, VILLAIN)):
     """Ask everybody for a vector; the honest ones answer."""
     return local.server.perform(local.server.exchange(to_all(Contribute(0), clients)))
+
+
+def coming(local, client, monkeypatch):
+    """Return an event that is set when a client is connected, and stays set: it may be cut off before anybody looks."""
+    came, connected = threading.Event(), local.server.exchange.connected
+
+    def connect(u):
+        if u == client:
+            came.set()
+        return connected(u)
+
+    monkeypatch.setattr(local.server.exchange, "connected", connect)
+    return came
 
 
 async def closed(socket):
@@ -207,8 +221,10 @@ DEEDS = {
 def test_a_hostile_sender_is_cut_off_and_honest_clients_go_on(local, deed, monkeypatch):
     monkeypatch.setattr(bulk, "STALL", 0.3)
     villain = Villain(local)
+    came = coming(local, VILLAIN, monkeypatch)
     act = villain.start(deed)
-    local.server.wait(lambda there: VILLAIN in there or act.done(), HANG)
+    act.add_done_callback(lambda _: came.set())
+    assert came.wait(HANG)
     assert not act.done() or act.exception() is None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = local.server.perform(local.server.exchange(to_all(Begin(PARAMETERS), (*HONEST, VILLAIN))))

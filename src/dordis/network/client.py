@@ -15,7 +15,7 @@ from functools import reduce
 from typing import Any, Protocol
 
 import aiohttp
-from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, WSMsgType
+from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, WebSocketError, WSMsgType
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, LoginRefused, MalformedMessage
@@ -51,6 +51,10 @@ FAILED = ""
 """What a client says of an error that is not of dordis: nothing.  Its owner finds it in the log."""
 LONGEST_SILENCE = 24 * 3600.0
 """Seconds without a request after which a client leaves a round: a server that was stopped has so long to go on."""
+
+
+class InvalidFrame(ConnectionError):
+    """A frame that is no message of dordis, or none that may come now: its connection is dropped."""
 
 
 class LogIn(Protocol):
@@ -101,23 +105,26 @@ class Participant:
     async def stay(self, once: bool = False) -> None:
         """Connect, and again whenever the connection breaks, later each time; `once` does not come back.
 
-        Proxy variables of the environment are honoured.
+        Pauses grow until a connection lasts.  Proxy variables of the environment are honoured.
         """
-        pause = FIRST_PAUSE
+        pause, clock = FIRST_PAUSE, asyncio.get_running_loop().time
         while True:
+            began = clock()
             async with new_session() as session:
                 try:
                     if await self._connected(session):
                         self._summarise()
                         return
-                    pause = FIRST_PAUSE
+                    pause = FIRST_PAUSE if clock() - began > pause else pause
                 except Busy as busy:
                     pause = busy.seconds
+                except InvalidFrame as error:
+                    log.warning("left %s:%d, and try again: %s", self._address.host, self._address.port, told(error))
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     log.info("no connection to %s:%d: %s", self._address.host, self._address.port, told(error))
             if once:
                 raise InputError(f"the connection to {self._address.host}:{self._address.port} broke, or there is none")
-            await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
+            await wait_to_connect(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def stop(self) -> None:
@@ -140,7 +147,7 @@ class Participant:
             party = self._answering(welcome)  # a run that is refused is refused before anything is answered
             async with asyncio.TaskGroup() as group:
                 ended = await self._answer(socket, bodies, party, group)
-        if isinstance(ended, DordisError):
+        if isinstance(ended, Exception):
             raise ended
         return ended
 
@@ -170,14 +177,14 @@ class Participant:
     async def _log_in(self, socket: ClientWebSocketResponse) -> Welcome:
         asked = await _received(socket)
         if not isinstance(asked, Challenge):
-            raise MalformedMessage("the server does not ask who this is")
+            raise InvalidFrame("the server does not ask who this is")
         tls = socket.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else b""
         answer = self._credentials.answer(asked.challenge, certificate)
         await socket.send_bytes(wire.encode(Hello(answer, self._machine)))
         welcome = await _received(socket)
         if not isinstance(welcome, Welcome):
-            raise MalformedMessage("the server does not say welcome")
+            raise InvalidFrame("the server does not say welcome")
         return welcome
 
     def _answering(self, welcome: Welcome) -> Party:
@@ -200,7 +207,7 @@ class Participant:
 
     async def _answer(
         self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, group: asyncio.TaskGroup
-    ) -> bool | DordisError:
+    ) -> bool | LoginRefused | InvalidFrame:
         """Answer requests in the order in which they come, until the connection ends: the run is over, or not, or why.
 
         A refusal is returned: raised, a group of tasks would wrap it.
@@ -214,37 +221,39 @@ class Participant:
                         self._leave(party)
                     return True
                 if not isinstance(message, Asked):
-                    raise MalformedMessage("the server says what it should not")
+                    raise InvalidFrame("the server sent a message of the log-in after it")
                 tasks = [task for task in tasks if not task.done()]
                 tasks.append(group.create_task(self._one(socket, bodies, party, message)))
+        except (LoginRefused, InvalidFrame) as error:
+            return error
         except ConnectionError:
             return False
-        except DordisError as error:
-            return error
         finally:
             for task in tasks:
                 task.cancel()
 
     async def _one(self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, asked: Asked) -> None:
         """Answer one request: fetch what belongs to it, work on it in turn, send what belongs to the answer."""
+        is_answered = False
         try:
             reply = await self._reply(bodies, party, asked)
+            vector = wire.bulk_of(reply)
+            beside = Beside(len(vector), seal(vector)) if len(vector) else None
+            is_answered = await _sent(socket, Answered(asked.id, wire.encode(reply), beside))
+            if beside is not None:
+                await bodies.put(asked.id, vector)
+            return
         except DordisError as error:
             log.warning("declined: %s", error)
-            await _sent(socket, Declined(asked.id, type(error).__name__))
-            return
+            reason = type(error).__name__
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.info("a request is left unanswered: %s", told(error))
             return
         except Exception:  # a round ends with it, and nothing else: no server ends a client by what it sends
             log.exception("declined: this client failed, and goes on with the next round; please report this")
-            await _sent(socket, Declined(asked.id, FAILED))
-            return
-        vector = wire.bulk_of(reply)
-        beside = Beside(len(vector), seal(vector)) if len(vector) else None
-        await _sent(socket, Answered(asked.id, wire.encode(reply), beside))
-        if beside is not None:
-            await bodies.put(asked.id, vector)
+            reason = FAILED
+        if not is_answered:
+            await _sent(socket, Declined(asked.id, reason))
 
     async def _reply(self, bodies: "Bodies", party: Party, asked: Asked) -> Message:
         """Return the answer to one request."""
@@ -263,6 +272,11 @@ class Participant:
     async def _handle(self, party: Party, request: Message) -> Message:
         """Answer a request in the one thread that does: one whose connection broke is finished before the next."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, party.handle, request)
+
+
+async def wait_to_connect(seconds: float) -> None:
+    """Wait for about so many seconds, so that clients that were cut off together do not come back together."""
+    await asyncio.sleep(seconds * (0.5 + secrets.randbelow(1000) / 1000))
 
 
 def new_session() -> ClientSession:
@@ -285,16 +299,24 @@ async def _received(socket: ClientWebSocketResponse) -> Any:
     """Return the next message of the server; a connection that ended is a `ConnectionError`, or a refusal."""
     message = await socket.receive()
     if message.type is WSMsgType.BINARY:
-        return wire.decode(message.data, FromServer)  # type: ignore[arg-type]
+        try:
+            return wire.decode(message.data, FromServer)  # type: ignore[arg-type]
+        except MalformedMessage as error:
+            raise InvalidFrame(f"the server sent what is no message of dordis: {error}") from None
+    if message.type is WSMsgType.TEXT or isinstance(message.data, WebSocketError):
+        raise InvalidFrame("the server sent what is no message of dordis: text, or no frame of a WebSocket")
     if message.type is WSMsgType.CLOSE and message.data == 1008:
         raise LoginRefused(f"the server refused: {message.extra}")
     raise ConnectionResetError("the connection ended")
 
 
-async def _sent(socket: ClientWebSocketResponse, message: Message) -> None:
-    """Send, if the connection is still there: what is not answered is asked again."""
-    if not socket.closed:
-        try:
-            await socket.send_bytes(wire.encode(message))
-        except ConnectionError as error:
-            log.info("an answer was not sent: %s", told(error))
+async def _sent(socket: ClientWebSocketResponse, message: Message) -> bool:
+    """Send, if the connection is still there, and tell whether: what is not answered is asked again."""
+    if socket.closed:
+        return False
+    try:
+        await socket.send_bytes(wire.encode(message))
+    except ConnectionError as error:
+        log.info("an answer was not sent: %s", told(error))
+        return False
+    return True

@@ -135,7 +135,8 @@ def check_not_busy(status: int, headers: Mapping[str, str]) -> None:
     """Come again when a busy server says so, within reason."""
     if status == 503:
         given = headers.get("Retry-After", "")
-        raise Busy(min(float(given), LONGEST_PAUSE) if given.isdecimal() else LONGEST_PAUSE)
+        seconds = min(float(given), LONGEST_PAUSE) if given.isdecimal() else LONGEST_PAUSE
+        raise Busy(max(seconds, FIRST_PAUSE))  # a server that says "at once" must not make a client spin
 
 
 async def wait(seconds: float) -> None:
