@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dordis.federation import ledger
+from dordis.federation.evidence import check_evidence
 from dordis.federation.job import prepare
-from dordis.federation.records import LEDGER, RECEIPTS, StoredRun, load
+from dordis.federation.ledger import Summary
+from dordis.federation.records import RECEIPTS, StoredRun, load
 from tests.network.actors import OUTPUT, Total, settings, value
 from tests.network.federation import enrol
 from tests.network.zygote import Zygote
@@ -104,12 +105,12 @@ class Deployed:
         """Return the receipt of a round."""
         return json.loads((self.run / RECEIPTS / f"{index:06d}.json").read_text())
 
-    def check_ledger(self) -> ledger.Summary:
-        """Verify the ledger: it is the run's, and says what the records say."""
+    def check_ledger(self) -> Summary:
+        """Verify the ledger: it is the run's, and says what the records say, of what was spent and what is stated."""
         stored = self.stored()
-        told = ledger.verify(self.run / LEDGER)
+        told = check_evidence(stored)
         assert told.completed == len(stored.rounds)
-        assert told.epsilon == stored.result.epsilon
+        assert (told.epsilon, told.stated.epsilon) == (stored.result.spent, stored.result.epsilon)
         return told
 
     def check_sums(self) -> None:

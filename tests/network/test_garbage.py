@@ -81,12 +81,13 @@ def warnings(caplog):
 
 
 def spoil(local, monkeypatch, send, times):
-    """Have the server send garbage on the control channel, the first so many times, and wait until the client leaves."""
+    """Have the server send garbage on the control channel, the first so many times, and wait until clients leave."""
     serve, spoilt = local.server._serve, []
 
     async def spoiling(line):
         if len(spoilt) >= times:
-            return await serve(line)
+            await serve(line)
+            return
         spoilt.append(line)
         await send(line.socket)
         with suppress(ConnectionError):

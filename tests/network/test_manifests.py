@@ -274,7 +274,7 @@ def test_a_client_leaves_a_server_whose_run_id_is_not_the_hash_of_its_manifest(t
     try:
         if forged:
             with pytest.raises(ProtocolError, match="not the hash of the manifest"):
-                asyncio.run(client.stay(once=True))
+                server.run(client.stay(once=True))
             assert server.server.wait(lambda there: not there, 60) == frozenset()
         else:
             task = asyncio.run_coroutine_threadsafe(_staying(client), server.loop)

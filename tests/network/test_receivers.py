@@ -1,7 +1,9 @@
 """Processes that only receive: the same sum, whoever is refused, comes late or is killed."""
 
+import asyncio
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -187,3 +189,31 @@ def test_receivers_end_with_the_server(folder):
     assert all(process.is_alive() for process in processes)
     started.close()
     assert [process.exitcode for process in processes] == [0, 0]
+
+
+def test_a_server_stops_while_a_receiver_is_started_in_the_place_of_another(folder, monkeypatch):
+    started, attaching = LocalServer(folder, receivers=1), threading.Event()
+    own, over = started.server.uploads, uploads.OrderChannel.over
+    close, closing = own.close, asyncio.Event()
+
+    server = os.getpid()
+
+    async def hold(pair):
+        if os.getpid() == server:
+            attaching.set()
+            await closing.wait()
+        return await over(pair)
+
+    async def begin_to_close():
+        asyncio.get_running_loop().call_soon(closing.set)  # when `close` waits for the first time
+        await close()
+
+    monkeypatch.setattr(uploads.OrderChannel, "over", hold)
+    monkeypatch.setattr(own, "close", begin_to_close)
+    killed(own.remotes[0])
+    assert attaching.wait(HANG)
+    stopping = threading.Thread(target=started.close, daemon=True)
+    stopping.start()
+    stopping.join(HANG)
+    assert not stopping.is_alive()
+    assert [remote.process.exitcode for remote in own.remotes] == [-signal.SIGKILL, 0]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dordis.errors import InputError, ReceiverLost, RoundFailed
-from dordis.kernels.packing import PackedElsewhere, add_packed, check_packed
+from dordis.kernels.packing import PackedElsewhere, add_packed, check_packed, pack
 from dordis.kernels.ring import Vector
 from dordis.network.connections import bound
 from dordis.network.intake import HeldHere, Intake
@@ -126,7 +126,8 @@ class Uploads:
 
     def start(self, count: int, host: str, port: int, context: ssl.SSLContext) -> None:
         """Start receivers, at the ports that follow one, or at any if that is 0."""
-        add_packed(np.zeros(1, np.uint32), b"\0", 1)  # so that it is compiled once, here
+        for bits in (1, 32):  # so that both ways to pack are compiled once, here, and not by each receiver
+            add_packed(np.zeros(1, np.uint32), pack(np.zeros(1, np.uint32), bits), bits)
 
         def fork(port: int) -> tuple[Any, socket.socket, int]:
             with bound(host, port) as listener:
@@ -147,11 +148,13 @@ class Uploads:
         self._readers.append(asyncio.ensure_future(self._read(remote)))
 
     async def close(self) -> None:
-        """End the receivers."""
-        for remote in self.remotes:
-            remote.ended = True
-            remote.channel.close()
-        await asyncio.gather(*self._readers)
+        """End the receivers, also one that is just being started in the place of another."""
+        self._fork = None
+        while reading := [reader for reader in self._readers if not reader.done()]:
+            for remote in self.remotes:
+                remote.ended = True
+                remote.channel.close()
+            await asyncio.gather(*reading)
         for remote in self.remotes:
             await asyncio.to_thread(remote.process.join)
 
@@ -236,10 +239,12 @@ class Uploads:
 
     async def _replace(self, remote: ReceiverProcess) -> None:
         """Start another receiver at the port of one that ended, as soon as that is free."""
-        if self._fork is None or not self._restarts:
+        if not self._restarts:
             return
         self._restarts -= 1
         for _ in range(PORT_TRIES):
+            if self._fork is None:  # the server stops
+                return
             try:
                 forked = self._fork(remote.port)
             except InputError:  # the process that ended has not closed all its files yet
