@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from dordis.errors import InputError, LoginRefused, ParametersRefused
 from dordis.federation.authority import Authority
 from dordis.network import messages
 from dordis.network.bulk import pieces_of
+from dordis.network.transfers import TRIES
 from dordis.protocols.delivery import Dispatch, Received
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
@@ -149,6 +151,47 @@ def test_no_error_in_a_round_ends_a_client_or_says_more_than_that_it_declines(lo
     local.server.perform(local.server.exchange({9: invite_to(PARAMETERS)})).close()  # the next round
     assert local.ask({1: Begin(PARAMETERS)}) == {1: Joined()}
     assert not task.done()
+
+
+def answer_uploads(monkeypatch, answer):
+    """Have the server answer every upload so; return how often it does."""
+    answered = []
+
+    async def put(intake, request):
+        answered.append(request)
+        return answer(request)
+
+    monkeypatch.setattr("dordis.network.intake.Intake.put", put)
+    monkeypatch.setattr("dordis.network.transfers.FIRST_PAUSE", 0.001)
+    return answered
+
+
+def hang_up(request):
+    request.transport.abort()
+    return web.Response()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        hang_up,
+        *(
+            lambda request, offset=offset: web.Response(status=416, headers={"Upload-Offset": offset})
+            for offset in ("many", "-1", "1" * 5000, str(SIZE + 1), "0")
+        ),
+    ],
+    ids=["no answer", "a word", "negative", "long", "beyond the end", "never further"],
+)
+def test_no_answer_to_an_upload_ends_a_client_or_keeps_it_busy(serving, folder, monkeypatch, answer):
+    answered = answer_uploads(monkeypatch, answer)
+    local = serving(folder, stage=2.0)
+    task = local.join(1, Answers(1))
+    assert local.ask({1: Begin(PARAMETERS)}) == {1: Joined()}
+    assert local.ask({1: Contribute(0)}) == {}
+    local.server.perform(local.server.exchange({9: invite_to(PARAMETERS)})).close()  # the next round
+    assert local.ask({1: Begin(PARAMETERS)}) == {1: Joined()}
+    assert not task.done()
+    assert 1 <= len(answered) <= 2 * TRIES
 
 
 def test_a_client_that_declines_is_out_for_all_chunks_and_the_others_go_on(local):

@@ -75,6 +75,7 @@ async def announce_twice(session: Session) -> list[int]:
 
 def tell_two_sizes(session: Session) -> str:
     """A receive process that is told another size than it has received ends, and nobody is named."""
+    session.trail.stage = "Contribute"
     sizes = run_virtually(announce_twice(session))
     foiled_unless(len(set(sizes)) > 1, "check_same_size", "the second announcement is taken for garbage, and named")
     return f"a body of {sizes[0]} bytes is added as one of {sizes[1]}"
@@ -82,6 +83,7 @@ def tell_two_sizes(session: Session) -> str:
 
 def resume_after_garbage(session: Session) -> str:
     """Send garbage and wait for a restart of the server: what it kept of it must not stop the run."""
+    session.trail.stage = "Begin"
     requests: dict[ClientId, Message] = {session.victim: Begin(session.parameters)}
 
     async def answered(state: ServerState) -> list[tuple[ClientId, Message]]:
@@ -121,6 +123,7 @@ async def piece_by_piece(session: Session) -> float:
 
 def answer_in_time(session: Session) -> str:
     """Answer every piece of the model just before the deadline, while everybody waits."""
+    session.trail.stage = "SendModel"
     seconds = run_virtually(piece_by_piece(session))
     foiled_unless(seconds > 2 * STAGE, "left_for", f"the client is out after {seconds:g} seconds")
     return f"everybody waited for {seconds:g} seconds, where the deadline is {STAGE:g}"

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,21 +90,21 @@ class Bodies:
 
     async def put(self, id: int, data: wire.Bulk) -> None:
         """Put a vector; if that breaks off, go on where it stopped.  After the deadline nobody wants it: then stop."""
-        url, offset, trial = self._address.url(f"/vectors/{id}", self._port), 0, 0
+        url, trial, offset, furthest = self._address.url(f"/vectors/{id}", self._port), 0, 0, 0
         while trial < TRIES:
             try:
                 status, offset = await self._put(url, data, offset)
             except Busy as busy:  # that is no failure
                 await wait(busy.seconds)
-                status, offset = await self._progress(url)
+                status, offset = await self._progress(url, len(data))
+                continue
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 await _pause(trial, error)
-                trial += 1
-                status, offset = await self._progress(url)
+                status, offset = await self._progress(url, len(data))
             if status in (204, 404, 401):
                 return
-            if status == 422:
-                trial, offset = trial + 1, 0
+            trial = 0 if offset > furthest else trial + 1  # one that gets nowhere is given up
+            furthest = max(furthest, offset)
         log.warning("a vector could not be sent")
 
     async def _put(self, url: str, data: wire.Bulk, offset: int) -> tuple[int, int]:
@@ -114,14 +115,22 @@ class Bodies:
         body = pieces_of(data, offset)
         async with self._session.put(url, data=body, headers=headers, ssl=self._context) as response:
             check_not_busy(response.status, response.headers)
-            return response.status, int(response.headers.get("Upload-Offset", "0"))
+            return response.status, read_offset(response.headers, size)
 
-    async def _progress(self, url: str) -> tuple[int, int]:
+    async def _progress(self, url: str, size: int) -> tuple[int, int]:
         try:
             async with self._session.head(url, headers=self.headers, ssl=self._context) as response:
-                return response.status, int(response.headers.get("Upload-Offset", "0"))
+                return response.status, read_offset(response.headers, size)
         except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, 0
+
+
+def read_offset(headers: Mapping[str, str], size: int) -> int:
+    """Return where to go on with a body of so many bytes, as the server says."""
+    text = headers.get("Upload-Offset", "0")
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > size:
+        raise MalformedMessage(f"the server asks for the rest of a body of {size} bytes from '{text[:40]}' on")
+    return int(text)
 
 
 class Busy(Exception):
