@@ -5,7 +5,9 @@ import re
 
 import pytest
 
+from dordis.federation.client_directory import ClientDirectory
 from dordis.rounds.app import AppClient
+from dordis.rounds.user_code import LATE
 from tests.cli.commands import dordis
 from tests.network.federation import enrol
 
@@ -47,6 +49,16 @@ def test_a_check_says_how_long_training_takes_and_connects_to_nobody(folder):
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["seconds"] > 0
     assert told["train_seconds"] is None
+
+
+def test_a_check_shows_what_became_of_trainings(folder):
+    assert "status: this client has not trained yet" in join(folder, "--check").stdout
+    status = ClientDirectory(folder / "c1.state").status
+    status.note("the training of client 1 in round 5", LATE)
+    assert "status: 1 zero updates (1 too late), the last error at 20" in join(folder, "--check").stdout
+    told = json.loads(join(folder, "--check", "--json").stdout.splitlines()[-1])
+    assert told["status"]["failures"] == {"too late": 1}
+    assert told["status"]["last"] == "the training of client 1 in round 5"
 
 
 @pytest.mark.parametrize("options", [["--check"], ["-c", "deployment.train_seconds=1"]], ids=["check", "join"])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dordis.federation.client_directory import ClientDirectory
 from tests.network.deployed import Deployed
 from tests.network.relay import Relay
 
@@ -103,3 +104,6 @@ def test_updates_of_several_lengths_are_summed_by_a_server_that_is_started_again
     assert fleet.end() == 0
     assert [(record.number, record.dim) for record in fleet.stored().rounds] == [(1, 40), (2, 3000), (3, 3000)]
     assert fleet.check_ledger().reserved == 0
+    for u in range(1, 6):
+        told = ClientDirectory(tmp_path / f"c{u}.state").status.read().describe()
+        assert told == f"status: no zero updates; the last was the training of client {u} in round 3"

@@ -22,13 +22,16 @@ class Timed:
     """A `TimedTraining` whose time passes when the test says so: `waiting` does what happens meanwhile."""
 
     def __init__(self, waiting=lambda: None):
-        self.waited, self.told, self.now = [], [], 0.0
+        self.waited, self.told, self.noted, self.now = [], [], [], 0.0
         self.waiting = waiting
-        self.code = TimedTraining(SECONDS, self.told.append, self.wait, lambda: self.now)
+        self.code = TimedTraining(SECONDS, self.told.append, self.wait, lambda: self.now, self.note)
 
     def wait(self, seconds):
         self.waited.append(seconds)
         self.waiting()
+
+    def note(self, what, failure):
+        self.noted.append((what, failure))
 
     def finish(self):
         """Wait until the application has done all that it was asked."""
@@ -52,6 +55,7 @@ def test_the_whole_time_passes_whether_training_ends_early_or_fails(error):
     assert timed.waited == [SECONDS]
     assert (update is None) == (error is not None)
     assert len(timed.told) == (error is not None)
+    assert timed.noted == [("training", "" if error is None else "training failed")]
 
 
 def test_what_is_not_finished_in_time_is_no_update_and_its_late_result_is_never_used():
@@ -67,6 +71,7 @@ def test_what_is_not_finished_in_time_is_no_update_and_its_late_result_is_never_
     assert timed.told == [
         "training of round 1 was not finished after 7 seconds (deployment.train_seconds): its update is zero"
     ]
+    assert timed.noted == [("training of round 1", "too late")]
     calls = []
     timed.waiting = lambda: None  # the next round comes, while the first training still goes on: nothing waits for it
     assert timed.code.train("training of round 2", lambda: calls.append(2)) is None

@@ -1,8 +1,8 @@
 """The directory of a client: what it must not lose when it is stopped, and what saves it work.
 
 `journals/` keeps the round that is under way, `participations` the count of all rounds, `trainings` that of trainings
-since the last of them, `model` the last model, `registry-*.json` the newest registry of every authority, and
-`runs` the runs that were accepted.
+since the last of them, `status.json` what became of trainings, `model` the last model, `registry-*.json` the newest
+registry of every authority, and `runs` the runs that were accepted.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 
 from dordis.federation.certificates import fingerprint, to_der
+from dordis.federation.client_status import StatusFile
 from dordis.federation.durable import replace
 from dordis.federation.journal import FileJournals
 from dordis.federation.known_runs import KnownRuns
@@ -85,6 +86,11 @@ class ClientDirectory:
     def trainings(self) -> FileTrainings:
         """Return the count of trainings since the last of these rounds."""
         return FileTrainings(self.path / "trainings")
+
+    @property
+    def status(self) -> StatusFile:
+        """Return what became of the client's trainings."""
+        return StatusFile(self.path / "status.json")
 
     @property
     def runs(self) -> KnownRuns:

@@ -26,9 +26,9 @@ def create(path: Path, data: bytes) -> None:
         path.hardlink_to(draft)
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes, mode: int = PUBLIC) -> None:
     """Write a file in one step: whoever reads it, whenever the machine stops, finds the old one or the new, whole."""
-    with _draft(path, data, PUBLIC) as draft:
+    with _draft(path, data, mode) as draft:
         draft.replace(path)
 
 

@@ -125,7 +125,7 @@ def participant(
 ) -> Participant:
     """Set up a client as its owner configured it, and train once from the initial model: what fails does not join."""
     failures = OwnerLog()
-    user_code = user_code_for(config.deployment.train_seconds, failures)
+    user_code = user_code_for(config.deployment.train_seconds, failures, ClientDirectory(state).status.note)
     credentials, installed = install(deployed(config), seed, identity, registry, state, user_code)
     took, agreed = rehearse_client(installed), config.deployment.train_seconds
     if agreed is not None and took > agreed:

@@ -18,7 +18,17 @@ from dordis.privacy.skellam import Floats
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.rounds.app import AppClient, AppServer, RoundInfo
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.user_code import Result, TellOwner, UserCode, ZeroOnFailure, contain, usable_update
+from dordis.rounds.user_code import (
+    FAILED,
+    LATE,
+    NoteTraining,
+    Result,
+    TellOwner,
+    UserCode,
+    ZeroOnFailure,
+    contain,
+    usable_update,
+)
 
 log = logging.getLogger("dordis.network")
 
@@ -49,8 +59,9 @@ class TimedTraining(ZeroOnFailure):
         tell_owner: TellOwner,
         wait: Wait | None = None,
         clock: Callable[[], float] = time.monotonic,
+        note: NoteTraining = lambda what, failure: None,
     ) -> None:
-        super().__init__(tell_owner)
+        super().__init__(tell_owner, note)
         self._stopped = threading.Event()
         self._seconds, self._wait, self._clock = seconds, wait or self._stopped.wait, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dordis-application")
@@ -60,18 +71,22 @@ class TimedTraining(ZeroOnFailure):
         due = self._clock() + self._seconds
         begun = self._submit(what, work)
         wait_out(due - self._clock(), self._wait)  # to start the thread may take long, too
-        if begun.done() and begun.exception() is None:
-            return begun.result()
-        begun.cancel()  # if it has not begun: an earlier training may be going on
-        self._tell_owner(
-            f"{what} was not finished after {self._seconds:g} seconds (deployment.train_seconds): its update is zero"
-        )
-        return None
+        done = begun.done()
+        finished = done and begun.exception() is None
+        update = begun.result() if finished else None
+        self._note(what, "" if update is not None else FAILED if done else LATE)
+        if not finished:
+            begun.cancel()  # if it has not begun: an earlier training may be going on
+            self._tell_owner(
+                f"{what} was not finished after {self._seconds:g} seconds (deployment.train_seconds): "
+                "its update is zero"
+            )
+        return update
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
         """Return the result when a whole number of windows is over: how often rounding is drawn depends on the data."""
         start = self._clock()
-        encoded = contain(what, work, self._tell_owner)
+        encoded = super().encode(what, work, dim)
         window = LEAST_WINDOW + WINDOW_PER_COORDINATE * dim
         took = self._clock() - start
         wait_out(max(1, math.ceil(took / window)) * window - took, self._wait)
@@ -89,9 +104,11 @@ class TimedTraining(ZeroOnFailure):
         return self._thread.submit(contain, what, work, self._tell_owner)
 
 
-def user_code_for(train_seconds: float | None, tell_owner: TellOwner) -> UserCode:
+def user_code_for(train_seconds: float | None, tell_owner: TellOwner, note: NoteTraining) -> UserCode:
     """Return how a deployed client runs its application: in a fixed time, where one is agreed on."""
-    return ZeroOnFailure(tell_owner) if train_seconds is None else TimedTraining(train_seconds, tell_owner)
+    if train_seconds is None:
+        return ZeroOnFailure(tell_owner, note)
+    return TimedTraining(train_seconds, tell_owner, note=note)
 
 
 def rehearse(app: AppClient, server: AppServer, clip: float, clock: Callable[[], float] = time.perf_counter) -> float:

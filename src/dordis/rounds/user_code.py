@@ -18,6 +18,9 @@ from dordis.privacy.skellam import Floats
 Result = TypeVar("Result")
 TellOwner = Callable[[str], None]
 """Tells the client's owner, and nobody else, what failed."""
+NoteTraining = Callable[[str, str], None]
+"""Writes a training down for the owner, and why its update is zero: one of the kinds below, or empty if it is not."""
+FAILED, LATE, NOT_ENCODED = "training failed", "too late", "encoding failed"
 
 
 class UserCode(Protocol):
@@ -82,12 +85,14 @@ class ZeroOnFailure:
 
     stored_as = np.float32
 
-    def __init__(self, tell_owner: TellOwner) -> None:
-        self._tell_owner = tell_owner
+    def __init__(self, tell_owner: TellOwner, note: NoteTraining = lambda what, failure: None) -> None:
+        self._tell_owner, self._note = tell_owner, note
 
     def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
         """Return the update, or None if `work` failed."""
-        return contain(what, work, self._tell_owner)
+        update = contain(what, work, self._tell_owner)
+        self._note(what, FAILED if update is None else "")
+        return update
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result, or None if `work` failed."""
@@ -95,7 +100,9 @@ class ZeroOnFailure:
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
         """Return the result, or None if `work` failed."""
-        return contain(what, work, self._tell_owner)
+        encoded = contain(what, work, self._tell_owner)
+        self._note("", NOT_ENCODED if encoded is None else "")
+        return encoded
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
         """Run `work`, whether it fails or not."""

@@ -16,4 +16,6 @@ def deployed(_simulated, monkeypatch):
     from dordis.rounds.user_code import ZeroOnFailure
 
     monkeypatch.setattr("dordis.integrations.flower.mod.is_simulated", pins.is_simulated)
-    monkeypatch.setattr("dordis.integrations.flower.mod.user_code_for", lambda seconds, tell: ZeroOnFailure(tell))
+    monkeypatch.setattr(
+        "dordis.integrations.flower.mod.user_code_for", lambda seconds, tell, note: ZeroOnFailure(tell, note)
+    )

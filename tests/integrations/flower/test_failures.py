@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dordis.federation import records
+from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.participation import FileParticipation
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -83,6 +84,14 @@ def play(folder, apps, registry=None, config=None):
     return FedAvg().start(private, model(), num_rounds=1), private, grid
 
 
+def failures_of_nodes(folder):
+    """Return what the owners of pinned nodes are told of zero updates, each of those who have any."""
+    found = [ClientDirectory(path).status.read() for path in (folder / "state").iterdir()]
+    assert len(found) == CLIENTS
+    assert all("in round 1" in status.last for status in found)
+    return [status.failures for status in found if status.zero_updates]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_train_function_that_fails_shows_in_nothing_that_leaves_the_node(tmp_path, caplog, way):
     honest = client_app([DordisMod(NO_NOISE)])
@@ -100,6 +109,8 @@ def test_a_train_function_that_fails_shows_in_nothing_that_leaves_the_node(tmp_p
     assert records.load(private.path).rounds[0].survivors == (CLIENTS,)
     counted = (tmp_path / "failing" / "state").glob("*/participations")
     assert [FileParticipation(path).count() for path in counted] == [1] * CLIENTS
+    assert failures_of_nodes(tmp_path / "failing") == [{"training failed": 1}]
+    assert failures_of_nodes(tmp_path / "honest") == []
 
 
 def test_a_train_function_that_takes_too_long_shows_in_nothing_that_leaves_the_node(tmp_path, caplog, monkeypatch):
@@ -109,10 +120,10 @@ def test_a_train_function_that_takes_too_long_shows_in_nothing_that_leaves_the_n
         released.wait()
         return Message(RecordDict(), reply_to=message)
 
-    def timed(seconds, tell_owner):
-        return (
-            TimedTraining(seconds, tell_owner, wait=waited.append) if seconds == HANGING else ZeroOnFailure(tell_owner)
-        )
+    def timed(seconds, tell_owner, note):
+        if seconds != HANGING:
+            return ZeroOnFailure(tell_owner, note)
+        return TimedTraining(seconds, tell_owner, wait=waited.append, note=note)
 
     monkeypatch.setattr("dordis.integrations.flower.mod.user_code_for", timed)
     honest = client_app([DordisMod(NO_NOISE)])
@@ -125,6 +136,7 @@ def test_a_train_function_that_takes_too_long_shows_in_nothing_that_leaves_the_n
         released.set()
     assert 0 < waited[0] <= HANGING  # what is left of the time when the training has been started
     assert "was not finished after 60 seconds" in caplog.text
+    assert failures_of_nodes(tmp_path) == [{"too late": 1}]
     others = sum(update(place) for place in range(CLIENTS) if place != FAILING)
     assert np.abs(CLIENTS * (vector(result.arrays) - vector(model())) - others).max() < 1e-3
 

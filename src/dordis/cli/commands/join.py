@@ -5,12 +5,17 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dordis.cli.exits import INTERRUPTED
 from dordis.cli.options import JsonLines, Overrides, Preset, Quiet
+
+if TYPE_CHECKING:
+    from dordis.federation.client_status import ClientStatus
+
+log = logging.getLogger("dordis.network")
 
 ROOM = 3.0
 """How many times as long as training takes an agreed time should be: what is not finished in time is a zero update."""
@@ -48,6 +53,7 @@ def join(
     Nothing of what runs here comes from the server: the application and the terms are those of the configuration that
     the owner gives, and rounds outside of them are refused.
     """
+    from dordis.federation.client_directory import ClientDirectory
     from dordis.network.deploy import measure_training, participant, with_client
     from dordis.network.warm import compile_kernels
     from dordis.simulation import reading
@@ -61,22 +67,32 @@ def join(
     compile_kernels()
     if check:
         took = measure_training(here, settings.simulation.seed, identity, known, folder)
-        tell_training_time(took, here.deployment.train_seconds, as_json=as_json)
+        tell_training_time(took, here.deployment.train_seconds, ClientDirectory(folder).status.read(), as_json=as_json)
         return
     joined = participant(url, here, settings.simulation.seed, identity, known, folder, trusted)
     try:
         asyncio.run(joined.stay(once))
+        log_status(ClientDirectory(folder).status.read())
     except KeyboardInterrupt:
         joined.stop()
+        log_status(ClientDirectory(folder).status.read())
         print("interrupted: the client has left; the same command joins again", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
-def tell_training_time(took: float, agreed: float | None, *, as_json: bool) -> None:
-    """Print how long training took, and whether the agreed time is enough."""
+def log_status(status: "ClientStatus") -> None:
+    """Tell the owner at the end what became of the client's trainings; of zero updates, also if it is to be quiet."""
+    log.log(logging.WARNING if status.zero_updates else logging.INFO, "%s", status.describe())
+
+
+def tell_training_time(took: float, agreed: float | None, status: "ClientStatus", *, as_json: bool) -> None:
+    """Print how long training took, whether the agreed time is enough, and what became of trainings before."""
     if as_json:
-        print(json.dumps({"seconds": took, "train_seconds": agreed}))
+        import msgspec
+
+        print(json.dumps({"seconds": took, "train_seconds": agreed, "status": msgspec.to_builtins(status)}))
         return
+    print(status.describe())
     print(f"training from the initial model took {took:.3g} s on this machine")
     enough = ROOM * took
     if agreed is None:

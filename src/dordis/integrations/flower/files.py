@@ -56,6 +56,10 @@ class FileState:
         """Return the count of trainings since the last of these rounds."""
         return ClientDirectory(self.path).trainings
 
+    def note_training(self, what: str, failure: str) -> None:
+        """Write a training down for the owner."""
+        ClientDirectory(self.path).status.note(what, failure)
+
     def uploaded(self, round: bytes) -> None:
         """Drop nothing: the input is encrypted under a key that is destroyed when the next round begins."""
 

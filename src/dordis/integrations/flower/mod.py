@@ -200,7 +200,9 @@ class Node:
             journals=self._state.journals,
             models=self._app.models(),
             entropy=self._mod.entropy,
-            user_code=user_code_for(None if self._simulated else self._pins.train_seconds(), log.error),
+            user_code=user_code_for(
+                None if self._simulated else self._pins.train_seconds(), log.error, self._state.note_training
+            ),
             form=self._app.form(),
         )
 

@@ -57,6 +57,10 @@ class NodeState(Protocol):
         """Return the count of trainings since the last of these rounds."""
         ...
 
+    def note_training(self, what: str, failure: str) -> None:
+        """Write a training down for the owner, and why its update is zero if it is."""
+        ...
+
     def uploaded(self, round: bytes) -> None:
         """Take note that the input of a round has left."""
         ...
@@ -113,6 +117,9 @@ class RunState:
     def trainings(self) -> "StateTrainings":
         """Return the count of trainings since the last of these rounds."""
         return StateTrainings(self._record)
+
+    def note_training(self, what: str, failure: str) -> None:
+        """Write nothing down: this node has no directory of an owner's."""
 
     def uploaded(self, round: bytes) -> None:
         """Drop the input of a round, which has left."""
