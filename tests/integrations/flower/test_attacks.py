@@ -376,3 +376,17 @@ def test_an_accusation_costs_nobody_a_participation(tmp_path, pins, checked, mon
     assert evicted == {1, VICTIM + 1}
     counts = [FileParticipation(path).count() for path in sorted((tmp_path / "state").glob("*/participations"))]
     assert (sum(counts) == CLIENTS - len(evicted)) is checked
+
+
+def overwrite(message, context, call_next):
+    """A mod of the app that puts the trained arrays into the message that it was given."""
+    reply = call_next(message, context)
+    for name, array in reply.content["arrays"].items():
+        message.content["arrays"][name] = array
+    return reply
+
+
+def test_an_app_that_changes_its_message_in_place_has_an_update_all_the_same(tmp_path, pins):
+    grid = MemoryGrid([client_app([DordisMod(NO_NOISE), overwrite])] * CLIENTS, pins[1])
+    mean, _ = summed(grid, tmp_path, pins[0])
+    assert np.abs(CLIENTS * mean - sum(map(update, range(CLIENTS)))).max() < CLOSE

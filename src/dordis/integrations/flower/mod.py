@@ -239,13 +239,14 @@ class Trainee(AppClient):
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
         """Have the app train on the message as the strategy wrote it."""
         content = RecordDict({name: record for name, record in self._message.content.items() if name != RECORD})
+        _, model_record = model_of(content)
+        layout = Layout.of(model_record)
+        before = layout.vector(model_record)  # the app may change the message that it is given
         reply = self._call_next(FlowerMessage(content, metadata=self._message.metadata), self._context)
         if reply.has_error():
             raise InputError(f"the train function of this node failed: {reply.error.reason}")
-        _, before = model_of(content)
         _, after = model_of(reply.content)
-        layout = Layout.of(before)
-        update: Floats = np.subtract(layout.vector(after), layout.vector(before))
+        update: Floats = np.subtract(layout.vector(after), before)
         return update * Pins(self._context.node_config).weight()
 
 
