@@ -185,6 +185,7 @@ REFUSED = {
     "a run id that is not the hash of its manifest": ("check_run_hash (ProtocolError)", "log-in"),
     "a manifest with another configuration": ("check_agreed (ParametersRefused)", "log-in"),
     "a manifest of another registry": ("check_agreed (ParametersRefused)", "log-in"),
+    "a manifest whose members are not the registry's": ("check_members (ParametersRefused)", "log-in"),
     "a beacon that was known before the manifest": ("check_later (ProtocolError)", "log-in"),
     "run after run until one suits": ("check_few_runs (ParametersRefused)", "log-in"),
     "manifests tried until colluders are together": ("the plan", "log-in"),

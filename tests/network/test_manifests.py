@@ -24,11 +24,15 @@ from dordis.federation.selection import Balanced
 from dordis.network.deploy import deployed, participant
 from dordis.network.member import Installed
 from dordis.network.messages import Welcome
+from dordis.protocols.delivery import Dispatch, Received
+from dordis.protocols.plaintext.messages import Begin
 from tests.federation.cohorts import keys_of, registry_of
 from tests.network.actors import Constant, Total, settings
 from tests.network.deployed import Deployed
 from tests.network.federation import enrol
-from tests.network.local import LocalServer
+from tests.network.local import HANG, LocalServer
+from tests.network.relay import Relay
+from tests.network.test_server import PARAMETERS, Answers
 
 pytestmark = pytest.mark.network
 
@@ -128,7 +132,7 @@ def test_a_run_id_that_is_not_the_hash_of_the_manifest_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{}", b"\xff", b"[" * 100_000, b" " * (1 << 20) + b"{}"],
+    [b"", b"{}", b"\xff", b"[" * 100_000, b" " * ((1 << 20) + 6 * 64) + b"{}"],
     ids=["empty", "{}", "no text", "deep", "long"],
 )
 def test_what_is_no_manifest_is_malformed(tmp_path, data):
@@ -151,6 +155,68 @@ def test_a_configuration_that_is_nested_deeply_is_refused(tmp_path):
     data = welcome(client).manifest.replace(b'"name": "digits"', b'"name": ' + b'{"x":' * 900 + b"1" + b"}" * 900, 2)
     with pytest.raises((MalformedMessage, ParametersRefused)):
         client.client(of_bytes(data))
+
+
+# Members
+
+
+def members_but(**changes):
+    """Return the members of the registry with some changes, by the id in the name of each: None leaves one out."""
+    return registry_of(*range(1, 7)).fingerprints() | {int(name[1:]): keys for name, keys in changes.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"c5": None}, "client 5 is not a member in the manifest of the run and a member with keys .* in the registry"),
+        ({"c7": "00" * 16}, "client 7 is a member with keys 0{32} in the manifest of the run and not a member in the"),
+        ({"c6": "00" * 16}, "client 6 is a member with keys 0{32} in the manifest of the run and a member with keys"),
+        ({"c3": None, "c2": "", "c9": "00" * 16}, "client 2 is a member with keys  in"),
+        ({"c4": "0" * 900}, "client 4 is a member with keys 0{32} in"),
+        ({"c1": None, "c2": None}, "client 1 is not a member of the server's run: .* joins its successor"),
+    ],
+)
+def test_the_first_member_that_differs_is_named(tmp_path, changes, named):
+    client = installed(tmp_path)
+    members = {u: keys for u, keys in members_but(**changes).items() if keys is not None}
+    with pytest.raises(ParametersRefused, match=named):
+        client.client(welcome(client, members=members))
+    assert not (tmp_path / "state" / "runs").exists()
+
+
+def test_a_manifest_without_members_is_refused_and_a_simulation_has_none(tmp_path):
+    client = installed(tmp_path)
+    with pytest.raises(ParametersRefused, match="client 1 is not a member"):
+        client.client(welcome(client, members=msgspec.UNSET))
+    simulated = SimpleNamespace(fidelity="full", where="", registry=client.registry, beacon=client.beacon, consents=())
+    assert b"members" not in encode_manifest(manifest_of(client.job, simulated, CREATED))
+
+
+def test_selection_and_signatures_are_those_of_the_members_of_the_run(tmp_path, monkeypatch):
+    """The check is taken out: what the manifest lists decides, as it must when a registry has changed since."""
+    monkeypatch.setattr("dordis.network.member.check_members", lambda *_: None)
+    client = installed(tmp_path)
+    members = {u: keys for u, keys in members_but().items() if u != 5}
+    taken = client.client(welcome(client, members=members))
+    assert set(taken.owner.selection.permutation) == set(members)
+    assert taken.owner.selection.registry.root() == registry_of(1, 2, 3, 4, 6).root()
+
+
+def test_a_fingerprint_is_of_the_id_and_both_keys():
+    one, other = keys_of(1).identity(), keys_of(2).identity()
+    mixed = [type(one)(one.signing, other.vrf), type(one)(other.signing, one.vrf), other]
+    prints = {one.fingerprint(1), one.fingerprint(2), *(identity.fingerprint(1) for identity in mixed)}
+    assert len(prints) == 5
+    assert all(len(bytes.fromhex(fingerprint)) == 16 for fingerprint in prints)
+
+
+def test_ten_thousand_members_take_half_a_megabyte(tmp_path):
+    members = {u: hashlib.sha256(b"%d" % u).hexdigest()[:32] for u in range(1, 10_001)}
+    data = welcome(installed(tmp_path), members=members).manifest
+    assert len(data) < 500_000
+    assert read_manifest(data, len(members)).members == members
+    farthest = {2**63 - 1 - u: keys for u, keys in members.items()}
+    assert len(welcome(installed(tmp_path), members=farthest).manifest) < 64 * len(members) + 10_000
 
 
 # Runs that are known
@@ -252,7 +318,7 @@ def test_a_run_goes_on_with_a_beacon_if_it_began_with_one_wherever_its_file_is(t
         return deployed(settings([*KEYS, f"deployment.beacon={beacon}"]))
 
     manifest = manifest_of(prepare(config(began), Total()), Elsewhere(), CREATED)
-    records = SimpleNamespace(path=tmp_path, manifest=read_manifest(encode_manifest(manifest)))
+    records = SimpleNamespace(path=tmp_path, manifest=read_manifest(encode_manifest(manifest), 6))
     check_same(config("moved.txt" if began else ""), records)
     with pytest.raises(InputError, match=f"began {'with' if began else 'without'} a beacon"):
         check_same(config("" if began else "published.txt"), records)
@@ -282,6 +348,27 @@ def test_a_client_leaves_a_server_whose_run_id_is_not_the_hash_of_its_manifest(t
             task.cancel()
     finally:
         server.close()
+
+
+def test_a_client_that_comes_back_is_not_sent_the_manifest_again_unless_it_was_restarted(tmp_path, monkeypatch):
+    server, shown = LocalServer(enrol(tmp_path, 1), manifest=b"manifest", grace=HANG, stage=HANG), []
+    admitted, relay = server.server._admitted, Relay(server.server.port)
+
+    async def admit(request, socket):
+        shown.append(await admitted(request, socket))
+        return shown[-1]
+
+    monkeypatch.setattr(server.server, "_admitted", admit)
+    first = server.join(1, Answers(1), port=relay.port, once=False)
+    assert server.ask({1: Begin(PARAMETERS)}).keys() == {1}
+    relay.cut()
+    assert server.ask({1: Dispatch(0, 7, b"sum")}) == {1: Received(0)}
+    first.cancel()
+    server.server.wait(lambda there: not there, HANG)
+    server.join(1, Answers(1))
+    assert [one.manifest for one in (shown[0], shown[1], shown[-1])] == [b"manifest", b"", b"manifest"]
+    relay.close()
+    server.close()
 
 
 async def _staying(client):

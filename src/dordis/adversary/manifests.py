@@ -91,6 +91,13 @@ def other_registry(victim: Installed) -> Welcome:
     return welcome(victim, msgspec.structs.replace(manifest(victim), registry=fewer.root().hex()))
 
 
+def fewer_members(victim: Installed) -> Welcome:
+    """Show a manifest that names the registry, and lists fewer members than it has."""
+    shown = manifest(victim)
+    members = {u: keys for u, keys in victim.registry.fingerprints().items() if u != OUTSIDER}
+    return welcome(victim, msgspec.structs.replace(shown, members=members))
+
+
 @attack("a beacon that was known before the manifest", checks=(names.LATER,), graphs=(COMPLETE,))
 def know_line(session: Session) -> str:
     """Make a manifest when the line of the beacon that it names is published, and the permutation can be computed."""
@@ -145,6 +152,12 @@ ATTACKS: tuple[Attack, ...] = (
         "The server leaves members out, or brings its own in, so that its colluders are selected.",
         partial(forge, change=other_registry),
         checks=(names.MANIFESTS + "check_agreed",),
+    ),
+    row(
+        "a manifest whose members are not the registry's",
+        "The server names the registry, and lists members of its choice, so that its colluders are selected.",
+        partial(forge, change=fewer_members),
+        checks=(names.MANIFESTS + "check_members",),
     ),
     know_line,
     show_many_runs,

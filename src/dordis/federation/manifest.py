@@ -131,6 +131,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the clients of a simulation were."""
     first_line: int | None = None
     """The line of the beacon, counted from 0, that has the value of round 0: one that is later than `created`."""
+    members: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
+    """Who is in a deployed run: ids, with fingerprints of their keys (`Registry.fingerprints`)."""
 
     @property
     def before(self) -> int:

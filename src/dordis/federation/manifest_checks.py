@@ -15,9 +15,13 @@ import msgspec
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
 from dordis.federation.beacon import FileBeacon
 from dordis.federation.manifest import Manifest
+from dordis.federation.registry import FINGERPRINT_BYTES, Registry
+from dordis.protocol import ClientId
 
 LARGEST = 1 << 20
-"""Bytes of a manifest at most; one has about 5,000."""
+"""Bytes of a manifest at most, beside its members; it has about 5,000."""
+MEMBER_BYTES = 64
+"""Bytes of a member in a manifest at most: its id, and the fingerprint of its keys."""
 CLOSE = 1e-9
 """Relative difference of numbers that are the same but for the rounding of another machine."""
 FREE = frozenset(
@@ -32,6 +36,7 @@ FREE = frozenset(
         "words",
         "unit",
         "measured",
+        "members",
         "config.name",
         "config.output",
         "config.app.client",
@@ -52,10 +57,11 @@ FREE = frozenset(
 """Fields in which a run may differ from what a client expects: of one machine alone, or compared by other checks."""
 
 
-def read_manifest(data: bytes) -> Manifest:
-    """Read a manifest as `Records` writes it."""
-    if len(data) > LARGEST:
-        raise MalformedMessage(f"the manifest of the run has {len(data)} bytes, more than {LARGEST}")
+def read_manifest(data: bytes, members: int) -> Manifest:
+    """Read the manifest of a run with so many members, as `Records` writes it."""
+    limit = LARGEST + MEMBER_BYTES * members
+    if len(data) > limit:
+        raise MalformedMessage(f"the manifest of the run has {len(data)} bytes, more than {limit}")
     try:
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -84,6 +90,26 @@ def check_run_hash(run: bytes, manifest: bytes) -> None:
     """The run id is the hash of the manifest: one that was made up could be one with a convenient selection."""
     if hashlib.sha256(manifest).digest() != run:
         raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
+
+
+def check_members(theirs: Manifest, own: Registry, me: ClientId) -> None:
+    """The run has the members of this client's registry, with the same keys, and this client is one of them."""
+    listed, known = theirs.members or {}, own.fingerprints()
+    if me not in listed:
+        raise ParametersRefused(
+            f"client {me} is not a member of the server's run: who was approved after a run began joins its successor"
+        )
+    for u in sorted(listed.keys() | known.keys()):
+        if listed.get(u) != known.get(u):
+            raise ParametersRefused(
+                f"the members of the server's run are not those of this client's registry: client {u} is "
+                f"{_described(listed.get(u))} in the manifest of the run and {_described(known.get(u))} in the "
+                "registry. Get the registry that the run began with"
+            )
+
+
+def _described(fingerprint: str | None) -> str:
+    return "not a member" if fingerprint is None else f"a member with keys {fingerprint[: 2 * FINGERPRINT_BYTES]}"
 
 
 def check_agreed(theirs: Manifest, own: Manifest) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,8 @@ from dordis.protocols.parameters import LARGEST_ID
 
 LIMIT = 64 << 20
 """Bytes of the largest registry that is read: some 300 000 clients."""
+FINGERPRINT_BYTES = 16
+"""Of a member's id and keys; the root of the registry, which is of all keys, is what binds them."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -25,6 +27,11 @@ class Identity(msgspec.Struct, frozen=True):
 
     signing: bytes
     vrf: bytes
+
+    def fingerprint(self, client: ClientId) -> str:
+        """Return what names a client with these keys, in hex."""
+        entry = client.to_bytes(8, "big") + self.signing + self.vrf
+        return hashlib.sha256(b"dordis/v1/member" + entry).digest()[:FINGERPRINT_BYTES].hex()
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +91,15 @@ class Registry(Mapping[ClientId, Identity]):
     def _root(self) -> bytes:
         entries = (u.to_bytes(8, "big") + keys.signing + keys.vrf for u, keys in self.items())
         return hashlib.sha256(b"dordis/v1/registry" + b"".join(entries)).digest()
+
+    def fingerprints(self) -> dict[int, str]:
+        """Return what names every member with its keys, in hex."""
+        return {int(u): keys.fingerprint(u) for u, keys in self.items()}
+
+    def restrict(self, clients: Collection[int]) -> "Registry":
+        """Return the registry of some of the clients; of all of them it is this one."""
+        kept = {u: keys for u, keys in self.items() if u in clients}
+        return self if len(kept) == len(self) else Registry(kept)
 
     def signing_keys(self) -> dict[ClientId, bytes]:
         """Return what the round protocol needs: the public key of everyone's signatures."""

@@ -141,6 +141,7 @@ def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | 
         measured=job.app.measured,
         predecessor=predecessor,
         where=home.where,
+        members=home.registry.fingerprints() if home.fidelity == DEPLOYED else msgspec.UNSET,
     )
 
 

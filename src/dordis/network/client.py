@@ -181,7 +181,7 @@ class Participant:
         tls = socket.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else b""
         answer = self._credentials.answer(asked.challenge, certificate)
-        await socket.send_bytes(wire.encode(Hello(answer, self._machine)))
+        await socket.send_bytes(wire.encode(Hello(answer, self._machine, self._joined[0] if self._joined else b"")))
         welcome = await _received(socket)
         if not isinstance(welcome, Welcome):
             raise InvalidFrame("the server does not say welcome")

@@ -95,7 +95,7 @@ class NetworkHome:
         published = FileBeacon(Path(self.job.config.deployment.beacon))
         if not self.manifest:
             return replace(published, first=published.next_line())
-        return beacon_of(read_manifest(self.manifest), published)
+        return beacon_of(read_manifest(self.manifest, len(self.registry)), published)
 
     @property
     def selection_seed(self) -> bytes:

@@ -13,7 +13,7 @@ from dordis.federation.beacon import Beacon, FileBeacon, SeedBeacon
 from dordis.federation.client_directory import ClientDirectory
 from dordis.federation.job import Job
 from dordis.federation.manifest import DEPLOYED
-from dordis.federation.manifest_checks import beacon_of, check_agreed, check_run_hash, read_manifest
+from dordis.federation.manifest_checks import beacon_of, check_agreed, check_members, check_run_hash, read_manifest
 from dordis.federation.owner import policy_of
 from dordis.federation.parties import build_client
 from dordis.federation.policy import Policy
@@ -68,10 +68,11 @@ class Installed:
         """Say what the owner allows that a policy refuses unless it is told otherwise."""
         return policy_of(self.job.design, self.job.protocol.name).consents
 
-    def accept(self, welcome: Welcome) -> Beacon | None:
-        """Keep a run whose manifest says what this owner has agreed to, and return its beacon, if it rests on one."""
+    def accept(self, welcome: Welcome) -> tuple[Registry, Beacon | None]:
+        """Keep a run whose manifest says what this owner has agreed to; return its members, and the beacon if any."""
         check_run_hash(welcome.run, welcome.manifest)
-        theirs = read_manifest(welcome.manifest)
+        theirs = read_manifest(welcome.manifest, len(self.registry))
+        check_members(theirs, self.registry, self.me)
         check_agreed(theirs, manifest_of(self.job, self, theirs.created))
         beacon = None
         if self.job.has_beacon and self.published is not None:
@@ -79,30 +80,27 @@ class Installed:
             if beacon.is_published(0):
                 beacon.value(0)  # a first line that is not later than the manifest shows here, not in the first round
         self.directory.runs.accept(welcome.run, theirs.created, self.now(), self.job.config.deployment.runs_a_day)
-        return beacon
+        return self.registry.restrict(theirs.members or ()), beacon
 
     def client(self, welcome: Welcome) -> Client:
         """Return the client of a run, in the round that was under way when it stopped; another identity is refused."""
         if welcome.client != self.me:
             raise InputError(f"the server takes this for client {welcome.client}, and it is {self.me}")
-        beacon = self.accept(welcome)
-        journals, selection = (
-            self.directory.journals,
-            self.job.selection_rule.selection(self.registry, welcome.run, beacon),
-        )
+        members, beacon = self.accept(welcome)
+        journals = self.directory.journals
         client = build_client(
             self.me,
             self.app,
             self.job.protocol,
             self.policy,
-            selection,
+            self.job.selection_rule.selection(members, welcome.run, beacon),
             self.directory.participation(),
-            root=self.registry.root(),
+            root=members.root(),
             vrf_key=self.keys.vrf,
             beacon=beacon,
             mechanism=self.job.design.kind,
             signing=self.keys.signing,
-            registry=self.registry.signing_keys(),
+            registry=members.signing_keys(),
             trainings=self.directory.trainings,
             suite=self.job.suite,
             journals=journals,

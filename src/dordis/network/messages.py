@@ -9,7 +9,7 @@ import msgspec
 from dordis import wire
 from dordis.protocol import Message
 
-VERSION = 2
+VERSION = 3
 """Of what is said here; the messages inside have the version of `dordis.wire`."""
 SUBPROTOCOL = f"dordis.{VERSION}.{wire.VERSION}"
 """Both versions: what WebSocket's handshake agrees on, or not."""
@@ -39,6 +39,8 @@ class Hello(Message, frozen=True):
 
     answer: bytes
     machine: bytes
+    run: bytes = b""
+    """The run that this client is in since it was started: its manifest need not be sent again."""
 
     def __repr__(self) -> str:
         return "<Hello>"
@@ -50,7 +52,7 @@ class Welcome(Message, frozen=True):
     client: int
     run: bytes
     manifest: bytes
-    """The file that the run id is the hash of: what the client's owner has agreed to, or not."""
+    """The file that the run id is the hash of; empty if the client has said that it is in this run."""
     token: bytes
     port: int = 0
     """Where to send vectors, if not to the port of this connection: that of a process that only receives."""

@@ -208,7 +208,8 @@ class Server:
         await self._leave_if_dead(client, hello.machine)
         self._lines.check_absent(client, hello.machine)
         token, port = self.uploads.admit(client, hello.machine)
-        return Welcome(client, self._run, self._manifest, token, port)
+        manifest = b"" if hello.run == self._run else self._manifest
+        return Welcome(client, self._run, manifest, token, port)
 
     async def _leave_if_dead(self, client: ClientId, machine: bytes) -> None:
         """Give up a line of a client at whose other end there is nobody any more: it was started again, say."""
