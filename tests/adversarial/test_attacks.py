@@ -209,9 +209,9 @@ REFUSED = {
     "a masked vector of the wrong width": ("add_packed", "CollectInput"),
     "a masked vector out of range": ("add_packed", "CollectInput"),
     # liars on the network
-    "a second announcement of another size": ("check_same_size", ""),
-    "garbage before a restart of the server": ("is_garbled", ""),
-    "an answer just in time for every piece of the model": ("left_for", ""),
+    "a second announcement of another size": ("check_same_size", "Contribute"),
+    "garbage before a restart of the server": ("is_garbled", "Begin"),
+    "an answer just in time for every piece of the model": ("left_for", "SendModel"),
     # directories of runs
     "a ledger that was cut": ("check_receipts (LedgerDamaged)", "verify"),
     "a ledger that was deleted and begun again": ("check_receipts (LedgerDamaged)", "verify"),
