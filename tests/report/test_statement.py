@@ -1,5 +1,6 @@
 """The privacy statement: true of every noise strategy, mode and fidelity, and loud where something is wrong."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import msgspec
 import pytest
 
 from dordis.federation.manifest import DEPLOYED
+from dordis.federation.retry import TRIES
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.protocols.concrete_bounds import RoundSize, security_bits
 from dordis.report.alerts import Level, alerts
 from dordis.report.facts import Facts, gather
 from dordis.report.statement import Statement, statement
-from tests.report.runs import STRATEGIES, make
+from tests.report.runs import PER_ROUND, STRATEGIES, Kind, make
 
 PROVING = [noise for noise in STRATEGIES if noise not in ("none", "rebasing")]
 
@@ -247,7 +250,12 @@ def test_trials_classes_and_computational_security_are_in_the_statement(tmp_path
     assert "Choosing settings by trials on the same clients" in text
     assert "number of classes, where it is read from the clients' labels" in text
     assert "computational: it rests on keys of 128 bits" in text
-    assert "at most 2^-51" in text
+    kind = Kind()
+    bits = math.floor(security_bits(RoundSize(PER_ROUND, coordinates=1_018_174), TRIES * kind.planned))
+    assert f"in {kind.planned} rounds of {PER_ROUND} clients" in text
+    assert f"at most 2^-{bits}, on top of delta" in text
+    longer = words(make(tmp_path, planned=20 * 1024, name="l"))
+    assert f"at most 2^-{bits - 10}, on top of delta" in longer
     assert "computational" not in words(make(tmp_path, noise="central", name="c"))
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 from dordis.federation.colluders import is_drawn
 from dordis.federation.manifest import Manifest
+from dordis.federation.retry import TRIES
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.privacy.xnoise import Scheme
+from dordis.protocols.concrete_bounds import OPERATIONS, RoundSize, security_bits
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.report.facts import Facts, odds
 from dordis.report.numbers import count, number, percent, span
@@ -112,16 +115,30 @@ def _adversary(facts: Facts) -> Iterator[str]:
         case _:
             yield from _server(facts, f"up to {_colluders(facts.run.manifest, 'client')}")
             if facts.trust.hides_updates:
-                yield _COMPUTATIONAL
+                yield _computational(facts)
             if facts.run.manifest.plan.colluders == 0:
                 yield "Nobody may collude: a client that sees results is not covered, since it knows its own noise."
 
 
-_COMPUTATIONAL = (
-    "Against the server the guarantee is computational: it rests on keys of 128 bits (AES-128, X25519, SHA-256). For "
-    "an adversary that computes 2^64 operations, what it sees in one round of 100 clients differs from what the noise "
-    "alone allows by at most 2^-51, on top of delta; for other sizes see docs/security.md, Concrete bounds."
-)
+def _computational(facts: Facts) -> str:
+    """Say what the cryptography of the run is worth, with all rounds that it may try; every graph has fewer pairs."""
+    manifest, records = facts.run.manifest, facts.run.rounds
+    config, plan = manifest.config, manifest.plan
+    tries, chunks = config.get("federation", {}).get("tries", TRIES), config.get("performance", {}).get("chunks", 1)
+    exact = config.get("privacy", {}).get("noise", {}).get("scheme") == Scheme.EXACT.value
+    size = RoundSize(
+        clients=max((manifest.per_round, *(len(record.clients) for record in records))),
+        chunks=max((chunks if isinstance(chunks, int) else 1, *(len(record.survivors) for record in records))),
+        coordinates=plan.dim,
+        components=plan.tolerance + 1 if exact else 2,
+    )
+    attempts = max((tries * manifest.rounds, *(record.index + 1 for record in records)))
+    return (
+        "Against the server the guarantee is computational: it rests on keys of 128 bits (AES-128, X25519, SHA-256). "
+        f"For an adversary that computes 2^{OPERATIONS} operations, what it sees in {count(manifest.rounds, 'round')} "
+        f"of {count(size.clients, 'client')}, with all tries of these, differs from what the noise alone allows by at "
+        f"most 2^-{math.floor(security_bits(size, attempts))}, on top of delta (docs/security.md, Concrete bounds)."
+    )
 
 
 def _server(facts: Facts, colluders: str) -> Iterator[str]:

@@ -1,0 +1,61 @@
+"""What the cryptography of rounds is worth: the table "Concrete bounds" of docs/security.md, as a function."""
+
+import math
+from dataclasses import dataclass
+
+OPERATIONS = 64
+"""Binary logarithm of q, the hashes, ciphers or group operations that an adversary computes."""
+
+
+@dataclass(frozen=True)
+class RoundSize:
+    """What the bounds of one round depend on: n, k (0: the complete graph), m, coordinates, components of noise."""
+
+    clients: int
+    degree: int = 0
+    chunks: int = 1
+    coordinates: int = 10**6
+    components: int = 2
+    """Of a client in a chunk: 2 with `single`, T + 1 with `exact`."""
+
+    @property
+    def pairs(self) -> float:
+        """Return how many pairs of neighbours there are."""
+        return self.clients * (self.degree or self.clients - 1) / 2
+
+    @property
+    def keystreams(self) -> float:
+        """Return M: one for every pair and every self-mask, three for every component of noise, in each chunk."""
+        return self.chunks * (self.pairs + self.clients * (1 + 3 * self.components))
+
+    @property
+    def blocks(self) -> float:
+        """Return L: the 16-byte blocks of a keystream, of four bytes a coordinate."""
+        return max(1.0, 4 * self.coordinates / self.chunks / 16)
+
+
+def concrete_bounds(size: RoundSize, operations: int = OPERATIONS) -> dict[str, float]:
+    """Return the binary logarithm of each bound of the table for one round, by what would have to happen."""
+    q, n, m, pairs = operations, size.clients, size.chunks, max(1.0, size.pairs)
+    keys = math.log2(size.keystreams)
+    return {
+        "a 128-bit key of a keystream is guessed": q + keys - 128,
+        "keystreams differ from uniform ones": keys + 2 * math.log2(size.blocks) - 129,
+        "a Diffie-Hellman secret is found, of channels or masks": math.log2((1 + m) * pairs) + 2 * q - 252,
+        "a signature is forged": math.log2(n) + 2 * q - 252,
+        "a ciphertext of shares is forged": math.log2(20 * m * pairs) - 128,
+        "two sets of parameters have one hash": 2 * q - 256,
+        "a committed secret or a token is guessed": math.log2(4 * n * m) + q - 256,
+        "a hashed share is guessed": math.log2(3 * (2 * pairs + n) * m) + q - 256,
+        "a second share matches the hash of an honest dealer's share (blame, not secrecy)": q - 128,
+        "a second lot is proved under one VRF key": q - 128,
+    }
+
+
+def security_bits(size: RoundSize, rounds: int, operations: int = OPERATIONS) -> float:
+    """Return the bits b of a run: what is seen in all its rounds differs by at most 2^-b from what the noise allows.
+
+    >>> int(security_bits(RoundSize(100), rounds=1))
+    51
+    """
+    return -math.log2(rounds * sum(2.0**bound for bound in concrete_bounds(size, operations).values()))
