@@ -111,6 +111,17 @@ def test_what_the_manifest_says_beside_the_configuration_is_compared_too(tmp_pat
         client.client(welcome(client, **changes))
 
 
+def test_what_a_server_writes_is_shown_without_control_characters(tmp_path):
+    client = installed(tmp_path)
+    config = manifest_of(client.job, client, CREATED).config
+    with pytest.raises(ParametersRefused, match=r"'config.\?\[2J' is not there here and \?\?x in the manifest"):
+        client.client(welcome(client, config=config | {"\x1b[2J": "\r\nx"}))
+
+    strange = welcome(client).manifest.replace(b'"name"', b'"\\u001bname": 1, "name"', 1)
+    with pytest.raises(MalformedMessage, match=r"unknown field `\?name`"):
+        client.client(of_bytes(strange))
+
+
 def test_a_plan_that_differs_is_refused_and_one_that_is_rounded_otherwise_is_not(tmp_path):
     client = installed(tmp_path)
     plan = manifest_of(client.job, client, CREATED).plan
@@ -172,7 +183,8 @@ def members_but(**changes):
         ({"c7": "00" * 16}, "client 7 is a member with keys 0{32} in the manifest of the run and not a member in the"),
         ({"c6": "00" * 16}, "client 6 is a member with keys 0{32} in the manifest of the run and a member with keys"),
         ({"c3": None, "c2": "", "c9": "00" * 16}, "client 2 is a member with keys  in"),
-        ({"c4": "0" * 900}, "client 4 is a member with keys 0{32} in"),
+        ({"c4": "0" * 900}, "client 4 is a member with keys 0{80} in"),
+        ({"c4": "\n\x1b[2J"}, r"client 4 is a member with keys \?\?\[2J in"),
         ({"c1": None, "c2": None}, "client 1 is not a member of the server's run: .* joins its successor"),
     ],
 )

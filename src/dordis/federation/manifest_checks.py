@@ -15,7 +15,7 @@ import msgspec
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
 from dordis.federation.beacon import FileBeacon
 from dordis.federation.manifest import Manifest
-from dordis.federation.registry import FINGERPRINT_BYTES, Registry
+from dordis.federation.registry import Registry
 from dordis.protocol import ClientId
 
 LARGEST = 1 << 20
@@ -65,7 +65,7 @@ def read_manifest(data: bytes, members: int) -> Manifest:
     try:
         return msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"the manifest of the run cannot be read: {error}") from None
+        raise MalformedMessage(f"the manifest of the run cannot be read: {_shown(str(error))}") from None
 
 
 def beacon_of(manifest: Manifest, published: FileBeacon) -> FileBeacon:
@@ -102,14 +102,14 @@ def check_members(theirs: Manifest, own: Registry, me: ClientId) -> None:
     for u in sorted(listed.keys() | known.keys()):
         if listed.get(u) != known.get(u):
             raise ParametersRefused(
-                f"the members of the server's run are not those of this client's registry: client {u} is "
+                f"the members of the server's run are not those of this client's registry: client {_shown(str(u))} is "
                 f"{_described(listed.get(u))} in the manifest of the run and {_described(known.get(u))} in the "
                 "registry. Get the registry that the run began with"
             )
 
 
 def _described(fingerprint: str | None) -> str:
-    return "not a member" if fingerprint is None else f"a member with keys {fingerprint[: 2 * FINGERPRINT_BYTES]}"
+    return "not a member" if fingerprint is None else f"a member with keys {_shown(fingerprint)}"
 
 
 def check_agreed(theirs: Manifest, own: Manifest) -> None:
@@ -144,10 +144,15 @@ def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] 
         return None
     if type(own) is type(theirs) and own == theirs:
         return None
-    return field[:80], _shortened(own), _shortened(theirs)
+    return _shown(field), _shortened(own), _shortened(theirs)
 
 
 def _shortened(value: Any) -> str:
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
-    return "not there" if value is None else str(value)[:80]
+    return "not there" if value is None else _shown(str(value))
+
+
+def _shown(text: str) -> str:
+    """Return the beginning of what a server wrote, as it may be printed: in one line, and without escapes."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:80])
