@@ -112,7 +112,7 @@ class SharingError(CryptoError):
 
 
 class NotReady(DordisError):
-    """The application of a client does not take part in a round, for reasons of its own, before it sees the model."""
+    """The application of a client declined a round in `is_ready`, before the model was known."""
 
 
 class LoginRefused(DordisError):
@@ -205,7 +205,7 @@ class TooManyDropouts(RoundFailed):
 
 
 class ImpossibleSum(RoundFailed):
-    """A sum is longer than honest updates and their noise can make it: it is not used, and nobody is evicted for it.
+    """A sum is longer than honest updates and their noise can be: it is not used, and nobody is evicted for it.
 
     `excess` is its squared norm over the bound; `survivors` is U3, whose inputs are in the sum: one of them was wrong,
     or the server lost something.
@@ -216,7 +216,7 @@ class ImpossibleSum(RoundFailed):
     ) -> None:
         super().__init__(
             f"the sum of chunk {chunk} over {len(survivors)} clients is garbage, {math.sqrt(excess):.3g} times as long "
-            "as their updates and noise can make it, because a mask, a seed or an upload was wrong: it is not used",
+            "as their updates and noise can be, because a mask, a seed or an upload was wrong: it is not used",
             named,
         )
         self.chunk, self.excess, self.survivors = chunk, excess, survivors
@@ -227,7 +227,7 @@ class Unrecoverable(RoundFailed):
 
 
 class ReceiverLost(RoundFailed):
-    """A process of the server that received vectors ended, and what it had received is lost: no client's doing."""
+    """A receive process of the server ended, and the vectors in it are lost; no client is to blame."""
 
     def __init__(self) -> None:
-        super().__init__("a receive process ended, and what it had received is lost")
+        super().__init__("a receive process of the server ended, and the vectors in it are lost: the round is repeated")

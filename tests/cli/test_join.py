@@ -44,7 +44,7 @@ def test_a_check_says_how_long_training_takes_and_connects_to_nobody(folder):
     done = join(folder, "--check", "-c", "deployment.train_seconds=1e6")
     assert "deployment.train_seconds = 1e+06 is enough" in done.stdout
     done = join(folder, "--check", "-c", "deployment.train_seconds=1e-9")
-    assert "is little" in done.stdout
+    assert "leaves little room" in done.stdout
     done = join(folder, "--check", "--json")
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["seconds"] > 0

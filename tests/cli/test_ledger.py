@@ -39,7 +39,7 @@ def test_the_tables_show_the_run_and_who_has_spent_most(path: Path) -> None:
     for expected in ("the ledger is whole", RUN.hex(), summary.head, "10 of 11 clients", "outside the guarantee"):
         assert expected in shown.stdout
     assert "6, 1e-05" in shown.stdout
-    assert "without the manifest of its run" in shown.stdout
+    assert "the manifest of the run is missing" in shown.stdout
     assert f"{summary.epsilon:.4g}" in shown.stdout
 
 

@@ -100,7 +100,9 @@ def test_a_run_that_begins_now_begins_at_a_line_that_is_neither_published_nor_ne
 def test_a_line_that_is_not_later_than_the_manifest_is_refused(path, monkeypatch):
     for minute, first in ((2, 2), (3, 2), (9, 4)):
         early = FileBeacon(path, first=first, after=TIMES[minute])
-        with pytest.raises(ProtocolError, match=f"line {first + 1} of the beacon is of .* not later than the manifest"):
+        with pytest.raises(
+            ProtocolError, match=f"line {first + 1} of the beacon has the time .* not later than the run"
+        ):
             early.value(0)
     late = FileBeacon(path, first=2, after=TIMES[1])
     assert late.value(0) == VALUES[2]

@@ -124,7 +124,7 @@ def test_rounds_that_were_left_are_one_record_and_are_refused_for_ever(journals)
         journals(RUN + (19).to_bytes(8, "big"))
 
 
-def test_a_kill_at_any_call_of_burying_forgets_no_round(tmp_path):
+def test_a_kill_at_any_call_of_recording_forgets_no_round(tmp_path):
     for calls in itertools.count():
         journals, life = fresh(tmp_path), Life(calls)
         journals(ROUND).close()

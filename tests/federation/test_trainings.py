@@ -34,7 +34,7 @@ def test_the_count_is_in_the_directory_of_the_client_and_a_damaged_one_refuses(t
     ClientDirectory(tmp_path).trainings.begin(2, most=3)
     assert (tmp_path / "trainings").read_text() == "2 1\n"
     (tmp_path / "trainings").write_text("2 x\n")
-    with pytest.raises(InputError, match="was altered"):
+    with pytest.raises(InputError, match="does not hold two numbers"):
         ClientDirectory(tmp_path).trainings.begin(2, most=3)
 
 

@@ -173,7 +173,7 @@ async def _sent_model(late):
     receiving = {1, LIAR}
     for piece in range(PIECES):
         replies = await exchange(dict.fromkeys(sorted(receiving), SendModel(piece, b"piece")))
-        while exchange.waits:
+        while exchange.is_waiting:
             await asyncio.sleep(0.5)
         receiving = {u for u, _ in replies}
         await asyncio.sleep(0)

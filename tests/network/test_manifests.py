@@ -243,7 +243,7 @@ def test_a_known_run_is_taken_again_and_new_ones_are_few_a_day(tmp_path):
     for number in range(3):
         client.client(shown(number))
     restarted = installed(tmp_path, *limited, now=NOW + timedelta(hours=23))
-    with pytest.raises(ParametersRefused, match=r"has seen 3 new ones since 2026-01-31T12:00:00Z.*runs_a_day = 3"):
+    with pytest.raises(ParametersRefused, match=r"has accepted 3 new runs since 2026-01-31T12:00:00Z.*runs_a_day = 3"):
         restarted.client(shown(3))
     for number in range(3):
         restarted.client(shown(number))
@@ -294,8 +294,8 @@ def test_the_order_follows_from_the_line_that_the_manifest_names(tmp_path):
 @pytest.mark.parametrize(
     ("first", "error", "match"),
     [
-        (0, ProtocolError, "line 1 of the beacon is of .* not later than the manifest"),
-        (3, ProtocolError, "line 4 of the beacon is of 2026-01-31T11:59:00Z, not later"),
+        (0, ProtocolError, "line 1 of the beacon has the time .* not later than the run"),
+        (3, ProtocolError, "line 4 of the beacon has the time 2026-01-31T11:59:00Z, not later"),
         (None, ParametersRefused, "names no line"),
         (-1, ParametersRefused, "names no line"),
     ],

@@ -69,7 +69,8 @@ def test_what_is_not_finished_in_time_is_no_update_and_its_late_result_is_never_
 
     assert timed.code.train("training of round 1", slow) is None
     assert timed.told == [
-        "training of round 1 was not finished after 7 seconds (deployment.train_seconds): its update is zero"
+        "training of round 1 was not finished after 7 seconds, so its update is zero: agree on a larger "
+        "deployment.train_seconds (under Flower dordis-train-seconds), or train less"
     ]
     assert timed.noted == [("training of round 1", "too late")]
     calls = []

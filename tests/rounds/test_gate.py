@@ -80,7 +80,7 @@ def test_a_refused_charge_lets_no_disclosure_pass():
 
 def test_nothing_is_disclosed_before_anybody_was_asked_for_data():
     ledger = Ledger()
-    with pytest.raises(UnexpectedRequest, match="before any client"):
+    with pytest.raises(UnexpectedRequest, match="before any upload was counted"):
         ledger.gate().admit(disclosures(), dict)
     assert not ledger.lines
 

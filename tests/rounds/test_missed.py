@@ -344,7 +344,7 @@ def test_what_comes_beside_a_frame_is_not_fetched_if_it_is_longer_than_the_model
     member, _, _ = asked()
     for kind in (SendSum, SendModel):
         member.client.check_expected(kind, len(MODEL.data))
-        with pytest.raises(UnexpectedRequest, match="are the most"):
+        with pytest.raises(UnexpectedRequest, match="allows at most"):
             member.client.check_expected(kind, len(MODEL.data) + 1)
 
 

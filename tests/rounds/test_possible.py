@@ -301,5 +301,5 @@ def test_a_plan_warns_where_garbage_would_pass():
     run = ParticipationSchedule(100, 20, 50)
     short, long = (plan(Setting(run, dim=dim, delta=1e-5), 2.0) for dim in (4, 5000))
     assert plan_margin(short) < 1.5 < plan_margin(long)
-    assert "may pass for a right one" in plan_warnings(short)[0]
+    assert "a spoilt sum may go unnoticed" in plan_warnings(short)[0]
     assert plan_warnings(long) == ()

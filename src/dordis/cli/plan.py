@@ -18,16 +18,16 @@ SCHEMES = ("orig", "conservative", "xnoise")
 
 @dataclass(frozen=True)
 class Collusion:
-    """How many clients of the registry may collude, and how many of them one draw puts into a round, but for 2^-40."""
+    """Colluders of the registry, and the 2^-40 quantile of them in a round for one draw."""
 
     registry: int
     one_draw: int
     drawn: bool
 
-    def written(self, T_C: int) -> str:
-        """Say what T_C is."""
+    def describe(self, T_C: int) -> str:
+        """Say how T_C follows from the colluders of the registry."""
         if not self.drawn:
-            return f"{T_C}: all of them, as nothing that the server cannot choose decides whose turn it is"
+            return f"{T_C}: all of them, because without a beacon the server can choose the selection"
         if self.one_draw == T_C:
             return f"{T_C}, but for a chance of 2^-40"
         return f"{T_C}, in the worst of 2^64 draws that the server may try; {self.one_draw} in one draw"
@@ -51,7 +51,7 @@ def facts(plan: Plan, collusion: Collusion) -> Table:
     title = f"{cohort.population} clients, {n} a round, {cohort.rounds} rounds, {setting.dim} coordinates"
     rows = {
         "epsilon, delta": f"{plan.epsilon:.4g}, {setting.given_delta:.4g}",
-        **({"of delta, for graphs and draws that fail": f"{setting.failure:.3g}"} if setting.failure else {}),
+        **({"part of delta for failing graphs and draws": f"{setting.failure:.3g}"} if setting.failure else {}),
         "noise multiplier: noise over what one client can change": f"{plan.multiplier:.4f}",
         "noise on the sum, over the clip bound": f"{plan.sigma / setting.clip:.4f}",
         "noise on the sum, times what a trusted server would add": written(plan.times_trusted),
@@ -68,9 +68,9 @@ def facts(plan: Plan, collusion: Collusion) -> Table:
         "of it one client adds, in steps": components(plan),
         "clients of a round that may drop out": f"{setting.T} of {n}",
         "clients whose answers a round needs": str(setting.t),
-        "of all clients, those that may collude with the server": str(collusion.registry),
-        "of them in a round, at most": collusion.written(setting.colluders),
-        "noise on the sum for these, times that without any": written(math.sqrt(setting.kappa)),
+        "colluders among all clients": str(collusion.registry),
+        "colluders in a round, at most": collusion.describe(setting.colluders),
+        "noise on the sum with these colluders, over that with none": written(math.sqrt(setting.kappa)),
         "rounds of one client, at most": str(plan.cap),
     }
     if plan.bit:

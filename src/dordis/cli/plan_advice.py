@@ -23,7 +23,7 @@ def sentences(advice: Advice) -> tuple[str, ...]:
 
 
 def all_warnings(plan: Plan) -> tuple[str, ...]:
-    """Say what is wrong with a plan, and whether garbage could pass for its sums."""
+    """Return all warnings about a plan, impossible sums included."""
     return *warnings(plan), *plan_warnings(plan)
 
 

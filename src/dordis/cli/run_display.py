@@ -169,7 +169,7 @@ def summary(facts: Facts, result: Outcome) -> Table:
     rows = {name: shown(name, value) for name, value in result.metrics.items()}
     rows |= {"epsilon, delta": proved, "rounds": f"{result.rounds} of {run.manifest.rounds}, {ended}"}
     if facts.proof is not None and not facts.proof.is_spent:
-        rows["spent so far"] = f"{facts.spent:.3f}; more is stated: {facts.proof.basis.value}"
+        rows["spent so far"] = f"{facts.spent:.3f}; the stated epsilon is larger: {facts.proof.basis.value}"
     if facts.stated is not None and facts.trust.simulated:
         rows["a deployment like this"] = f"would be ({facts.stated:.4g}, {result.delta:g})-differentially private"
     if run.manifest.predecessor is not None:
@@ -179,7 +179,7 @@ def summary(facts: Facts, result: Outcome) -> Table:
         asked = sum(len(record.clients) for record in run.rounds)
         rows["dropped out"] = f"{lost} of {asked} ({lost / asked:.0%})"
     if run.sum_checks:
-        rows["sums, checked for garbage"] = ", ".join(f"{count} {outcome}" for outcome, count in run.sum_checks.items())
+        rows["check for impossible sums"] = ", ".join(f"{count} {outcome}" for outcome, count in run.sum_checks.items())
     if run.evicted:
         rows["evicted"] = f"{', '.join(map(str, run.evicted))}: the report says why"
     if kept := [record.left / record.wanted for record in run.rounds if record.left and record.wanted]:

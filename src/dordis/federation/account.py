@@ -68,9 +68,9 @@ class Account:
         self.counted: dict[int, OwnersCount] = {}
         self.predecessor: Account | None = None
         self.refused: Charge | None = None
-        """The round that the budget refused, if nothing came after that."""
+        """The round that the budget refused, if it is the last entry."""
         self.course: dict[int, tuple[Paid, float]] = {}
-        """By the index of every completed round: what the client that had spent most had paid, and delta for it."""
+        """By index of every completed round: the costs of the client that had spent most, and the delta for them."""
         self._leader: int | None = None
         self._changed: set[int] = set()
         self._indices, self._likeliest = 0, Fraction(0)
@@ -137,16 +137,19 @@ class Account:
         self._count(charge.clients, charge.costs(), 1)
 
     def check_refusable(self, charge: Charge) -> None:
-        """The charge is what it says, of a round that is not charged, and passes the budget."""
+        """The charge is consistent, its round is not charged yet, and it exceeds the budget."""
         self.check_reservable(charge)
         try:
             self.check_budget(charge)
         except BudgetExceeded:
             return
-        raise InputError(f"round {charge.index} is refused and keeps the budget")
+        raise InputError(
+            f"round index {charge.index} is recorded as refused by the budget, but is within the budget: restore the "
+            "ledger from a backup"
+        )
 
     def refuse(self, charge: Charge) -> None:
-        """Remember that the budget refused a round."""
+        """Record that the budget refused a round."""
         self.check_refusable(charge)
         self.refused = charge
 
@@ -174,16 +177,16 @@ class Account:
 
     @property
     def completed(self) -> int:
-        """Return how many rounds of this run are completed."""
+        """Return the number of completed rounds of this run."""
         return sum(entry.state == "completed" for entry in self.rounds.values())
 
     @property
     def is_renyi(self) -> bool:
-        """Tell whether epsilon is stated as ledgers of the first format did."""
+        """Tell whether epsilon is computed by Renyi accounting, as in ledgers of the first format."""
         return self._renyi
 
     def epsilon_after(self, index: int) -> float | None:
-        """Return what the client that had spent most had spent after a completed round; None if it is not completed."""
+        """Return the largest epsilon spent by a client after a completed round; None if it is not completed."""
         if index not in self.course:
             return None
         paid, left = self.course[index]

@@ -15,11 +15,11 @@ VALUE_BYTES = 32
 _FORM = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([0-9a-f]{64})\n")
 _LINE = len("2026-01-31T12:00:00Z ") + 2 * VALUE_BYTES + 1
 MARGIN = 1
-"""Lines between those that are published when a run begins and its first one: the next one may be on its way."""
+"""Lines skipped between the last published one and the first of a new run: the next line may be known already."""
 
 
 class Beacon(Protocol):
-    """Where a round's public randomness comes from; `source` and `first` go into the run's manifest."""
+    """A source of public randomness, one value for each round; `source` and `first` go into the run's manifest."""
 
     @property
     def source(self) -> str:
@@ -28,7 +28,7 @@ class Beacon(Protocol):
 
     @property
     def first(self) -> int | None:
-        """Return the number of the published line that has the value of round 0; None where there are no lines."""
+        """Return the number of the published line for round 0; None if the source has no lines."""
         ...
 
     def value(self, index: int) -> bytes:
@@ -57,7 +57,7 @@ class FileBeacon:
         return f"file: {self.publisher or self.path.name}"
 
     def next_line(self) -> int:
-        """Return the number of a line that nobody can know yet: for the first round of a run that begins now."""
+        """Return the number of a line that is not known yet: the first line of a run that begins now."""
         return self._size() // _LINE + MARGIN
 
     def is_published(self, index: int) -> bool:
@@ -68,14 +68,19 @@ class FileBeacon:
         """Return the 32 bytes of a round, if they are published."""
         check_index(index)
         if not self.is_published(index):
-            raise InputError(f"the beacon of round {index} is not published yet in {self.path.name}")
+            raise InputError(
+                f"the beacon of round {index} is not published yet in {self.path.name}, where it is line "
+                f"{self.first + index + 1}: update the file"
+            )
         line = self.first + index
         with self.path.open("rb") as file:
             file.seek(max(0, line - 1) * _LINE)
             before = self._parse(file.read(_LINE), line - 1) if line else None
             time, value = self._parse(file.read(_LINE), line)
         if before is not None and before[0] >= time:
-            raise InputError(f"line {line + 1} of {self.path.name} is not later than the one before")
+            raise InputError(
+                f"line {line + 1} of {self.path.name} is not later than the line before: get the published file again"
+            )
         if self.after is not None:
             check_later(line, time, self.after)
         return value
@@ -94,8 +99,8 @@ class FileBeacon:
         except ValueError:  # a date that no calendar has
             pass
         raise InputError(
-            f"line {number + 1} of {self.path.name} is not at its place, or not a time in UTC like "
-            "2026-01-31T12:00:00Z, a space and 64 lower-case hex digits"
+            f"line {number + 1} of {self.path.name} does not begin where it should, or is not a time in UTC like "
+            "2026-01-31T12:00:00Z, a space and 64 lower-case hex digits: get the published file again"
         )
 
 
@@ -130,11 +135,12 @@ def check_beacon(parameters: Parameters, beacon: Beacon) -> None:
 
 
 def check_later(line: int, time: datetime, after: datetime) -> None:
-    """The line is later than the manifest: a run id chosen when it was known could be one with a convenient draw."""
+    """The line is later than the manifest: otherwise the run id could have been chosen for a convenient draw."""
     if time <= after:
         raise ProtocolError(
-            f"line {line + 1} of the beacon is of {time:%Y-%m-%dT%H:%M:%SZ}, not later than the manifest of the run, "
-            f"{after.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}: begin a run whose first line is not published yet"
+            f"line {line + 1} of the beacon has the time {time:%Y-%m-%dT%H:%M:%SZ}, not later than the run's manifest, "
+            f"{after.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}: the server"
+            " must begin a run whose first line is not published yet"
         )
 
 

@@ -1,8 +1,8 @@
 """The directory of a client: what it must not lose when it is stopped, and what saves it work.
 
-`journals/` keeps the round that is under way, `participations` the count of all rounds, `trainings` that of trainings
-since the last of them, `status.json` what became of trainings, `model` the last model, `registry-*.json` the newest
-registry of every authority, and `runs` the runs that were accepted.
+`journals/` keeps the round under way, `participations` the count of all rounds, `trainings` the training count since
+the last counted round, `status.json` the outcome of trainings, `model` the last model, `registry-*.json` the newest
+registry of every authority, and `runs` the accepted runs.
 """
 
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class ClientDirectory:
 
     @property
     def trainings(self) -> FileTrainings:
-        """Return the count of trainings since the last of these rounds."""
+        """Return the training count since the last counted round."""
         return FileTrainings(self.path / "trainings")
 
     @property
@@ -94,7 +94,7 @@ class ClientDirectory:
 
     @property
     def runs(self) -> KnownRuns:
-        """Return the runs that the client knows."""
+        """Return the runs that the client has accepted."""
         return KnownRuns(self.path / "runs")
 
     def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:

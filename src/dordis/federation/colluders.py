@@ -1,8 +1,8 @@
-"""T_C, the colluders of a round, from those of the whole registry: what is drawn at random contains few of them.
+"""T_C, the largest number of colluders in a round, derived from the colluders of the whole registry.
 
-In the malicious mode the server may try manifests until it likes what they draw, by lot or by permutation.  2^64 tries
-are provided for, as with the circles of SecAgg+: what fails once in 2^104 draws fails with a chance of 2^-40 in the one
-that suits the server best.
+In the malicious mode the server may try manifests until it likes the draw, by lot or by permutation.  T_C is planned
+for 2^64 tries, as the graphs of SecAgg+ are: an event with a chance of 2^-104 per draw has a chance of at most 2^-40 in
+the best of 2^64 draws.
 """
 
 from bisect import bisect_left
@@ -15,9 +15,9 @@ BALANCED, UNIFORM, VRF = "balanced", "uniform", "vrf"
 
 
 def round_colluders(selection: str, has_beacon: bool, clients: int, per_round: int, colluders: int, mode: str) -> int:
-    """Return T_C, the colluders that a round may have, if the registry has so many.
+    """Return T_C, the largest number of colluders in a round, for a registry with `colluders` of them.
 
-    Without a beacon nothing binds the draw of a malicious server, and T_C is all of them.
+    Without a beacon nothing binds the draw of a malicious server, and T_C is `colluders`.
     """
     if selection == VRF:
         return lot_quantile(clients, per_round, colluders, mode)
@@ -27,15 +27,15 @@ def round_colluders(selection: str, has_beacon: bool, clients: int, per_round: i
 
 
 def is_drawn(selection: str, has_beacon: bool) -> bool:
-    """Tell whether clients are drawn by public randomness, so that T_C is a quantile."""
+    """Tell whether public randomness draws the clients, so that T_C is a quantile."""
     return selection == VRF or (selection == BALANCED and has_beacon)
 
 
 def lot_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
-    """Return how many of the colluders of a whole registry a round of `Verifiable` contains, but for 2^-40: its T_C.
+    """Return T_C for selection by lot (`Verifiable`): the 2^-40 quantile of the colluders drawn from the registry.
 
-    Each of them is selected with probability expected / clients.  In the malicious mode but for 2^-104, so that it
-    holds for every manifest the server can try.
+    Each colluder is selected with probability expected / clients.  In the malicious mode it is the 2^-104 quantile,
+    which covers every manifest the server can try.
 
     >>> [lot_quantile(clients=1000, expected=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
     [36, 57]
@@ -54,9 +54,9 @@ def lot_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
 
 
 def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
-    """Return how many of the colluders of a whole registry a window of `Balanced` with a beacon contains: its T_C.
+    """Return T_C for `Balanced` with a beacon: the quantile of the colluders in a window of the permutation.
 
-    The window is a set of `count` clients, each set as likely as any other.  The chances are those of `lot_quantile`.
+    A window is a uniformly random set of `count` clients.  The quantiles are those of `lot_quantile`.
 
     >>> [window_quantile(clients=1000, count=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
     [34, 52]
@@ -68,9 +68,9 @@ def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
 
 
 def draw_failure() -> Fraction:
-    """Return the chance, at most, that a round whose clients are drawn has more colluders than the quantile.
+    """Return the largest chance that a drawn round has more than T_C colluders.
 
-    In the malicious mode it is for the draw that suits the server best, of 2^64.
+    In the malicious mode it holds for the best of 2^64 draws.
     """
     return Fraction(1, 2**neighbourhood.FAILURE)
 
@@ -78,6 +78,6 @@ def draw_failure() -> Fraction:
 def _check_population(clients: int, drawn: int, colluders: int) -> None:
     if not (0 < drawn <= clients and 0 <= colluders <= clients):
         raise InputError(
-            f"of {clients} clients, {drawn} a round and {colluders} colluders: need 0 < clients a round <= clients and "
-            "0 <= colluders <= clients"
+            f"{clients} clients, {drawn} per round and {colluders} colluders do not fit: set 0 < per_round <= clients "
+            "and 0 <= colluders <= clients"
         )

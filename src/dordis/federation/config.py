@@ -74,11 +74,11 @@ class Protocol(Section, frozen=True):
     tolerance: Count | None = None
     """Dropouts after which the noise still holds, T."""
     colluders: Count = 1
-    """Clients of the whole registry who may tell the server everything.
+    """Clients of the whole registry that may collude with the server.
 
-    T_C, how many of them a round may have, follows.  With public randomness (`vrf`, or `balanced` with a beacon) it is
-    a quantile, exceeded with a chance of 2^-40, against a malicious server in the draw that suits it best of 2^64.
-    Without, it is all of them: a malicious server can choose a manifest whose permutation brings them together.
+    T_C, the largest number of them in a round, follows.  With public randomness (`vrf`, or `balanced` with a beacon) it
+    is a quantile, exceeded with a chance of 2^-40; against a malicious server, in the best of 2^64 draws.  Without it
+    T_C is all of them: a malicious server can choose a manifest whose permutation selects them together.
     """
 
 
@@ -134,16 +134,16 @@ class Deployment(Section, frozen=True):
     beacon: str = ""
     """A file of published randomness, for selection `vrf`, for `secagg+`, and for the permutation of `balanced`."""
     train_seconds: Above | None = None
-    """Seconds after which every client is ready, whatever its data; what is not trained by then is a zero update.
+    """Seconds from `Train` to `Ready`, whatever the data; training that takes longer gives a zero update.
 
-    Against a malicious server it must be set: `dordis join --check` measures what a machine needs.
+    Required in the malicious mode: `dordis join --check` measures training on a client's machine.
     """
     trainings: Positive = 10
-    """How often an owner lets a client train, at most, until a round counts it: more than `federation.tries`."""
+    """Largest number of trainings of a client before a round counts its participation; above `federation.tries`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     """Seconds that the first round waits for clients that are not there; then as many as are needed are enough."""
     runs_a_day: Positive = 20
-    """New runs that a client takes part in within 24 hours at most: a server that shows more may be choosing one."""
+    """Largest number of new runs that a client accepts within 24 hours: more may be a search for a selection."""
     deadlines: Deadlines = Deadlines()
 
 

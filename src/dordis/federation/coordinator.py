@@ -61,8 +61,8 @@ class _Summed:
 class Coordinator:
     """Run the rounds of one run; without a `ledger` nothing is proved and nothing counted.
 
-    `counts_owners` is False where clients have no owners who count: queries over a table.  `on_failure` is called with
-    each failed attempt before the next one begins.
+    `counts_owners` is False for queries over a table, where no owner counts participations.  `on_failure` is called
+    with each failed attempt before the next one begins.
     """
 
     def __init__(
@@ -213,9 +213,9 @@ class Coordinator:
         return _Summed(invited, gathered, agreed, design, result)
 
     def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
-        """Check or reserve a round; if the budget refuses it, that ends the run, and the ledger says so.
+        """Check or reserve a round; if the budget refuses it, record the refusal in the ledger, which ends the run.
 
-        Where owners are not counted, a query was refused, and nothing ends.
+        Queries are refused without a record: later ones may fit the budget.
         """
         try:
             check(charge)
@@ -322,7 +322,8 @@ def check_finite(values: object, number: int) -> dict[str, float]:
     for name, value in measured.items():
         if is_reserved(name):
             raise InputError(
-                f"evaluate() calls a metric '{name}': only the ledger speaks of epsilon, choose another name"
+                f"evaluate() returns a metric called '{name}', but names with 'epsilon' are reserved for the ledger: "
+                "choose another name"
             )
         if not math.isfinite(value):
             raise InputError(f"'{name}' is not finite after round {number}: training diverged, lower its learning rate")

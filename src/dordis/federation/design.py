@@ -42,7 +42,7 @@ class ProtocolKind:
     sparse: bool = False
     """Whether clients share masks and secrets with some others only: SecAgg+."""
     drawn: bool = False
-    """Whether clients are drawn by public randomness, by lot or permutation, so that T_C is a quantile."""
+    """Whether public randomness draws the clients, by lot or permutation, so that T_C is a quantile."""
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
 
@@ -53,7 +53,7 @@ class ProtocolKind:
 
     @property
     def round_failure(self) -> Fraction:
-        """Return the chance that the graph or the draw of a round fail."""
+        """Return the chance that the graph or the draw of a round fails."""
         return self.draw_failure + (neighbourhood.failure(self.mode) if self.sparse else Fraction(0))
 
     def indices(self, rounds: int) -> int:
@@ -61,7 +61,7 @@ class ProtocolKind:
         return self.tries * rounds
 
     def failure(self, rounds: int) -> float:
-        """Return the chance that the graph or the draw fail under some index that a run of so many rounds may use."""
+        """Return the chance that the graph or the draw fails in some round index of a run of `rounds` rounds."""
         return float(self.indices(rounds) * self.round_failure)
 
 
@@ -163,7 +163,7 @@ class Design:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Say what is wrong with delta, if anything is proved."""
+        """Return warnings about delta, if the run proves anything."""
         return delta_warnings(self.delta, self.setting.participation.population) if self.proves else ()
 
     @property

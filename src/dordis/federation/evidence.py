@@ -85,7 +85,7 @@ def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Col
 
 
 def check_order(run: StoredRun) -> None:
-    """The rounds were recorded one after the other, each under a later index; that of the model is among them."""
+    """Recorded rounds have consecutive numbers and increasing indices, including the round of the model."""
     numbers, indices = [record.number for record in run.rounds], [record.index for record in run.rounds]
     expected = list(range(run.manifest.before + 1, run.manifest.before + 1 + len(numbers)))
     if numbers != expected or indices != sorted(set(indices)):
@@ -105,25 +105,25 @@ def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt
 
 
 def check_course(rounds: Collection[RoundRecord], account: Account) -> None:
-    """The epsilon that is recorded after each round is what the ledger gives."""
+    """The epsilon recorded after each round equals the one recomputed from the ledger."""
     for record in rounds:
         known = account.epsilon_after(record.index)
         if known is None or record.epsilon is None or not math.isclose(known, record.epsilon, rel_tol=_CLOSE):
             raise LedgerDamaged(
-                f"after round {record.number} the privacy ledger gives another epsilon than {ROUNDS} says: one of them "
-                "was altered; restore both"
+                f"round {record.number}: the epsilon in {ROUNDS} is not the one that the privacy ledger gives; restore "
+                "both from a backup"
             )
 
 
 def check_recorded(run: StoredRun, stated: StatedEpsilon) -> None:
-    """The ledger accounts for what the result says was spent and is stated, all of it."""
+    """Spent and stated epsilon in the result are not above those from the ledger."""
     if run.result is None:
         return
     for said, known in ((run.result.spent, stated.spent), (run.result.epsilon, stated.epsilon)):
         if said is not None and known < said * (1 - _CLOSE):
             raise LedgerDamaged(
-                f"the privacy ledger accounts for less than {RESULT} says: something is missing from the ledger; "
-                "restore it"
+                f"{RESULT} has epsilon = {said:.4g}, and the privacy ledger gives {known:.4g}: lines are missing from "
+                "the ledger; restore it from a backup"
             )
 
 

@@ -36,19 +36,19 @@ class Job:
 
     @property
     def selection_rule(self) -> SelectionRule:
-        """Return how clients are selected."""
+        """Return the selection rule of the configuration."""
         federation, agreement = self.config.federation, self.design.agreement
         indices = agreement.indices(federation.rounds)
         return SelectionRule(federation.selection, federation.per_round, self.design.least, agreement.drawn, indices)
 
     @property
     def needs_beacon_values(self) -> bool:
-        """Tell whether every round has a value of the beacon of its own: for its graph, or its lots."""
+        """Tell whether every round uses its own beacon value, for its graph or its lots."""
         return self.protocol.sparse or self.config.federation.selection == VRF
 
     @property
     def has_beacon(self) -> bool:
-        """Tell whether the run rests on public randomness: for its graph, its lots or its permutation."""
+        """Tell whether the run uses a beacon, for its graphs, its lots or its permutation."""
         selection, given = self.config.federation.selection, bool(self.config.deployment.beacon)
         return self.needs_beacon_values or is_drawn(selection, given)
 

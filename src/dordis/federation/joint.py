@@ -1,4 +1,4 @@
-"""What several runs and queries over one population cost together, each with the epsilon that is stated of it.
+"""The joint cost of several runs and queries over one population, each with its stated epsilon.
 
 Clients are known again by their registered keys, where a run keeps its registry.  Where it does not, nobody knows who
 is who, and the client that has spent most in such a run is taken to be everybody.
@@ -35,17 +35,17 @@ class Part:
 
     @property
     def worst(self) -> Costs:
-        """Return what the client that has spent most is taken to have paid."""
+        """Return the costs of the client that has spent most, or those of the stated epsilon if that is more."""
         client = self.account.worst(self.account.clients())
-        return self._all_of_it if client is None else self.costs(client)
+        return self._stated_costs if client is None else self.costs(client)
 
     def costs(self, client: int) -> Costs:
-        """Return what a client has paid, or as much as all that is stated, where that is more than was spent."""
-        return self.account.costs(client) if self.stated.is_spent else self._all_of_it
+        """Return the costs of a client, or those of the stated epsilon if that is more than was spent."""
+        return self.account.costs(client) if self.stated.is_spent else self._stated_costs
 
     @cached_property
-    def _all_of_it(self) -> Costs:
-        """Return one release of the largest theta^2 that keeps what is stated."""
+    def _stated_costs(self) -> Costs:
+        """Return one Gaussian release with the largest theta^2 whose epsilon is the stated one."""
         if self.stated.is_spent:
             return Counter()
         check_gaussian(self)
@@ -55,7 +55,7 @@ class Part:
 
     @property
     def epsilon(self) -> float:
-        """Return what is stated of it alone, at its own delta."""
+        """Return its stated epsilon, at its own delta."""
         return self.stated.epsilon
 
     @property
@@ -90,7 +90,9 @@ def joint(paths: Sequence[Path], delta: float | None = None) -> JointAccount:
     failing = sum((part.account.failure() for part in parts), Fraction(0))
     left = at - float(failing)
     if left <= 0:
-        raise InputError(f"the graphs and lots of these runs may fail with {float(failing):.3g}: choose a larger delta")
+        raise InputError(
+            f"the graphs and draws of these runs fail with a chance of {float(failing):.3g}: choose a larger delta"
+        )
     worst = max(
         (accounting.spent(frozenset((costs + everybody).items()), left) for costs in clients.values()),
         default=accounting.spent(frozenset(everybody.items()), left),
@@ -130,11 +132,11 @@ def check_root(path: Path, registry: Registry, root: str) -> None:
 
 
 def check_gaussian(part: Part) -> None:
-    """What a run states beyond what it spent can be added up: all its noise counts as Gaussian noise."""
+    """A run that states more than it spent has Gaussian noise only: other noise cannot be added up."""
     if not part.account.is_gaussian:
         raise InputError(
-            f"{part.path} states more than it spent, and its noise is not Gaussian: that cannot be added up with other "
-            "runs; name it alone to dordis ledger verify"
+            f"{part.path} states more than it spent, and its noise is not Gaussian, so it cannot be added to other "
+            "runs: use dordis ledger verify for it"
         )
 
 

@@ -30,7 +30,7 @@ from dordis.protocol import ENCODER, check_same_request
 from dordis.protocols.parameters import RUN_BYTES
 
 LEFT = "left"
-"""The record of the rounds that a client has left."""
+"""File name of the record: the last round index that the client has left, by run."""
 _SIZE_BYTES = 8
 _LEFT = bytes(cipher.KEY_BYTES)
 """What stands in the place of the key once the client has left the round."""
@@ -73,7 +73,7 @@ class FileJournals:
         path, key = self._files(round)
         for kept in (path, key, self._record):
             remove_drafts(kept)
-        left = self._bury(key)
+        left = self._record_left(key)
         if not key.exists():  # and so nothing has left yet
             check_ahead(round, left)
             path.unlink(missing_ok=True)
@@ -95,17 +95,17 @@ class FileJournals:
     def _record(self) -> Path:
         return self.directory / LEFT
 
-    def _bury(self, current: Path) -> dict[str, int]:
-        """Write the rounds that were left into the record, then remove their keys; return the record."""
+    def _record_left(self, current: Path) -> dict[str, int]:
+        """Add all rounds but the current one to the record, then erase their keys; return the record."""
         left = read_left(self._record)
-        graves = [key for key in self.directory.glob("*.key") if key != current]
-        for key in graves:
+        old_keys = [key for key in self.directory.glob("*.key") if key != current]
+        for key in old_keys:
             run, index = _split(bytes.fromhex(key.stem))
             left[run] = max(index, left.get(run, index))
-        if graves:
+        if old_keys:
             replace(self._record, msgspec.json.encode(left))
-        for key in graves:
-            erase(key)  # that of a round whose journal was lost is not zero yet
+        for key in old_keys:
+            erase(key)  # if the journal of its round was lost, the key is not erased yet
             key.unlink()
         return left
 
@@ -115,7 +115,7 @@ class FileJournals:
 
 
 def read_left(path: Path) -> dict[str, int]:
-    """Return the last index that a client has left in each run, or say that the record is damaged."""
+    """Return the last round index that a client has left in each run; raise InputError if the record is damaged."""
     if not path.exists():
         return {}
     try:
@@ -129,10 +129,12 @@ def _split(round: bytes) -> tuple[str, int]:
 
 
 def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
-    """The round comes after every one of its run that this client has left: it may have answered in any of them."""
+    """The round is later than all rounds of its run that this client has left: it may have answered in those."""
     run, index = _split(round)
     if index <= left.get(run, -1):
-        raise Aborted("this client has left the round, or a later one of its run")
+        raise Aborted(
+            f"this client has left the round or a later one of its run: index {index} is not above {left[run]}"
+        )
 
 
 def check_in_round(path: Path, key: Path) -> None:

@@ -1,7 +1,7 @@
-"""The runs that a client knows: their ids are kept, and no server gets it to look at many new ones in a day.
+"""The runs that a client has accepted, and the bound on new runs per day.
 
-A run id decides who is selected when.  Who could show a client one manifest after the other would see, each time, in
-which rounds the client takes part, and go on with the run that suits.
+A run id decides the selection of every round.  Without the bound a server could start run after run, see each time in
+which rounds the client takes part, and continue with the most convenient run.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ DAY = timedelta(days=1)
 
 
 class KnownRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run that this client has accepted: a line of the file."""
+    """An accepted run: a line of the file."""
 
     run: str
     """Its run id, in hex: the SHA-256 of its manifest."""
@@ -34,7 +34,7 @@ class KnownRuns:
     path: Path
 
     def accept(self, run: bytes, created: str, now: datetime, runs_a_day: int) -> None:
-        """Keep a run that is new, durably when this returns; refuse one too many, and nothing that is known."""
+        """Record a new run durably, or raise beyond `runs_a_day`; a known run is always accepted."""
         with FileLines(self.path, PRIVATE).locked() as file:
             data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
@@ -49,15 +49,15 @@ class KnownRuns:
         try:
             return tuple(msgspec.json.decode(line, type=KnownRun) for line in data.splitlines())
         except msgspec.DecodeError as error:
-            raise InputError(f"{self.path} is not what dordis wrote: {error}; put it right first") from None
+            raise InputError(f"{self.path} is not what dordis wrote: {error}; restore it from a backup") from None
 
 
 def check_few_runs(known: tuple[KnownRun, ...], now: datetime, runs_a_day: int) -> None:
-    """A server does not show this client run after run until it likes a selection."""
+    """The client has accepted fewer than `runs_a_day` new runs in the last 24 hours."""
     recent = [one for one in known if one.seen > now - DAY]
     if len(recent) >= runs_a_day:
         raise ParametersRefused(
-            f"the server has begun another run, and this client has seen {len(recent)} new ones since "
-            f"{min(one.seen for one in recent):%Y-%m-%dT%H:%M:%SZ}: a server may be looking for a selection that suits "
-            f"it. If not, wait, or raise deployment.runs_a_day = {runs_a_day} in this client's configuration"
+            f"the server has begun another run, and this client has accepted {len(recent)} new runs since "
+            f"{min(one.seen for one in recent):%Y-%m-%dT%H:%M:%SZ}: the server may be searching for a convenient "
+            f"selection. If not, wait, or raise deployment.runs_a_day = {runs_a_day} in this client's configuration"
         )

@@ -119,7 +119,7 @@ class Ledger:
             self._record(file, Reserved(self._book.head, charge))
 
     def refuse(self, charge: Charge) -> None:
-        """Write down that the budget refused a round: that, and nobody's decision, ends the run."""
+        """Record that the budget refused a round: the run ended by its own rule."""
         with self._locked() as (account, file):
             account.check_refusable(charge)
             self._record(file, Refused(self._book.head, charge))
@@ -162,7 +162,7 @@ class Ledger:
             return 0.0 if worst is None else account.epsilon(worst), self._book.head
 
     def stated(self, manifest: Manifest, recorded: int) -> StatedEpsilon:
-        """Return the epsilon to state of the run, of which so many rounds are recorded as finished."""
+        """Return the stated epsilon of the run, of which `recorded` rounds are finished."""
         with self._locked() as (account, _):
             return stated_epsilon(account, manifest, recorded)
 
@@ -241,7 +241,7 @@ class _Book:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a ledger says, recomputed: what every client has spent at `delta`, and `worst`, who has spent most.
+    """The contents of a ledger, recomputed: the epsilon spent by every client at `delta`, and `worst`, the largest.
 
     `head` is the hash of the last line: whoever keeps it can tell later that no line is missing.
     """
@@ -255,7 +255,7 @@ class Summary:
     delta: float
     budget: float | None
     epsilon: float
-    """What `worst` has spent; `stated` is what may be said of the run."""
+    """The epsilon spent by the client `worst`; `stated` is the epsilon to publish."""
     stated: StatedEpsilon
     worst: int | None
     clients: dict[int, float]
@@ -358,7 +358,7 @@ def _run_id(text: str) -> bytes:
 
 
 def summary_of(account: Account, heads: Sequence[str], stated: StatedEpsilon | None = None) -> Summary:
-    """Add up what the rounds of an account cost; without a manifest the ledger alone decides what is stated."""
+    """Add up the costs of an account; if `stated` is None, the ledger alone decides the stated epsilon."""
     spent = {u: account.epsilon(u) for u in account.clients()}
     worst = account.worst(spent)
     rounds = [entry for one in account.line() for entry in one.rounds.values()]

@@ -53,7 +53,7 @@ class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="refused"):
-    """The budget refused a round, which did not take place; if nothing follows, that is what ended the run."""
+    """A round that the budget refused; as the last line it says that the budget ended the run."""
 
     previous: str
     charge: Charge

@@ -1,4 +1,4 @@
-"""Names of metrics: an application chooses them, but for those that only the ledger may use."""
+"""Names of metrics: an application chooses them, except names that are reserved for the ledger."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,7 @@ from dordis.errors import InputError
 
 
 def is_reserved(metric: str) -> bool:
-    """Tell whether only the ledger may use this name: what a page calls epsilon comes from there.
+    """Tell whether a name is reserved: every epsilon on a page comes from the ledger.
 
     >>> is_reserved("accuracy"), is_reserved("Epsilon, last")
     (False, True)
@@ -18,4 +18,6 @@ def is_reserved(metric: str) -> bool:
 def check_metric_names(names: Iterable[str], path: Path) -> None:
     """No metric in the directory of a run has a reserved name."""
     for name in filter(is_reserved, names):
-        raise InputError(f"the run at {path} has a metric called '{name}', as no run does: restore its metrics")
+        raise InputError(
+            f"the run at {path} has a metric called '{name}', a name reserved for the ledger: restore its metrics"
+        )

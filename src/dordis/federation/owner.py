@@ -50,7 +50,7 @@ class Owner:
         check_pieces(self.policy, count)
 
     def train(self, invite: Invite) -> None:
-        """Count a training, or refuse one more than the policy allows until a round counts this client."""
+        """Count a training; raise if the policy allows no more before a counted participation."""
         self.trainings.begin(self.participation.count(), self.policy.trainings)
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
@@ -81,7 +81,7 @@ def policy_of(design: Design, protocol: str) -> Policy:
     """Return the policy of an owner who agrees to a run as it is designed, over a protocol, and to nothing less.
 
     Where an owner can bound what rounds cost it, the budget of the run is its budget; elsewhere a count of rounds.
-    Trainings are not bounded: that is for clients of somebody else's server.
+    Trainings are not bounded: only deployed clients need that.
     """
     setting, parameters = design.setting, design.example()
     return Policy(

@@ -1,4 +1,4 @@
-"""Build the parties of a run: how clients are selected, and a client with its owner, wherever it is."""
+"""Build the parties of a run: the selection, and a client with its owner, for simulation, network and Flower."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +23,9 @@ from dordis.rounds.client import Client
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """How a run selects its clients: the kind that its configuration names, and the sizes of a cohort.
+    """How a run selects its clients: the kind named in the configuration, the cohort and the least cohort.
 
-    `indices` bounds the indices of a run whose clients are drawn by lot; `drawn` says that a permutation follows from
-    public randomness too.
+    `drawn` says that public randomness draws the clients; with `vrf`, `indices` bounds the round indices of the run.
     """
 
     kind: str
@@ -36,20 +35,20 @@ class SelectionRule:
     indices: int | None = None
 
     def selection(self, registry: Registry, run: bytes, beacon: Beacon | None, seed: bytes = bytes(32)) -> Selection:
-        """Return the selection of one run; `seed` is the server's own, which draws where nobody has to verify it."""
+        """Return the selection of one run; `seed` is the server's, for `uniform`, which nobody verifies."""
         if self.kind == UNIFORM:
             return Uniform(self.per_round, seed, self.least)
         if self.kind == VRF:
             return Verifiable(registry, run, Fraction(self.per_round), self.least, required(beacon), self.indices)
         if self.kind == BALANCED:
             return Balanced(registry, run, self.per_round, self.least, required(beacon) if self.drawn else None)
-        raise ParametersRefused(f"there is no selection of the kind '{self.kind}'")
+        raise ParametersRefused(f"the selection '{self.kind}' is not known: use '{BALANCED}', '{UNIFORM}' or '{VRF}'")
 
 
 def required(beacon: Beacon | None) -> Beacon:
-    """Return a beacon that must be there, or say what to set."""
+    """Return the beacon; raise InputError if there is none."""
     if beacon is None:
-        raise InputError("who takes part is verified with public randomness: set deployment.beacon to its file")
+        raise InputError("the selection is verified with public randomness: set deployment.beacon to its file")
     return beacon
 
 
@@ -70,7 +69,7 @@ def build_client(
     trainings: MemoryTrainings | None = None,
     **options: Any,
 ) -> Client:
-    """Return a client with its owner: keys and registry for its messages, policy and counts for its consent.
+    """Return a client with its owner: keys and registry sign and verify, policy and counts decide on consent.
 
     `options` are those of `dordis.rounds.client.Client`: journals, models, suite, entropy and how user code is run.
     """

@@ -51,15 +51,15 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mechanisms: frozenset[str] = frozenset({"skellam"})
     protocols: frozenset[str] = frozenset({"secagg", "secagg+"})
     coordinates: int = 1 << 27
-    """Most coordinates of an update: a client holds several vectors of eight bytes a coordinate."""
+    """Largest number of coordinates of an update: a client holds several vectors of eight bytes a coordinate."""
     model_bytes: int = 1 << 30
-    """Most bytes of a model: it is held in memory and written to the journal."""
+    """Largest size of a model in bytes: it is held in memory and written to the journal."""
     pieces: int = FEW_PIECES + (1 << 30) // SMALLEST_PIECE
-    """Most pieces of a model, each a record of the journal; a short model has fewer (`check_pieces` of rounds)."""
+    """Largest number of pieces of a model, each a journal record; `check_pieces` of rounds allows fewer for short models."""
     participations: int | None = None
     """Most rounds, over all runs and servers: the cap of `Participation`."""
     trainings: int | None = 10
-    """How often the client trains, at most, until a round counts it; more than a round is tried."""
+    """Largest number of trainings before a round counts a participation; above `federation.tries`."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Policy":
@@ -111,7 +111,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_bit(parameters)
 
     def check_invite(self, invite: Invite) -> None:
-        """Refuse an invitation outside this policy, naming the first line that it breaks."""
+        """Raise ParametersRefused if an invitation breaks this policy, and name the first line that it breaks."""
         check_protocol(self, invite)
         check_coordinates(self, invite)
         check_model_bytes(self, invite)
@@ -203,13 +203,13 @@ def check_budgeted(policy: Policy) -> None:
 
 
 def check_coordinates(policy: Policy, invite: Invite) -> None:
-    """The update is not longer than this machine has memory for."""
+    """The update is not longer than the owner allows."""
     if invite.dim > policy.coordinates:
-        raise _refused("coordinates", f"an update of {invite.dim} exceeds {policy.coordinates}")
+        raise _refused("coordinates", f"an update of {invite.dim} coordinates exceeds {policy.coordinates}")
 
 
 def check_model_bytes(policy: Policy, invite: Invite) -> None:
-    """The model is not larger than this machine has memory for."""
+    """The model is not larger than the owner allows."""
     if invite.model_bytes > policy.model_bytes:
         raise _refused("model_bytes", f"a model of {invite.model_bytes} bytes exceeds {policy.model_bytes}")
 

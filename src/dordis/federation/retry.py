@@ -40,7 +40,7 @@ def attempt(
     """Run the round with this index, and with the next ones while it fails; `on_failure` is told of each failure.
 
     It may fail `limit` times for no lie; a round that a lie ended costs somebody its place, so that there are not many.
-    A receive process that is lost is the server's own loss, and is started again so many times only: that is no try.
+    A lost receive process is the server's own fault and does not count as a try; its restarts are bounded elsewhere.
     An index is never used twice: a client that answered in a failed round would refuse, and must.  The last failure is
     raised.
     """

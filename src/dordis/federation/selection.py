@@ -2,8 +2,8 @@
 
 `Uniform` leaves nothing to verify and is for semi-honest servers.  `Balanced` and `Verifiable` bind a
 malicious one: it may leave clients out, down to the least cohort, but never choose whom to bring in.  All of that
-rests on the order of events: registry closed, run id fixed, and only then the beacon known.  A server that tries
-manifests, and with them run ids, is provided for: 2^64 of them leave the chance of too many colluders at 2^-40.
+rests on the order of events: registry closed, run id fixed, and only then the beacon known.  A server may try
+manifests, and with them run ids: over 2^64 tries the chance of more than T_C colluders is at most 2^-40.
 """
 
 import hashlib
@@ -273,7 +273,7 @@ class Verifiable:
         parameters.once(("lots", id(self), shown), lambda: self._check_lots(parameters, proofs))
 
     def _check_lots(self, parameters: Parameters, proofs: Proofs) -> None:
-        """Refuse a lot that is not its client's own for this round, or not below the threshold."""
+        """Raise if a lot is not a valid proof of its client for this round, or is not below the threshold."""
         alpha = self.alpha(parameters.index)
         for u in parameters.clients:
             check_proof(self.registry[u].vrf, alpha, proofs[u])

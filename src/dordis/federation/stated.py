@@ -1,8 +1,8 @@
-"""Which epsilon is stated of a run: one function of its ledger and its manifest, for every command, page and file.
+"""The stated epsilon of a run: one function of its ledger and its manifest, for every command, page and file.
 
-What a run has spent may be stated if all planned rounds took place, or if the budget itself refused the next one: then
-nobody's look at the results decided when it ended.  In every other case the budget is stated.  A successor states at
-least the budget of every run before it: otherwise a smaller budget would hide that somebody stopped after looking.
+The epsilon spent may be stated if all planned rounds took place, or if the budget refused the next round: then the end
+of the run did not depend on its results.  In every other case the budget is stated.  A successor states at least the
+budget of every predecessor: otherwise a smaller budget would hide that somebody stopped a run because of its results.
 """
 
 import math
@@ -20,41 +20,41 @@ _CLOSE = 1e-6
 
 
 class Basis(Enum):
-    """Why this epsilon is stated, and not another one."""
+    """The reason for the stated epsilon, as a clause for reports."""
 
-    FINISHED = "all planned rounds took place, so that what was spent is stated"
-    RULE = "the budget refused the next round, so that what was spent is stated"
+    FINISHED = "all planned rounds took place, so the epsilon spent is stated"
+    RULE = "the budget refused the next round, so the epsilon spent is stated"
     EARLY = (
-        "the run has not finished its planned rounds, and its budget did not end it: whoever ends a run because of its "
-        "results states its budget, for when it ends depends on the data"
+        "the run has not finished its planned rounds, and its budget did not end it; somebody may have ended it "
+        "because of its results, so the budget is stated"
     )
-    BEFORE = "a run that goes on from others states at least the budget of each of them"
-    ALONE = "without the manifest of its run nobody knows how it was to end, so that the budget is stated"
-    UNLIMITED = "this ledger has no budget, so that what was spent so far is stated"
+    BEFORE = "a successor states at least the budget of every predecessor"
+    ALONE = "the manifest of the run is missing, so its planned end is unknown and the budget is stated"
+    UNLIMITED = "this ledger has no budget, so the epsilon spent so far is stated"
 
 
 @dataclass(frozen=True)
 class StatedEpsilon:
-    """The epsilon that is stated of a run, at `delta`, with what its client that has spent most has spent."""
+    """The stated epsilon of a run at `delta`, and the epsilon spent by the client that has spent most."""
 
     epsilon: float
     spent: float
     delta: float
     budget: float | None
-    """The epsilon that the run was planned for; None where no budget was set."""
+    """The planned epsilon of the run; None if no budget was set."""
     basis: Basis
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether what is stated is what was spent."""
+        """Tell whether the stated epsilon is the epsilon spent."""
         return self.epsilon == self.spent
 
 
 def stated_epsilon(account: Account, manifest: Manifest | None = None, recorded: int = 0) -> StatedEpsilon:
     """Return the epsilon to state of a run, from its ledger and its manifest, or of a ledger without a manifest.
 
-    `recorded` counts the finished rounds that receipts, records and model bear out, those of runs before included:
-    fewer than planned raise what is stated, and more than the ledger has completed do not lower it.
+    `recorded` is the number of finished rounds that receipts, records and model confirm, predecessors included.  Fewer
+    than planned raise the stated epsilon; more than the ledger has completed do not lower it.
     """
     worst, delta = account.worst(account.clients()), account.budget.delta
     spent = 0.0 if worst is None else account.epsilon(worst)
@@ -75,7 +75,7 @@ def _basis(account: Account, manifest: Manifest | None, recorded: int) -> Basis:
 
 
 def budgets_before(account: Account, manifest: Manifest | None) -> list[Budget]:
-    """Return the budgets of the runs before, as the ledger has them and as the manifest names the largest."""
+    """Return the budgets of all predecessors: those in the ledger, and the largest one, which the manifest names."""
     budgets = [one.budget for one in account.line() if one is not account and one.budget.epsilon is not None]
     before = None if manifest is None else manifest.predecessor
     if before is not None and before.budget is not None:
@@ -84,18 +84,18 @@ def budgets_before(account: Account, manifest: Manifest | None) -> list[Budget]:
 
 
 def at_delta(budget: Budget, delta: float) -> float:
-    """Return the epsilon of a budget at another delta: the same at a larger one, that of its theta^2 at a smaller."""
+    """Return the epsilon of a budget at another delta: unchanged at a larger one, from its theta^2 at a smaller one."""
     if budget.epsilon is None or delta >= budget.delta:
         return budget.epsilon or 0.0
     return max(budget.epsilon, gdp.epsilon(gdp.theta_budget(budget.epsilon, budget.delta), delta))
 
 
 def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
-    """Tell whether the last line of a run shows that its budget refused a round such as the manifest plans.
+    """Tell whether the last ledger line is a planned round that the budget refused.
 
-    That the refused round passes the budget is checked whenever the ledger is read.  Here it is compared with the plan:
-    it is like the rounds of the run, it passes the budget at the delta that is left, and with no dropout as many such
-    rounds as a client may take part in keep the budget.  So whoever forges such a line gains about one round.
+    Reading the ledger checks that the refused round exceeds the budget.  Here it is compared with the plan: it is like
+    the rounds of the run, it exceeds the budget at the delta that is left, and without dropout as many such rounds as a
+    client may take part in stay within the budget.  So a forged line gains about the cost of one round.
     """
     refused = account.refused
     if refused is None or not manifest.trust.stops or manifest.budget is None:
@@ -122,21 +122,21 @@ def _noise_law(charge: Charge) -> tuple[object, ...]:
 
 
 def _planned_epsilon(charge: Charge, account: Account, cap: int) -> float:
-    """Return the epsilon of `cap` rounds like this one, if nobody drops out."""
+    """Return the epsilon of `cap` rounds like this one, without dropout."""
     left = account.budget.delta - float(account.failure(charge))
     costs = Counter({cost: cap * times for cost, times in Counter(charge.best.costs()).items()})
     return accounting.spent(frozenset(costs.items()), left, account.is_renyi) if left > 0 else math.inf
 
 
 def check_budget_stated(account: Account, manifest: Manifest) -> None:
-    """The budget in the ledger is that of the manifest: no epsilon where the strategy counts and does not stop."""
+    """The ledger's budget equals the manifest's; its epsilon is None for strategies that never stop."""
     expected = Budget(manifest.budget if manifest.trust.stops else None, manifest.plan.delta)
     if account.budget != expected:
         raise LedgerDamaged(
-            f"the privacy ledger has the budget {_written(account.budget)}, the manifest {_written(expected)}: restore "
-            "the ledger"
+            f"the privacy ledger has the budget {_describe(account.budget)}, and the manifest {_describe(expected)}: "
+            "restore the ledger from a backup"
         )
 
 
-def _written(budget: Budget) -> str:
+def _describe(budget: Budget) -> str:
     return f"(epsilon {budget.epsilon}, delta {budget.delta})"

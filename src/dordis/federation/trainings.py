@@ -1,6 +1,7 @@
-"""How often a client has trained since a round last counted it: a server may not have it train again and again.
+"""The training count: how often a client has trained since a round last counted its participation.
 
-Training tells the server nothing, as far as anybody knows; this bounds what an unknown way to look at it is worth.
+Training reveals nothing to the server that is known.  The bound limits an unknown leak: a server cannot have a client
+train again and again without a participation.
 """
 
 from pathlib import Path
@@ -10,7 +11,7 @@ from dordis.federation.durable import replace
 
 
 class MemoryTrainings:
-    """A count that lasts as long as the process.
+    """A training count in memory.
 
     >>> mine = MemoryTrainings()
     >>> mine.begin(participations=0, most=1)
@@ -21,7 +22,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training before it begins, or refuse it beyond `most`; every participation begins the count anew."""
+        """Count a training before it begins, or raise beyond `most`; a new participation resets the count."""
         if most is None:
             return
         since, count = self._read()
@@ -30,7 +31,7 @@ class MemoryTrainings:
         self._write(participations, count + 1)
 
     def _read(self) -> tuple[int, int]:
-        """Return the participations at the last training, and the trainings since."""
+        """Return the number of participations at the last training, and the trainings since then."""
         return self._counted
 
     def _write(self, participations: int, count: int) -> None:
@@ -38,7 +39,7 @@ class MemoryTrainings:
 
 
 class FileTrainings(MemoryTrainings):
-    """A count in a file: it is there after a restart."""
+    """A training count in a file, which survives a restart."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class FileTrainings(MemoryTrainings):
         try:
             since, count = map(int, self._path.read_text(encoding="ascii").split())
         except ValueError:
-            raise InputError(f"{self._path} was altered: remove it to begin the count of trainings anew") from None
+            raise InputError(f"{self._path} does not hold two numbers: remove it to reset the training count") from None
         return since, count
 
     def _write(self, participations: int, count: int) -> None:
@@ -58,9 +59,10 @@ class FileTrainings(MemoryTrainings):
 
 
 def check_trainings(count: int, most: int) -> None:
-    """The client has trained less often than its owner allows until a round counts it."""
+    """The client has trained less often since its last counted participation than its owner allows."""
     if count >= most:
         raise ParametersRefused(
-            f"the owner's policy, line 'trainings', forbids this round: this client has trained {count} times since a "
-            "round last counted it; raise deployment.trainings, or begin the count anew, if that was bad luck"
+            f"the owner's policy, line 'trainings', forbids this round: this client has trained {count} times since "
+            "its last counted participation; if rounds failed by bad luck, raise deployment.trainings, or remove the "
+            "file 'trainings' in the client's directory"
         )

@@ -48,7 +48,7 @@ HEARTBEAT = 20.0
 KEPT = 25.0
 """Seconds that a connection is kept for the next transfer: less than a server keeps it."""
 FAILED = ""
-"""What a client says of an error that is not of dordis: nothing.  Its owner finds it in the log."""
+"""Reason sent for an unexpected error: none.  The owner finds the error in the log."""
 LONGEST_SILENCE = 24 * 3600.0
 """Seconds without a request after which a client leaves a round: a server that was stopped has so long to go on."""
 
@@ -128,14 +128,17 @@ class Participant:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def stop(self) -> None:
-        """Answer nothing any more, and leave the round that is under way as it is: it can be restored."""
+        """Stop answering, and keep the round under way in its journal: it can be restored."""
         if self._joined is not None and isinstance(self._joined[1], Client):
             self._joined[1].stop()
 
     def _summarise(self) -> None:
-        """Tell the owner once more, at the end, if something failed."""
+        """Log at the end how often user code failed."""
         if self._failures.count:
-            log.error("something failed %d times, and updates may have been zero: see above", self._failures.count)
+            log.error(
+                "the application failed or was late %d times, and updates may have been zero: see the errors above",
+                self._failures.count,
+            )
 
     async def _connected(self, session: ClientSession) -> bool:
         """Answer what is asked on one connection; tell whether the run is over."""
@@ -144,7 +147,7 @@ class Participant:
         bodies = Bodies(session, self._address, welcome, self._credentials.context)
         async with await self._opened(session, "/control", bodies.headers) as socket:
             log.info("connected as client %d", welcome.client)
-            party = self._answering(welcome)  # a run that is refused is refused before anything is answered
+            party = self._answering(welcome)  # raises if the run is refused, before anything is answered
             async with asyncio.TaskGroup() as group:
                 ended = await self._answer(socket, bodies, party, group)
         if isinstance(ended, Exception):
@@ -249,8 +252,10 @@ class Participant:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.info("a request is left unanswered: %s", told(error))
             return
-        except Exception:  # a round ends with it, and nothing else: no server ends a client by what it sends
-            log.exception("declined: this client failed, and goes on with the next round; please report this")
+        except Exception:  # only the round ends: no message of a server may end the client
+            log.exception(
+                "declined: an unexpected error; this client continues with the next round; please report this"
+            )
             reason = FAILED
         if not is_answered:
             await _sent(socket, Declined(asked.id, reason))
@@ -260,7 +265,7 @@ class Participant:
         kind, bulk = wire.kind_of(asked.frame, self._kinds), b""
         if isinstance(party, Client):
             party.check_expected(kind, 0 if asked.beside is None else asked.beside.size)
-        if asked.beside is not None or issubclass(kind, invitation.Invite):  # the next round does not overtake this
+        if asked.beside is not None or issubclass(kind, invitation.Invite):  # a new round waits for earlier bodies
             async with self._fetching:
                 bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
         async with self._turn:
@@ -270,7 +275,7 @@ class Participant:
         return reply
 
     async def _handle(self, party: Party, request: Message) -> Message:
-        """Answer a request in the one thread that does: one whose connection broke is finished before the next."""
+        """Answer a request in the worker thread, one after the other, also across connections."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, party.handle, request)
 
 

@@ -18,7 +18,7 @@ class Patience:
 
     settings: Deadlines
     train_seconds: float | None = None
-    """After this time every client has trained: nothing is learnt about that then."""
+    """Fixed time of training, if one is agreed on; its deadline follows from it and is not learnt."""
     _seen: Mapping[str, deque[float]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=REMEMBERED)))
 
     def seconds(self, kind: str) -> float:
@@ -33,7 +33,7 @@ class Patience:
         1.8
         """
         given, most, seen = self.settings, self.most(kind), self._seen[kind]
-        if kind == "Train":  # of that nothing is learnt
+        if kind == "Train":  # its deadline is not learnt
             return most
         if given.quantile is None or len(seen) < ENOUGH:
             return most
@@ -41,7 +41,7 @@ class Patience:
         return min(most, max(given.least, given.factor * typical))
 
     def most(self, kind: str) -> float:
-        """Return how long to wait at most for the answers of a client to all requests of a kind in a round."""
+        """Return the fixed deadline: the time of a client for all requests of a kind in a round."""
         given, usual = self.settings, self.settings.stage
         if kind == "Train":
             usual = given.train if self.train_seconds is None else self.train_seconds + given.stage
@@ -53,8 +53,8 @@ class Patience:
 
 
 @dataclass
-class _Used:
-    """The time that a client has used for a kind of request, and how many of these it has not answered since when."""
+class _UsedTime:
+    """Seconds that a client has used for a kind of request, its open requests, and when the first of them was sent."""
 
     seconds: float = 0.0
     waiting: int = 0
@@ -62,9 +62,9 @@ class _Used:
 
 
 class TimeAllowances:
-    """The time that each client has in a round for all requests of a kind: pieces of the model, sums, chunks.
+    """The time of each client in a round for all requests of a kind: pieces of the model, sums, chunks.
 
-    Answers that are waited for at the same time use it once.
+    Time with several open requests of a kind counts once.
 
     >>> allowances = TimeAllowances(Patience(Deadlines(stage=60.0)))
     >>> allowances.start(1, "SendModel", now=0.0)
@@ -76,14 +76,14 @@ class TimeAllowances:
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._used: defaultdict[tuple[int, str], _Used] = defaultdict(_Used)
+        self._used: defaultdict[tuple[int, str], _UsedTime] = defaultdict(_UsedTime)
 
     def begin(self) -> None:
-        """Begin a round: everybody has its time again."""
+        """Begin a round: reset the time of all clients."""
         self._used.clear()
 
     def start(self, client: int, kind: str, now: float) -> float:
-        """Return the seconds that a client has to answer a request that leaves now."""
+        """Return the seconds that a client has for a request sent now."""
         used = self._used[client, kind]
         if not used.waiting:
             used.since = now
@@ -91,7 +91,7 @@ class TimeAllowances:
         return left_for(self._patience, kind, used.seconds + now - used.since)
 
     def stop(self, client: int, kind: str, now: float) -> None:
-        """Take note that a request was answered, or given up."""
+        """Record that a request was answered or given up."""
         used = self._used[client, kind]
         used.waiting = max(0, used.waiting - 1)
         if not used.waiting:
@@ -99,5 +99,5 @@ class TimeAllowances:
 
 
 def left_for(patience: Patience, kind: str, used: float) -> float:
-    """Return how long to wait for an answer from a client that was waited for so long already, in this round."""
+    """Return the seconds left for an answer of a client that has used `used` seconds in this round."""
     return min(patience.seconds(kind), max(0.0, patience.most(kind) - used))

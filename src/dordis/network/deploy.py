@@ -32,7 +32,7 @@ log = logging.getLogger("dordis.network")
 
 
 def deployed(config: RunConfig) -> RunConfig:
-    """Return a configuration without what is simulated, if it can be deployed."""
+    """Return a configuration without its simulation settings; raise InputError if it cannot be deployed."""
     kept = without_simulation(config)
     check_train_seconds(kept)
     check_trainings(kept)
@@ -40,20 +40,20 @@ def deployed(config: RunConfig) -> RunConfig:
 
 
 def without_simulation(config: RunConfig) -> RunConfig:
-    """Return a configuration without what is simulated."""
+    """Return a configuration without its simulation settings; raise if its noise is only simulated."""
     if config.privacy.noise.cost_only:
         raise InputError(f"only the cost of '{config.privacy.noise.name}' is simulated: it cannot be deployed")
     return RunConfig(**{name: getattr(config, name) for name in RunConfig.__struct_fields__})
 
 
 def check_train_seconds(config: RunConfig) -> None:
-    """Against a malicious server training takes a time that is agreed on, and the server waits for longer than that."""
+    """In the malicious mode the time of training is fixed, and the deadline of training is longer."""
     seconds = config.deployment.train_seconds
     if seconds is None:
         if config.protocol.mode == MALICIOUS:
             raise InputError(
-                "against a malicious server deployment.train_seconds must be set, so that the time of training tells "
-                "nothing about data: dordis join --check measures what each client's machine needs"
+                "against a malicious server deployment.train_seconds must be set, so that the time of training reveals "
+                "nothing about data: dordis join --check measures training on a client's machine"
             )
         return
     waits = config.deployment.deadlines.stages.get("Train", math.inf)
@@ -65,12 +65,12 @@ def check_train_seconds(config: RunConfig) -> None:
 
 
 def check_trainings(config: RunConfig) -> None:
-    """A client may train more often than one round is tried."""
+    """An owner allows more trainings than one round has tries."""
     trainings, tries = config.deployment.trainings, config.federation.tries
     if trainings <= tries:
         raise InputError(
-            f"deployment.trainings = {trainings} has to be above federation.tries = {tries}: a round that fails would "
-            "use up what an owner allows"
+            f"deployment.trainings = {trainings} must be above federation.tries = {tries}: otherwise the tries of one "
+            "round use up all trainings that an owner allows"
         )
 
 
@@ -123,35 +123,40 @@ class DeployedJob:
 def participant(
     url: str, config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, trusted: Path | None = None
 ) -> Participant:
-    """Set up a client as its owner configured it, and train once from the initial model: what fails does not join."""
+    """Set up a client as its owner configured it, and train once from the initial model; raise if that fails."""
     failures = OwnerLog()
     user_code = user_code_for(config.deployment.train_seconds, failures, ClientDirectory(state).status.note)
     credentials, installed = install(deployed(config), seed, identity, registry, state, user_code)
     took, agreed = rehearse_client(installed), config.deployment.train_seconds
     if agreed is not None and took > agreed:
-        log.warning("training took %.3g s here, deployment.train_seconds is %g: updates may be zero", took, agreed)
+        log.warning(
+            "training took %.3g s on this machine, and deployment.train_seconds is %g: updates may be zero; agree on a "
+            "larger value",
+            took,
+            agreed,
+        )
     job, mutual = installed.job, config.deployment.login == "mutual"
     door = FederationPass(credentials, mutual, trusted)
     return Participant(Address.of(url), door, installed.client, job.protocol, failures=failures)
 
 
 def measure_training(config: RunConfig, seed: int, identity: Path, registry: Path, state: Path) -> float:
-    """Return the seconds that training takes on this machine: the longest of three times, after a first one."""
+    """Return the longest time of three trainings on this machine, in seconds, after one to warm up."""
     user_code = ZeroOnFailure(log.error)
     _, installed = install(without_simulation(config), seed, identity, registry, state, user_code)
-    rehearse_client(installed)  # what is compiled or read once
+    rehearse_client(installed)  # compiles and reads once
     return max(rehearse_client(installed) for _ in range(3))
 
 
 def rehearse_client(installed: Installed) -> float:
-    """Train once from the application's own initial model; return the seconds that it took."""
+    """Train once from the application's own initial model; return the seconds."""
     return rehearse(installed.app, installed.job.app, installed.job.design.setting.clip)
 
 
 def install(
     config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, user_code: UserCode
 ) -> tuple[ClientCredentials, Installed]:
-    """Load application, keys and registry of a client, and open its directory for what must survive a stop."""
+    """Load application, keys and registry of a client, and open its state directory."""
     credentials = load_identity(identity, utc())
     signed, directory = SignedRegistry.load(registry, credentials.authority), ClientDirectory(state)
     directory.remember(signed, credentials.authority)

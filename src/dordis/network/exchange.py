@@ -48,7 +48,7 @@ class Asking:
     started: float
     answer: Answered | None = None
     announced: int = 0
-    """Bytes that the client said it would put, at any time."""
+    """Size of the upload that the client announced, 0 if none."""
     timer: asyncio.TimerHandle | None = None
 
 
@@ -200,7 +200,7 @@ class NetworkExchange(MessageMeter):
         self._close(asking)
 
     def _garble(self, asking: Asking) -> None:
-        """Take an answer for bytes that are none: whoever collects the answers names its sender."""
+        """Close a request with a garbled answer: the server's machine then names the client."""
         self._uploads.forget(asking.client, asking.id)
         asking.call.arrivals.put((asking, b"", None))
         self._close(asking)
@@ -222,8 +222,8 @@ class NetworkExchange(MessageMeter):
     # Who comes and goes
 
     @property
-    def waits(self) -> bool:
-        """Tell whether an answer is waited for."""
+    def is_waiting(self) -> bool:
+        """Tell whether an answer is expected."""
         return any(call.open for call in self._calls)
 
     def connected(self, u: ClientId) -> list[bytes]:
@@ -286,6 +286,6 @@ class NetworkExchange(MessageMeter):
 
 
 def check_same_size(announced: int, size: int) -> None:
-    """What a client announces again, after it was connected again, has the size that it had before."""
+    """An upload that is announced again, after a new connection, has the same size."""
     if announced not in (0, size):
-        raise MalformedMessage(f"a body of {announced} bytes was announced before, and of {size} now")
+        raise MalformedMessage(f"an upload was announced with {announced} bytes before, and with {size} bytes now")

@@ -47,7 +47,7 @@ SECRET = "selection.key"  # noqa: S105  the name of a file
 """File of 32 bytes from which clients are drawn, where the server draws."""
 """The members that a run began with."""
 LOOK = 0.5
-"""Seconds between looks at a beacon whose next line is awaited."""
+"""Seconds between two looks at a beacon file whose next line is awaited."""
 MOST_CHUNKS = 64
 SHARE_BYTES = 256
 """Bytes that a client sends at most for one secret of one peer, with what proves it."""
@@ -73,11 +73,13 @@ class NetworkHome:
 
     @classmethod
     def resume(cls, job: Job, registry: Registry, door: Door, path: Path) -> "NetworkHome":
-        """Go on with the secret and the manifest that a run began with."""
+        """Resume a run with its stored secret and manifest."""
         try:
             secret, manifest = (path / SECRET).read_bytes(), (path / MANIFEST).read_bytes()
         except OSError:
-            raise InputError(f"the run at {path} cannot go on: its {SECRET} or {MANIFEST} is missing") from None
+            raise InputError(
+                f"the run at {path} cannot be resumed: {SECRET} or {MANIFEST} cannot be read; restore them"
+            ) from None
         return cls(job, registry, door, secret, state=ServerState(path), manifest=manifest)
 
     @property
@@ -108,7 +110,7 @@ class NetworkHome:
         self.registry.save(path / REGISTRY)
         self.state = ServerState(path)
         self.manifest = (path / MANIFEST).read_bytes()
-        vars(self).pop("beacon", None)  # from now on it is the one that the manifest names
+        vars(self).pop("beacon", None)  # from now on the beacon begins at the manifest's line
 
     def interrupted(self) -> InterruptedRound | None:
         """Return the round that was under way when the server stopped."""
@@ -193,10 +195,10 @@ class NetworkRounds:
         return there
 
     def _await_beacon(self, index: int) -> None:
-        """Wait until the value of a round is published, and refuse one that was known when the run began."""
+        """Wait until the beacon value of a round is published; raise if it is older than the manifest."""
         if isinstance(self._beacon, FileBeacon):
             if not self._beacon.is_published(index):
-                log.info("waiting for line %d of the beacon", self._beacon.first + index + 1)
+                log.info("waiting for line %d of the beacon %s", self._beacon.first + index + 1, self._beacon.path.name)
             while not self._beacon.is_published(index):
                 time.sleep(LOOK)
             self._beacon.value(index)

@@ -189,7 +189,7 @@ class Receiver:
 
     def _add(self, order: Add) -> None:
         held = self._held.pop((order.client, order.id), None)
-        if held is None:  # it belongs to a round that is over: the count of bodies tells, if anybody asks
+        if held is None:  # of an earlier round; the count of bodies shows a missing one
             return
         total, bodies = self._sums.get(order.sum) or (np.zeros(order.count, np.uint32), 0)
         add_packed(total, held.bulk, order.bits)

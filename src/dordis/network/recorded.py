@@ -73,7 +73,7 @@ class RecordedExchange:
             self.state.close_stage(stage, Closed({int(u): frame for u, (frame, *_) in sorted(kept.items())}))
 
     def _keep_sum(self, chunk: int) -> None:
-        """Keep the sum of a chunk whose uploads are complete, with who is in it, and who sent what is no upload."""
+        """Store the sum of a chunk whose uploads are complete, with its survivors and the senders of garbage."""
         uploads = self._uploads.pop(chunk, None)
         if uploads is None:
             return
@@ -87,9 +87,9 @@ class RecordedExchange:
         self.state.close_stage((self._names.pop(chunk), chunk), Closed(frames, data))
 
     def _again(self, stage: Stage, request: Message, closed: Closed) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the replies of before; the first upload stands for the sum of all, the others are zero.
+        """Yield the stored replies; the first upload stands for the sum of all, the others are zero.
 
-        What was no reply then is none now: whoever sent it is named again.
+        Garbage is garbage again, so that its sender is named again.
         """
         nothing: Mapping[bool, bytes] = {True: closed.total, False: bytes(len(closed.total))}
         for place, (u, frame) in enumerate(closed.replies.items()):
@@ -101,5 +101,5 @@ class RecordedExchange:
 
 
 def is_garbled(frame: bytes) -> bool:
-    """Tell whether a client sent, instead of this reply, bytes that are none."""
+    """Tell whether a stored reply stands for garbage."""
     return frame == _GARBLED

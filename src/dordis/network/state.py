@@ -47,7 +47,9 @@ class ServerState:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         try:
-            os.close(os.open(path / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))  # SQLite's others are alike
+            os.close(
+                os.open(path / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+            )  # SQLite's other files get the same mode
             self._database = sqlite3.connect(path / FILE, check_same_thread=False, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
@@ -93,7 +95,7 @@ class ServerState:
             database.execute("INSERT INTO disclosed VALUES (?, ?, ?)", (*stage, digest))
 
     def empty(self) -> None:
-        """Erase everything: the run is over, and nobody goes on with its last round."""
+        """Erase the stored round: the run is over and will not be resumed."""
         with self._transaction() as database:
             _empty(database)
         with self._lock:

@@ -1,7 +1,7 @@
-"""Training that takes the same time whatever the data: an update is there `train_seconds` after `Train`, never earlier.
+"""Training in a fixed time: the update is ready `train_seconds` after `Train`, never earlier, whatever the data.
 
-A server that could see when training ends would choose a model on which that depends on the data.  What is not finished
-in time is a zero update; the application may go on, in a thread of its own, and nothing waits for it.
+A server that sees when training ends could choose a model on which that time depends on the data.  Late training gives
+a zero update; the application may continue in its own thread, and nothing waits for it.
 """
 
 import logging
@@ -33,13 +33,13 @@ from dordis.rounds.user_code import (
 log = logging.getLogger("dordis.network")
 
 Wait = Callable[[float], object]
-"""Waits for so many seconds, unless the client is stopped before."""
+"""Waits for a number of seconds, or until the client is stopped."""
 LEAST_WINDOW, WINDOW_PER_COORDINATE = 0.05, 5e-8
-"""Seconds in which an update is encoded: several times what it takes, since the rounding may be drawn again."""
+"""Seconds of a window for encoding: several times the usual time, since the rounding may be repeated."""
 
 
 class OwnerLog:
-    """Tell a client's owner in the log what failed, and count it."""
+    """Log failures of user code for a client's owner, and count them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -51,7 +51,7 @@ class OwnerLog:
 
 
 class TimedTraining(ZeroOnFailure):
-    """Run an application in one thread, in the order of its calls, and answer at times that its data do not decide."""
+    """Run an application in one thread, in the order of calls, and return at times that do not depend on its data."""
 
     def __init__(
         self,
@@ -67,24 +67,24 @@ class TimedTraining(ZeroOnFailure):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dordis-application")
 
     def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
-        """Return the update when `train_seconds` are over: None if it failed, or is not there yet."""
+        """Return the update after `train_seconds`; None if training failed or is not finished."""
         due = self._clock() + self._seconds
         begun = self._submit(what, work)
-        wait_out(due - self._clock(), self._wait)  # to start the thread may take long, too
+        wait_out(due - self._clock(), self._wait)  # starting the thread may take long, too
         done = begun.done()
         finished = done and begun.exception() is None
         update = begun.result() if finished else None
         self._note(what, "" if update is not None else FAILED if done else LATE)
         if not finished:
-            begun.cancel()  # if it has not begun: an earlier training may be going on
+            begun.cancel()  # it may not have begun, if an earlier training still runs
             self._tell_owner(
-                f"{what} was not finished after {self._seconds:g} seconds (deployment.train_seconds): "
-                "its update is zero"
+                f"{what} was not finished after {self._seconds:g} seconds, so its update is zero: agree on a larger "
+                "deployment.train_seconds (under Flower dordis-train-seconds), or train less"
             )
         return update
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result when a whole number of windows is over: how often rounding is drawn depends on the data."""
+        """Return the result after a whole number of windows: the number of roundings depends on the data."""
         start = self._clock()
         encoded = super().encode(what, work, dim)
         window = LEAST_WINDOW + WINDOW_PER_COORDINATE * dim
@@ -93,11 +93,11 @@ class TimedTraining(ZeroOnFailure):
         return encoded
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work` later, after what the application is doing."""
+        """Run `work` later, after the earlier calls of the application."""
         self._submit(what, work)
 
     def stop(self) -> None:
-        """Wait for nothing any more: the client is stopped, and answers nothing."""
+        """End all waiting: the client is stopped and answers nothing."""
         self._stopped.set()
 
     def _submit(self, what: str, work: Callable[[], Result]) -> "Future[Result | None]":
@@ -105,27 +105,27 @@ class TimedTraining(ZeroOnFailure):
 
 
 def user_code_for(train_seconds: float | None, tell_owner: TellOwner, note: NoteTraining) -> UserCode:
-    """Return how a deployed client runs its application: in a fixed time, where one is agreed on."""
+    """Return the runner of a deployed client's user code: in a fixed time if `train_seconds` is set."""
     if train_seconds is None:
         return ZeroOnFailure(tell_owner, note)
     return TimedTraining(train_seconds, tell_owner, note=note)
 
 
 def rehearse(app: AppClient, server: AppServer, clip: float, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Train once from the application's own initial model; return the seconds that it took, or refuse to join."""
-    told: list[str] = []
+    """Train once from the application's own initial model; return the seconds, or raise InputError if it fails."""
+    failures: list[str] = []
     model, info = ModelBytes.of(server.model(), server.dtype), RoundInfo(1, 0, bytes(RUN_BYTES), clip)
     started = clock()
     update = contain(
         "training from the application's own initial model",
         lambda: usable_update(lambda: app.prepare_data(info, model.array), server.dim, "this client", np.float32),
-        told.append,
+        failures.append,
     )
     if update is None:
-        raise InputError(f"this client does not join: {told[0]}; mend the application or its data first")
+        raise InputError(f"this client does not join: {failures[0]}; mend the application or its data first")
     return clock() - started
 
 
 def wait_out(seconds: float, wait: Wait) -> None:
-    """Let a fixed time pass, whatever is finished before."""
+    """Wait until a fixed time has passed, even if the work is finished earlier."""
     wait(max(0.0, seconds))

@@ -43,9 +43,9 @@ from dordis.protocol import ClientId
 log = logging.getLogger("dordis.network")
 
 RESTARTS = 16
-"""How often receivers that ended are replaced in the life of a server."""
+"""Largest number of receive processes that a server restarts."""
 PORT_TRIES, PORT_PAUSE = 50, 0.1
-"""How often, and after how many seconds, the port of a receiver that ended is tried."""
+"""Tries, and seconds between them, to bind the port of a receive process that ended."""
 HANDED_OVER = 60.0
 """Seconds in which a receiver hands a sum over."""
 
@@ -217,7 +217,7 @@ class Uploads:
                 case Summed() if order.sum in remote.sums and (waiting := remote.sums[order.sum].summed) is not None:
                     waiting.set_result(order)
         if not remote.ended:
-            await self._lost(remote)
+            await self._recover(remote)
 
     def _came(self, remote: ReceiverProcess, came: Came) -> None:
         sum, size = remote.expected.pop((came.client, came.id), (0, 0))
@@ -226,8 +226,8 @@ class Uploads:
         else:  # the deadline has passed meanwhile
             remote.channel.send(Forget(came.client, came.id))
 
-    async def _lost(self, remote: ReceiverProcess) -> None:
-        """Put another receiver in the place of one that ended, and have its clients log in again."""
+    async def _recover(self, remote: ReceiverProcess) -> None:
+        """Restart a receive process that ended, and have its clients log in again."""
         log.error("a receive process has ended: its %d clients log in again", len(remote.clients))
         remote.ended = True
         remote.channel.close()
@@ -238,7 +238,7 @@ class Uploads:
         self._cut(frozenset(remote.clients))
 
     async def _replace(self, remote: ReceiverProcess) -> None:
-        """Start another receiver at the port of one that ended, as soon as that is free."""
+        """Start a new receive process on the port of one that ended, as soon as the port is free."""
         if not self._restarts:
             return
         self._restarts -= 1
@@ -247,12 +247,12 @@ class Uploads:
                 return
             try:
                 forked = self._fork(remote.port)
-            except InputError:  # the process that ended has not closed all its files yet
+            except InputError:  # the port is not free yet
                 await asyncio.sleep(PORT_PAUSE)
             else:
                 await self._attach(*forked)
                 return
-        log.error("port %d is taken: the receive process is not replaced", remote.port)
+        log.error("port %d is still in use: the receive process that ended is not restarted", remote.port)
 
     # In the thread of a flow
 

@@ -1,8 +1,8 @@
-"""Noise beside the sum: what a client adds to its input before it is summed, and what is removed from the sum after.
+"""Distributed noise: a client adds noise to its input before the sum, and the server removes the excess after it.
 
 The seeds of the noise are secrets that the summing protocol's client issues: the base component comes from a private
-one, removable components from deposited ones.  After the sum the protocol has released the seeds that are due, and
-their noise is subtracted.  No summing protocol knows any of this.
+one, removable components from deposited ones.  After the sum the protocol has released the due seeds, and their noise
+is subtracted.  No summing protocol knows any of this.
 """
 
 import secrets
@@ -27,7 +27,7 @@ from dordis.protocols.vectors import HERE, Vectors
 
 @dataclass(frozen=True, eq=False)
 class NoisyInput:
-    """A client's encoded update, to which the noise of every chunk is added as that chunk is asked for."""
+    """A client's encoded update; the noise of a chunk is added when that chunk is requested."""
 
     vector: Vector = field(repr=False)
     law: NoiseLaw = SKELLAM
@@ -37,7 +37,7 @@ class NoisyInput:
         check_tables(parameters, self.law)
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
-        """Return a chunk of the update with all its noise, modulo 2^32, in memory of its own."""
+        """Return a copy of a chunk of the update with all its noise, modulo 2^32."""
         noisy = np.array(self.vector[parameters.chunks[chunk]])
         for seed, variance in noise_components(parameters, chunk, issued):
             self.law.add(noisy, seed, variance)
@@ -61,7 +61,7 @@ def client_noise(parameters: Parameters, chunk: int, issued: IssuedSecrets, law:
 
 @dataclass(frozen=True)
 class ChunkOutput:
-    """The sum over U3 with exactly the noise that must stay, and what happened on the way."""
+    """The sum over U3 of one chunk, its survivors, and the noise left in it."""
 
     total: Vector = field(repr=False)
     """Over the ring; empty where a simulation summed real numbers."""
@@ -69,11 +69,11 @@ class ChunkOutput:
     left: Fraction
     """Variance of the noise in the sum."""
     charged: Fraction
-    """Variance that the privacy of the survivors may count on."""
+    """Variance that the ledger may count on for the survivors' privacy."""
     stayed: Due = field(default_factory=dict)
     """Due components that could not be removed: they are still in the sum."""
     named: frozenset[ClientId] = frozenset()
-    """Clients that were caught in a lie, which the sum survived."""
+    """Clients that lied; the sum is right nevertheless."""
 
     @classmethod
     def of(
@@ -94,7 +94,7 @@ class ChunkOutput:
 def remove_noise(
     parameters: Parameters, chunk: int, summed: ChunkSum, law: NoiseLaw = SKELLAM, vectors: Vectors = HERE
 ) -> ChunkOutput:
-    """Subtract the noise of all released seeds from the sum of a chunk, in place; return what is left."""
+    """Subtract the noise of all released seeds from the sum of a chunk, in place, and return the output."""
     removable = parameters.plans[chunk].removable
     released = [(seed, removable[k]) for seeds in summed.released.values() for k, seed in seeds.items()]
     vectors.remove_noise(summed.total, released, law.add)
@@ -127,7 +127,7 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
 
     @property
     def u3(self) -> tuple[ClientId, ...]:
-        """Return the clients whose input is in the sum; nobody until that is known."""
+        """Return the clients whose input is in the sum; empty until U3 is closed."""
         return self.summing.u3
 
     @property
@@ -136,13 +136,13 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
         return *self.summing.workflow, Step(self.remove_noise, Resource.SERVER)
 
     def remove_noise(self) -> Flow | None:
-        """Remove the noise that is due."""
+        """Remove the due noise."""
         summed = self.summing.output()
         self._output = remove_noise(self.parameters, self.chunk, summed, self._law, self._setup.vectors)
         return None
 
     def output(self) -> ChunkOutput:
-        """Return the sum and its noise, once the noise that is due is removed."""
+        """Return the sum and its noise; raise InputError before the due noise is removed."""
         if self._output is None:
             raise InputError(f"the noise of chunk {self.chunk} is not removed yet")
         return self._output
@@ -158,9 +158,9 @@ class PrivateServer(ChunkedServer[ChunkOutput]):
 
 @dataclass(frozen=True)
 class OneDraw:
-    """All noise that is left in a sum, drawn at once: for ideal fidelity only, where one program plays all parties.
+    """Draws all noise left in a sum at once: for ideal fidelity only, where one program plays all parties.
 
-    Noise of one law adds up, so that the sum has the law that the clients' noise would give it.
+    The noise law adds up, so the result has the same law as the sum of the clients' noise.
     """
 
     entropy: Entropy = secrets.token_bytes
@@ -173,7 +173,7 @@ class OneDraw:
 
 
 def drawable(variance: Fraction) -> Iterator[Fraction]:
-    """Divide a variance into parts that a noise table can have."""
+    """Yield parts of a variance, each within the largest variance of a noise table."""
     while variance > 0:
         part = min(variance, Fraction(LARGEST_VARIANCE))
         yield part

@@ -1,8 +1,8 @@
 """Escrow: secrets that every client deposits with a summing protocol, and the rule that says which are released.
 
 For every chunk a protocol's client issues secrets of 32 bytes: private ones, which never leave the client, and
-deposited ones.  Once U3 is fixed, the protocol releases the deposited secrets that the rule names, and no others.  What
-the secrets are for, no protocol knows: distributed DP draws noise from them (`dordis.protocols.distributed_noise`).
+deposited ones.  Once U3 is fixed, the protocol releases the deposited secrets that the rule names, and no others.  A
+protocol does not know their purpose: distributed DP draws noise from them (`dordis.protocols.distributed_noise`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +15,7 @@ from dordis.protocol import ClientId
 
 SECRET_BYTES = 32
 Releases = Mapping[int, tuple[int, ...]]
-"""For each member of U3 the deposited secrets, counted from 0, that are to be released."""
+"""For each member of U3 the indices, from 0, of the deposited secrets to release."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class IssuedSecrets(msgspec.Struct, frozen=True):
     """The secrets that one client issued for one chunk."""
 
     private: tuple[bytes, ...]
-    """Shared with nobody."""
+    """Never leave the client."""
     deposited: tuple[bytes, ...]
-    """Released if the rule says so."""
+    """Shared with the other clients; released if the rule names them."""
 
     def __repr__(self) -> str:
         return "<IssuedSecrets>"

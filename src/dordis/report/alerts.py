@@ -98,9 +98,9 @@ def _notes(facts: Facts) -> Iterator[str]:
             "liars than the colluders that are tolerated."
         )
     if spoilt := facts.run.sum_checks.get(IMPOSSIBLE):
-        yield f"{count(spoilt, 'sum')} could not be the sum of honest updates: charged and not used."
+        yield f"{count(spoilt, 'impossible sum')}: charged and not used."
     if facts.run.sum_checks.get(VACUOUS):
-        yield "Sums this short are not told from garbage: the check for impossible sums is vacuous."
+        yield "Sums of this run are too short to detect garbage in them: the check for impossible sums is vacuous."
     if not facts.run.rounds:
         yield "No round was finished."
     if facts.run.result is None:

@@ -61,7 +61,7 @@ class Facts:
 
     @property
     def proof(self) -> StatedEpsilon | None:
-        """Return what is stated and why (`federation.stated`).
+        """Return the stated epsilon and its basis (`federation.stated`).
 
         None where nothing is proved, or where the ledger cannot be relied on, whatever was written down elsewhere.
         """
@@ -69,12 +69,12 @@ class Facts:
 
     @property
     def stated(self) -> float | None:
-        """Return the epsilon that is stated of the run."""
+        """Return the stated epsilon of the run."""
         return None if self.proof is None else self.proof.epsilon
 
     @property
     def spent(self) -> float | None:
-        """Return what the client that has spent most has spent, as the ledger says."""
+        """Return the largest epsilon spent by a client, from the ledger."""
         return None if self.proof is None else self.proof.spent
 
     @property

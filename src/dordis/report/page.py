@@ -103,7 +103,9 @@ def _tiles(facts: Facts) -> str:
     if not facts.trust.proves:
         tiles.append(_tile("none", "epsilon: nothing is proved", bad=True))
     else:
-        tiles.append(_tile(number(facts.stated), _named(facts), bad=facts.overspent or bool(facts.ledger.problem)))
+        tiles.append(
+            _tile(number(facts.stated), _epsilon_label(facts), bad=facts.overspent or bool(facts.ledger.problem))
+        )
         tiles.append(_tile(number(plan.delta), "delta"))
     lost = "dropout"
     if run.rounds:
@@ -116,12 +118,12 @@ def _tiles(facts: Facts) -> str:
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
-def _named(facts: Facts) -> str:
-    """Say what the epsilon in large is: what was spent, or, where that may not be stated, more."""
-    of = "" if facts.budget is None else f" of {number(facts.budget)}"
+def _epsilon_label(facts: Facts) -> str:
+    """Return the label of the large epsilon: spent, or stated with the epsilon spent so far."""
+    budget = "" if facts.budget is None else f" of {number(facts.budget)}"
     if facts.proof is None or facts.proof.is_spent:
-        return f"epsilon spent{of}"
-    return f"epsilon stated; spent so far {number(facts.spent)}{of}"
+        return f"epsilon spent{budget}"
+    return f"epsilon stated; spent so far {number(facts.spent)}{budget}"
 
 
 def _taken(facts: Facts) -> str:

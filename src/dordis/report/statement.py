@@ -164,7 +164,7 @@ def _server(facts: Facts, colluders: str) -> Iterator[str]:
 
 
 def _colluders(manifest: Manifest, noun: str) -> str:
-    """Say how many may collude, and of whom."""
+    """Return the number of colluders, of the registry or of a round."""
     plan = manifest.plan
     if plan.all_colluders is None:
         return f"{count(plan.colluders, noun)} of a round"
@@ -172,21 +172,21 @@ def _colluders(manifest: Manifest, noun: str) -> str:
 
 
 def _selection(manifest: Manifest) -> Iterator[str]:
-    """Say how the colluders of a round follow from those of the registry, against a server that tries manifests."""
+    """Say how T_C follows from the colluders of the registry, against a server that tries manifests."""
     plan, has_beacon = manifest.plan, bool(manifest.config.get("deployment", {}).get("beacon"))
     if not plan.all_colluders:
         return
     if is_drawn(manifest.selection, has_beacon):
         yield (
-            f"Of these, {plan.colluders:,} at most are in one round, but for a chance of 2^-40 a round, which delta "
-            "covers: public randomness draws the clients, of which nothing was known when the run id was fixed. A "
-            "server that tries 2^64 manifests is provided for."
+            f"At most {plan.colluders:,} of these are in one round, except with a chance of 2^-40 per round, which "
+            "delta covers: public randomness that was unknown when the run id was fixed draws the clients. This "
+            "holds for a server that tries 2^64 manifests."
         )
     else:
         yield (
-            "No public randomness decides who takes part when, and the server can choose a manifest whose rounds bring "
-            "colluders together. So the noise is planned for a round with every colluder of the registry, "
-            f"{plan.all_colluders:,}: more of them are not covered, however few a round is meant to have."
+            "The selection does not use public randomness, so the server can choose a manifest that selects colluders "
+            f"together. The noise is planned for a round with all {plan.all_colluders:,} colluders of the registry; "
+            "more colluders in the registry are not covered."
         )
 
 
@@ -209,7 +209,11 @@ def _amount(facts: Facts) -> Iterator[str]:
         + ("no budget was set." if budget is None else f"the budget is {number(budget)}.")
     )
     if facts.proof is not None:
-        more = "" if facts.proof.is_spent else f"Spent so far is epsilon = {number(facts.spent)}; more is stated: "
+        more = (
+            ""
+            if facts.proof.is_spent
+            else f"Spent so far is epsilon = {number(facts.spent)}; the stated epsilon is larger: "
+        )
         yield f"{more}{facts.proof.basis.value}."
     if facts.overspent:
         yield f"This is MORE than the budget of {number(budget)}."
@@ -299,17 +303,17 @@ def _accountant(facts: Facts) -> str:
 def _outside(facts: Facts) -> Iterator[str]:
     yield "Dropout that depends on a client's data. Who takes part and who drops out, and when, is seen."
     yield (
-        "The metrics in this report, and the data they are measured on: no noise is in them, so the data have to be "
+        "The metrics in this report and the data they are measured on: metrics have no noise, so the data must be "
         f"public or the server's{f' ({facts.run.manifest.measured})' if facts.run.manifest.measured else ''}."
     )
     yield "Other runs over the same clients' data: what each of them spends adds up."
     yield (
         "Choosing settings by trials on the same clients, such as learning rates or the clip bound: every trial is a "
-        "run of its own, and only what is in this ledger is counted. Choose on public data, or add the trials up with "
+        "run of its own, and this ledger counts only its own rounds. Choose on public data, or add the trials up with "
         "dordis ledger sum."
     )
     yield (
-        "The number of classes, where it is read from the clients' labels: it counts as public. Give it with the "
+        "The number of classes, if it is read from the clients' labels: it counts as public. To avoid that, set the "
         "option classes of the data."
     )
     yield "A person behind several clients, and groups of clients: each client counts for itself."

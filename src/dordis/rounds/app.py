@@ -70,7 +70,7 @@ class AppServer(ABC):
 
     @property
     def model_lengths(self) -> tuple[int, ...]:
-        """Return every length that models of the run may have, of which the next round has that of `model`."""
+        """Return all lengths that the model may have in this run."""
         return (self.model().size,)
 
     @property
@@ -118,10 +118,10 @@ class AppServer(ABC):
 
 @dataclass(frozen=True)
 class AppForm:
-    """What a client knows of the models and updates of its application without a server: invitations must keep it."""
+    """Number type and lengths of an application's models and updates, known to the client; invitations must match."""
 
     dtype: str
-    """How the numbers of a model travel."""
+    """Number type of a model on the wire."""
     models: frozenset[int]
     """Lengths that models may have, in numbers."""
     updates: frozenset[int]
@@ -129,7 +129,7 @@ class AppForm:
 
     @classmethod
     def from_server(cls, app: AppServer) -> "AppForm":
-        """Return the form of an application from its server's side, which a client has too."""
+        """Return the form of an application, read from its server side, which a client has installed too."""
         return cls(app.dtype, frozenset(app.model_lengths), frozenset(app.dims))
 
 
@@ -145,16 +145,16 @@ class AppClient(ABC):
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
         """Return the update of this round; it is clipped.
 
-        It is not copied: leave the array as it is until the round is over.  If this raises, or returns something else
-        than finite numbers of the right length, a simulation stops; a client of somebody else's server goes on with a
-        zero update, and its owner is told: the server, which chose the model, must not learn of it.
+        It is not copied: leave the array as it is until the round is over.  If this raises, or does not
+        return finite numbers of the right length, a simulation stops.  A deployed client continues with a zero update
+        and tells its owner only: the server chose the model and must not learn of the failure.
         """
 
     def is_ready(self, round: RoundInfo) -> bool:
-        """Tell whether this client can take part in a round; asked before the model is known, and the server is told.
+        """Tell whether this client can take part in a round; asked before the model is known, and the server sees it.
 
-        "No data today" belongs here: later nothing that depends on the data makes a client decline.  Nor may this
-        depend on what became of an earlier training, whose model the server chose.
+        "No data today" belongs here: after this answer no client declines because of its data.  The answer must not
+        depend on the outcome of an earlier training, whose model the server chose.
         """
         return True
 
@@ -165,20 +165,20 @@ class AppClient(ABC):
         """
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing
-        """Use the result of a round that this client took part in; what this raises is told to the owner alone."""
+        """Use the result of a round that this client took part in; only the owner is told of an exception."""
 
     @property
     def follows(self) -> bool:
         """Tell whether `next_model` needs the last model and the sum alone: then missed sums can be replayed.
 
-        The server is told: it depends on public settings, never on the client's data.
+        The server sees the answer: it must depend on public settings only, never on the client's data.
         """
         return type(self).next_model is not AppClient.next_model
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
         """Return the model that the server makes of this round, if this client can tell: it need not be sent then.
 
-        The server is told its hash: make it of the arguments and of public settings, never of the client's data.
+        The server sees its hash: compute it from the arguments and public settings only, never from the client's data.
         """
         return None
 

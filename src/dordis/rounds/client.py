@@ -45,9 +45,9 @@ class Client:
     """One client of a federation, made once: application, owner, keys, and a journal for every round.
 
     A `mechanism` that does not come with dordis is installed by the owner and given here: a server's word loads none.
-    `user_code` says what becomes of an application that fails: the run stops (`StopOnFailure`, if not given), or, where
-    the server is somebody else's, the update is zero and the owner is told (`ZeroOnFailure`).  With the `form` of the
-    application, invitations to models and updates of other lengths are refused before anything of them is read.
+    `user_code` decides what a failure of the application does: it stops the run (`StopOnFailure`, the default) or gives
+    a zero update and tells the owner (`ZeroOnFailure`, for deployments).  If the `form` of the application is given,
+    invitations to models and updates of other lengths are refused before any of their bytes are read.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Client:
     def check_expected(self, kind: type[Message], size: int = 0) -> None:
         """Refuse, before it is read, a kind of message that has no place now: it could be of any size.
 
-        What comes beside the frame is not longer than the round gives.  Another request may be worked on meanwhile.
+        Bytes beside the frame are limited to what the round allows.  Another request may be worked on meanwhile.
         """
         round = self.round
         begun = round is not None and round.summing is not None
@@ -91,7 +91,7 @@ class Client:
             raise UnexpectedRequest(f"{kind.__name__} came before the round began")
         most = 0 if round is None else round.most_bytes(kind)
         if size > most:
-            raise UnexpectedRequest(f"{kind.__name__} comes with {size} bytes, and {most} are the most")
+            raise UnexpectedRequest(f"{kind.__name__} comes with {size} bytes; this round allows at most {most}")
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or raise."""
@@ -141,7 +141,7 @@ class Client:
         return self.round.accepted
 
     def _check_ready(self, info: RoundInfo) -> None:
-        """Ask the application whether it has data for a round, without the model: the last question about data."""
+        """Raise NotReady if the application is not ready; the last answer of this round that may depend on data."""
         if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(info)):
             raise NotReady(f"the application of client {self.me} is not ready for round {info.number}")
 
@@ -258,9 +258,9 @@ class ClientRound:
         return self.sum(request)
 
     def train(self) -> Ready:
-        """Have the application make the update, from the model that the invitation named.
+        """Have the application make the update from the model of the invitation.
 
-        From here on nothing that is answered depends on the data: what fails is a zero update.
+        From here on no answer depends on the data: a failure gives a zero update.
         """
         if self._update is None:
             model, client = self._intake.assemble(), self._client
@@ -286,7 +286,7 @@ class ClientRound:
         return self._enter(private, vector).handle(request)
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> DistributedDP:
-        """Return the encoding that the parameters name, or raise if they or the owner do not allow this round."""
+        """Return the encoding that the parameters name; raise if they break a rule or the owner refuses."""
         client, dim = self._client, self.invite.dim
         parameters.once("rules", lambda: rules.check_rules(parameters))
         checks.check_fits(self.invite, parameters, client.mechanism)
@@ -306,7 +306,7 @@ class ClientRound:
         return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
 
     def take_update(self, parameters: Parameters) -> Floats:
-        """Return the update as it was made, and forget it; the round has these parameters from now on."""
+        """Return the update and drop it from memory; `parameters` are those of the round from now on."""
         if self._update is None:
             raise UnexpectedRequest("the round begins before the update is made")
         update, self._update, self._parameters = self._update, None, parameters

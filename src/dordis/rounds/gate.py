@@ -1,7 +1,7 @@
 """The privacy gate: count participations before data is uploaded, charge the ledger before a sum is disclosed.
 
-Every request of every round passes a gate before it leaves, whatever carries the messages: that is the only place at
-which a server counts or charges.  What counting and charging mean is the caller's: a run writes to its ledger.
+Every request of a summing protocol passes the gate of its round before it leaves, whatever exchange carries it.  It is
+the only place at which a server counts or charges.  The caller supplies both functions: a run writes to its ledger.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,11 +10,11 @@ from dordis.errors import UnexpectedRequest
 from dordis.protocol import ClientId, Requests
 
 Count = Callable[[Collection[ClientId]], None]
-"""Count a participation of each client that is asked for data; durable when it returns, and it may raise."""
+"""Count one participation of each of these clients; the count is durable when it returns, and it may raise."""
 Dropped = Mapping[int, int]
 """|D| of every chunk whose U3 is closed."""
 Charge = Callable[[Dropped], None]
-"""Charge the round; durable when it returns, and it may raise."""
+"""Charge the round; the charge is durable when it returns, and it may raise."""
 
 
 def count_nothing(clients: Collection[ClientId]) -> None:
@@ -26,7 +26,7 @@ def charge_nothing(dropped: Dropped) -> None:
 
 
 class PrivacyGate:
-    """Let the requests of one round pass: count once before the first upload, charge once before the first disclosure.
+    """Count participations once, before the first upload of a round, and charge it once, before its first disclosure.
 
     >>> gate = PrivacyGate(count=lambda clients: print("counted", *clients), charge=lambda dropped: print("charged"))
     >>> gate.admit_upload([ClientId(1), ClientId(2)])
@@ -40,7 +40,7 @@ class PrivacyGate:
         self._counted = self._charged = False
 
     def admit(self, requests: Requests, dropped: Callable[[], Dropped]) -> None:
-        """Count or charge what these requests need before they leave; raise what counting or charging raises."""
+        """Count or charge the round if these requests need it, before they leave; errors of both are raised."""
         kinds = {type(request) for request in requests.values()}
         if any(kind.uploads for kind in kinds):
             self.admit_upload(requests.keys())
@@ -48,15 +48,17 @@ class PrivacyGate:
             self.admit_disclosure(dropped)
 
     def admit_upload(self, clients: Collection[ClientId]) -> None:
-        """Count the clients that are about to be asked for data; later chunks of the round are not counted again."""
+        """Count the clients before their first upload; later chunks of the round are not counted again."""
         if not self._counted:
             self._count(clients)
             self._counted = True
 
     def admit_disclosure(self, dropped: Callable[[], Dropped]) -> None:
-        """Charge the round before anything is disclosed; refuse if nobody was asked for data before."""
+        """Charge the round before its first disclosure; raise UnexpectedRequest if no upload was counted before."""
         if not self._counted:
-            raise UnexpectedRequest("a sum is to be disclosed before any client was asked for its data")
+            raise UnexpectedRequest(
+                "a disclosure was requested before any upload was counted: admit the uploads of the round first"
+            )
         if not self._charged:
             self._charge(dropped())
             self._charged = True

@@ -131,15 +131,15 @@ def check_invite(invite: Invite) -> None:
 
 
 def check_form(invite: Invite, form: AppForm | None) -> None:
-    """Model and update have lengths and numbers of the application that is installed here, where that is known."""
+    """Model and update have the number type and a length of the installed application, if its form is known."""
     if form is None:
         return
     count, rest = divmod(invite.model_bytes, np.dtype(invite.dtype).itemsize)
     if invite.dtype != form.dtype or rest or count not in form.models or invite.dim not in form.updates:
         raise ParametersRefused(
-            f"the invitation is to a model of {invite.model_bytes} bytes of '{invite.dtype}' and updates of "
-            f"{invite.dim} coordinates; the application here has {_either(form.models)} numbers of '{form.dtype}' and "
-            f"{_either(form.updates)} coordinates"
+            f"the invitation has a model of {invite.model_bytes} bytes of '{invite.dtype}' and updates of {invite.dim} "
+            f"coordinates; the application installed here has models of {_either(form.models)} numbers of "
+            f"'{form.dtype}' and updates of {_either(form.updates)} coordinates: install the run's application"
         )
 
 
@@ -151,7 +151,9 @@ def check_trainable(model: ModelBytes) -> None:
     """The numbers of the model are finite and not so large that training overflows on ordinary data."""
     values = model.array
     if values.size and not float(np.maximum(values.max(), -values.min())) <= LARGEST_WEIGHT:
-        raise ParametersRefused(f"a model is made of numbers between -{LARGEST_WEIGHT} and {LARGEST_WEIGHT}")
+        raise ParametersRefused(
+            f"the model has numbers that are not finite or beyond {LARGEST_WEIGHT}: this client does not train from it"
+        )
 
 
 def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
@@ -185,10 +187,10 @@ def check_model(invite: Invite, model: ModelBytes) -> None:
 
 
 def check_pieces(invite: Invite, count: int) -> None:
-    """The model comes in no more pieces than its length gives: each of them is kept, however short it is."""
+    """The number of pieces is bounded by the length of the model, because each piece is a journal record."""
     most = FEW_PIECES + invite.model_bytes // SMALLEST_PIECE
     if count > most:
-        raise UnexpectedRequest(f"a model of {invite.model_bytes} bytes comes in {most} pieces at most")
+        raise UnexpectedRequest(f"piece {count} of a model of {invite.model_bytes} bytes, which may have {most} pieces")
 
 
 def check_missed(invite: Invite, parameters: Parameters) -> None:

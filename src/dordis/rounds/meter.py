@@ -1,4 +1,4 @@
-"""What an exchange of messages counts: bytes by client and by kind of request, and the errors of clients."""
+"""The message meter of an exchange: bytes by client and by kind of request, and the errors of clients."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from dordis.rounds.invitation import SendModel, SendSum
 
 
 class Traffic(NamedTuple):
-    """Bytes of messages: up, down, and of the latter those of the model and of missed sums; None if not counted."""
+    """Bytes of messages up and down; `models` and `sums` (missed sums) are parts of `down`; None if not counted."""
 
     up: int | None = None
     down: int | None = None
@@ -17,7 +17,7 @@ class Traffic(NamedTuple):
     sums: int | None = None
 
     def since(self, before: "Traffic") -> "Traffic":
-        """Return what came after an earlier count.
+        """Return the bytes counted since `before`.
 
         >>> Traffic(5, 9, 3, 0).since(Traffic(1, 2, 3, 0))
         Traffic(up=4, down=7, models=0, sums=0)
@@ -27,7 +27,7 @@ class Traffic(NamedTuple):
 
 
 class MessageMeter:
-    """Count the bytes of messages, without what carries them; every exchange is one."""
+    """Count the bytes of messages, without those of the transport; every exchange is a meter."""
 
     def __init__(self) -> None:
         self.sent: Counter[ClientId] = Counter()
@@ -35,9 +35,9 @@ class MessageMeter:
         self.received: Counter[ClientId] = Counter()
         """Bytes of each client's requests."""
         self.kinds: Counter[str] = Counter()
-        """Bytes of requests by the names of their kinds."""
+        """Bytes of requests, by the name of their kind."""
         self.errors: list[tuple[ClientId, DordisError]] = []
-        """What clients raised, or what is wrong with their replies."""
+        """Errors that clients raised, or errors in their replies."""
 
     def count_request(self, client: ClientId, kind: type[Message], size: int) -> None:
         """Count a request of `size` bytes to a client."""
@@ -45,7 +45,7 @@ class MessageMeter:
         self.kinds[kind.__name__] += size
 
     def count_reply(self, client: ClientId, size: int) -> None:
-        """Count a reply of `size` bytes of a client."""
+        """Count a reply of `size` bytes from a client."""
         self.sent[client] += size
 
     def add(self, other: "MessageMeter") -> None:

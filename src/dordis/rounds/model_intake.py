@@ -1,4 +1,4 @@
-"""How a client comes by the model of a round: it has it, is sent it in pieces, or makes it of sums that it missed."""
+"""How a client gets the model of a round: from its cache, in pieces from the server, or by replaying missed sums."""
 
 from contextlib import suppress
 
@@ -13,7 +13,7 @@ from dordis.rounds.model import ModelBytes, ModelCache
 
 
 class ModelIntake:
-    """The model of one round, compared with the digest of its invitation before anybody trains from it."""
+    """The model of one round; it is compared with the digest of the invitation before training."""
 
     def __init__(
         self, invited: Invited, models: ModelCache, follower: Follower, journal: Journal, owner: ClientOwner
@@ -24,12 +24,12 @@ class ModelIntake:
         self._pieces, self._count = bytearray(), 0
 
     def recall(self, piece: SendModel) -> None:
-        """Take a piece that was in the journal."""
+        """Restore a piece from the journal."""
         self._count += 1
         self._pieces += piece.data
 
     def take_piece(self, request: SendModel) -> PieceReceived:
-        """Take the next piece of the model, or one that came before: a server that was restarted sends it again."""
+        """Store the next piece of the model; accept a piece again if a restarted server repeats it."""
         held = self._pieces if self.model is None or self._accepted.has_model else self.model.data
         start, end, size = request.offset, request.offset + len(request.data), len(held)
         if self.model is None and start == size and 0 < len(request.data) <= self._invite.model_bytes - size:
@@ -39,16 +39,18 @@ class ModelIntake:
             self._count += 1
             self._pieces += request.data
         elif not 0 <= start < end <= size or held[start:end] != request.data:
-            raise UnexpectedRequest("this piece of the model is out of turn")
+            raise UnexpectedRequest(
+                f"a piece of the model begins at byte {start}, and {size} bytes have come: pieces are sent in order"
+            )
         return PieceReceived(start)
 
     def replay(self, request: SendSum) -> SumUsed:
-        """Use a sum that this client missed; what the sums lead to is kept if it is the model of the invitation."""
+        """Apply a missed sum to the last model; keep the result if it is the model of the invitation."""
         followed = self._follower.take(request)
         if followed is None:
             return SumUsed(b"")
         if self.model is None:
-            with suppress(ProtocolError):  # it is one on the way, or another: then the model has to come
+            with suppress(ProtocolError):  # more sums follow, or the server has to send the model
                 checks.check_model(self._invite, followed)
                 self._models.keep(followed)
                 self.model = followed
@@ -60,7 +62,7 @@ class ModelIntake:
         return len(self._pieces) == self._invite.model_bytes
 
     def assemble(self) -> ModelBytes:
-        """Return the model, made of its pieces unless it was here already, or raise if it cannot be trained from."""
+        """Return the model, joined from its pieces if it was not cached; raise if it must not be trained from."""
         if self.model is None:
             model = ModelBytes.read(self._invite.dtype, bytes(self._pieces))
             checks.check_model(self._invite, model)
@@ -71,5 +73,5 @@ class ModelIntake:
         return self.model
 
     def forget(self) -> None:
-        """Drop the model and what came of it."""
+        """Drop the model and its pieces."""
         self.model, self._pieces = None, bytearray()

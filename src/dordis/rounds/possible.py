@@ -1,13 +1,13 @@
-"""Is this sum possible?  Updates are bounded and the law of the noise is known, so that garbage is too long to be one.
+"""Impossible sums: updates are bounded and the noise law is known, so a sum that is too long must be garbage.
 
 A wrong mask or a lost seed leaves uniform numbers.  The check reads nothing but the released sum and public parameters,
 so it costs no privacy.  It finds garbage, not poisoning: docs/limits.md has the figures.
 
 One chunk holds a + Z: `a` the sum of the survivors' rounded updates, of norm B at most, and Z independent Skellam noise
 of variance V in every coordinate, noise that could not be removed included.  Chunks differ in survivors and in V, and
-one client may have all of its update in one block.  Every chunk, and every rotation block in it, is therefore tested
-against a bound of its own, with the B of whole updates: dealing to blocks and rotating change no norm, and wrapping to
-the ring makes none longer.  docs/security.md derives the bounds.
+one client may have its whole update in one block.  So every chunk, and every rotation block in it, is tested against
+its own bound, with the B of whole updates.  Distributing coordinates to blocks and rotating change no norm, and
+wrapping to the ring makes none longer.  docs/security.md derives the bounds.
 """
 
 import math
@@ -30,14 +30,14 @@ from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput
 
 PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
-"""Outcomes.  Vacuous: the sum has passed, and uniform numbers would have passed as well."""
+"""Outcomes of the check.  Vacuous: the sum passed, but uniform numbers would have passed as well."""
 DEVIATIONS = 6.7
 """x: noise exceeds its part of the bound with a chance of 2 exp(-x^2 / 2) at most, 3.6e-10."""
-ROUNDING, ACCEPTED = 21.5, 0.933
-"""Rounding exceeds E with a chance of exp(-21.5) at most, 4.6e-10: one rounding is kept with a chance of exp(-0.933) or
-more, so that conditioning on all of them costs that factor for each survivor."""
+ROUNDING_EXPONENT, ACCEPTANCE_EXPONENT = 21.5, 0.933
+"""The rounding error exceeds E with a chance of at most exp(-21.5), 4.6e-10.  A client accepts one rounding with a
+chance of at least exp(-0.933), so conditioning on acceptance costs that factor for each survivor."""
 LEAST_VARIANCE, LEAST_LENGTH = 64, 8
-"""From here on the closed formula holds.  Shorter sums count as sums of 8 coordinates, which only adds noise."""
+"""The closed formula holds from these values on.  Shorter sums are treated as sums of 8 coordinates."""
 MARGIN = 1.5
 """The check is vacuous if uniform numbers are expected below 1.5 tau."""
 _STEPS = 48
@@ -46,7 +46,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class SumLaw:
-    """What is known of a sum: |U3|, k coordinates, the variance V of the noise left, and the length of one update.
+    """The law of a sum: |U3|, k coordinates, the variance V of the noise left, and the largest norm of one update.
 
     `longest` is Delta2.  `scaled_clip` is s c where clients round at random, and None where only Delta2 is known: they
     round to the nearest, or not at all.
@@ -62,13 +62,13 @@ class SumLaw:
 def signal_bound(law: SumLaw, tests: int = 1) -> float:
     """Return B, the largest norm of the sum of honest updates without noise.
 
-    The errors of rounding are independent between clients, so that they add up to E and not to |U3| times one of them.
+    Rounding errors of different clients are independent, so their sum is bounded by E, not by |U3| times one error.
     """
     n, k = law.survivors, law.length
     certain = n * law.longest
     if law.scaled_clip is None:
         return certain
-    t = ACCEPTED * n + ROUNDING + math.log(tests)
+    t = ACCEPTANCE_EXPONENT * n + ROUNDING_EXPONENT + math.log(tests)
     error = math.sqrt(n / 4 * (k + 2 * math.sqrt(k * t) + 2 * t))
     return min(certain, n * law.scaled_clip + error)
 
@@ -90,17 +90,17 @@ def threshold(law: SumLaw, tests: int = 1) -> float:
 
 
 def bit_threshold(survivors: int, scale: int, variance: float, tests: int = 1) -> float:
-    """Return tau of the clipping bits: one coordinate, of survivors times the scale at most, and its noise."""
+    """Return tau of the clipping bits: one coordinate, at most `survivors * scale` plus its noise."""
     return (survivors * scale + _tail(variance, math.log(2 * tests) + math.log(1e9))) ** 2
 
 
 def is_vacuous(tau: float, length: int, bits: int) -> bool:
-    """Tell whether a vector of uniform numbers is expected to pass, or nearly so."""
+    """Tell whether uniform numbers are expected to have a squared norm below `MARGIN` times tau."""
     return length * 4.0**bits / 12 < MARGIN * tau
 
 
 def plan_law(plan: Plan) -> SumLaw:
-    """Return the law of the sums of a plan, if nobody drops out; each has one block at the least."""
+    """Return the law of one block of a planned sum, without dropout."""
     setting, n = plan.setting, plan.setting.clients
     left = float(plan.noise.left(range(n), b""))
     scaled = plan.scale * setting.clip
@@ -109,24 +109,24 @@ def plan_law(plan: Plan) -> SumLaw:
 
 
 def plan_margin(plan: Plan) -> float:
-    """Return the squared norm that uniform numbers have in a block, over the bound on honest sums of a plan."""
+    """Return the expected squared norm of uniform numbers in a block, divided by tau of the plan."""
     law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
     return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + (plan.bit is not None))
 
 
 def plan_warnings(plan: Plan) -> tuple[str, ...]:
-    """Say whether garbage could pass for a sum of this plan."""
+    """Return a warning if garbage may pass for a sum of this plan, else nothing."""
     margin = plan_margin(plan)
     if margin >= MARGIN:
         return ()
     return (
-        f"a spoilt sum may pass for a right one: the square of its length is {margin:.2g} times the largest of a right "
-        f"sum, and {MARGIN:g} times are needed to notice it; longer updates, or more clients a round, would help",
+        f"a spoilt sum may go unnoticed: its squared length is {margin:.2g} times that of the longest possible sum, "
+        f"and detection needs {MARGIN:g} times; use longer updates, or more clients a round",
     )
 
 
 def is_checked(mechanism: Mechanism, scheme: Scheme) -> bool:
-    """Tell whether the law of a sum is known: its noise is the protocol's, Skellam, and updates are bounded."""
+    """Tell whether the law of a sum is known: clients add Skellam noise, and updates are bounded."""
     known = mechanism.law is SKELLAM and not mechanism.share and mechanism.sensitivity > 0
     return known and scheme is not Scheme.NONE
 
@@ -141,7 +141,7 @@ def chunk_law(private: DistributedDP, chunk: int, survivors: int, left: Fraction
 
 @dataclass(frozen=True)
 class SumCheck:
-    """The bounds on one chunk: of its squared norm, and of that of each block."""
+    """Bounds on the squared norm of one chunk, and of each rotation block in it."""
 
     whole: float
     block: float
@@ -150,7 +150,7 @@ class SumCheck:
 
     @classmethod
     def of_chunk(cls, private: DistributedDP, chunk: int, output: ChunkOutput) -> "SumCheck":
-        """Return the bounds that follow from the parameters, U3 and the noise left; all of a round fail in 1e-9."""
+        """Return the bounds for parameters, U3 and noise left; an honest round exceeds one with a chance of 1e-9."""
         tests, encoding = count_tests(private), private.parameters.encoding
         if private.is_bit(chunk):
             tau = bit_threshold(len(output.survivors), encoding.bit, float(output.left), tests)
@@ -160,13 +160,13 @@ class SumCheck:
         return cls(threshold(law, tests), threshold(block, tests), encoding.block)
 
     def excess(self, total: Vector, bits: int) -> float:
-        """Return the squared norm of the sum, or of its longest block, over the bound; above 1 it is impossible."""
+        """Return the larger ratio of squared norm to bound, of the sum and of its blocks; above 1 it is impossible."""
         norms = [squared_norm(block) for block in centred(total, bits).reshape(-1, self.length)]
         return max(sum(norms) / self.whole, max(norms) / self.block)
 
 
 def count_tests(private: DistributedDP) -> int:
-    """Return how many bounds the sums of a round are compared with: of every block, and of chunks of several."""
+    """Return the number of tests of a round: every block, every chunk with several blocks, and the clipping bit."""
     block, bit = private.parameters.encoding.block, bool(private.parameters.encoding.bit)
     spans = private.parameters.chunks[: -1 if bit else None]
     blocks: list[int] = [(span.stop - span.start) // block for span in spans]
@@ -174,7 +174,7 @@ def count_tests(private: DistributedDP) -> int:
 
 
 def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> None:
-    """Refuse the sum of a chunk that bounded updates and the noise left cannot have made, but in 1 of 10^9 rounds."""
+    """Raise ImpossibleSum if honest updates and noise exceed this length in less than 1 of 10^9 rounds."""
     if not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return
     excess = SumCheck.of_chunk(private, chunk, output).excess(output.total, private.parameters.bits)
@@ -183,7 +183,7 @@ def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> N
 
 
 def describe_check(private: DistributedDP, outputs: Sequence[ChunkOutput]) -> str:
-    """Say how the sums of a round were checked, after all of them have passed."""
+    """Return the outcome of the check for the sums of a round, after all of them passed."""
     if not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return NOT_CHECKED
     updates = [chunk for chunk in range(len(outputs)) if not private.is_bit(chunk)]
@@ -193,7 +193,7 @@ def describe_check(private: DistributedDP, outputs: Sequence[ChunkOutput]) -> st
 
 
 def _tail(variance: float, exponent: float) -> float:
-    """Return what Skellam noise exceeds, in any one direction, with a chance of exp(-exponent) at most: Chernoff.
+    """Return the Chernoff bound that Skellam noise exceeds in one direction with a chance of at most exp(-exponent).
 
     ln E exp(y a.Z) = V sum (cosh(y a_i) - 1) <= V (cosh y - 1) for every `a` of norm 1.
     """
@@ -201,9 +201,9 @@ def _tail(variance: float, exponent: float) -> float:
 
 
 def _noise_norm(variance: float, length: int, exponent: float) -> float:
-    """Return what ||Z||^2 exceeds with a chance of exp(-exponent) at most: Chernoff, with the law cut at 12 sigma + 40.
+    """Return the Chernoff bound that ||Z||^2 exceeds with a chance of at most exp(-exponent).
 
-    What is cut off is below 1e-40 for variances up to 64.
+    The law is cut at 12 sigma + 40; the mass beyond is below 1e-40 for variances up to 64.
     """
     logs = _log_law(variance, math.ceil(12 * math.sqrt(variance) + 40))
     squares = np.arange(logs.size, dtype=np.float64) ** 2

@@ -49,14 +49,14 @@ async def at_once(work: Callable[[], Any]) -> Any:
 
 
 class InterruptedRound(msgspec.Struct, frozen=True):
-    """A round whose parameters were fixed before a restart: what a server needs to go on with it."""
+    """State of a round whose parameters were fixed before a restart, from which the server continues it."""
 
     number: int
     parameters: Parameters
     proofs: dict[ClientId, bytes]
     invited: int
     allowed: float
-    """What its clients were found to be able to pay."""
+    """The largest cost that its clients can pay."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ class AgreedRound:
     mechanism: Mechanism
     proofs: Mapping[ClientId, bytes] = field(default_factory=dict)
     gate: PrivacyGate = field(default_factory=PrivacyGate)
-    """Through which every request of the round passes before it leaves."""
+    """Counts and charges before requests of the summing protocol leave."""
     number: int = 0
     """The round's number, for people."""
     invited: int = 0
     """Clients that were asked."""
     allowed: float = 0.0
-    """What the clients were found to be able to pay, for a round that goes on after a restart."""
+    """The largest cost that its clients can pay; stored for a restart."""
 
     def as_interrupted(self) -> InterruptedRound:
-        """Return what a restarted server needs to go on with this round."""
+        """Return the state from which a restarted server continues this round."""
         proofs = dict(sorted(self.proofs.items()))
         return InterruptedRound(self.number, self.parameters, proofs, self.invited, self.allowed)
 
@@ -95,7 +95,7 @@ class RoundResult:
     down: int | None = None
     timeline: Timeline | None = None
     sum_check: str = NOT_CHECKED
-    """Whether the sums were compared with what honest updates and their noise can make: see `rounds.possible`."""
+    """Outcome of the check for impossible sums: `passed`, `vacuous` or `not checked` (`rounds.possible`)."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class RoundChunk(PrivateChunk):
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:
-        """Turn the sum into real units, unless it is an impossible one."""
+        """Turn the sum into real units; raise ImpossibleSum if it is too long."""
         summed = self.output()
         check_possible(self._private, self.chunk, summed)
         if self._private.mechanism.by_chunk:
@@ -193,7 +193,7 @@ class RoundServer(PrivateServer):
         return {chunk.chunk: n - len(chunk.u3) for chunk in self.chunks if chunk.u3}
 
     def sum_check(self) -> str:
-        """Say how the sums were checked, once every chunk is decoded."""
+        """Return the outcome of the check for impossible sums, once every chunk is decoded."""
         return describe_check(self._private, self.output())
 
     def aggregate(self) -> Aggregate:
@@ -245,8 +245,8 @@ class RoundEngine:
         refused = 0 if self._meter is None else len(self._meter.errors)
         server = self.server(agreed)
         admit = partial(agreed.gate.admit, dropped=server.dropped)
-        noted = WatchedExchange(self._exchange, watch, admit)
-        timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], noted)
+        exchange = WatchedExchange(self._exchange, watch, admit)
+        timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], exchange)
         traffic = self._traffic().since(before)
         errors = [] if self._meter is None else self._meter.errors[refused:]
         self._sums.keep(agreed.number, parameters, [chunk.delivery.dispatched for chunk in server.chunks])
@@ -254,7 +254,7 @@ class RoundEngine:
             outputs=server.output(),
             aggregate=server.aggregate(),
             stages=step_seconds(timeline),
-            dropped=noted.dropped(parameters.clients, [u for u, _ in errors]),
+            dropped=exchange.dropped(parameters.clients, [u for u, _ in errors]),
             up=traffic.up,
             down=traffic.down,
             timeline=timeline,
@@ -269,7 +269,7 @@ class RoundEngine:
         return RoundServer(summing, DistributedDP(parameters, agreed.mechanism), self._receivers)
 
     def _traffic(self) -> Traffic:
-        """Return the bytes that were exchanged so far, if somebody counts them."""
+        """Return the bytes exchanged so far; None values if there is no meter."""
         return Traffic() if self._meter is None else self._meter.traffic()
 
     def _execute(self, setup: Sequence[Step], chunks: Sequence[Sequence[Step]], exchange: AsyncExchange) -> Timeline:
@@ -277,7 +277,7 @@ class RoundEngine:
 
 
 class WatchedExchange:
-    """An exchange that has requests admitted, tells which are sent, and records which clients do not answer."""
+    """An exchange that passes requests through the gate, reports their kinds, and records unanswered requests."""
 
     def __init__(
         self, exchange: AsyncExchange, watch: Watch, admit: Callable[[Requests], None] = lambda requests: None

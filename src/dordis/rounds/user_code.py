@@ -1,8 +1,8 @@
-"""How a client runs its application's code, and what becomes of a failure.
+"""How a client runs its application's code, and what a failure of that code does.
 
-The server chooses the model.  If a client said that training failed, or stopped to answer, a server could choose one on
-which it fails for some data and not for others: each round would tell it one exact bit.  So a client that is somebody
-else's goes on with a zero update, and only its owner is told (docs/security.md).
+The server chooses the model.  If a failure of training were visible, a server could choose a model on which training
+fails for some data only, and learn one exact bit in each round.  So a deployed client continues with a zero update, and
+only its owner is told (docs/security.md).
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ FAILED, LATE, NOT_ENCODED = "training failed", "too late", "encoding failed"
 
 
 class UserCode(Protocol):
-    """Where and how an application's code is run; None in place of a result means: go on without it."""
+    """Runs an application's code; a result of None means that the code failed or was late."""
 
     @property
     def stored_as(self) -> type[np.float32] | None:
-        """Return the type that every update is kept as, or None for its own."""
+        """Return the number type in which every update is stored, or None to keep its own."""
         ...
 
     def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
-        """Return the update that `work` makes; when this returns must not depend on the client's data."""
+        """Return the update that `work` makes; the time of return must not depend on the client's data."""
         ...
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -40,15 +40,15 @@ class UserCode(Protocol):
         ...
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return what `work` makes of an update of `dim` coordinates, at a time that the update does not decide."""
+        """Return the result of `work` on an update of `dim` coordinates, at a time independent of the update."""
         ...
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work`, now or later: nothing is answered that depends on it."""
+        """Run `work`, now or later; no answer may depend on it."""
         ...
 
     def stop(self) -> None:
-        """Wait for nothing any more: the client is stopped."""
+        """End all waiting: the client is stopped."""
         ...
 
 
@@ -78,9 +78,9 @@ class StopOnFailure:
 
 
 class ZeroOnFailure:
-    """Go on without what failed, with a zero update in the place of one, and tell the owner: for clients of others.
+    """Continue after a failure, with a zero update, and tell the owner: for deployed clients and Flower nodes.
 
-    All updates are kept as 32-bit numbers: else the time to store and encode one would tell a zero update from others.
+    All updates are stored as 32-bit numbers: otherwise the time to store and encode would reveal a zero update.
     """
 
     stored_as = np.float32
@@ -113,16 +113,16 @@ class ZeroOnFailure:
 
 
 def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Result | None:
-    """Run code that sees a client's data; if it fails, in whatever way, tell the owner and return None.
+    """Run code that sees a client's data; if it raises anything, tell the owner and return None.
 
-    The one place where every exception is caught: which of them it is depends on the data, so none of them may leave.
+    The one place where every exception of user code is caught: an exception may depend on the data, so none may leave.
     """
     try:
         return work()
-    except KeyboardInterrupt:  # the owner's own, who stops the client
+    except KeyboardInterrupt:  # the owner stops the client
         raise
-    except BaseException as error:  # noqa: BLE001  see above; sys.exit, a cancelled task, a panic of an extension
-        tell_owner(f"{what} failed, and this client goes on without it: {describe_failure(error)}")
+    except BaseException as error:  # noqa: BLE001  sys.exit, a cancelled task, a panic of an extension
+        tell_owner(f"{what} failed, and this client continues without its result: {describe_failure(error)}")
         return None
 
 
@@ -137,12 +137,12 @@ def describe_failure(error: BaseException) -> str:
 def usable_update(
     prepare: Callable[[], Any], dim: int, whose: str, stored_as: type[np.float32] | None = None
 ) -> Floats:
-    """Return the update that an application prepares, as finite numbers of the round's length, or raise."""
+    """Return the update that `prepare` makes; raise UnusableUpdate if it is not `dim` finite numbers."""
     try:
         prepared = np.asarray(prepare())
         usual: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64
-        with np.errstate(over="ignore"):  # what is infinite then is refused
-            update: Floats = np.asarray(prepared, stored_as or usual, order="C")  # no copy, if it need not be one
+        with np.errstate(over="ignore"):  # infinite values are refused below
+            update: Floats = np.asarray(prepared, stored_as or usual, order="C")  # copies only if needed
         check_update(update, dim)
     except InputError as error:
         raise UnusableUpdate(f"the update of {whose} is not usable: {error}") from None
@@ -150,13 +150,13 @@ def usable_update(
 
 
 def zero_update(dim: int) -> npt.NDArray[Any]:
-    """Return the update of a client that changes nothing."""
+    """Return an update of zeros."""
     return np.zeros(dim, np.float32)
 
 
 def check_update(update: Floats, dim: int) -> None:
     """An update is a vector of finite numbers, of the length that the round sums."""
     if update.shape != (dim,):
-        raise InputError(f"it has the shape {update.shape}, the round sums vectors of {dim} coordinates")
+        raise InputError(f"its shape is {update.shape}, and the round sums vectors of {dim} coordinates")
     if not np.isfinite(update).all():
         raise InputError("it holds numbers that are not finite")

@@ -155,7 +155,7 @@ def test_an_invitation_to_the_empty_model_isolates_no_node(tmp_path, pins, check
     if checked:
         with pytest.raises(RoundFailed):
             summed(grid, tmp_path, pins[0], {"lr": 0.0})
-        assert "names another train message" in caplog.text
+        assert "names another digest" in caplog.text
     else:
         check_isolated(summed(grid, tmp_path, pins[0], {"lr": 0.0})[0], isolated=True)
 
@@ -210,7 +210,7 @@ def test_metadata_of_its_own_isolate_no_node(tmp_path, pins, checked, monkeypatc
     grid = Renaming([app] * CLIENTS, pins[1])
     grid.change = change
     mean, _ = summed(grid, tmp_path, pins[0])
-    assert ("names another train message" in caplog.text) is checked
+    assert ("names another digest" in caplog.text) is checked
     if change[0] == "_message_type":  # the victim's is missing in a sum that counts it, or it left
         others = sum(update(place) for place in range(CLIENTS) if place != VICTIM)
         assert np.abs((CLIENTS - checked) * mean - others).max() < CLOSE
@@ -321,7 +321,7 @@ def test_a_node_whose_training_shows_when_it_ends_takes_no_part(tmp_path, pins, 
         del settings_of_node[TRAIN_SECONDS]
     grid = MemoryGrid([learner()] * CLIENTS, pins[1])
     if checked:
-        with pytest.raises(DordisError, match="training takes a fixed time: set dordis-train-seconds"):
+        with pytest.raises(DordisError, match="training must take a fixed time: set dordis-train-seconds"):
             summed(grid, tmp_path, pins[0])
     else:
         mean, _ = summed(grid, tmp_path, pins[0])
@@ -354,7 +354,7 @@ def lying(reply_to_kind, lie):
 )
 def test_a_node_that_answers_with_garbage_is_evicted(tmp_path, pins, checked, monkeypatch, garbage):
     if not checked:
-        monkeypatch.setattr(exchange, "blamed", lambda asked, answers: {})
+        monkeypatch.setattr(exchange, "blame_garbage", lambda asked, answers: {})
     grid = MemoryGrid([learner(lying(DeliverShares, lambda reply: garbage))] * CLIENTS, pins[1])
     _, private = summed(grid, tmp_path, pins[0])
     evicted = [u for line in read_evictions(private.path / "evictions.jsonl") for u in line.clients]

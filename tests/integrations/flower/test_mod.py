@@ -106,8 +106,8 @@ def test_a_directory_needs_the_key_whose_it_is(context):
     ("own", "reason"),
     [
         ({}, "set dordis-cohort on this node"),
-        ({COHORT: CLIENTS - 1}, f"schedules {CLIENTS} clients a round"),
-        ({COHORT: CLIENTS, LEAST_COHORT: CLIENTS}, f"no fewer than {CLIENTS}"),
+        ({COHORT: CLIENTS - 1}, f"the run has {CLIENTS} clients per round"),
+        ({COHORT: CLIENTS, LEAST_COHORT: CLIENTS}, f"agreed to {CLIENTS} and at least {CLIENTS}"),
     ],
 )
 def test_cohort_and_least_cohort_are_the_owners(tmp_path, deployed, caplog, own, reason):
@@ -167,7 +167,7 @@ def test_the_first_charter_that_a_node_hears_of_is_final(context, registry, depl
         more = {"registry": other.to_bytes()}
     answers, refusal = told(context, msgspec.structs.replace(first, **more))
     assert not answers
-    assert "its first charter is final" in refusal
+    assert "the first one of this Flower run, which is final" in refusal
     answers, refusal = told(Context(2, 5, {"partition-id": 0}, context.state, {}), charter(registry))
     assert (len(answers), refusal) == (1, "")  # another run of Flower is another run
 
@@ -177,7 +177,7 @@ def test_the_first_charter_that_a_node_hears_of_is_final(context, registry, depl
     [
         ({"protocol": "plaintext"}, "no part in rounds of the protocol 'plaintext'"),
         ({"protocol": "os:system"}, "no part in rounds of the protocol 'os:system'"),
-        ({"selection": "vrf"}, "cannot verify a selection"),
+        ({"selection": "vrf"}, "cannot verify the selection"),
     ],
 )
 def test_a_charter_that_would_weaken_the_run_is_refused(context, registry, more, reason):

@@ -23,7 +23,7 @@ class Columns:
     names: tuple[str, ...]
     values: Floats = field(repr=False)
     rows: tuple[int, ...] = field(repr=False)
-    """The number of each client's row in the file, from 1 on: a row that was left out has a number, too."""
+    """The row number of each client in the file, from 1; skipped rows are counted too."""
     skipped: int = 0
     """Rows that were left out because a value was missing, or was no finite number."""
 

@@ -60,7 +60,7 @@ class Conditions:
     ledger: Ledger | None = None
     """What every release is charged to, if anything."""
     clients: tuple[ClientId, ...] | None = None
-    """Who has which place; 1, 2, .. if not given."""
+    """The client id of each row; 1, 2, .. if not given."""
 
     def __post_init__(self) -> None:
         if self.mode not in (MALICIOUS, SEMI_HONEST):

@@ -42,12 +42,14 @@ def table(values: npt.ArrayLike) -> tuple[Floats, bool]:
 
 
 def client_ids(clients: Sequence[int] | None, rows: int) -> tuple[ClientId, ...] | None:
-    """Return the numbers of the rows' clients, which are different and 1 or more, or None if there are none."""
+    """Return the client ids of the rows, or None if not given; raise unless they are distinct and at least 1."""
     if clients is None:
         return None
     ids = tuple(ClientId(int(u)) for u in clients)
     if len(ids) != rows or len(set(ids)) != rows or min(ids, default=1) < 1:
-        raise InputError(f"clients are {rows} different numbers from 1 on, one for each row")
+        raise InputError(
+            f"clients must be {rows} different numbers from 1 on, one for each row: got {len(set(ids))} of them"
+        )
     return ids
 
 

@@ -78,7 +78,7 @@ class Server(AppServer):
 
     @property
     def measured(self) -> str:
-        """Say whose data are tested, where the data tell."""
+        """Describe the users of the test data, if the data name them."""
         return self._measured
 
     @property
@@ -237,7 +237,7 @@ class Learning:
     unit: str = ""
     """What one client is."""
     measured: str = ""
-    """Whose data are tested."""
+    """Description of the users of the test data."""
 
 
 def begin(settings: Settings, task: Task) -> Learning:

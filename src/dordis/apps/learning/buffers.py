@@ -1,4 +1,4 @@
-"""Memory for updates, taken again from round to round: new memory costs more than a step of a small client writes."""
+"""Memory for updates that is reused from round to round: allocating it costs more than a small client's step."""
 
 import sys
 import threading
@@ -9,18 +9,18 @@ import numpy.typing as npt
 from dordis.privacy.skellam import Floats
 
 _UNUSED = 3
-"""References to an array that only the list of arrays has, while a loop looks at it."""
+"""Reference count of an unused array inside the loop of `take`."""
 
 
 class UpdateBuffers:
-    """Arrays that are given out again when nobody else refers to them any more; threads may share it."""
+    """Arrays that are reused once nothing else refers to them; safe for threads."""
 
     def __init__(self) -> None:
         self._arrays: list[Floats] = []
         self._lock = threading.Lock()
 
     def take(self, size: int, dtype: npt.DTypeLike) -> Floats:
-        """Return an array of any content that nobody else has."""
+        """Return an unused array; its contents are arbitrary."""
         with self._lock:
             for array in self._arrays:
                 if sys.getrefcount(array) == _UNUSED and array.size == size and array.dtype == dtype:

@@ -71,7 +71,7 @@ def samples(clients: Any, client: str | None, label: str | None) -> dict[str, tu
 
 
 def public_rows(test: Any, client: str | None, clients: Iterable[str]) -> tuple[Any, str]:
-    """Leave the rows of clients out of a table to test with, if it names clients and others; say what is tested."""
+    """Remove rows of clients from a test table that names clients and others; return it with a description."""
     if client is None or not is_table(test) or client not in test.columns:
         return test, ""
     tested, said = tested_inputs(test[client].to_numpy().astype(str), np.array(list(clients)), Unit(client))

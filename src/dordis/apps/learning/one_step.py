@@ -1,8 +1,8 @@
-"""One step of many clients from the same parameters: their samples go through the layers together.
+"""One step of many clients from the same parameters, in one forward and backward pass.
 
-Clients that take one step each all take it from the model of the round.  One pass forward and back serves a group of
-them; only the gradients of the weights are taken client by client, from what went into a layer and the slopes at what
-came out.  Each client gets what it gets alone, up to the order in which floating point adds.
+Clients that take one step each all take it from the model of the round.  One pass serves a group of them; only the
+weight gradients are computed client by client, from the inputs of a layer and the gradients at its outputs.  Each
+client gets the update that it would get alone, up to the order of floating-point additions.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from dordis.apps.learning.torch_model import TorchModel
 
 GROUP = 64
-"""Samples of a pass: enough to use what is read of the weights, few enough for the cache."""
+"""Samples of a pass: enough to reuse the weights that are read, few enough for the cache."""
 
 
 class LayerPass(NamedTuple):
-    """A layer with weights in a pass: its name, what went in and what came out."""
+    """A layer with weights in a pass: its name, inputs and outputs."""
 
     name: str
     layer: Any
@@ -34,7 +34,7 @@ class LayerPass(NamedTuple):
 
 
 def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-    """Return the updates of clients, in their order; None if one takes more steps, or a layer is not known here."""
+    """Return the updates of clients, in order; None if a client takes more steps or a layer is not supported."""
     fits = model.target == "classification" and model.device.type == "cpu" and has_known_layers(model._module)
     if not fits or not is_one_step(works, how):
         return None
@@ -57,7 +57,7 @@ def is_one_step(works: Sequence[Work], how: Training) -> bool:
 
 
 def has_known_layers(module: Any) -> bool:
-    """Tell whether a module is a sequence of layers that treat every sample by itself, none of them there twice."""
+    """Tell whether a module is a sequence of distinct supported layers, which treat every sample separately."""
     nn = import_torch().nn
     known = nn.Unflatten, nn.Flatten, nn.Identity, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Linear, nn.Conv2d
     if type(module) is not nn.Sequential or not all(type(layer) in known for layer in module):

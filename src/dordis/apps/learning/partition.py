@@ -111,9 +111,9 @@ def partition_of(data: Dataset) -> Partition:
 
 
 def hold_out(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
-    """Leave the test inputs of clients out, if there are others, and say what is tested.
+    """Remove clients' inputs from the test data, if there are others; return the data with a description of them.
 
-    Where the test data do not say whose they are, nothing is left out: their owner calls them public.
+    Test data that do not name their users stay as they are: the caller declares them public.
     """
     if data.keys is None or data.test_keys is None or data.x_test is None or data.y_test is None:
         return data, ""
@@ -123,7 +123,7 @@ def hold_out(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
 
 
 def tested_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
-    """Return which test inputs to measure on, and say whose they are: inputs of clients only if there are no others.
+    """Return a mask of the test inputs to measure on, and a description: inputs of clients only if there are no others.
 
     Metrics are published without noise.  Measured on inputs of clients, they are outside the guarantee.
     """

@@ -23,12 +23,12 @@ FILE = "language.npz"
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Say which texts are counted, and how.
 
-    `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms; `vocabulary` a file with a
-    public list of words, or how many of the most frequent words of half of those users who are no clients.  The other
-    users who are no clients are tested: the texts of all of them are public.  The first `words` rounds count words, the
-    others pairs of the `top` most frequent ones, too: give the run as many rounds that every client takes part once in
-    each.  `zipf` and `shift` are the prior of words, `spread` that of the logarithm of a pair's lift; `flat` and
-    `share` say how the second pass is weighted.
+    `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms; `vocabulary` a file
+    with a public list of words, or how many of the most frequent words of half of the held-out users (users who are
+    not clients).  The other held-out users are tested; the texts of all held-out users are public.  The first
+    `words` rounds count words, the others pairs of the `top` most frequent ones, too: give the run as many rounds
+    that every client takes part once in each.  `zipf` and `shift` are the prior of words, `spread` that of the
+    logarithm of a pair's lift; `flat` and `share` say how the second pass is weighted.
     """
 
     data: str = "reddit"

@@ -1,7 +1,7 @@
 """Texts of users as pairs of tokens, over a public vocabulary: a list, or the words of users who are no clients.
 
-A vocabulary made of the clients' own texts would tell about them before any noise is added, and a perplexity on their
-texts after it.  So both are of held-out users: no user is of two kinds among clients, vocabulary and test.
+A vocabulary made from the clients' own texts would reveal them without noise, and so would a perplexity on their texts.
+So both come from held-out users: clients, vocabulary users and test users are disjoint.
 """
 
 from collections import Counter
@@ -67,9 +67,9 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Users:
-    """The users of LEAF's files by what their texts are for, of which no two share a user.
+    """Disjoint groups of the users of LEAF's files: clients, vocabulary and test.
 
-    Clients have their texts to train on only; public users all that they wrote.
+    Clients have only their training texts; the other users, who are public, all their texts.
     """
 
     clients: dict[str, UserData] = field(repr=False)
@@ -78,10 +78,10 @@ class Users:
 
 
 def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int) -> Corpus:
-    """Read LEAF's files of texts, draw the clients among the users, and test with users who are no clients.
+    """Read LEAF's files of texts, draw the clients among the users, and test with held-out users.
 
-    A `vocabulary` that is a number is that of the most frequent words of one half of those who are no clients; the
-    other half is tested.  With a list of words, or where the texts are of letters, all of them are tested.
+    If `vocabulary` is a number, it consists of that many most frequent words of half of the held-out users, and the
+    other half is tested.  With a list of words, or for texts of letters, all held-out users are tested.
     """
     users = draw_users(folder, population, seed, isinstance(vocabulary, int))
     symbols = read_symbols(vocabulary, users)
@@ -95,7 +95,7 @@ def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int
 def draw_users(folder: Path, population: int, seed: int, needs_words: bool) -> Users:
     """Draw the clients among the users with texts to train on, and divide the others: vocabulary and test.
 
-    Whoever has texts to test with only is never a client.  With `needs_words` half of the others give the vocabulary,
+    Users with test texts only are never clients.  With `needs_words` half of the held-out users give the vocabulary,
     unless the texts are of letters, whose alphabet is known.
     """
     train = _collect(read_users(folder / "train"))
@@ -113,7 +113,7 @@ def draw_users(folder: Path, population: int, seed: int, needs_words: bool) -> U
 
 
 def _collect(written: Iterable[tuple[str, UserData]]) -> dict[str, UserData]:
-    """Return all that each user wrote, in the order of their first texts."""
+    """Return all texts of each user, in the order of their first texts."""
     users: dict[str, UserData] = {}
     for user, data in written:
         known = users.get(user, UserData([], []))
@@ -139,7 +139,7 @@ def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
 
 
 def _is_letters(data: UserData) -> bool:
-    """Tell Shakespeare's form, lines of letters, from Reddit's."""
+    """Tell whether texts have Shakespeare's form, lines of letters, not Reddit's."""
     return isinstance(data.x[0], str)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dordis.network")
 
 ROOM = 3.0
-"""How many times as long as training takes an agreed time should be: what is not finished in time is a zero update."""
+"""Recommended ratio of the agreed time to the measured time of training."""
 
 
 def join(
@@ -42,7 +42,7 @@ def join(
         typer.Option(help="Authorities of a load balancer's certificate, PEM; the own one if not given."),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Do not join: train once, and say how long that takes on this machine.")
+        bool, typer.Option("--check", help="Do not join: measure how long training takes on this machine.")
     ] = False,
     once: Annotated[bool, typer.Option("--once", help="Do not connect again when the connection breaks.")] = False,
     quiet: Quiet = False,
@@ -96,9 +96,11 @@ def tell_training_time(took: float, agreed: float | None, status: "ClientStatus"
     print(f"training from the initial model took {took:.3g} s on this machine")
     enough = ROOM * took
     if agreed is None:
-        print(f"deployment.train_seconds is not set: all owners agree on one value; this machine needs {enough:.2g}")
+        print(
+            f"deployment.train_seconds is not set: agree on one value with all owners; this machine needs {enough:.2g}"
+        )
     elif agreed < enough:
-        print(f"deployment.train_seconds = {agreed:g} is little: {enough:.2g} would leave room for a busy machine")
+        print(f"deployment.train_seconds = {agreed:g} leaves little room: agree on {enough:.2g} for a busy machine")
     else:
         print(f"deployment.train_seconds = {agreed:g} is enough")
 

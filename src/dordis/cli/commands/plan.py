@@ -42,12 +42,12 @@ def plan(
     ] = None,
     colluders: Annotated[
         int,
-        typer.Option(help="How many of all clients may collude with the server; with --graph, of a round."),
+        typer.Option(help="Clients that may collude with the server: of all clients; with --graph, of a round."),
     ] = 1,
     protocol: Annotated[str, typer.Option(help="secagg, or secagg+ with its sparse graph.")] = "secagg",
     selection: Annotated[str, typer.Option(help="balanced or uniform, or vrf: clients draw lots.")] = "balanced",
     beacon: Annotated[
-        bool, typer.Option("--beacon", help="With balanced: published randomness decides whose turn it is.")
+        bool, typer.Option("--beacon", help="With balanced: published randomness decides the selection.")
     ] = False,
     mode: Annotated[
         str, typer.Option(help="For secagg+: semi-honest or malicious, the server that is guarded against.")

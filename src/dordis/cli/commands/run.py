@@ -195,8 +195,8 @@ def _failed(under_way: "Run", error: RoundFailed) -> str:
     if isinstance(error, ImpossibleSum):
         return (
             f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time "
-            f"because {error}; one of the clients {', '.join(map(str, error.survivors))} is faulty, or the server is: "
-            f"begin a run without the faulty one; what was done is in {under_way.records.path}"
+            f"because {error}; one of the clients {', '.join(map(str, error.survivors))} or the server is faulty: "
+            f"begin a run without the faulty client; finished rounds are in {under_way.records.path}"
         )
     return (
         f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time because "

@@ -1,8 +1,8 @@
-"""What a node trains on, as one digest that the invitation to a round names: all nodes train on the same.
+"""One digest of everything that a node trains on; the invitation names it, so that all nodes train on the same.
 
-It covers the records of the train message, all but those of dordis, its type and group, and what the node was given for
-the whole run of Flower: the run config and the app bundle.  A server that sends one node something else isolates its
-update, so a node refuses an invitation that names another digest than its own.
+It covers all records of the train message except the record of dordis, its type and group, and the values of the whole
+Flower run: the run config and the app bundle.  A server that sends other values to one node could isolate its update,
+so a node refuses an invitation whose digest is not that of the received message.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def _entries(record: Any) -> list[Any]:
 
 
 def digest_environment(context: Context) -> bytes:
-    """Return the hash of what a node was given for a run of Flower: its id, the run config, the app bundle."""
+    """Return the hash of a node's values for a Flower run: run id, run config, app bundle."""
     given = (context.run_id, sorted(context.run_config.items()), bundle_name(sys.path))
     return hashlib.sha256(b"dordis/v1/flower-environment" + ENCODER.encode(given)).digest()
 
@@ -62,13 +62,13 @@ def bundle_name(path: Iterable[str]) -> str:
 
 
 def train_numbers(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
-    """Return the digest of everything that a node trains on, as the numbers that a round takes for its model."""
+    """Return the digest of everything that a node trains on, as the numbers that stand for the round's model."""
     parts = ENCODER.encode((digest_content(content), environment, message_type, group))
     return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
 
 
 def received_model(message: FlowerMessage, context: Context) -> ModelBytes:
-    """Return the same on a node: what the invitation that comes with a train message has to name."""
+    """Return the digest of a received train message, which its invitation must name."""
     metadata = message.metadata
     return ModelBytes.of(
         train_numbers(message.content, digest_environment(context), metadata.message_type, metadata.group_id)
@@ -76,19 +76,19 @@ def received_model(message: FlowerMessage, context: Context) -> ModelBytes:
 
 
 def check_invitation_names(invite: Invite, received: ModelBytes) -> None:
-    """The invitation names what this node was sent, whole: a node that trains on something else is singled out."""
+    """The invitation names the digest of the received message: other records would isolate this node's update."""
     if invite.model != received.digest or invite.model_bytes != len(received.data):
         raise ParametersRefused(
-            "the invitation names another train message than the one that this node got: its records, its run config "
-            "or its app bundle differ from those of the round, and its update would be singled out"
+            "the invitation names another digest than that of the received train message: records, run config or app "
+            "bundle of this node differ from those of the round, which would isolate its update; all must be the same"
         )
 
 
 def check_same_records(asked: Iterable[FlowerMessage]) -> None:
-    """The strategy sends the same records to all nodes: they would refuse to train on different ones."""
+    """The strategy sends the same records to all nodes; nodes refuse to train on different ones."""
     contents = {id(message.content): message.content for message in asked}  # most strategies share one
     if len({digest_content(content) for content in contents.values()}) > 1:
         raise InputError(
-            "the strategy sends different models or configs to different nodes, which would single out their updates: "
-            "send the same records to all nodes (as FedAvg does), and give a node what is its own with --node-config"
+            "the strategy sends different models or configs to different nodes, which would isolate their updates: "
+            "send the same records to all nodes (as FedAvg does), and set a node's own values with --node-config"
         )

@@ -68,7 +68,7 @@ class Post:
 
 @dataclass
 class Assignment:
-    """What the strategy sends to all nodes in this round, to whom it sent it, and the seconds it gives them."""
+    """Train message of this round: its records, the clients that the strategy sampled, and its timeout in seconds."""
 
     content: RecordDict = field(default_factory=RecordDict)
     clients: tuple[ClientId, ...] = ()
@@ -144,7 +144,7 @@ class FlowerExchange(MessageMeter):
         self.received[u] += sum(len(frame) + len(bulk) for frame, bulk in sealed)
 
     def _answers(self, u: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> dict[Place, Message]:
-        """Read a reply: an answer to every request up to the first that was refused, or that is no answer."""
+        """Read a reply: the answers up to the first request that was refused or answered with garbage."""
         answers: dict[Place, Message] = {}
         try:
             sealed, refusal = opened(reply)
@@ -157,19 +157,19 @@ class FlowerExchange(MessageMeter):
         except DordisError as error:
             LOG.warning("node %d, client %d: %s", self._nodes[u], u, error)
             if isinstance(error, MalformedMessage):
-                answers |= blamed(asked, answers)
+                answers |= blame_garbage(asked, answers)
             if not isinstance(error, NodeLost):
                 self.errors.append((u, error))
         return answers
 
 
 def following_requests(request: Message) -> Sequence[Message]:
-    """Return the requests that will follow whatever the answers are."""
+    """Return the requests that follow independently of the answers."""
     return (Train(),) if isinstance(request, Invite) else ()
 
 
-def blamed(asked: Sequence[Message], answers: Mapping[Place, Message]) -> dict[Place, Message]:
-    """Return what stands for the answers that are missing because a node sent bytes that are none: it is named."""
+def blame_garbage(asked: Sequence[Message], answers: Mapping[Place, Message]) -> dict[Place, Message]:
+    """Return a garbled answer for every unanswered request of a node that sent garbage, so that it is named."""
     return {place_of(request): Garbled() for request in asked if place_of(request) not in answers}
 
 

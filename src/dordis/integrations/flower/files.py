@@ -1,7 +1,7 @@
-"""What a pinned node remembers, in its owner's directory: on the disk before a reply is handed to Flower.
+"""State of a pinned node in its owner's directory, on disk before a reply is handed to Flower.
 
-Flower sends a reply first and stores the context of the node afterwards.  A node that is stopped in between would have
-forgotten what it answered, and would answer a second time, differently.
+Flower sends a reply first and stores the context of the node afterwards.  A node that is stopped in between would
+forget its answer, and could answer a second time differently.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class FileState:
         return msgspec.msgpack.decode(file.read_bytes(), type=Charter) if file.exists() else None
 
     def keep_charter(self, charter: Charter) -> None:
-        """Keep the charter of the run, for good."""
+        """Store the charter of the run; it is never replaced."""
         ClientDirectory(self.path)
         create(self._charter_file, ENCODER.encode(charter))
 
@@ -53,15 +53,15 @@ class FileState:
         return ClientDirectory(self.path).participation()
 
     def trainings(self) -> FileTrainings:
-        """Return the count of trainings since the last of these rounds."""
+        """Return the training count since the last counted round."""
         return ClientDirectory(self.path).trainings
 
     def note_training(self, what: str, failure: str) -> None:
-        """Write a training down for the owner."""
+        """Record the outcome of a training for the owner."""
         ClientDirectory(self.path).status.note(what, failure)
 
-    def uploaded(self, round: bytes) -> None:
-        """Drop nothing: the input is encrypted under a key that is destroyed when the next round begins."""
+    def drop_input(self, round: bytes) -> None:
+        """Do nothing: the input is encrypted under a key that is destroyed when the next round begins."""
 
     @property
     def _charter_file(self) -> Path:

@@ -53,7 +53,7 @@ class FlowerModel(AppServer):
         return self.layout.dim
 
     def model(self) -> Floats:
-        """Return the digest of all that nodes train on in this round: the model itself comes with Flower's message."""
+        """Return the digest of everything that nodes train on in this round; the model is in Flower's message."""
         return train_numbers(self._training.content, self._environment)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
@@ -62,7 +62,7 @@ class FlowerModel(AppServer):
 
 @dataclass(frozen=True)
 class Enrolment:
-    """What the nodes of a run have said: who they are, the weights of their updates, and what they were given."""
+    """The answers of all nodes at enrolment: keys, weights of their updates, and their environment."""
 
     registry: Registry
     nodes: Mapping[ClientId, int]
@@ -89,7 +89,7 @@ class FlowerHome:
 
     @property
     def fidelity(self) -> str:
-        """Return `full` where Flower simulates nodes, `deployed` where all of them are somewhere."""
+        """Return `full` if Flower simulates nodes, else `deployed`."""
         return "full" if self.enrolment.simulated else DEPLOYED
 
     @property
@@ -166,7 +166,7 @@ def enrol(post: Post, nodes: Collection[int], known: Registry | None, mode: str,
     replies = post.send(dict.fromkeys(nodes, asked), timeout)
     enrolled = {node: _enrolled(node, reply) for node, reply in sorted(replies.items())}
     if not enrolled:
-        raise InputError("no node answered in time: see the logs of the nodes, or give the strategy a longer timeout")
+        raise InputError("no node enrolled in time: see the logs of the nodes, or give the strategy a longer timeout")
     check_same_environment({node: answer.environment for node, answer in enrolled.items()})
     identities = {node: Identity(keys.signing, keys.vrf) for node, keys in enrolled.items()}
     if known is None:
@@ -180,13 +180,13 @@ def enrol(post: Post, nodes: Collection[int], known: Registry | None, mode: str,
 
 
 def check_same_environment(environments: Mapping[int, bytes]) -> None:
-    """All nodes were given the same run config and app bundle: they would refuse each other's rounds."""
+    """All nodes have the same run config and app bundle; otherwise they would refuse each other's rounds."""
     (first, expected), *others = environments.items()
     for node, environment in others:
         if environment != expected:
             raise InputError(
-                f"node {node} has another run config or app bundle than node {first}, which would single out its "
-                "update: give all nodes the same, and what is a node's own with --node-config"
+                f"node {node} has another run config or app bundle than node {first}, which would isolate its update: "
+                "give all nodes the same, and set a node's own values with --node-config"
             )
 
 

@@ -24,14 +24,14 @@ class Enrolled(Message, frozen=True):
     signing: bytes
     vrf: bytes
     environment: bytes
-    """Digest of the run config and the app bundle that I was given."""
+    """Digest of this node's run config and app bundle."""
     weight: float = 1.0
     simulated: bool = False
-    """Whether I am a node of Flower's simulation engine."""
+    """Whether this node belongs to Flower's simulation engine."""
 
 
 class Enrol(Message, frozen=True):
-    """Before a run against servers of a `mode`: show your public keys; nothing else is asked, no data is touched."""
+    """Before a run in a `mode`: send your public keys; no data is touched."""
 
     reply: ClassVar = Enrolled
     mode: str
@@ -42,7 +42,7 @@ class CharterRead(Message, frozen=True):
 
 
 class Charter(Message, frozen=True):
-    """What a run is: who takes part, and how clients are selected.
+    """The description of a run: its registry, protocol, selection and cohort.
 
     It comes before the first invitation; the first one of a run of Flower is final.  A node whose owner has pinned a
     registry and the size of a cohort compares them.

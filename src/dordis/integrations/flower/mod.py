@@ -135,12 +135,12 @@ class Node:
         return reply
 
     def _check_protected(self, mode: str) -> None:
-        """Refuse a mode against which this node has nothing to protect itself with."""
+        """Raise if the node lacks the settings that the mode requires."""
         check_pinned_or_simulated(mode, self._pins, self._simulated)
         check_time_fixed(mode, self._pins, self._simulated)
 
     def release(self) -> None:
-        """Let go of the journal of the round under way, which the next message finds as it is."""
+        """Close the journal of the round under way; the next message opens it again."""
         if self._client is not None:
             self._client.stop()
 
@@ -153,7 +153,7 @@ class Node:
         """Drop the input from the state, once all of it has left."""
         round = client.round
         if round is not None and round.summing is not None and round.summing.uploaded:
-            self._state.uploaded(round.invite.round)
+            self._state.drop_input(round.invite.round)
 
     @property
     def _keys(self) -> Keys:
@@ -161,7 +161,7 @@ class Node:
         return self._pins.keys() or self._run.keys()
 
     def _read(self, charter: Charter) -> CharterRead:
-        """Take note of a run, for good; its registry and its cohort are the owner's where they are pinned."""
+        """Check and store the charter of a run; a pinned node compares registry and cohort with its owner's."""
         registry, pinned, known = Registry.from_bytes(charter.registry), self._pins.registry(), self._state.charter
         if known is not None:
             check_first_charter(charter, known, self._simulated)
@@ -215,22 +215,22 @@ class Trainee(AppClient):
 
     @cached_property
     def received(self) -> ModelBytes:
-        """Return what the message holds to train on, as an invitation names it."""
+        """Return the digest of the train message, as an invitation names it."""
         return received_model(self._message, self._context)
 
     def vector(self) -> Floats:
-        """Return the numbers of the model that the message holds."""
+        """Return the numbers of the model in the message."""
         _, model = model_of(self._message.content)
         return Layout.of(model).vector(model)
 
     def form(self) -> AppForm | None:
-        """Return how long the model's digest and an update are, if the message holds a model."""
+        """Return the lengths of the digest and of an update, if the message has a model."""
         if not self._message.content.array_records:
             return None
         return AppForm(DTYPES[0], frozenset({len(self.received.array)}), frozenset({len(self.vector())}))
 
     def models(self) -> LastModel:
-        """Return what came with the message to train on, if something did."""
+        """Return a cache with the digest of the train message, if it has a model."""
         models = LastModel()
         if self._message.content.array_records:
             models.keep(self.received)
@@ -258,9 +258,12 @@ def protocol_of(charter: Charter) -> SummingProtocol:
 
 
 def selection_of(charter: Charter, registry: Registry, beacon: Beacon | None) -> Selection:
-    """Return how the clients of a run are selected; a run of SecAgg+ has a beacon, which orders its clients too."""
+    """Return the selection of a run; in a run of SecAgg+ the beacon also decides the permutation."""
     if charter.selection not in (BALANCED, UNIFORM):
-        raise ParametersRefused(f"this node cannot verify a selection of the kind '{charter.selection}'")
+        raise ParametersRefused(
+            f"this node cannot verify the selection '{charter.selection}': use '{BALANCED}', or '{UNIFORM}' in "
+            "the mode semi-honest"
+        )
     drawn = protocol_of(charter).sparse and beacon is not None
     rule = SelectionRule(charter.selection, charter.per_round, charter.least, drawn)
     return rule.selection(registry, charter.run, beacon)
@@ -276,12 +279,12 @@ def my_id(registry: Registry, keys: Keys) -> ClientId:
 
 
 def check_first_charter(charter: Charter, known: Charter, simulated: bool) -> None:
-    """The first charter of a run of Flower is final: a server that could rewrite it would choose who is selected.
+    """The first charter of a Flower run is final: a server that could rewrite it would choose the selection.
 
     In a simulation nobody is protected, and several runs may follow each other.
     """
     if charter != known and not (simulated and charter.run != known.run):
         raise ParametersRefused(
-            "this run of Flower was described otherwise before, and its first charter is final: begin another run of "
-            "Flower for another run of dordis"
+            "the charter differs from the first one of this Flower run, which is final: begin another Flower run for "
+            "another run of dordis"
         )

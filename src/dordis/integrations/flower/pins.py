@@ -1,4 +1,4 @@
-"""What the owner of a node has fixed when it was started (`flower-supernode --node-config`), whatever a server says."""
+"""Pins: settings that an owner fixes when the node is started (`flower-supernode --node-config`)."""
 
 import math
 import sys
@@ -19,28 +19,28 @@ from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol
 
 KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
-"""The owner's key file, the registry of all clients, and the directory for what a node must not lose."""
+"""The owner's key file, the registry of all clients, and the directory for durable state."""
 COHORT, LEAST_COHORT = "dordis-cohort", "dordis-least-cohort"
-"""How many clients are scheduled for a round, and how few of them may be left in it."""
+"""Clients scheduled for a round, and the least number of them in it."""
 TRAIN_SECONDS = "dordis-train-seconds"
-"""How long training takes, whatever the data: its end does not show."""
+"""Fixed time of training in seconds."""
 BEACON = "dordis-beacon"
 """The file of published randomness."""
 WEIGHT = "dordis-weight"
-"""What the updates of the node count for, above 0 and at most 1; everybody may know it."""
+"""Weight of the node's updates, above 0 and at most 1; public."""
 EPSILON, DELTA = "dordis-epsilon", "dordis-delta"
 """The budget of the owner, in place of that of the mod."""
 
 
 @dataclass(frozen=True)
 class Pins:
-    """The settings of one node; a node is pinned if its owner has given it keys and the registry of all clients."""
+    """The owner's settings of one node; the node is pinned if keys and registry are among them."""
 
     config: Mapping[str, Any]
 
     @property
     def pinned(self) -> bool:
-        """Tell whether the node rests on nothing that a server says about keys."""
+        """Tell whether the node has keys and registry from its owner."""
         return KEYS in self.config and REGISTRY in self.config
 
     def keys(self) -> Keys | None:
@@ -50,7 +50,7 @@ class Pins:
             return None
         keys = load_keys(path).keys
         if keys is None:
-            raise InputError(f"{path} is a server's: give the key file of a client")
+            raise InputError(f"{path} is the key file of a server: set {KEYS} to the key file of a client")
         return keys
 
     def registry(self) -> Registry | None:
@@ -80,7 +80,7 @@ class Pins:
         return None if path is None else FileBeacon(path)
 
     def weight(self) -> float:
-        """Return what the updates of this node count for."""
+        """Return the weight of this node's updates."""
         weight = float(self.config.get(WEIGHT, 1.0))
         check_weight(weight)
         return weight
@@ -92,10 +92,10 @@ class Pins:
         return msgspec.structs.replace(policy, **own)
 
     def train_seconds(self) -> float | None:
-        """Return the seconds after which an update is ready, never earlier; None if the owner has not fixed them."""
+        """Return the fixed time of training in seconds; None if it is not set."""
         seconds = self.config.get(TRAIN_SECONDS)
         if seconds is not None and not 0 < float(seconds) < math.inf:
-            raise InputError(f"{TRAIN_SECONDS} is a number of seconds above 0, not {seconds}")
+            raise InputError(f"{TRAIN_SECONDS} = {seconds} on this node: set a number of seconds above 0")
         return None if seconds is None else float(seconds)
 
     def cohort(self) -> tuple[int, int] | None:
@@ -116,13 +116,13 @@ def is_simulated() -> bool:
 
 
 def check_no_state(config: Mapping[str, Any]) -> None:
-    """A directory is for a node that has its owner's keys: what is in it belongs to them."""
+    """Only a pinned node has a state directory, because its contents belong to the owner's keys."""
     if STATE in config:
-        raise InputError(f"{STATE} keeps what belongs to the owner's key: set {KEYS} and {REGISTRY} too")
+        raise InputError(f"{STATE} is set on a node that is not pinned: set {KEYS} and {REGISTRY} too")
 
 
 def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
-    """Against a malicious server keys, registry and count are the owner's; simulated nodes have no owner."""
+    """In the malicious mode a node is pinned, unless it is simulated and has no owner."""
     if mode == MALICIOUS and not pins.pinned and not simulated:
         raise ParametersRefused(
             f"against a malicious server a node needs its owner's files: set {KEYS} and {REGISTRY} on this node "
@@ -131,36 +131,38 @@ def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
-    """Against a malicious server an update is ready at a time that the data do not decide."""
+    """In the malicious mode training takes a fixed time, unless the node is simulated."""
     if mode == MALICIOUS and pins.train_seconds() is None and not simulated:
         raise ParametersRefused(
-            f"against a malicious server training takes a fixed time: set {TRAIN_SECONDS} on this node, to more than "
-            "training takes on its machine"
+            f"against a malicious server training must take a fixed time: set {TRAIN_SECONDS} on this node, to more "
+            "seconds than training takes on its machine"
         )
 
 
 def check_cohort_pinned(charter: Charter, pins: Pins) -> None:
-    """The schedule of a run has the cohort of the owner: a smaller one could be made of colluders."""
+    """A pinned node's run has the owner's cohort: a smaller one could consist of colluders."""
     if not pins.pinned or charter.selection != "balanced":
         return
     agreed = pins.cohort()
     if agreed is None:
-        raise ParametersRefused(f"a pinned node says how many clients a round has: set {COHORT} on this node")
+        raise ParametersRefused(
+            f"a pinned node checks the number of clients per round: set {COHORT} on this node to the agreed number"
+        )
     cohort, least = agreed
     if charter.per_round != cohort or charter.least < least:
         raise ParametersRefused(
-            f"the run schedules {charter.per_round} clients a round and goes on with {charter.least}, and the owner "
-            f"agrees to {cohort} and no fewer than {least} ({COHORT}, {LEAST_COHORT})"
+            f"the run has {charter.per_round} clients per round and at least {charter.least}, and this node's owner "
+            f"agreed to {cohort} and at least {least} ({COHORT}, {LEAST_COHORT}): make server and nodes agree"
         )
 
 
 def check_registry(told: Registry, known: Registry, which: str) -> None:
-    """The run has the registry that is known here."""
+    """The run has the same registry as `known`."""
     if told.root() != known.root():
         raise ParametersRefused(f"the run has another registry than the one {which}")
 
 
 def check_has_beacon(protocol: SummingProtocol, config: Mapping[str, Any]) -> None:
-    """Who is to mask with whom can be verified here: no data is touched otherwise."""
+    """A node has a beacon for a sparse graph, so that it can verify its neighbours."""
     if protocol.sparse and BEACON not in config:
-        raise ParametersRefused(f"'{protocol.name}' is verified with public randomness: set {BEACON} on this node")
+        raise ParametersRefused(f"the graph of '{protocol.name}' is verified with a beacon: set {BEACON} on this node")

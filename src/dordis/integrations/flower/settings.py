@@ -58,7 +58,9 @@ def check_supported(config: RunConfig) -> None:
     if summing_protocol(config.protocol.use).sparse and not Path(config.deployment.beacon).is_file():
         raise InputError("secagg+ needs public randomness: set deployment.beacon to its file, or use 'secagg'")
     if config.deployment.beacon and not summing_protocol(config.protocol.use).sparse:
-        raise InputError("under Flower deployment.beacon is for secagg+ alone: leave it out, or use 'secagg+'")
+        raise InputError(
+            "under Flower only secagg+ uses deployment.beacon: remove the setting, or set protocol.use = 'secagg+'"
+        )
     if config.federation.selection == "vrf":
         raise InputError("lots are not drawn under Flower: set federation.selection to 'balanced' or 'uniform'")
     if config.performance.chunks == "auto":

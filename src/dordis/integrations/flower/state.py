@@ -28,7 +28,7 @@ _Claim = tuple[str, bytes, bytes, bytes | None]
 
 
 class NodeState(Protocol):
-    """What a node remembers from one message to the next, wherever it is kept."""
+    """State of a node between messages."""
 
     @property
     def charter(self) -> Charter | None:
@@ -41,7 +41,7 @@ class NodeState(Protocol):
 
     @property
     def journals(self) -> Callable[[bytes], Journal]:
-        """Return what opens the journal of a round."""
+        """Return a function that opens the journal of a round."""
         ...
 
     @property
@@ -50,24 +50,24 @@ class NodeState(Protocol):
         ...
 
     def participation(self) -> Participation:
-        """Return the count of the rounds taken part in."""
+        """Return the count of participations."""
         ...
 
     def trainings(self) -> MemoryTrainings:
-        """Return the count of trainings since the last of these rounds."""
+        """Return the training count since the last counted round."""
         ...
 
     def note_training(self, what: str, failure: str) -> None:
-        """Write a training down for the owner, and why its update is zero if it is."""
+        """Record the outcome of a training for the owner; `failure` says why its update is zero."""
         ...
 
-    def uploaded(self, round: bytes) -> None:
-        """Take note that the input of a round has left."""
+    def drop_input(self, round: bytes) -> None:
+        """Drop the input of a round after its upload."""
         ...
 
 
 class RunState:
-    """What lasts as long as Flower's run: keys, charter, rounds taken part in, rounds that were left."""
+    """State for one Flower run: keys, charter, participations, rounds that were left."""
 
     def __init__(self, state: RecordDict, run: int) -> None:
         if RUN not in state:
@@ -111,18 +111,18 @@ class RunState:
         return self.journals.under_way
 
     def participation(self) -> "StateParticipation":
-        """Return the count of the rounds taken part in."""
+        """Return the count of participations."""
         return StateParticipation(self._record)
 
     def trainings(self) -> "StateTrainings":
-        """Return the count of trainings since the last of these rounds."""
+        """Return the training count since the last counted round."""
         return StateTrainings(self._record)
 
     def note_training(self, what: str, failure: str) -> None:
-        """Write nothing down: this node has no directory of an owner's."""
+        """Do nothing: a node that is not pinned has no directory of its owner."""
 
-    def uploaded(self, round: bytes) -> None:
-        """Drop the input of a round, which has left."""
+    def drop_input(self, round: bytes) -> None:
+        """Drop the input of a round after its upload."""
         self.journals(round).uploaded()
 
 
@@ -140,7 +140,7 @@ class StateParticipation(MemoryParticipation):
 
 
 class StateTrainings(MemoryTrainings):
-    """A count of trainings that lasts as long as Flower's run."""
+    """A training count for one Flower run."""
 
     def __init__(self, record: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The privacy ledger of a run, from the outside: is it whole, what has the run cost whom, and what is stated of it."""
+"""Verify the privacy ledger of a run: is it whole, what has each client spent, and which epsilon is stated."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
