@@ -55,7 +55,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_bytes: int = 1 << 30
     """Largest size of a model in bytes: it is held in memory and written to the journal."""
     pieces: int = FEW_PIECES + (1 << 30) // SMALLEST_PIECE
-    """Largest number of pieces of a model, each a journal record; `check_pieces` of rounds allows fewer for short models."""
+    """Largest number of pieces of a model, each a journal record; short models may have fewer (`check_pieces`)."""
     participations: int | None = None
     """Most rounds, over all runs and servers: the cap of `Participation`."""
     trainings: int | None = 10

@@ -8,18 +8,18 @@ from dordis.rounds.invitation import Invite
 
 
 class ClientOwner(Protocol):
-    """Whoever a client answers to; every method may raise, and then nothing leaves."""
+    """The owner of a client, who consents to its rounds; every method may raise, and then nothing leaves."""
 
     def accept(self, invite: Invite) -> bytes | None:
-        """Consent to an invitation; return what proves that I am selected, or None if I am not."""
+        """Consent to an invitation; return the proof of selection, or None if the client is not selected."""
         ...
 
     def take_piece(self, count: int) -> None:
-        """Consent to one more piece of the model, `count` with those before."""
+        """Consent to piece number `count` of the model; raise if the policy allows no more."""
         ...
 
     def train(self, invite: Invite) -> None:
-        """Count a training, durably, before the application is given the model of the invitation."""
+        """Count a training durably, before the application gets the model; raise if the policy allows no more."""
         ...
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
