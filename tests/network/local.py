@@ -23,6 +23,16 @@ HANG = 600.0
 RUN = bytes(range(32))
 
 
+async def drain_connections() -> None:
+    """Wait until the loop watches itself alone: what was closed or aborted it closes later, TLS in 30 s at most."""
+    watched = asyncio.get_running_loop()._selector.get_map()
+    for _ in range(6000):
+        if len(watched) <= 1:
+            break
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+
+
 class LocalServer:
     """A server with its files in a folder; clients are tasks of one loop in a thread."""
 
@@ -88,10 +98,7 @@ class LocalServer:
     async def _drained(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*tasks, return_exceptions=True)
-        for _ in range(1000):  # what was aborted is closed by the loop, later: until it watches itself alone
-            if len(self.loop._selector.get_map()) <= 1:
-                break
-            await asyncio.sleep(0.01)
+        await drain_connections()
 
     def close(self) -> None:
         """End everything."""

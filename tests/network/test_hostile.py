@@ -20,7 +20,7 @@ from dordis.network.doors import FederationPass
 from dordis.network.messages import MACHINE_BYTES, SUBPROTOCOL, Answered, Asked, Beside, Challenge, FromServer, Hello
 from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
 from tests.network.federation import enrol, publish
-from tests.network.local import HANG, LocalServer
+from tests.network.local import HANG, LocalServer, drain_connections
 from tests.network.test_server import PARAMETERS, SIZE, Answers, to_all
 
 pytestmark = pytest.mark.network
@@ -87,7 +87,7 @@ class Villain:
         try:
             return await self.act(deed)
         finally:
-            await asyncio.sleep(0.1)  # the loop closes what was aborted; nothing is asserted of it
+            await drain_connections()
 
 
 def honest_round(local, clients=(*HONEST, VILLAIN)):
