@@ -21,6 +21,7 @@ REFUSED = {
     "an invitation under another registry": ("check_pinned (ParametersRefused)", "Invite"),
     "an invitation to a round at a negative cost": ("check_terms (ParametersRefused)", "Invite"),
     "an invitation to a client that is not due": ("check_due (ProtocolError)", "Invite"),
+    "another number of the round for one client": ("told_number", "Train"),
     "an invitation that is none": ("check_invite (MalformedMessage)", "Invite"),
     # questions about data
     "a model on which training fails for some data": ("contain", "Train"),

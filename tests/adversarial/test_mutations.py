@@ -70,6 +70,7 @@ BY_NAME = {
     names.FITS,
     names.CATCH,
     names.CONTAIN,
+    names.TOLD_NUMBER,
     names.WAIT_OUT,
     names.IS_LIAR,
     names.READ_EVICTIONS,
@@ -157,6 +158,7 @@ REPLACEMENTS: dict[str, Callable[..., Any]] = {
     names.LEFT: lambda patience, kind, used: patience.seconds(kind),
     names.UPLOAD_FORMAT: add_whatever_comes,
     names.CLIP: lambda x, clip: 1.0,
+    names.TOLD_NUMBER: lambda said, index: said,
     names.CONTAIN: lambda what, work, tell_owner: work(),
     names.WAIT_OUT: lambda seconds, wait: wait(0.0),  # until training is finished, in that attack
     names.BOUNDED: lambda rounded, bound: True,

@@ -145,7 +145,7 @@ def test_whoever_missed_rounds_has_the_exact_model_by_their_sums(course, missed,
         assert model.tobytes() == course.model.data
     assert course.model.data != MODEL.data
     written = [line for line in course.members[LATE].diary if line.startswith("next_model")]
-    assert written == [f"next_model {index} {index} 1.0" for index in range(missed + 1)]
+    assert written == [f"next_model {index + 1} {index} 1.0" for index in range(missed + 1)]
 
 
 def test_whoever_missed_so_many_that_the_model_is_shorter_gets_the_model(course):

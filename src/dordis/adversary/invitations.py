@@ -16,6 +16,7 @@ from dordis.adversary.participants import (
     EARLIER,
     SPARSE,
     WHOLE,
+    Holder,
     careful_owner,
     forged,
     honest_client,
@@ -24,13 +25,15 @@ from dordis.adversary.participants import (
 )
 from dordis.adversary.selection import DUE, NOT_DUE, TURNS
 from dordis.adversary.session import Session, foiled_unless
+from dordis.privacy.skellam import Floats
 from dordis.protocol import MemoryJournal
 from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.limits import FEW_PIECES
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import AdvertiseKeys
+from dordis.rounds.app import RoundInfo
 from dordis.rounds.invitation import Invite, SendModel, Train
-from dordis.rounds.model import ModelBytes
+from dordis.rounds.model import ModelBytes, Numbers
 
 MODEL, OTHER = ModelBytes.of([1.0, 2.0]), ModelBytes.of([1.0, 3.0])
 LONG_BLOCK = replace(encoding_of(WHOLE, bytes(32)), block=2 * DIM)
@@ -43,6 +46,30 @@ def train_from(session: Session, sent: bytes) -> str:
     given = session.apps[session.victim].model
     foiled_unless(given is not None and given != MODEL.array.tolist(), "the digest", "it is the model that was named")
     return "the victim trained from a model that nobody else has"
+
+
+class Scheduled(Holder):
+    """An application whose updates become smaller with the number of the round."""
+
+    scale = 0.0
+
+    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+        """Return the update, divided by the number of the round."""
+        self.scale = 1.0 / round.number
+        return self.update * self.scale
+
+
+def number_apart(session: Session) -> str:
+    """Tell two clients of one round different numbers of it; the update of one of them is to vanish."""
+    scales = []
+    for number in (1, 10**9):
+        app = Scheduled(np.ones(DIM))
+        client = honest_client(session.victim, app, lambda round: MemoryJournal())
+        session.deliver(client, replace(invitation(session.parameters), number=number))
+        session.deliver(client, Train())
+        scales.append(app.scale)
+    foiled_unless(scales[0] != scales[1], "told_number", "both train alike")
+    return f"the update of one client is {scales[0] / scales[1]:.0e} times as long as that of another"
 
 
 def begin_with(session: Session, **changes: Any) -> str:
@@ -159,6 +186,12 @@ ATTACKS = (
         sparsify,
         checks=(names.INVITATION + "check_dense",),
         graphs=(SPARSE,),
+    ),
+    on_complete(
+        "another number of the round for one client",
+        "The application trains less from round to round: only one client is told that the round is the first.",
+        number_apart,
+        checks=(names.TOLD_NUMBER,),
     ),
     on_complete(
         "an invitation that is none",

@@ -25,6 +25,7 @@ class RoundInfo:
     """What both sides of an application are told of a round.
 
     `number` counts finished rounds from 1 on; `index` counts tries from 0 on, so that a round that failed has used one.
+    A client is told the number of its try, see `told_number`.
     """
 
     number: int
@@ -34,6 +35,15 @@ class RoundInfo:
     """The largest norm of an update in this round."""
     deviation: float = 0.0
     """Standard deviation of the noise that is left in each coordinate of the sum: known to the server in the end."""
+
+
+def told_number(said: int, index: int) -> int:
+    """Return the number of a round that a client's application is told: that of the try, whatever the server says.
+
+    All clients agree on the index.  If the application trained by a number that the server told each of them, with a
+    rate that falls round by round for instance, the server could have all updates vanish but one.
+    """
+    return index + 1
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from dordis.protocols.distributed_noise import NoisyInput
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
-from dordis.rounds.app import AppClient, AppForm, RoundInfo
+from dordis.rounds.app import AppClient, AppForm
 from dordis.rounds.client_owner import ClientOwner
 from dordis.rounds.events import AnyEvent, Encoded, Invited, Trained
 from dordis.rounds.invitation import Accepted, Invite, Ready, SendModel, SendSum, Train
@@ -123,7 +123,7 @@ class Client:
         checks.check_not_left(invite, self._left)
         proof = self.owner.accept(invite)
         if proof is not None:
-            self._check_ready(invite.info)
+            self._check_ready(invite)
         if proof != b"":  # a lot was drawn
             checks.check_forward(invite, self._shown)
             self._shown[invite.info.run] = invite.info.index
@@ -140,10 +140,10 @@ class Client:
         self.round = ClientRound.entered(self, journal, invite, proof)
         return self.round.accepted
 
-    def _check_ready(self, info: RoundInfo) -> None:
+    def _check_ready(self, invite: Invite) -> None:
         """Raise NotReady if the application is not ready; the last answer of this round that may depend on data."""
-        if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(info)):
-            raise NotReady(f"the application of client {self.me} is not ready for round {info.number}")
+        if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(invite.info)):
+            raise NotReady(f"the application of client {self.me} is not ready for round {invite.number}")
 
     def restore(self, round: bytes) -> None:
         """Go on in a round that was under way when the process stopped, as its journal tells."""
@@ -266,7 +266,7 @@ class ClientRound:
             model, client = self._intake.assemble(), self._client
             info, dim = self.invite.info, self.invite.dim
             client.owner.train(self.invite)
-            whose = f"client {client.me} in round {info.number}"
+            whose = f"client {client.me} in round {self.invite.number}"
             prepared = client.user_code.train(
                 f"the training of {whose}",
                 lambda: usable_update(

@@ -27,7 +27,7 @@ from dordis.protocols.limits import (
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import model as models
-from dordis.rounds.app import AppForm, RoundInfo
+from dordis.rounds.app import AppForm, RoundInfo, told_number
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.terms import Terms, check_terms, check_terms_kept
 
@@ -71,7 +71,7 @@ class Invite(Message, frozen=True):
     def info(self) -> RoundInfo:
         """Return what the application is told of the round."""
         run, index = self.round[:RUN_BYTES], int.from_bytes(self.round[RUN_BYTES:], "big")
-        return RoundInfo(self.number, index, run, self.terms.clip)
+        return RoundInfo(told_number(self.number, index), index, run, self.terms.clip)
 
 
 class SumUsed(Message, frozen=True):

@@ -19,7 +19,7 @@ from dordis.protocols.distributed_dp import Aggregate, DistributedDP
 from dordis.protocols.limits import MOST_CLIENTS, MOST_REPLAYS, check_ceilings
 from dordis.protocols.parameters import Parameters, check_projection, check_vector
 from dordis.rounds import invitation as checks
-from dordis.rounds.app import AppClient, RoundInfo
+from dordis.rounds.app import AppClient, RoundInfo, told_number
 from dordis.rounds.events import Invited
 from dordis.rounds.invitation import Invite, SendSum
 from dordis.rounds.model import ModelBytes, ModelCache
@@ -92,7 +92,8 @@ class Follower:
             return self._model
         self._count, self._size = self._count + 1, self._size + wire.size(request)
         checks.check_shorter(invite, self._count, self._size)
-        info = RoundInfo(request.number, parameters.index, parameters.run, parameters.encoding.clip)
+        number = told_number(request.number, parameters.index)
+        info = RoundInfo(number, parameters.index, parameters.run, parameters.encoding.clip)
         aggregate = decoded(request, invite.dim, self._kind)
         self._model = next_model(self._user_code, self._app, info, self._model, aggregate)
         return self._model
