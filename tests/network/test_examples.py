@@ -48,7 +48,7 @@ def test_a_deployment_waits_for_training_longer_than_that_takes():
 
 def test_a_client_may_train_more_often_than_a_round_is_tried():
     keys = ["deployment.train_seconds=5", "federation.tries=10"]
-    with pytest.raises(InputError, match=r"deployment.trainings = 10 has to be above federation.tries = 10"):
+    with pytest.raises(InputError, match=r"deployment.trainings = 10 must be above federation.tries = 10"):
         deployed(reading.read(keys=keys))
     assert deployed(reading.read(keys=[*keys, "deployment.trainings=11"]))
 
