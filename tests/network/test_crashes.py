@@ -17,6 +17,7 @@ KEYS = [
     "performance.chunks=2",
     "deployment.wait=600",
     "deployment.deadlines.grace=600",
+    "deployment.runs_a_day=1000",  # every kill is in a run of its own
 ]
 CLIENTS = 5
 EVERY = bool(os.environ.get("DORDIS_EVERY_CRASH"))
