@@ -4,6 +4,8 @@
 SHELL := bash
 PYTHON ?= python3
 EXTRAS ?=
+# BROWSER=1 says that Chromium is installed: then tests of the live page must be run.
+BROWSER ?=
 
 comma := ,
 empty :=
@@ -13,9 +15,9 @@ BIN := .venv/bin
 DEV := .venv/installed/$(subst $(space),$(comma),$(strip dev $(sort $(subst $(comma),$(space),$(EXTRAS)))))
 # Tests of an extra that was asked for must not be skipped, all of them, without anybody noticing.
 WANTED := $(subst $(comma),$(space),$(EXTRAS))
-REQUIRED := --require network $(addprefix --require$(space),$(filter torch flower,$(WANTED)))
+REQUIRED := --require network $(if $(BROWSER),--require browser) $(addprefix --require$(space),$(filter torch flower,$(WANTED)))
 # Flower simulates with Ray, and whatever starts Ray is slow.
-REQUIRED_SLOW := --require network $(if $(filter ray,$(WANTED)),$(addprefix --require$(space),$(filter ray flower,$(WANTED))))
+REQUIRED_SLOW := --require network $(if $(BROWSER),--require browser) $(if $(filter ray,$(WANTED)),$(addprefix --require$(space),$(filter ray flower,$(WANTED))))
 # The demo takes whatever is installed already, and nothing beyond the core if nothing is.
 ANY := $(or $(firstword $(wildcard .venv/installed/*)),.venv/installed/core)
 
@@ -26,7 +28,7 @@ STEPS := -e '/\.metadata/d' \
   -e 's/^Installing collected packages:.*,.*/  all are here: installing them/p'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-slow test-all lint format bench clean
+.PHONY: help demo deploy-demo test test-slow test-all coverage lint format attack pages bench evidence clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -47,6 +49,12 @@ test-slow: $(DEV)  ## run the slow tests
 test-all:  ## run all tests, slow ones too, with every extra installed
 	@$(MAKE) --no-print-directory test test-slow EXTRAS=torch,nlp,flower,ray
 
+coverage: $(DEV)  ## run all tests and report which branches they cover, in subprocesses too
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 2 --dist worksteal $(REQUIRED)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
 lint: $(DEV)  ## check style, types and layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -57,8 +65,19 @@ format: $(DEV)  ## format the code and sort its imports
 	$(BIN)/ruff check --fix --select I
 	$(BIN)/ruff format
 
+attack: $(DEV)  ## run every known attack on the protocol, and show which check refuses it
+	$(BIN)/python -m tests.adversary
+
+pages: $(DEV)  ## write the parts of docs that are generated from the code
+	$(BIN)/python -m tests.adversary.page
+	$(BIN)/python -m tools.architecture_pictures
+
 bench: $(DEV)  ## measure the kernels
 	$(BIN)/python -m benchmarks kernels
+
+evidence: $(DEV)  ## run a deployment through kills, stops, cuts and full disks, and print what survived
+	$(BIN)/python -m tests.network.chaos
+	$(BIN)/python -m tests.network.soak
 
 clean:  ## remove .venv, caches and builds
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,1 +1,1 @@
-"""Measure dordis beside the limit of the hardware and beside what others offer: `python -m benchmarks SUITE`."""
+"""Measure dordis beside the limit of the hardware and beside other libraries: `python -m benchmarks SUITE`."""

@@ -1,10 +1,21 @@
-"""Run one suite of measurements: `python -m benchmarks kernels [--json] [--quick]`, or `aggregation`: whole rounds,
-or `privacy`: encoding, decoding and planning, `simulation`: simulated rounds beside Flower's, `learning`: training, and
-the paper's CNN beside Flower's and pfl's, `pipeline`: plans beside what rounds take, `refusals`: what refusing and
-blaming cost, `possible`: what is noticed of spoilt sums, `flower`: private rounds under Flower, `ray`: rounds over a
-cluster of Ray, or `network`: deployed rounds over loopback.
+"""Run one suite of measurements: `python -m benchmarks SUITE [--json] [--quick] [--only PART]`.
 
-What is compared with other packages is left out where they are not installed.
+kernels      compiled loops, beside the limit of the hardware and other libraries
+aggregation  whole SecAgg rounds: CPU, bytes and memory of client and server
+assisted     rounds with one message per client, beside SecAgg+
+privacy      encoding, decoding and planning
+simulation   simulated rounds a second, beside Flower's
+learning     training, and the paper's CNN beside Flower's and pfl's
+records      records as the unit of privacy, beside Opacus on pooled records
+flower       private rounds under Flower, beside its own SecAgg+
+pipeline     planned round times beside real ones
+refusals     the cost of refusing hostile messages and of knowing whom to blame
+possible     how often impossible sums are noticed
+network      deployed rounds over loopback
+watching     a scrape with 800 idle clients, the live page's CPU, the verification of 100 rounds
+ray          rounds over a cluster of Ray
+
+Comparisons with other packages are left out where these are not installed.
 """
 
 import argparse
@@ -17,38 +28,46 @@ from rich.table import Table
 
 from benchmarks import (
     aggregation,
+    assisted,
     flower_rounds,
+    impossible_sums,
     kernels,
     learning,
     network,
     pipeline,
-    possible,
     privacy,
     ray_rounds,
+    records,
     refusals,
     simulation,
+    watching,
 )
 from benchmarks.figure import Figure, Suite
 
 SUITES: dict[str, Suite] = {
     "kernels": kernels,
     "aggregation": aggregation,
+    "assisted": assisted,
     "privacy": privacy,
     "simulation": simulation,
     "learning": learning,
     "flower": flower_rounds,
     "pipeline": pipeline,
     "refusals": refusals,
-    "possible": possible,
+    "possible": impossible_sums,
     "network": network,
+    "watching": watching,
     "ray": ray_rounds,
+    "records": records,
 }
-WIDTH_OF_A_FILE = 140
+FILE_WIDTH = 140
 
 
 def main() -> None:
     """Measure, and print a table or one flat JSON object."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("--json", action="store_true", help="print one JSON object, name -> number, and nothing else")
     parser.add_argument("--quick", action="store_true", help="repeat little: a smoke test, not a measurement")
@@ -62,9 +81,7 @@ def main() -> None:
     if chosen.json:
         print(json.dumps(values))
     else:
-        Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE).print(
-            tabulate(chosen.suite, values, suite.FIGURES)
-        )
+        Console(width=None if sys.stdout.isatty() else FILE_WIDTH).print(tabulate(chosen.suite, values, suite.FIGURES))
 
 
 def tabulate(title: str, values: Mapping[str, float], figures: Mapping[str, Figure]) -> Table:

@@ -1,4 +1,4 @@
-"""Whole SecAgg rounds: what a client and the server pay in CPU, bytes and memory, and how it grows."""
+"""Whole SecAgg rounds: CPU seconds, bytes and memory of a client and the server, and how they grow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from benchmarks import folded
+from benchmarks import folded_updates
+from benchmarks.cold_start import call_kernels
 from benchmarks.figure import Figure
 from benchmarks.rounds import Costs, Setting, best_of, memory, play
-from benchmarks.touch import touch
-from dordis.privacy.cell_table import GRID
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.skellam_noise import GRID
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.parameters import MALICIOUS
 
 Family = Callable[[bool], dict[str, float]]
@@ -91,8 +91,17 @@ FIGURES = {
 
 def run(quick: bool) -> dict[str, float]:
     """Measure everything; a quick run leaves out what takes long."""
-    touch()
-    families: tuple[Family, ...] = (_rounds, _malicious, folded.run, _traffic, _overhead, _memory, _growth, _flower)
+    call_kernels()
+    families: tuple[Family, ...] = (
+        _rounds,
+        _malicious,
+        folded_updates.run,
+        _traffic,
+        _overhead,
+        _memory,
+        _growth,
+        _flower,
+    )
     values: dict[str, float] = {}
     for family in families:
         values |= family(quick)
@@ -191,10 +200,10 @@ def _points(axis: str, names: Sequence[object], sizes: Sequence[int], costs: Seq
 def _flower(quick: bool) -> dict[str, float]:
     """Measure Flower beside us, if it is there."""
     try:
-        from benchmarks import flower
+        from benchmarks import flower_secagg
     except ImportError:
         return {}
-    few = flower.play(FEW_LONG)
+    few = flower_secagg.play(FEW_LONG)
     figures = {
         "flwr_n16_d1M_client_s": few.client_s,
         "flwr_n16_d1M_server_s": few.server_s,
@@ -202,5 +211,5 @@ def _flower(quick: bool) -> dict[str, float]:
     }
     if quick:
         return figures
-    many = flower.play(MANY_SHORT)
+    many = flower_secagg.play(MANY_SHORT)
     return figures | {"flwr_n100_d100k_client_s": many.client_s, "flwr_n100_d100k_server_s": many.server_s}

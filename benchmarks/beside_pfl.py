@@ -5,6 +5,7 @@ here.  Each side is a process, started anew for every turn.  `python -m benchmar
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,20 +23,23 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from benchmarks.simulation import MEMORY, speed
-from dordis.apps.learning.app import begin
+from dordis.apps.learning.app import Server, prepare_learning
 from dordis.apps.learning.settings import Settings
-from dordis.federation.config import App, Federation, Performance, Privacy
-from dordis.federation.strategies import Central, NoNoise
-from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
+from dordis.availability.dropout_models import NoDropout
+from dordis.config.schema import App, Config, Federation, Performance, Privacy, Simulation
+from dordis.privacy.mechanisms.baselines import CentralGaussian
+from dordis.privacy.strategies import Central, NoNoise
 from dordis.rounds.app import Task
-from dordis.simulation.availability import Never
-from dordis.simulation.config import Config, Simulation
 from dordis.simulation.run import SimulatedJob, prepare
 
 CLIENTS, PER_ROUND = 100, 20
 UNCOUNTED = 2
 """First rounds of a turn: kernels are loaded, and pfl evaluates its clients in the first one."""
-TURNS = 3
+SEEDS = 5
+"""Turns of either side; both have the same clients and the same first model in a turn, other ones in the next."""
+CNN_ROUNDS = 40
+WRONG = 0.2
+"""Part of the labels that are random, so that neither side comes near an accuracy of 1."""
 PFL = "pfl==0.6.*"
 SOFTMAX = {"optimiser": {"kind": "fedavg", "lr": 1.0}, "average": 0.0, "balance": 0.0, "lr": 1.0}
 
@@ -49,10 +53,21 @@ _PARTS = {
     "cpu": Figure("times", note="processor time of pfl's round over ours: other load matters less"),
     "ours_per_s": Figure("1/s", note="ours: fidelity ideal, evaluated every round, records in memory"),
     "pfl_per_s": Figure("1/s", note="pfl's: evaluated every round, nothing is written"),
-    "ours_accuracy": Figure("", note="on the test data after the last round, ours"),
-    "pfl_accuracy": Figure("", note="the same, pfl's"),
 }
-FIGURES = _RATIOS | {f"{name}_{part}": figure for name in _RATIOS for part, figure in _PARTS.items()}
+_MEASURED = {
+    "ours": Figure("", note="on the test data after the last round, ours: mean over the seeds"),
+    "ours_error": Figure("", note="standard error of that mean"),
+    "pfl": Figure("", note="the same, pfl's"),
+    "pfl_error": Figure("", note="standard error of that mean"),
+    "gap": Figure("", note="ours less pfl's, of the same clients and first model: mean over the seeds"),
+    "gap_error": Figure("", note="standard error of that mean"),
+}
+METRICS = ("accuracy", "loss")
+FIGURES = (
+    _RATIOS
+    | {f"{name}_{part}": figure for name in _RATIOS for part, figure in _PARTS.items()}
+    | {f"{name}_{metric}_{part}": one for name in _RATIOS for metric in METRICS for part, one in _MEASURED.items()}
+)
 
 
 class Job(msgspec.Struct):
@@ -62,6 +77,7 @@ class Job(msgspec.Struct):
     central: bool
     rounds: int
     threads: int = 1
+    seed: int = 0
 
     def prepare(self) -> SimulatedJob:
         """Return the run on our side."""
@@ -70,7 +86,7 @@ class Job(msgspec.Struct):
                 app=App(options=self.options),
                 federation=Federation(CLIENTS, PER_ROUND, self.rounds),
                 privacy=Privacy(noise=Central() if self.central else NoNoise()),
-                simulation=Simulation("ideal", dropout=Never()),
+                simulation=Simulation("ideal", dropout=NoDropout(), seed=self.seed),
                 performance=Performance(threads=self.threads),
             )
         )
@@ -81,7 +97,7 @@ def measure(quick: bool, cnn_options: Mapping[str, Any]) -> dict[str, float]:
     python = environment(make=not quick)
     if python is None:
         return {}
-    few, many = (6, 20) if quick else (40, 200)
+    few, many = (6, 20) if quick else (CNN_ROUNDS, 200)
     jobs = {
         "softmax_vs_pfl": Job(SOFTMAX, central=False, rounds=many),
         "cnn_vs_pfl": Job(dict(cnn_options), central=False, rounds=few),
@@ -90,26 +106,33 @@ def measure(quick: bool, cnn_options: Mapping[str, Any]) -> dict[str, float]:
     }
     found: dict[str, float] = {}
     for name, job in jobs.items():
-        with exported(job) as (samples, settings):
-            ours, theirs = [sys.executable, "-m", "benchmarks.beside_pfl"], [str(python), _side("pfl_side.py"), samples]
-            commands = ([*ours, msgspec.json.encode(job).decode()], [*theirs, json.dumps(settings)])
-            turns = [[turn(command, job.threads) for command in commands] for _ in range(1 if quick else TURNS)]
+        seeds = range(1 if quick else SEEDS)
+        turns = [both_sides(msgspec.structs.replace(job, seed=seed), python) for seed in seeds]
         found |= compare(name, *zip(*turns, strict=True))
-    return {name: value for name, value in found.items() if not (quick and name.endswith("_accuracy"))}
+    return {name: value for name, value in found.items() if not (quick and name.endswith(tuple(_MEASURED)))}
+
+
+def both_sides(job: Job, python: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a job here and in pfl's environment, one after the other."""
+    with exported(job) as (samples, settings):
+        ours = turn([sys.executable, "-m", "benchmarks.beside_pfl", msgspec.json.encode(job).decode()], job.threads)
+        theirs = turn([str(python), _side("pfl_side.py"), samples, json.dumps(settings)], job.threads)
+    return ours, theirs
 
 
 def compare(name: str, ours: tuple[dict[str, Any], ...], theirs: tuple[dict[str, Any], ...]) -> dict[str, float]:
     """Return the figures of a job from the best turns of both sides."""
     fast, slow = (max(speed(side["times"], UNCOUNTED) for side in turns) for turns in (ours, theirs))
     spent, spent_there = (max(speed(side["spent"], UNCOUNTED) for side in turns) for turns in (ours, theirs))
-    accuracies = (float(np.mean([side["accuracy"] for side in turns])) for turns in (ours, theirs))
-    return {name: fast / slow, f"{name}_cpu": spent / spent_there} | dict(
-        zip(
-            (f"{name}_{part}" for part in ("ours_per_s", "pfl_per_s", "ours_accuracy", "pfl_accuracy")),
-            (fast, slow, *accuracies),
-            strict=True,
-        )
-    )
+    found = {
+        name: fast / slow, f"{name}_cpu": spent / spent_there, f"{name}_ours_per_s": fast, f"{name}_pfl_per_s": slow,
+    }  # fmt: skip
+    for metric in METRICS:
+        here, there = (np.array([side[metric] for side in turns]) for turns in (ours, theirs))
+        for part, values in (("ours", here), ("pfl", there), ("gap", here - there)):
+            found[f"{name}_{metric}_{part}"] = float(values.mean())
+            found[f"{name}_{metric}_{part}_error"] = math.sqrt(values.var() / max(1, len(values) - 1))
+    return found
 
 
 def turn(command: list[str], threads: int) -> dict[str, Any]:
@@ -123,8 +146,8 @@ def turn(command: list[str], threads: int) -> dict[str, Any]:
 @contextmanager
 def exported(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
     """Write the samples of all clients and the first model for pfl; give the file and what else pfl's side is told."""
-    settings = msgspec.convert(job.options, Settings)
-    common = begin(settings, Task(job.options, CLIENTS))
+    settings, task = msgspec.convert(job.options, Settings), Task(job.options, CLIENTS, job.seed)
+    common = prepare_learning(settings, task)
     held = [common.samples(place) for place in range(CLIENTS)]
     assert common.test is not None
     mechanism = job.prepare().job.design.mechanism
@@ -138,12 +161,12 @@ def exported(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
             ends=np.cumsum([len(y) for _, y in held]),
             test_x=common.test[0],
             test_y=common.test[1],
-            initial=common.model.initial(np.random.default_rng(0)),
+            initial=Server.from_task(task).model(),
         )
         yield str(path), {
             "model": settings.model, "classes": common.classes, "rounds": job.rounds, "per_round": PER_ROUND,
-            "epochs": settings.epochs, "lr": settings.lr, "batch": settings.batch, "threads": job.threads, "seed": 1,
-            "noise": noise,
+            "epochs": settings.epochs, "lr": settings.lr, "batch": settings.batch, "threads": job.threads,
+            "noise": noise, "seed": job.seed,
         }  # fmt: skip
 
 
@@ -172,7 +195,7 @@ def main() -> None:
     """Run our side of a job, and print what pfl's side prints."""
     job = msgspec.json.decode(sys.argv[1], type=Job)
     if job.options.get("model") == "cnn":
-        from dordis.apps.learning.pytorch import import_torch
+        from dordis.apps.learning.trainer import import_torch
 
         import_torch().set_num_threads(job.threads)
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as root:

@@ -1,4 +1,4 @@
-"""What a figure means: its unit, the bar it is held to, and how it was obtained."""
+"""A measured figure: its unit, its bar, and a note on how it was obtained."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

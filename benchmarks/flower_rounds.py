@@ -26,12 +26,14 @@ FIGURES = {
 def run(quick: bool) -> dict[str, float]:
     """Measure, where Flower is installed with what it needs to simulate."""
     try:
-        from benchmarks import flower_sides
+        from benchmarks import flower_private_rounds
     except ImportError:
         return {}
     figures = {}
     for name, (clients, dim, _) in SETTINGS.items():
-        sides = flower_sides.seconds(*QUICK, 1) if quick else flower_sides.seconds(clients, dim, ROUNDS)
+        sides = (
+            flower_private_rounds.seconds(*QUICK, 1) if quick else flower_private_rounds.seconds(clients, dim, ROUNDS)
+        )
         ours, theirs = (statistics.median(sides[side]) for side in ("dordis", "flower"))
         figures |= {f"flower_{name}_s": ours, f"flwr_{name}_s": theirs, f"flower_{name}_ratio": ours / theirs}
     return figures

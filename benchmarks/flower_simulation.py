@@ -27,7 +27,7 @@ from flwr.simulation import run_simulation, start_simulation
 
 from benchmarks.timing import family_time
 from dordis.apps.learning import Client, Server
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.rounds.app import RoundInfo, Task
 
 OF_A_CLIENT = {"num_cpus": 1, "num_gpus": 0.0}
@@ -56,13 +56,13 @@ class Progress:
 def by_apps(task: Task, per_round: int, rounds: int) -> Progress:
     """Run a ClientApp and a ServerApp: the interface of today, which looks for messages ten times a second."""
     _silence()
-    client, server, progress = ClientApp(), ServerApp(), Progress(Server.of(task))
+    client, server, progress = ClientApp(), ServerApp(), Progress(Server.from_task(task))
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
         (start,) = message.content["arrays"].to_numpy_ndarrays()
         place, number = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
-        update = Client.of(task, place).prepare_data(RoundInfo(number, number - 1), start)
+        update = Client.from_task(task, place).prepare_data(RoundInfo(number, number - 1), start)
         arrays = ArrayRecord([(start + update).astype(np.float32)])
         return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(_ALIKE)}), reply_to=message)
 
@@ -85,11 +85,11 @@ def by_apps(task: Task, per_round: int, rounds: int) -> Progress:
 def by_start(task: Task, per_round: int, rounds: int) -> Progress:
     """Call `start_simulation`: the older interface, which waits for ray and so for no more than is needed."""
     _silence()
-    progress = Progress(Server.of(task))
+    progress = Progress(Server.from_task(task))
 
     class Trainee(NumPyClient):  # type: ignore[misc]
         def __init__(self, place: int) -> None:
-            self._client = Client.of(task, place)
+            self._client = Client.from_task(task, place)
 
         def fit(self, parameters: list[Floats], config: dict[str, Any]) -> tuple[list[Floats], int, dict[str, Any]]:
             (start,) = parameters

@@ -21,7 +21,7 @@ from dordis.apps.learning.data import Dataset
 from dordis.apps.learning.features import with_features
 from dordis.apps.learning.settings import Settings
 from dordis.apps.learning.sources import cache, load
-from dordis.simulation import reading
+from dordis.config import reading
 
 PARTS = 6
 _SEED = 2026
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--average", type=float, action="append", required=True)
     parser.add_argument("-c", dest="keys", action="append", default=[])
     given = parser.parse_args()
-    preset = reading.read(None, given.preset, [f"app.options.data_dir='{given.data_dir.resolve()}'"])
+    preset = reading.read_config(None, given.preset, [f"app.options.data_dir='{given.data_dir.resolve()}'"])
     settings = msgspec.convert(preset.app.options, Settings)
     data = held_out(with_features(load(settings), settings.features, cache()))
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def main() -> None:
             fixed.append(f"federation.clients={data.key_counts[0].size}")
         for rate, average in product(given.rate, given.average):
             chosen = [f"app.options.optimiser.lr={rate}", f"app.options.average={average}"]
-            result = dordis.run(reading.read(None, given.preset, [*fixed, *given.keys, *chosen]))
+            result = dordis.run(reading.read_config(None, given.preset, [*fixed, *given.keys, *chosen]))
             print(json.dumps({"rate": rate, "average": average, "accuracy": result.metrics["accuracy"]}), flush=True)
 
 

@@ -15,11 +15,10 @@ import msgspec
 import numpy as np
 
 import dordis
-from dordis.apps.learning.formats.leaf import UserData
-from dordis.apps.learning.formats.tokens import SPECIAL
-from dordis.apps.text.app import Settings, folder_of
+from dordis.apps.learning.formats import SPECIAL, UserData
+from dordis.apps.text.app import Settings, find_texts
 from dordis.apps.text.corpus import draw_users, read_symbols
-from dordis.simulation import reading
+from dordis.config import reading
 
 PARTS = 10
 _SEED = 2026
@@ -51,10 +50,12 @@ def main() -> None:
     parser.add_argument("--try", dest="tried", action="append", required=True)
     parser.add_argument("-c", dest="keys", action="append", default=[])
     given = parser.parse_args()
-    preset = reading.read(None, given.preset, [f"app.options.data_dir='{given.data_dir.resolve()}'", *given.keys])
+    preset = reading.read_config(
+        None, given.preset, [f"app.options.data_dir='{given.data_dir.resolve()}'", *given.keys]
+    )
     settings, seed = msgspec.convert(preset.app.options, Settings), preset.simulation.seed
     known = settings.vocabulary if isinstance(settings.vocabulary, int) else Path(settings.vocabulary)
-    texts = folder_of(settings, Path())
+    texts = find_texts(settings, Path())
     users = draw_users(texts, preset.federation.clients, seed, isinstance(known, int))
     stay, test = held_out(users.clients)
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +66,7 @@ def main() -> None:
         fixed = [f"output='{folder}'", f"app.options.data='{folder}'", f"federation.clients={len(stay)}"]
         fixed += [f"app.options.vocabulary='{words}'"] if symbols.special else []
         for tried in given.tried:
-            result = dordis.run(reading.read(None, given.preset, [*fixed, *given.keys, f"app.options.{tried}"]))
+            result = dordis.run(reading.read_config(None, given.preset, [*fixed, *given.keys, f"app.options.{tried}"]))
             print(json.dumps({"tried": tried, **result.metrics, "epsilon": result.epsilon}), flush=True)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from dordis.config import reading
 from dordis.rounds.app import AppClient, RoundInfo
-from dordis.simulation import reading
 from dordis.simulation.run import prepare
 
 Numbers = npt.NDArray[np.floating]
@@ -49,7 +49,7 @@ class Observed(AppClient):
 
 def measured(keys: list[str], rounds: int) -> list[dict[str, float]]:
     """Run rounds; return for each the norms of updates, of their clipped sum and of the noise, and the accuracy."""
-    job, seen, found = prepare(reading.read(None, "cifar10", keys)), Seen(), []
+    job, seen, found = prepare(reading.read_config(None, "cifar10", keys)), Seen(), []
     observed = replace(job, client=lambda u: Observed(job.client(u), seen))
     design = job.job.design
     with tempfile.TemporaryDirectory() as folder:

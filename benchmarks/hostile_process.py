@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 
-from benchmarks.touch import touch
-from dordis.adversary.hostile import HostileMessage, messages, parameters, refusal, victim
+from benchmarks.cold_start import call_kernels
 from dordis.protocols.secagg.messages import AdvertiseKeys
+from tests.adversary.hostile import HostileMessage, messages, parameters, refusal, victim
 
 KB = 1024
 
 
 def main(every: int) -> None:
     """Print name, CPU milliseconds, megabytes and refusal of each message, or of every so many."""
-    touch()
+    call_kernels()
     victim().handle(AdvertiseKeys(parameters()))  # all that a good round needs is loaded
     chosen = list(messages())[::every]
     gc.collect()

@@ -21,12 +21,13 @@ from benchmarks.figure import Figure
 from benchmarks.timing import best, best_wall, ratio, repetitions, side_by_side
 from dordis.crypto import agreement, prg, sharing, signature
 from dordis.kernels import hadamard, packing
-from dordis.privacy import cell_table, noise
+from dordis.privacy import skellam_noise
+from dordis.privacy.skellam_noise import build_table, round_up_variance
 
 MILLION = 2**20
 KEYS = 16
 CALL = 1 << 18
-VARIANCES = {name: noise.rounded_up(Fraction(name)) for name in ("0.1", "10", "1e3", "1e5", "1e7", "1e9")}
+VARIANCES = {name: round_up_variance(Fraction(name)) for name in ("0.1", "10", "1e3", "1e5", "1e7", "1e9")}
 
 _ZEROS, _KEYSTREAM = bytes(CALL), bytearray(CALL)
 
@@ -74,7 +75,7 @@ def run(quick: bool) -> dict[str, float]:
 def _mask(quick: bool) -> dict[str, float]:
     count = repetitions(60, quick)
     acc = np.zeros(MILLION, np.uint32)
-    streams = [prg.Stream.of(secrets.token_bytes(prg.STREAM_BYTES)) for _ in range(KEYS)]
+    streams = [prg.Stream.from_bytes(secrets.token_bytes(prg.STREAM_BYTES)) for _ in range(KEYS)]
 
     def add(bits: int, threads: int = 1) -> None:
         prg.add_masks(acc, streams[: KEYS // 2], streams[KEYS // 2 :], bits, threads=threads)
@@ -104,7 +105,9 @@ def _bare_keystream(size: int, out: bytearray = _KEYSTREAM) -> None:
 
 
 def _bare_in_threads(threads: int) -> None:
-    prg.in_threads(lambda at, end: partial(_bare_keystream, end - at, bytearray(CALL)), 0, KEYS * MILLION * 3, threads)
+    prg.run_in_threads(
+        lambda at, end: partial(_bare_keystream, end - at, bytearray(CALL)), 0, KEYS * MILLION * 3, threads
+    )
 
 
 def _noise(quick: bool) -> dict[str, float]:
@@ -115,7 +118,7 @@ def _noise(quick: bool) -> dict[str, float]:
     for name, variance in VARIANCES.items():
 
         def ours(variance: Fraction = variance) -> None:
-            noise.add_noise(acc, os.urandom(prg.SEED_BYTES), variance)
+            skellam_noise.add_noise(acc, os.urandom(prg.SEED_BYTES), variance)
 
         def theirs(mean: float = float(variance) / 2) -> object:
             return generator.poisson(mean, few) - generator.poisson(mean, few)
@@ -125,7 +128,7 @@ def _noise(quick: bool) -> dict[str, float]:
         if variance >= 10:
             ratios.append((theirs_s / few) / (ours_s / MILLION))
     figures["noise_vs_numpy_min"] = min(ratios)
-    figures["table_s_1e9"] = best(lambda: cell_table.build(10**9), 1 if quick else 3)
+    figures["table_s_1e9"] = best(lambda: build_table(10**9), 1 if quick else 3)
     return figures
 
 
@@ -192,9 +195,9 @@ def _shamir(quick: bool) -> dict[str, float]:
 
 
 def _curve(quick: bool) -> dict[str, float]:
-    private, peer = agreement.generate(), agreement.public(agreement.generate())
+    private, peer = agreement.generate(), agreement.public_key(agreement.generate())
     signing, message = signature.generate(), secrets.token_bytes(100)
-    verifying, signed = signature.public(signing), signature.sign(signing, message)
+    verifying, signed = signature.public_key(signing), signature.sign(signing, message)
     agree_s, verify_s = side_by_side(
         [lambda: agreement.agree(private, peer), lambda: signature.verify(verifying, message, signed)],
         repetitions(2000, quick),
@@ -206,7 +209,7 @@ def _warm_start(cache: dict[str, str] | None = None, count: int = 1) -> dict[str
     """Time a new process whose kernels are cached: the turn that is not counted sees to that."""
     return {
         "client_import_cpu_s": min(_import_seconds("dordis.rounds.client") for _ in range(3 * count)),
-        "warm_start_s": best_wall(lambda: _in_new_process("benchmarks.touch", environment=cache or {}), count),
+        "warm_start_s": best_wall(lambda: _in_new_process("benchmarks.cold_start", environment=cache or {}), count),
         "help_s": best_wall(lambda: _in_new_process("dordis", "--help"), count),
     }
 
@@ -222,7 +225,7 @@ def _starts() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as empty:
         cache = {"NUMBA_CACHE_DIR": empty}
         start = time.perf_counter()
-        _in_new_process("benchmarks.touch", environment=cache)
+        _in_new_process("benchmarks.cold_start", environment=cache)
         cold = time.perf_counter() - start
         return _warm_start(cache, 3) | {"cold_start_s": cold}
 

@@ -95,14 +95,15 @@ def main() -> None:
     stored, settings = np.load(sys.argv[1]), json.loads(sys.argv[2])
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(settings["seed"])
-    np.random.seed(settings["seed"])  # noqa: NPY002  pfl draws cohorts from it
+    np.random.seed(settings["seed"])  # noqa: NPY002  pfl draws from numpy's global generator
     network = Network(layers(settings["model"], stored["test_x"][0].size, settings["classes"]))
     torch.nn.utils.vector_to_parameters(torch.tensor(stored["initial"], dtype=torch.float32), network.parameters())
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
     ends = stored["ends"].tolist()
     parts = [slice(begin, end) for begin, end in zip([0, *ends], ends)]  # noqa: B905  the last has no next
     users = {u: dataset(stored["x"][part], stored["y"][part], u) for u, part in enumerate(parts)}
-    sampler = get_user_sampler("random", list(users))
+    order = np.random.permutation(len(users)).tolist()  # noqa: NPY002  cohorts return in this order, as with us
+    sampler = get_user_sampler("minimize_reuse", order)
     training = FederatedDataset(users.__getitem__, sampler)
     noise = [CentrallyAppliedPrivacyMechanism(GaussianMechanism(*settings["noise"]))] if settings["noise"] else []
     backend = SimulatedBackend(training, training, postprocessors=noise)

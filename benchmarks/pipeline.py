@@ -1,4 +1,4 @@
-"""The pipeline: what is predicted against what rounds take, in threads and in virtual time; the server's memory.
+"""The pipeline: predicted and real round times, in threads and in virtual time; the server's memory.
 
 Stage times come from other rounds than those that are predicted; in virtual time from shorter ones, by the model.  In
 threads it is the clock on the wall that counts, and other load shows: rounds are repeated in turn, the fastest kept.
@@ -15,18 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import modelled
+from benchmarks import simulated_costs
+from benchmarks.cold_start import call_kernels
 from benchmarks.figure import Figure
-from benchmarks.in_flight import InFlight
-from benchmarks.touch import touch
-from dordis.drive import AsyncExchange
-from dordis.federation.config import Federation
+from benchmarks.memory_in_flight import InFlight
+from dordis.config.schema import Config, Federation
 from dordis.pipeline.executor import Timeline
 from dordis.pipeline.performance import Profile
-from dordis.pipeline.planner import MOST_CHUNKS, plan, schedule
+from dordis.pipeline.planner import MOST_CHUNKS, plan_chunks, schedule_stages
 from dordis.protocol import ClientId, Message, Replies, Requests, Resource
-from dordis.rounds.server import RoundEngine
-from dordis.simulation.config import Config
+from dordis.protocol_driver import AsyncExchange
+from dordis.rounds.engine import RoundEngine
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.profiling import Bench, Hardware
 from dordis.simulation.run import prepare
@@ -66,7 +65,7 @@ FIGURES = {
         f"modelled_over_real_m{m}": Figure(
             "times", at_least=0.8, at_most=1.2, note=f"a round by measured costs over one of real parties, m = {m}"
         )
-        for m in modelled.NUMBERS
+        for m in simulated_costs.NUMBERS
     },
     "planner_equals_brute_force": Figure(
         "relative", at_most=EXACT, note="largest difference to the appendix's recursion in exact numbers, m in [20]"
@@ -82,7 +81,7 @@ FIGURES = {
 
 def run(quick: bool) -> dict[str, float]:
     """Measure everything; a quick run repeats less and leaves out the long vectors."""
-    touch()
+    call_kernels()
     bench = bench_of(SLOW_PHONES)
     families = (
         _threads(bench, quick),
@@ -102,7 +101,7 @@ def bench_of(hardware: Hardware) -> Bench:
 
 
 def _modelled() -> dict[str, float]:
-    return {f"modelled_over_real_m{m}": ratio for m, ratio in modelled.modelled_over_real().items()}
+    return {f"modelled_over_real_m{m}": ratio for m, ratio in simulated_costs.modelled_over_real().items()}
 
 
 def _threads(bench: Bench, quick: bool) -> dict[str, float]:
@@ -177,7 +176,7 @@ def _foretold(timeline: Timeline) -> float:
     """Return the planned completion of a round whose stages take what those of another one took, on average."""
     seconds = [statistics.mean(durations) for durations in timeline.stage_seconds]
     m = len(timeline.stage_seconds[0])
-    return schedule(timeline.resources, seconds, m, timeline.setup_seconds).completion
+    return schedule_stages(timeline.resources, seconds, m, timeline.setup_seconds).completion
 
 
 def _virtual(bench: Bench, quick: bool) -> dict[str, float]:
@@ -191,7 +190,8 @@ def _virtual(bench: Bench, quick: bool) -> dict[str, float]:
             profile = profile.observe(dim, best[dim, m].setup_seconds, best[dim, m].stage_seconds)
     model, resources = profile.fit(), best[kinds[0]].resources
     predicted = {
-        m: schedule(resources, model.stage_seconds(PREDICTED, m), m, model.setup.seconds(m)).completion for m in NUMBERS
+        m: schedule_stages(resources, model.stage_seconds(PREDICTED, m), m, model.setup.seconds(m)).completion
+        for m in NUMBERS
     }
     return {"pipeline_virtual_error": worst(predicted, {m: best[PREDICTED, m].completion for m in NUMBERS})}
 
@@ -211,7 +211,7 @@ def _planner() -> dict[str, float]:
             resources.append(others(resources[-1])[rng.integers(2)])
         terms = rng.uniform(0.0, [1.0, 0.05, 0.2], (len(resources), 3))
         seconds = {m: terms @ [1 / m, m, 1.0] for m in range(1, MOST_CHUNKS + 1)}
-        found = plan(resources, lambda m: seconds[m].tolist())  # noqa: B023  called at once
+        found = plan_chunks(resources, lambda m: seconds[m].tolist())  # noqa: B023  called at once
         exact = min(finish(resources, [Fraction(each) for each in seconds[m].tolist()], m) for m in seconds)
         differences.append(abs(float(Fraction(found.schedule.completion) / exact - 1)))
     return {"planner_equals_brute_force": max(differences)}

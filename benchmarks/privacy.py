@@ -1,4 +1,4 @@
-"""What privacy costs before and after the sum: encoding, decoding, and planning a run."""
+"""The cost of encoding, decoding and planning a run."""
 
 import secrets
 from collections.abc import Callable
@@ -8,13 +8,14 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from benchmarks.timing import best, repetitions
-from dordis.privacy import skellam
+from dordis.privacy import scaling
 from dordis.privacy.accounting import CAP
+from dordis.privacy.advice import forecast_dropout
 from dordis.privacy.encoding import SEED_BYTES, Grid
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.outlook import forecast
-from dordis.privacy.planning import Setting, plan
-from dordis.reproduce.epsilon import PAPER_BUDGET, TASKS
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.planning import plan
+from dordis.privacy.setting import Setting
+from reproduce.epsilon import PAPER_BUDGET, TASKS
 
 SIZES = {"1M": (1_000_000, 0, 200), "11M": (11_200_000, 86_016, 40), "11M_unfolded": (11_200_000, 0, 20)}
 """Coordinates, into how many they are folded, and how often each is measured."""
@@ -48,8 +49,8 @@ def _encoding(quick: bool) -> dict[str, float]:
     encode_ms, decode_ms = {}, {}
     for name, (dim, buckets, full) in SIZES.items():
         count = repetitions(full, quick)
-        grid = Grid(dim, skellam.block_size(buckets or dim), SCALE, BITS, buckets)
-        mechanism = DSkellam(grid, CLIP, skellam.sensitivity(SCALE, CLIP, grid.padded, bool(buckets)).squared)
+        grid = Grid(dim, scaling.block_size(buckets or dim), SCALE, BITS, buckets)
+        mechanism = DSkellam(grid, CLIP, scaling.sensitivity(SCALE, CLIP, grid.padded, bool(buckets)).squared)
         update = np.random.Generator(np.random.PCG64()).standard_normal(dim, np.float32)
         seed = secrets.token_bytes(SEED_BYTES)
         vector = mechanism.encode(update, seed)
@@ -66,4 +67,8 @@ def _planning(quick: bool) -> dict[str, float]:
         for each in paper
     ]
     count = 1 if quick else 5
-    return {"plan_s": max(best(lambda s=setting: forecast(plan(s, PAPER_BUDGET)), count) for setting in paper + ours)}
+    return {
+        "plan_s": max(
+            best(lambda s=setting: forecast_dropout(plan(s, PAPER_BUDGET)), count) for setting in paper + ours
+        )
+    }

@@ -1,4 +1,4 @@
-"""Rounds over Ray on this machine: what is left to the driver, what two processors gain, and a thousand clients."""
+"""Rounds over Ray on this machine: the driver's share, the gain of two processors, and a thousand clients."""
 
 import os
 import secrets
@@ -12,22 +12,23 @@ import numpy as np
 
 from benchmarks.figure import Figure
 from benchmarks.timing import ratio, repetitions
+from dordis.availability.dropout_models import Rate
+from dordis.config.schema import Simulation
 from dordis.crypto.suite import DEFAULT
-from dordis.federation.coordinator import Finished
-from dordis.federation.design import Design, ProtocolKind
-from dordis.federation.selection import Selection
-from dordis.federation.strategies import XNoise
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.planning import Setting
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
+from dordis.privacy.setting import Setting
+from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
 from dordis.protocols.summing import SummingProtocol
-from dordis.protocols.vectors import LocalVectors
-from dordis.rounds.server import Rounds
-from dordis.simulation.availability import Rate
-from dordis.simulation.config import Simulation
-from dordis.simulation.single import home_of_updates, single_round
+from dordis.protocols.vector_backend import LocalVectors
+from dordis.rounds.engine import RoundRunner
+from dordis.runs.coordinator import FinishedRound
+from dordis.runs.plan import RoundPlan
+from dordis.runs.threat_model import ThreatModel
+from dordis.selection.selection import Selection
+from dordis.simulation.one_round import home_of_updates, single_round
 
 SHARE = (100, 1_000_000)
 """Clients and coordinates where the share of the driver is measured."""
@@ -100,15 +101,15 @@ def round_of(
     protocol: SummingProtocol,
     ready: Callable[[Any], None] = lambda rounds: None,
     dropout: float = 0.2,
-) -> Finished:
+) -> FinishedRound:
     """Run one round over Ray; `ready` is called when it is about to begin."""
     setting = Setting(ParticipationSchedule(clients, clients, 1), dim=dim, sparse=protocol.sparse)
-    design = Design(XNoise(), setting, 6.0, ProtocolKind(sparse=protocol.sparse))
+    design = RoundPlan(XNoise(), setting, 6.0, ThreatModel(sparse=protocol.sparse))
     rate = Rate(dropout / 2 if protocol.sparse else dropout).model(1, protocol.stages)
     home = home_of_updates(design, protocol, Ones(dim), secrets.token_bytes, rate)
     home = replace(home, settings=Simulation(engine="ray"))
 
-    def rounds(run: bytes, selection: Selection) -> Rounds:
+    def rounds(run: bytes, selection: Selection) -> RoundRunner:
         opened = home.open(run, selection, {})
         ready(opened)
         return opened
@@ -164,16 +165,16 @@ def speedups(dim: int, count: int) -> tuple[float, float]:
     """Return one thread's time for masks over that of Ray's tasks: on the clock, and CPU over the longest task's."""
     import ray
 
-    from dordis.simulation.ray.vectors import RayVectors, masks
-    from dordis.simulation.ray.workers import Workers
+    from dordis.integrations.ray.rounds import RayVectors, sum_masks
+    from dordis.integrations.ray.workers import Workers
 
     def timed(what: Any, first: int, dim: int) -> float:
         start = time.thread_time()
-        masks(what, first, dim)
+        sum_masks(what, first, dim)
         return time.thread_time() - start
 
     stream, total = DEFAULT.prg.Stream, np.zeros(dim, np.uint32)
-    streams = [stream.of(i.to_bytes(DEFAULT.prg.STREAM_BYTES, "big")) for i in range(MASKS)]
+    streams = [stream.from_bytes(i.to_bytes(DEFAULT.prg.STREAM_BYTES, "big")) for i in range(MASKS)]
     spread, here = RayVectors(Workers([], [])), LocalVectors()
     clock = ratio(
         lambda: here.add_masks(DEFAULT, total, streams, [], 20),

@@ -1,12 +1,12 @@
-"""What it costs a server to receive vectors: by itself, beside a bare PUT, and in processes that only receive.
+"""CPU that a server spends to receive vectors, compared with a bare aiohttp PUT.
 
-The server is a process of its own, and so are its clients, all of them together.
+The server is one process, and all clients together are another one.
 """
 
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,26 +16,24 @@ import aiohttp
 import numpy as np
 from aiohttp import web
 
-from benchmarks.deployed import FORK, HANG, federation
-from dordis.federation.config import Deadlines
-from dordis.federation.identity import load_identity, load_server_identity
-from dordis.federation.membership import SignedRegistry
+from benchmarks.deployments import FORK, HANG, federation
+from dordis.config.schema import Deadlines
+from dordis.identity.keys import load_client_credentials, load_server_credentials
+from dordis.identity.signed_registry import SignedRegistry
 from dordis.kernels.packing import add_packed
-from dordis.network import login
+from dordis.network import authentication
+from dordis.network.authentication import Authenticator, LoginCredentials
 from dordis.network.client import Participant
-from dordis.network.deadlines import Patience
-from dordis.network.doors import FederationDoor, FederationPass
+from dordis.network.client_transfers import Address
+from dordis.network.deadlines import AdaptiveDeadlines
 from dordis.network.server import Server
-from dordis.network.transfers import Address
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Message
-from dordis.protocols.parameters import agree_on
+from dordis.protocols.cohort import agree_on
 from dordis.protocols.secagg import SECAGG
 from dordis.protocols.secagg.messages import AdvertiseKeys, Advertisement, CollectInput, MaskedInput
 
-SIZE, DIM, BITS, SENDERS = 2_500_000, 1_000_000, 20, 50
-PARTS = 2
-"""Processes of the senders, so that those which receive do not wait for one that sends: little by little costs more."""
+SIZE, DIM, BITS, SENDERS = 2_500_000, 1_000_000, 20, 100
 BARE = ("dropped", "kept")
 """What a bare PUT does with a body."""
 AT_ONCE = 8
@@ -55,92 +53,70 @@ class Sender:
 
 def against_bare(repeats: int) -> list[float]:
     """Return the megabytes received in a second of the server's CPU: added up, and dropped and kept by a bare PUT."""
-    passes = measured(repeats, receivers=0, bare=BARE)
-    return [SENDERS * SIZE / 1e6 / min(one[place] for one in passes) for place in (0, 2, 3)]
+    passes = measured(repeats)
+    return [SENDERS * SIZE / 1e6 / min(one[place] for one in passes) for place in range(3)]
 
 
-def two_processes(repeats: int) -> tuple[float, float]:
-    """Return the CPU, and the time, of a server with two receive processes over those of one with one."""
-    costs: dict[int, list[list[float]]] = {1: [], 2: []}
-    for _ in range(2):
-        for receivers, passes in costs.items():
-            passes += measured(repeats, receivers)
-    best = {receivers: [min(one[k] for one in passes) for k in (0, 1)] for receivers, passes in costs.items()}
-    return best[2][0] / best[1][0], best[2][1] / best[1][1]
-
-
-def measured(repeats: int, receivers: int, bare: Sequence[str] = ()) -> list[list[float]]:
-    """Have all vectors received so many times; return the server's CPU and the time, and the CPU of bare PUTs."""
+def measured(repeats: int) -> list[list[float]]:
+    """Let the server receive all vectors `repeats` times; return its CPU for each, and that of both bare PUTs."""
     with federation(SENDERS) as folder:
         ours, theirs = FORK.Pipe()
-        server = FORK.Process(target=receive, args=(folder, theirs, repeats, receivers, bare))
+        server = FORK.Process(target=receive, args=(folder, theirs, repeats))
         server.start()
         port, plain = ours.recv()
         told, tell = FORK.Pipe()
-        everyone, parts = range(1, SENDERS + 1), 1 if bare else PARTS
-        senders = [
-            FORK.Process(target=send, args=(folder, port, plain, told, everyone[k::parts])) for k in range(parts)
-        ]
-        for process in senders:
-            process.start()
-        for _ in range(repeats * len(bare)):
+        sender = FORK.Process(target=send, args=(folder, port, plain, told, range(1, SENDERS + 1)))
+        sender.start()
+        for _ in range(repeats * len(BARE)):
             tell.send(ours.recv())
             tell.recv()
             ours.send("done")
         passes: list[list[float]] = ours.recv()
         server.join()
-        for process in senders:
-            process.kill()
-            process.join()
+        sender.kill()
+        sender.join()
     return passes
 
 
-def receive(folder: Path, pipe: Any, repeats: int, receivers: int, bare: Sequence[str]) -> None:
+def receive(folder: Path, pipe: Any, repeats: int) -> None:
     """Receive vectors by the exchange, and by a bare PUT, in turn; the sums are checked."""
-    credentials = load_server_identity(folder / "server.key", datetime.now(UTC))
+    credentials = load_server_credentials(folder / "server.key", datetime.now(UTC))
     members = SignedRegistry.load(folder / "registry.json", credentials.authority).registry
     server = Server(
-        FederationDoor(credentials, members, folder / "registry.json"),
+        Authenticator(credentials, members, folder / "registry.json"),
         bytes(32),
-        Patience(Deadlines(stage=HANG, train=HANG)),
-        receivers=receivers,
+        AdaptiveDeadlines(Deadlines(stage=HANG, train=HANG)),
     )
     server.start("127.0.0.1", 0)
-    pipe.send((server.port, server.perform(bare_site(login.server_context(credentials)))))
+    pipe.send((server.port, server.perform(bare_site(authentication.server_context(credentials)))))
     everyone = server.wait(lambda there: len(there) == SENDERS)
     parameters = agree_on(
         run=bytes(32), index=0, clients=sorted(members), threshold=SENDERS // 2 + 1, tolerance=0, bits=BITS, ends=[DIM],
         scheme=Scheme.ORIG, variances=[1],
     )  # fmt: skip
     list(server.perform(server.exchange(dict.fromkeys(everyone, AdvertiseKeys(parameters)))))
-    spent, passes = cpu_of(server), []
+    passes = []
     for _ in range(repeats):
-        total, start, wall = np.zeros(DIM, np.uint32), spent(), time.perf_counter()
+        total, start = np.zeros(DIM, np.uint32), time.process_time()
         for _, reply in server.perform(server.exchange(dict.fromkeys(everyone, CollectInput(0)))):
             add_packed(total, reply.vector, BITS)  # type: ignore[attr-defined]
-        cost, wall = spent() - start, time.perf_counter() - wall
+        cost = time.process_time() - start
         check_sum(total)
-        passes.append([cost, wall])
-        for how in bare:
-            start = spent()
+        passes.append([cost])
+        for how in BARE:
+            start = time.process_time()
             pipe.send(how)
             pipe.recv()
-            passes[-1].append(spent() - start)
+            passes[-1].append(time.process_time() - start)
     pipe.send(passes)
     server.stop()
 
 
 def check_sum(total: np.ndarray[Any, Any]) -> None:
-    """The sum is that of all vectors, however many processes received them."""
+    """Check that the sum is that of all vectors."""
     one = np.zeros(DIM, np.uint32)
     add_packed(one, VECTOR, BITS)
     assert np.array_equal(total & (2**BITS - 1), SENDERS * one & (2**BITS - 1))
-
-
-def cpu_of(server: Server) -> Callable[[], float]:
-    """Return what tells the CPU seconds of a server so far, with the processes that receive for it."""
-    clocks = [(~remote.process.pid << 3) | 2 for remote in server.uploads.remotes]  # as Linux numbers them
-    return lambda: time.process_time() + sum(map(time.clock_gettime, clocks))
 
 
 async def bare_site(context: ssl.SSLContext) -> int:
@@ -167,7 +143,7 @@ async def bare_site(context: ssl.SSLContext) -> int:
 
 def send(folder: Path, port: int, plain: int, pipe: Any, clients: Sequence[int]) -> None:
     """Be some of the senders, and put bodies to the bare site when told to."""
-    passes = [FederationPass(load_identity(folder / f"c{u}.key", datetime.now(UTC))) for u in clients]
+    passes = [LoginCredentials(load_client_credentials(folder / f"c{u}.key", datetime.now(UTC))) for u in clients]
 
     async def bare(sessions: Sequence[aiohttp.ClientSession], how: str) -> None:
         turns = asyncio.Semaphore(AT_ONCE)

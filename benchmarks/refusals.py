@@ -1,11 +1,11 @@
-"""What it costs to refuse, and to know whom to blame: hostile parameters, and the hashes that make blame true."""
+"""The cost of refusing hostile messages, and of the hashes that show whom to blame."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable
 
-from benchmarks import blame
+from benchmarks import share_hashes
 from benchmarks.figure import Figure
 
 Family = Callable[[bool], dict[str, float]]
@@ -13,7 +13,7 @@ Family = Callable[[bool], dict[str, float]]
 FIGURES: dict[str, Figure] = {
     "worst_refusal_ms": Figure("ms", at_most=50, note="CPU, of over 100 hostile messages of up to 1 MB"),
     "worst_refusal_mb": Figure("MB", at_most=20, note="growth of the peak of memory, in a fresh process"),
-    **blame.FIGURES,
+    **share_hashes.FIGURES,
 }
 
 
@@ -31,7 +31,7 @@ def hostile(quick: bool) -> dict[str, float]:
     }
 
 
-FAMILIES: tuple[Family, ...] = (hostile, blame.run)
+FAMILIES: tuple[Family, ...] = (hostile, share_hashes.run)
 
 
 def run(quick: bool) -> dict[str, float]:

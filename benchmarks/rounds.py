@@ -1,4 +1,4 @@
-"""One SecAgg round with all parties in this process: the CPU seconds and the bytes of each."""
+"""One SecAgg round with all parties in this process: CPU seconds and bytes of each."""
 
 import statistics
 from collections.abc import Callable
@@ -10,19 +10,20 @@ from time import thread_time
 import numpy as np
 
 from benchmarks.server_process import peak_mb
-from dordis import drive
+from dordis import protocol_driver as drive
 from dordis.crypto import signature
-from dordis.drive import Exchange
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId, Message
+from dordis.protocol_driver import Exchange
+from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
-from dordis.protocols.neighbourhood import solve
-from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters, agree_on
+from dordis.protocols.parameters import RUN_BYTES, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SECAGG, SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import CollectInput
-from dordis.reproduce.costs import BITS, VARIANCE
-from dordis.reproduce.network import NoReplay
+from dordis.protocols.sparse_graph import solve
 from dordis.simulation.exchange import LocalExchange
+from reproduce.costs import BITS, VARIANCE
+from reproduce.network import NoReplay
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def play(setting: Setting, parameters: Parameters) -> Costs:
     """Run one round, everyone's input zero, and return what it costs."""
     given = NoisyInput(np.zeros(setting.dim, np.uint32))
     keys = {u: signature.generate() for u in parameters.clients}
-    registry = {u: signature.public(key) for u, key in keys.items()}
+    registry = {u: signature.public_key(key) for u, key in keys.items()}
     clients = {u: SecAggClient(u, given, NoReplay(), signing=keys[u], registry=registry) for u in parameters.clients}
     exchange = LocalExchange(clients, setting.is_lost)  # nothing ahead: all clients would hold their uploads
     start = thread_time()

@@ -1,4 +1,4 @@
-"""A server alone in its process, to see what memory it takes; its clients are played here and reached over a pipe."""
+"""A server alone in its process, to measure its memory; its clients are simulated here and reached over a pipe."""
 
 import multiprocessing
 import operator
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dordis import wire
-from dordis.drive import Exchange
 from dordis.protocol import ClientId, Message, Requests, reply_to
+from dordis.protocol_driver import Exchange
 
 Serve = Callable[[Exchange], Callable[[], None]]
 """Runs a round by an exchange; returns what then makes sure that it did what is measured.  It is sent to a process."""
@@ -51,7 +51,7 @@ def peak_mb(serve: Serve, answer: Answer, kinds: Sequence[type[Message]]) -> flo
     known: Any = reduce(operator.or_, kinds)
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    server = spawn.Process(target=_serve, args=(theirs, serve))
+    server = spawn.Process(target=_serve, args=(theirs, serve), daemon=True)  # it ends if a client fails
     server.start()
     theirs.close()
     while len(data := ours.recv_bytes()) > ID_BYTES:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from benchmarks.timing import repetitions
-from dordis.federation.config import App, Federation, Privacy
-from dordis.federation.strategies import NoNoise, Strategy, XNoise
+from dordis.availability.dropout_models import Rate
+from dordis.config.schema import App, Config, Federation, Privacy, Simulation
+from dordis.privacy.strategies import NoNoise, Strategy, XNoise
 from dordis.rounds.app import Task
-from dordis.simulation.availability import Rate
-from dordis.simulation.config import Config, Simulation
 from dordis.simulation.run import prepare
 
 CLIENTS, PER_ROUND = 100, 20

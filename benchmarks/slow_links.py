@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks import network
-from benchmarks.deployed import FORK, federation
-from dordis.network.deploy import DeployedJob
-from dordis.network.home import NetworkRounds
-from dordis.network.warm import compile_kernels
+from benchmarks.deployments import FORK, federation
+from dordis.config import reading
+from dordis.config.schema import Config
+from dordis.network.deployment import DeployedJob
+from dordis.network.population import NetworkRounds
+from dordis.network.precompile import compile_kernels
 from dordis.pipeline.executor import Timeline
-from dordis.pipeline.planner import schedule
+from dordis.pipeline.planner import schedule_stages
 from dordis.protocol import Resource
-from dordis.simulation import reading
-from dordis.simulation.config import Config
 
 CLIENTS, SLOWEST, FASTEST = 8, 21.0, 210.0
 BRIDGE, NET = "dordis-br", "10.77.0"
@@ -90,8 +90,8 @@ def serve(folder: Path, config: Config, pipe: Any) -> None:
         return result
 
     NetworkRounds.sum = summed  # type: ignore[method-assign]
-    under_way = DeployedJob.of(config, 0, folder / "server.key", folder / "registry.json").start(
-        folder / "runs", reading.written(config)
+    under_way = DeployedJob.from_config(config, 0, folder / "server.key", folder / "registry.json").start(
+        folder / "runs", reading.config_to_toml(config)
     )
     under_way.home.listening = pipe.send  # type: ignore[attr-defined]
     for _ in under_way.rounds(lambda stage: None):
@@ -134,7 +134,7 @@ def predicted(plain: Timeline, m: int) -> float:
     """
     shared = [Resource.CLIENT if one is Resource.SERVER else one for one in plain.resources]
     seconds = [sum(durations) / m for durations in plain.stage_seconds]
-    return schedule(shared, seconds, m, plain.setup_seconds).completion
+    return schedule_stages(shared, seconds, m, plain.setup_seconds).completion
 
 
 def measure(dim: int, chunks: Sequence[int], slower: float) -> None:

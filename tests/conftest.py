@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests import seeded
+from tests import seeded_randomness
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,13 +31,13 @@ hypothesis.settings.register_profile(
     ],
 )
 hypothesis.settings.load_profile("dordis")
-hypothesis.register_random(seeded.SOURCE)
+hypothesis.register_random(seeded_randomness.SOURCE)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     """Let every test draw its randomness from its own name, wherever and after whatever it runs."""
-    seeded.install(item.nodeid)
+    seeded_randomness.install(item.nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -47,12 +47,12 @@ def pytest_fixture_setup(
     """Let what several tests share not depend on which of them is the first."""
     if fixturedef.scope == "function":
         return (yield)
-    state = seeded.SOURCE.getstate()
-    seeded.install(f"{fixturedef.baseid}::{fixturedef.argname}[{getattr(request, 'param_index', 0)}]")
+    state = seeded_randomness.SOURCE.getstate()
+    seeded_randomness.install(f"{fixturedef.baseid}::{fixturedef.argname}[{getattr(request, 'param_index', 0)}]")
     try:
         return (yield)
     finally:
-        seeded.SOURCE.setstate(state)
+        seeded_randomness.SOURCE.setstate(state)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,9 +67,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels before processes beside each other do, and say so where a test reads what they say."""
     compiled = any((ROOT / "src" / "dordis" / "kernels" / "__pycache__").glob("*.nbc"))
     if not hasattr(session.config, "workerinput") and (session.config.getoption("numprocesses", None) or not compiled):
-        from benchmarks.touch import touch
+        from benchmarks.cold_start import call_kernels
 
-        touch()
+        call_kernels()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

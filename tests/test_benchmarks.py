@@ -15,19 +15,21 @@ from benchmarks.figure import Figure
 from benchmarks.held_out import PARTS, held_out, save
 from benchmarks.timing import ratio, side_by_side
 from dordis.apps.learning.data import Dataset
-from dordis.apps.learning.formats.leaf import UserData, read_users
-from dordis.apps.learning.formats.npz import read_npz
+from dordis.apps.learning.formats import UserData, read_npz, read_users
 
 NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be installed
     "kernels": r"cold_start_s|flwr_.*|shamir_vs_pycryptodome",
+    "assisted": r"assisted_n10000_.*|assisted_growth_n10000_.*",
     "privacy": r"",
     "simulation": r"flwr_.*|vs_flwr",
     "refusals": r"",
     "possible": r"",
     "network": r"",
+    "watching": r"",
     "learning": r"flwr_.*|cnn_(cpu_)?vs_flwr|.*_vs_pfl.*",
     "flower": r".*",
     "ray": r".*",
+    "records": r".*",
     "pipeline": r"rss_m1_.*|rss_m8_(d9M_mb|over_m1|n16_over_n8|bytes_per_coordinate)|modelled_over_real_.*",
     "aggregation": r"flwr_.*|plus_.*|unfolded_.*|xnoise_mb_[23]00|xnoise_exact_.*|xnoise_.*_overhead|rss_n100_d11M_mb"
     r"|growth_n(64|128|300)_.*|growth_d(4M|11M)_.*",

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from dordis.cli.exits import DONE, OVER_BUDGET
-from tests.cli.commands import dordis
+from dordis.cli import main, run_app
+from dordis.cli.output import DONE, OVER_BUDGET
+from reproduce.commands import app
+from tests.cli.in_process import run_command
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,13 +34,23 @@ def blocks() -> list[Block]:
     return [Block(str(page.relative_to(ROOT)), *found) for page in pages for found in fence.findall(page.read_text())]
 
 
+PROGRAMS = {"dordis": main, "python -m reproduce": lambda: run_app(app, "python -m reproduce")}
+
+
+def split_command(command: str) -> tuple[str, list[str]]:
+    """Return the program of a command, one of PROGRAMS, and its arguments."""
+    (program,) = (program for program in PROGRAMS if command.startswith(f"{program} "))
+    return program, shlex.split(command.removeprefix(program))
+
+
 README = [block for block in blocks() if block.page == "README.md"]
 
 RUN_BY = {
-    "docs/clients.md": "tests/cli/test_plan.py",
+    "docs/clients.md": "tests/cli/test_plan_noise.py",
+    "docs/evidence.md": "tests/cli/commands/test_verify.py",
     "docs/extending.md": "tests/test_extending.py",
-    "docs/identities.md": "tests/cli/test_keys.py",
-    "docs/architecture.md": "tests/test_architecture.py",
+    "docs/hospitals.md": "tests/runs/test_records.py",
+    "docs/identities.md": "tests/cli/commands/test_keys.py",
 }
 """Pages whose blocks are run, or compared with the code, by another test."""
 
@@ -47,7 +59,7 @@ NOT_RUN = {
     "docs/deployment.md": "a server and its clients on machines of their own: tests/network runs both commands",
     "docs/flower.md": "lines of an app of Flower: tests/integrations runs whole apps, with the extra flower",
     "docs/ray.md": "needs the extra ray: tests/simulation runs it there",
-    "docs/secagg_plus.md": "a loop of the shell that takes long: tests/cli/test_plan_graph.py runs one of its plans",
+    "docs/secagg_plus.md": "a loop of the shell that takes long: tests/cli/commands/test_plan.py runs one of its plans",
     "docs/results/rounds/README.md": "rewrites the page: tests/reproduce/test_results.py compares it with the code",
 }
 """Pages whose blocks no test runs as they stand, and why."""
@@ -56,11 +68,11 @@ NOT_RUN_IN_README = {
     "make demo": "makes an installation of its own: a fresh clone is tried by hand before a release",
     "make deploy-demo": "as make demo; tests/network runs examples/deployment",
     "make test": "would run this test",
-    "dordis run --preset cifar10": "needs the data set: tests/simulation reads every preset",
+    "dordis run --preset paper-cifar10": "needs the data set: tests/simulation reads every preset",
     "dordis run --preset mnist-writers": "needs the data set: tests/simulation reads every preset",
-    "dordis attack": "takes a minute: tests/cli/test_attack.py",
-    "dordis audit": "takes minutes: tests/cli/test_audit.py runs small ones",
-    "dordis profile": "measures for a minute: tests/cli/test_profile.py runs a small one",
+    "make attack": "takes a minute: tests/adversary/test_main.py",
+    "dordis audit": "takes minutes: tests/cli/commands/test_audit.py runs small ones",
+    "dordis profile": "measures for a minute: tests/cli/commands/test_profile.py runs a small one",
 }
 """Commands of the README that are not run here, and why."""
 
@@ -93,10 +105,9 @@ def test_the_commands_of_the_readme_run_in_their_order(tmp_path):
     for command in (command for block in README if block.language != "python" for command in block.commands):
         if any(command.startswith(listed) for listed in NOT_RUN_IN_README):
             continue
-        program, *words = shlex.split(command)
-        assert program == "dordis"
+        program, words = split_command(command)
         given = [path for word in words for path in (sorted(tmp_path.glob(word)) if "*" in word else [word])]
-        done = dordis(*given, *FASTER.get(command, ()), cwd=tmp_path)
+        done = run_command(PROGRAMS[program], program, *given, *FASTER.get(command, ()), cwd=tmp_path)
         assert done.returncode == CODES.get(command, DONE), (command, done.stderr)
         assert "Traceback" not in done.stderr
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.frozen import AXES, Transcript, arithmetic, freeze
+from tests.seeded_runs import AXES, Transcript, arithmetic, freeze
 from tests.vectors.make_frozen import COUNT, stored
 
 FROZEN = stored()

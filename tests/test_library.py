@@ -11,6 +11,7 @@ from dordis.apps.learning import Model
 
 CLIENTS, FEATURES = 60, 4
 WEIGHTS = np.array([1.0, -2.0, 0.5, 1.5])
+DESCRIPTION = dordis.Table(label="label", client="person", ranges=(-4, 4), categories={"label": (0, 1)})
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,8 @@ def test_a_data_frame_is_enough(table, tmp_path):
     data = pd.read_csv(table)
     test = data[data.person >= "p50"]
     result = dordis.train(
-        "softmax", data[data.person < "p50"], client="person", label="label", test=test,
-        epsilon=6, rounds=3, fidelity="ideal", output=tmp_path,
-    )  # fmt: skip
+        "softmax", data[data.person < "p50"], table=DESCRIPTION, test=test, epsilon=6, fidelity="ideal", output=tmp_path
+    )
     # ends here
     assert result.metrics["accuracy"] > 0.9
     assert result.model.shape == ((FEATURES + 1) * 2,)
@@ -56,7 +56,7 @@ def test_rows_of_clients_in_a_data_frame_are_not_tested_if_there_are_others(tabl
     pd = pytest.importorskip("pandas", reason="needs pandas")
     data = pd.read_csv(table)
     clients = data[data.person < "p50"]
-    keys = {"client": "person", "label": "label", "epsilon": 6, "rounds": 1, "fidelity": "ideal", "output": tmp_path}
+    keys = {"table": DESCRIPTION, "epsilon": 6, "rounds": 1, "fidelity": "ideal", "output": tmp_path}
     kept, same = (dordis.train("softmax", clients, test=test, **keys) for test in (data, clients))
     manifest = json.loads((kept.path / "manifest.json").read_text())
     assert manifest["measured"] == (
@@ -151,25 +151,32 @@ def test_without_test_data_there_are_no_metrics(table, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"clients": [(np.zeros((2, 3)), [0])]}, "y of client 0 has to hold 2 whole numbers"),
-        ({"clients": [(np.zeros((2, 3)), [0, 1]), (np.zeros((2, 4)), [0, 1])]}, "one shape"),
-        ({"clients": [np.zeros(3)]}, "is a pair"),
-        ({"clients": []}, "there are no clients"),
-        ({"clients": 12}, "a table, not int"),
-        ({"clients": [(np.full((2, 3), np.nan), [0, 1])]}, "not finite"),
+        ({"data": [(np.zeros((2, 3)), [0])]}, "y of client 0 must hold 2 whole numbers"),
+        ({"data": [(np.zeros((2, n)), [0, 1]) for n in (3, 4, 3)]}, "one shape"),
+        ({"data": [np.zeros(3)]}, "must be a pair"),
+        ({"data": []}, "0 clients are too few"),
+        ({"data": 12}, "a table, not int"),
+        ({"data": [(np.full((2, 3), np.nan), [0, 1])]}, "not finite"),
         ({"model": "forest"}, "no model 'forest'"),
         ({"epochs": 0}, "epoch or more"),
         ({"epoch": 3}, "unknown field `epoch`"),
-        ({"test": 3}, "test is a pair"),
+        ({"test": 3}, "test must be a pair"),
         ({"epsilon": -1.0}, "privacy.epsilon"),
+        ({"epsilon": 0.0}, "privacy.epsilon"),
         ({"name": "a/b"}, "name"),
+        ({"data": [(np.zeros((2, 3)), [0, 1])] * 2}, "2 clients are too few"),
+        ({"data": [(np.zeros((2, 3)), [1, 1])] * 5}, "same class"),
+        ({"data": [(np.zeros((2, 3)), [0, 5])] * 5}, "1, 2, 3, 4 never occur"),
+        ({"lr": 1e30}, "lr must lie above 0"),
+        ({"class_weights": {"7": 2.0}}, "class_weights name 7"),
+        ({"table": dordis.Table(label="a")}, "must be a DataFrame"),
     ],
 )
 def test_a_mistake_is_one_clear_error_and_leaves_nothing(change, words, tmp_path):
     rng = np.random.default_rng(0)
     usual = {
         "model": "softmax",
-        "clients": [(rng.normal(size=(4, 3)), [0, 1, 0, 1]) for _ in range(12)],
+        "data": [(rng.normal(size=(4, 3)), [0, 1, 0, 1]) for _ in range(12)],
         "epsilon": 6.0,
         "rounds": 1,
         "output": tmp_path,

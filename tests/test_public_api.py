@@ -9,8 +9,11 @@ import pytest
 import dordis
 
 NAMES = [
-    "Aggregate", "AppClient", "AppServer", "BudgetExceeded", "Config", "DordisError", "InputError", "ProtocolError",
-    "RoundFailed", "RoundInfo", "RunResult", "histogram", "load", "mean", "noise", "run", "train",
+    "Aggregate", "AppClient", "AppServer", "BudgetExceeded", "Config", "DordisError", "HopelessPlan",
+    "InputError",
+    "NothingTrained", "ProtocolError",
+    "RoundFailed", "RoundInfo", "RunResult",
+    "Table", "find_ranges", "histogram", "load", "mean", "noise", "run", "train",
 ]  # fmt: skip
 
 
@@ -43,7 +46,7 @@ class Absent:
         if name.partition(".")[0] in ("dp_accounting", "scipy", "aiohttp"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
-import dordis.federation.client_directory, dordis.federation.owner, dordis.rounds.client
+import dordis.owner.directory, dordis.owner.owner, dordis.rounds.client
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -4,13 +4,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dordis.apps.analytics import histogram, mean
-    from dordis.errors import BudgetExceeded, DordisError, InputError, ProtocolError, RoundFailed
+    from dordis.apps.analytics import find_ranges, histogram, mean
+    from dordis.apps.tables.description import Table
+    from dordis.config.schema import Config
+    from dordis.errors import (
+        BudgetExceeded,
+        DordisError,
+        HopelessPlan,
+        InputError,
+        NothingTrained,
+        ProtocolError,
+        RoundFailed,
+    )
     from dordis.library import RunResult, load, run, train
-    from dordis.privacy.noise import noise
+    from dordis.privacy.skellam_noise import noise
     from dordis.protocols.distributed_dp import Aggregate
     from dordis.rounds.app import AppClient, AppServer, RoundInfo
-    from dordis.simulation.config import Config
 
 __version__ = "0.1.0.dev0"
 
@@ -19,17 +28,21 @@ _HOME = {
     "AppClient": "dordis.rounds.app",
     "AppServer": "dordis.rounds.app",
     "BudgetExceeded": "dordis.errors",
-    "Config": "dordis.simulation.config",
+    "Config": "dordis.config.schema",
     "DordisError": "dordis.errors",
+    "HopelessPlan": "dordis.errors",
     "InputError": "dordis.errors",
+    "NothingTrained": "dordis.errors",
     "ProtocolError": "dordis.errors",
     "RoundFailed": "dordis.errors",
     "RoundInfo": "dordis.rounds.app",
     "RunResult": "dordis.library",
+    "Table": "dordis.apps.tables.description",
+    "find_ranges": "dordis.apps.analytics",
     "histogram": "dordis.apps.analytics",
     "load": "dordis.library",
     "mean": "dordis.apps.analytics",
-    "noise": "dordis.privacy.noise",
+    "noise": "dordis.privacy.skellam_noise",
     "run": "dordis.library",
     "train": "dordis.library",
 }
@@ -41,11 +54,15 @@ __all__ = [
     "BudgetExceeded",
     "Config",
     "DordisError",
+    "HopelessPlan",
     "InputError",
+    "NothingTrained",
     "ProtocolError",
     "RoundFailed",
     "RoundInfo",
     "RunResult",
+    "Table",
+    "find_ranges",
     "histogram",
     "load",
     "mean",

@@ -5,6 +5,7 @@
     DordisError
     ├── InputError             the caller passed something unusable: the message says what to pass instead
     │   ├── MissingExtra       an optional dependency is not installed
+    │   ├── HopelessPlan       the noise of the planned run would drown what it learns
     │   ├── UnusableUpdate     what an application prepared is not an update
     │   └── ParametersRefused  the parameters of a round break a rule, or this client's owner forbids them
     │       ├── ParticipationRefused  this client has taken part as often as its owner allows
@@ -19,24 +20,33 @@
     ├── LoginRefused           an identity is unknown, revoked, expired, doubled, or of another federation
     ├── ProtocolError          a peer deviated from the protocol
     │   ├── MalformedMessage   bytes that are no message, or no message that belongs here
+    │   ├── HistoryContradicted  a server's history of a run is not what this client took part in
     │   ├── UnexpectedRequest  out of order, repeated with other content, or after the end
     │   └── Aborted            this machine has stopped for good
+    ├── NothingTrained         a run ended before its first round was finished
     ├── BudgetExceeded         the next round would spend more privacy than there is: it is not started
-    │   └── BudgetUsedUp       too few clients have budget left for one more round
-    ├── LedgerDamaged          the privacy ledger is not as it was written: the run does not go on
+    │   ├── DataBudgetExceeded  the run or query would exceed the budget of the ledger of its data
+    │   ├── BudgetUsedUp       too few clients have budget left for one more round
+    │   └── EventsUsedUp       all planned events of a run with records as the unit are used
+    ├── LedgerDamaged          the privacy ledger is not as it was written: the run stops
     ├── AuditFailed            an audit found that rounds give away more than they claim
     └── RoundFailed            bad luck, or a saboteur: the round ends without an output
         ├── TooFewClients      fewer answers than the threshold
         ├── TooManyDropouts    more clients lost than the noise tolerates
+        ├── TooFewHelpers      fewer helpers answered than a sum needs
+        ├── Unconfirmed        too few helpers gave the same mask sum
         ├── ImpossibleSum      the sum is garbage: honest updates and their noise are shorter
-        ├── Unrecoverable      somebody sent shares that cannot be used
-        └── ReceiverLost       a process of the server's own ended: that is no try
+        └── Unrecoverable      somebody sent shares that cannot be used
 
 `InputError` is also a `ValueError`.  No message ever contains a key, seed, share or plaintext.
 """
 
+import errno
 import math
 from pathlib import Path
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Codes of an OSError of a file system that takes no more data: not a bug of dordis."""
 
 
 class DordisError(Exception):
@@ -56,6 +66,25 @@ class MissingExtra(InputError):
         source = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'dordis[{extra}]'"
         super().__init__(f"this needs the extra '{extra}': pip install {source}")
         self.extra = extra
+
+
+class HopelessPlan(InputError):
+    """The noise of a planned run drowns its signal; `ratio` is the signal-to-noise ratio of all rounds together."""
+
+    def __init__(self, ratio: float, needed: str) -> None:
+        super().__init__(
+            f"the plan is hopeless: over the whole run the noise is {1 / ratio:.3g} times as long as the signal, so "
+            f"the budget would be spent on next to nothing. {needed}"
+        )
+        self.ratio = ratio
+
+
+class NothingTrained(DordisError):
+    """A run ended before its first round was finished; the message says why, and `path` is its directory."""
+
+    def __init__(self, reason: str, path: Path) -> None:
+        super().__init__(f"nothing was trained: {reason}; the records are in {path}")
+        self.path = path
 
 
 class UnusableUpdate(InputError):
@@ -123,6 +152,10 @@ class ProtocolError(DordisError):
     """A peer deviated from the protocol."""
 
 
+class HistoryContradicted(ProtocolError):
+    """A server shows a history of a run that contradicts what this client kept of its rounds."""
+
+
 class MalformedMessage(ProtocolError):
     """Bytes that are no message, or a message whose content cannot be what it should."""
 
@@ -143,6 +176,18 @@ class BudgetExceeded(DordisError):
         self.client, self.epsilon, self.budget = client, epsilon, budget
 
 
+class DataBudgetExceeded(BudgetExceeded):
+    """A run would take the data set beyond the budget of its ledger; nothing was run."""
+
+    def __init__(self, epsilon: float, budget: float) -> None:
+        DordisError.__init__(
+            self,
+            f"with this run the data would have spent epsilon {epsilon:.4g}, and its ledger allows {budget:.4g}: plan "
+            "the run for a smaller epsilon",
+        )
+        self.epsilon, self.budget = epsilon, budget
+
+
 class BudgetUsedUp(BudgetExceeded):
     """Too few clients have budget left for one more round: the run ends short."""
 
@@ -153,6 +198,17 @@ class BudgetUsedUp(BudgetExceeded):
             "other runs, have used it up",
         )
         self.able, self.needed = able, needed
+
+
+class EventsUsedUp(BudgetExceeded):
+    """All events that a run with sampled records was planned for are used: failed rounds have taken the spare ones."""
+
+    def __init__(self, events: int) -> None:
+        DordisError.__init__(
+            self,
+            f"all {events} events that this run was planned for are used, retries included: its epsilon covers no more",
+        )
+        self.events = events
 
 
 class LedgerDamaged(DordisError):
@@ -174,8 +230,8 @@ class AuditFailed(DordisError):
 class RoundFailed(DordisError):
     """The round ends without an output.
 
-    `named` are the clients that were caught in a lie before it did.  `accusations` are pairs (dealer, holder): one of
-    the two lied, or both.  Who did not answer is in neither.  docs/security.md says who has to go.
+    `named` are the clients that were caught in a lie before.  `accusations` are pairs (dealer, holder): one of
+    the two lied, or both.  Clients that did not answer are in neither.  docs/security.md says who is evicted.
     """
 
     def __init__(
@@ -204,6 +260,25 @@ class TooManyDropouts(RoundFailed):
         self.dropped, self.tolerated = dropped, tolerated
 
 
+class TooFewHelpers(RoundFailed):
+    """Fewer helpers answered than are needed to open a sum; nothing was disclosed."""
+
+    def __init__(self, stage: str, answered: int, needed: int) -> None:
+        super().__init__(f"{answered} helpers answered {stage}, {needed} are needed: start the others")
+        self.stage, self.answered, self.needed = stage, answered, needed
+
+
+class Unconfirmed(RoundFailed):
+    """Too few members of a set of helpers gave the same mask sum: the round is charged, and has no sum."""
+
+    def __init__(self, rank: int, heard: int, needed: int) -> None:
+        super().__init__(
+            f"{heard} helpers of set {rank} answered, and no {needed} of them gave the same mask sum: too many helpers "
+            "were lost, or lied"
+        )
+        self.rank, self.heard, self.needed = rank, heard, needed
+
+
 class ImpossibleSum(RoundFailed):
     """A sum is longer than honest updates and their noise can be: it is not used, and nobody is evicted for it.
 
@@ -224,10 +299,3 @@ class ImpossibleSum(RoundFailed):
 
 class Unrecoverable(RoundFailed):
     """A client cannot use the shares that another sent to it, or the shares of a client miss what it promised."""
-
-
-class ReceiverLost(RoundFailed):
-    """A receive process of the server ended, and the vectors in it are lost; no client is to blame."""
-
-    def __init__(self) -> None:
-        super().__init__("a receive process of the server ended, and the vectors in it are lost: the round is repeated")

@@ -1,68 +1,83 @@
-"""What a person writes: run a configuration, train a model on data at hand, load what a run came to."""
+"""The functions of the library: run a configuration, train a model on data in memory, load a run or a model."""
 
+from __future__ import annotations
+
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
+import numpy.typing as npt
 
-from dordis.apps.learning import objects
-from dordis.apps.learning.app import Client, Server, learnt
+from dordis.apps.learning import from_objects as objects
+from dordis.apps.learning.app import Client, Server, average_parameters, record_learner
 from dordis.apps.learning.networks import Inputs
 from dordis.apps.learning.settings import Settings
-from dordis.errors import InputError, LedgerDamaged
-from dordis.federation import records as recording
-from dordis.federation.checkpoint import read_state
-from dordis.federation.config import App, Federation, Privacy, Protocol
-from dordis.federation.coordinator import Finished
-from dordis.federation.evidence import check_evidence, check_model
-from dordis.federation.records import CONFIG, MODEL
-from dordis.federation.run import Run
-from dordis.simulation import reading
-from dordis.simulation.availability import Never, Rate
-from dordis.simulation.config import Config, Simulation
-from dordis.simulation.run import SimulatedJob, prepare, simulated
-
-if TYPE_CHECKING:
-    from dordis.apps.learning.models import Model
+from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel, read_model
+from dordis.apps.tables.description import Table
+from dordis.availability.dropout_models import DropoutModel, NoDropout, Rate
+from dordis.config import reading
+from dordis.config.schema import App, Config, Federation, Privacy, Protocol, Simulation
+from dordis.errors import HopelessPlan, InputError, LedgerDamaged, NothingTrained, RoundFailed
+from dordis.ledger.evidence import check_evidence, check_model
+from dordis.privacy.advice import check_prospects, describe_prospects
+from dordis.privacy.strategies import NoNoise
+from dordis.protocols.table import summing_protocol
+from dordis.records import run_records
+from dordis.records.run_records import CONFIG, MODEL, read_state
+from dordis.rounds.app import AppClient, Task
+from dordis.runs.coordinator import FinishedRound
+from dordis.runs.job import declared_client, plan_charge
+from dordis.runs.run import Run
+from dordis.simulation.run import SimulatedJob, job_with_app, prepare
 
 OBJECTS = "dordis.train"
-"""Stands in a configuration for an application that was made of objects."""
-MOST_A_ROUND = 100
+"""Name of an application in a configuration that was constructed from Python objects."""
+ORIGIN = "dordis_run"
+"""Attribute of a trained torch module with the directory of its private run."""
+LARGEST_COHORT = 1000
+"""Clients a round unless `per_round` is given: all up to this number."""
+LARGEST_FULL = 100
+"""Clients a round up to which `train` simulates every message unless `fidelity` is given."""
 
-OnRound = Callable[[Finished], None]
-
-
-def ignore(finished: Finished) -> None:
-    """Do nothing."""
+Mode = Literal["malicious", "semi-honest"]
+Fidelity = Literal["full", "ideal"]
+Unit = Literal["client", "record"]
+Dropout = float | DropoutModel
+OnRound = Callable[[FinishedRound], None]
 
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """What a run came to; everything else is in its directory, `path`."""
+    """Outcome of a run; everything else is in its directory, `path`."""
 
     path: Path
     model: Any = field(repr=False)
-    """What the application made: a trained module or parameters, a mean; None if nothing."""
+    """Result of the application: a trained torch module, parameters, or a mean; None if there is none."""
     epsilon: float | None
-    """What is stated of the run: what was spent, or the budget where the run ended early; None where nothing is proved,
-    or there is a `problem`.
+    """Epsilon of the run: the amount spent, or the budget if the run ended early; None if nothing is proved, or if
+    there is a `problem`.
     """
     delta: float
     history: tuple[dict[str, float], ...] = field(repr=False)
-    """Round by round: its number, the application's metrics, epsilon so far."""
+    """For each round: its number, the application's metrics, and epsilon so far."""
     stopped: str
-    """Why it ended: `rounds` (all done), `budget`, `failed`, `interrupted`, or `running`."""
+    """Why the run ended: `rounds` (all done), `budget`, `failed`, `interrupted`, or `running`."""
     fidelity: str
     problem: str = ""
     """Why no epsilon can be stated although there should be one: the ledger was altered or lost."""
     unit: str = ""
-    """What one client is, whom privacy protects as a whole: "clients = 60 hospitals, from the column hospital"."""
+    """The unit of privacy: "clients = 60 hospitals, from the column hospital"."""
     spent: float | None = None
-    """What the client that has spent most has spent: not to be stated where `epsilon` is more."""
+    """Epsilon spent by the client that has spent most; state `epsilon` if it is more."""
     run_as: str = ""
-    """What was run: a simulation protects nobody, and its epsilon is what a deployment like it would have."""
+    """Simulation or deployment: a simulation protects nobody, and its epsilon is that of a deployment like it."""
+    verdict: str = ""
+    """Expected outcome of the plan, from its signal-to-noise ratio; empty for a run that was loaded."""
+    trained: TrainedModel | None = field(default=None, repr=False)
+    """The trained model with its preprocessing, if the run trained one."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -70,17 +85,47 @@ class RunResult:
         last = self.history[-1] if self.history else {}
         return {name: value for name, value in last.items() if name not in ("round", "epsilon")}
 
+    def predict(self, rows: Any) -> npt.NDArray[Any]:
+        """Return predictions for raw rows: a DataFrame, a mapping of columns, a path, or an array of inputs."""
+        return self._trained().predict(rows)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model with its preprocessing to one file, which `dordis.load` reads; return its path."""
+        return self._trained().save(path)
+
+    def export(self, path: str | Path, example: Any = None) -> Path:
+        """Write the model for others: as ONNX if the name ends with .onnx, else by torch.export; return its path.
+
+        The preprocessing of a table is part of the program, and its columns are described beside it
+        (`dordis.apps.learning.export`).  A model of arrays needs an `example`: some inputs.
+        """
+        return self._trained().export(path, example)
+
+    def _trained(self) -> TrainedModel:
+        if self.trained is None:
+            raise InputError(f"the run at {self.path} has no trained model that predicts")
+        return self.trained
+
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the HTML report to a directory, the run's own if none is given; return where it is."""
-        from dordis.report.files import write
+        """Write the HTML report to a directory, the run's own if none is given; return its path."""
+        from dordis.report.files import write_report
 
-        return write([self.path], None if path is None else Path(path))
+        return write_report([self.path], None if path is None else Path(path))
 
 
-def run(config: "Config | Mapping[str, Any] | str | Path | None" = None, *, on_round: OnRound = ignore) -> RunResult:
+def run(
+    config: Any = None,
+    *,
+    ledger: str | Path | None = None,
+    budget: float | None = None,
+    accept_hopeless: bool = False,
+    on_round: OnRound | None = None,
+) -> RunResult:
     """Run a configuration: a `Config`, a dictionary of settings, or the path of a TOML file; the default if None.
 
-    `on_round` is called with every finished round.
+    A plan under whose noise next to nothing is learnt raises `HopelessPlan` before anything is spent, unless
+    `accept_hopeless` is set.  `on_round` is called with every finished round.  A `ledger` is a file that charges all
+    runs and queries over the same data; `budget` is the epsilon that they may spend together, set when it is created.
 
     >>> import dordis, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -90,78 +135,140 @@ def run(config: "Config | Mapping[str, Any] | str | Path | None" = None, *, on_r
     ('rounds', 1, True)
     """
     given = as_config(config)
-    return _completed(prepare(given), given, on_round)
+    return _complete(prepare(given), given, on_round, accept_hopeless, ledger, budget)
 
 
-def as_config(config: "Config | Mapping[str, Any] | str | Path | None") -> Config:
-    """Return the configuration that is meant, every key checked."""
+def as_config(config: Any) -> Config:
+    """Return a configuration, every key checked, from a `Config`, a dictionary, a path, or None for the default."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):
-        return reading.over_defaults(dict(config))
+        return reading.config_from_settings(dict(config))
     if not isinstance(config, str | Path | None):
         raise InputError(f"a configuration is a Config, a dictionary or a path, not {type(config).__name__}")
-    return reading.read(None if config is None else Path(config))
+    return reading.read_config(None if config is None else Path(config))
 
 
 def train(
-    model: "str | Model | Any",
-    clients: Any,
+    model: Any,
+    data: Any,
     *,
-    epsilon: float,
-    rounds: int,
+    epsilon: float | None,
+    rounds: int = 20,
+    table: Table | None = None,
     test: Any = None,
-    client: str | None = None,
-    label: str | None = None,
     delta: float | None = None,
     clip: float = 1.0,
     per_round: int | None = None,
-    dropout: float = 0.0,
-    mode: Literal["malicious", "semi-honest"] = "malicious",
-    fidelity: Literal["full", "ideal"] = "full",
+    dropout: Dropout = 0.0,
+    mode: Mode = "malicious",
+    fidelity: Fidelity | None = None,
+    unit: Unit = "client",
+    record: str = "",
+    records: int = 0,
+    sampling: float = 1.0,
+    colluders: int | None = None,
+    protocol: str = "secagg",
     seed: int = 0,
     name: str = "train",
     output: str | Path = "runs",
-    on_round: OnRound = ignore,
+    ledger: str | Path | None = None,
+    budget: float | None = None,
+    accept_hopeless: bool = False,
+    on_round: OnRound | None = None,
     **training: Any,
 ) -> RunResult:
-    """Train a model over clients, each of whom gets (epsilon, delta)-differential privacy, whoever drops out.
+    """Train a model over clients, each with (epsilon, delta)-differential privacy, whichever clients drop out.
 
-    `model` is a torch module, a `Model` of your own, or the name of one of ours: "softmax", "mlp", "linear" for
-    numbers (with target="regression"), with torch "cnn", "resnet18" or "vgg19" for images. `clients` is a list of
-    pairs (x, y), a mapping of such pairs, or a DataFrame, in which `client` and `label` name two columns. `test`, if
-    given, is public, a pair or a DataFrame; of a DataFrame with the column `client` the rows of clients are left out,
-    since metrics have no noise. `training` are further settings of `dordis.apps.learning.Settings`, such
-    as epochs, batch, lr, optimiser and average. All clients take part in every round, or 100 of them, unless
-    `per_round` says otherwise.
+    `model` is a torch module, a `Model` of your own, or the name of a built-in one: "softmax" for classes, "linear" for
+    numbers, "mlp" for both, and with torch "cnn", "resnet18" or "vgg19" for images.
+
+    `data` is a table with its public description, `table` (see `dordis.Table`): a DataFrame, a mapping of columns, or
+    the path of a CSV or Parquet file.  Ranges and categories scale and encode it; they are never read from its rows.
+    Or `data` is a list or a mapping of clients, each a pair (x, y) of arrays or a torch data set.  `test` is public: a
+    table, or a pair.  Metrics on it have no noise; rows of clients in a test table are left out.
+
+    All clients up to 1,000 take part in every round unless `per_round` is given.  Up to 100 clients a round every
+    message of the protocol is simulated, beyond that the noise of the sum (`fidelity` "full" and "ideal").  With
+    epsilon None there is no noise and no privacy.  `training` are further settings of `dordis.apps.learning.Settings`,
+    such as epochs, batch, lr, optimiser and class_weights; for tables the defaults need no tuning.
+
+    A `ledger` is a file that charges all runs and queries over the same data; `budget` is the epsilon that they may
+    spend together, set when the file is created.  A run that it cannot pay for raises `BudgetExceeded`.
+
+    `protocol` is "secagg", "secagg+" or "assisted": in assisted rounds every client sends one message, clients come in
+    any order, and `per_round` is the largest number of them.  `colluders` is how many of all clients may collude with
+    the server: 1 if it is not given, except that assisted rounds against a malicious server require it.
+
+    Raise `HopelessPlan` before anything is spent if next to nothing can be learnt under the noise, unless
+    `accept_hopeless` is set, and `NothingTrained` if no round was finished.
+
+    With `unit="record"` each record is protected instead of each client: every round is one step of DP-SGD with
+    gradients of single records, of which each is sampled with the probability `sampling`.  `records` is the declared
+    number of records of each client: public, and at least as many as any holds.  A record is a row, or with `record`,
+    a column of the table, all rows of a client with the same id.  The optimiser's rate is that of the step.
 
     >>> import dordis, tempfile
     >>> import numpy as np
     >>> rng = np.random.default_rng(1)
-    >>> labels = rng.integers(0, 2, (41, 20))
-    >>> *clients, public = [(rng.normal(y[:, None] * 2.0 - 1.0, 1.0, (20, 3)), y) for y in labels]
+    >>> ages = rng.uniform(20, 80, 300)
+    >>> rows = {"age": ages, "ill": np.where(ages + rng.normal(0, 5, 300) > 50, "yes", "no")}
+    >>> table = dordis.Table(label="ill", ranges={"age": (0, 100)}, categories={"ill": ("no", "yes")})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result = dordis.train(
-    ...         "softmax", clients, test=public, epsilon=8, rounds=2, fidelity="ideal", output=folder
-    ...     )
-    >>> result.model.shape, result.epsilon <= 8
-    ((8,), True)
+    ...     result = dordis.train("softmax", rows, table=table, epsilon=6, output=folder)
+    >>> result.predict({"age": [25, 75]}).tolist(), result.epsilon <= 6
+    (['no', 'yes'], True)
     """
     settings = _settings(training)
-    common = objects.gather(model, clients, test, client, label, settings, seed)
+    if unit not in ("client", "record"):
+        raise InputError(f'unit is "client" or "record", not {unit!r}')
+    if before := getattr(model, ORIGIN, ""):
+        warnings.warn(
+            f"the model was trained privately in the run at {before}: for data of both the epsilon of both counts; "
+            "charge them to one ledger, or add them up with dordis ledger sum",
+            stacklevel=2,
+        )
+    task = Task({}, 0, seed, by_record=unit == "record", record=record)
+    common = objects.gather(model, data, test, table, settings, training.keys(), task)
     population = common.clients
+    cohort = per_round or min(population, LARGEST_COHORT)
+    stored = msgspec.structs.replace(common.settings, table=table)
+    without = Privacy(clip=clip, delta=delta, noise=NoNoise())
+    privacy = without if epsilon is None else Privacy(epsilon, delta, clip)
+    if unit == "record":
+        privacy = msgspec.structs.replace(privacy, unit=unit, record=record, records=records, sampling=sampling)
+    arrival: Literal["invited", "open"] = "invited" if summing_protocol(protocol).has_cohort else "open"
     config = Config(
         name=name,
         output=str(output),
-        app=App(OBJECTS, OBJECTS, msgspec.to_builtins(settings)),
-        federation=Federation(population, per_round or min(population, MOST_A_ROUND), rounds),
-        privacy=Privacy(epsilon, delta, clip),
-        protocol=Protocol(mode=mode),
-        simulation=Simulation(fidelity, seed, Rate(dropout) if dropout else Never()),
+        app=App(OBJECTS, OBJECTS, msgspec.to_builtins(stored)),
+        federation=Federation(population, cohort, rounds, arrival=arrival),
+        privacy=privacy,
+        protocol=Protocol(protocol, mode, colluders=colluders),
+        simulation=Simulation(
+            fidelity or ("full" if cohort <= LARGEST_FULL else "ideal"), seed, _dropout_model(dropout)
+        ),
     )
-    checked = reading.config_of(msgspec.to_builtins(config))
-    job = simulated(checked, Server.learning(common), lambda u: Client.learning(common, u - 1))
-    return _completed(job, checked, on_round)
+    checked = reading.validate_settings(msgspec.to_builtins(config))
+    server = Server.from_learning_task(common)
+    learners: dict[int, AppClient] = {}
+
+    def construct(u: int) -> AppClient:
+        if unit == "client":
+            return Client.from_learning_task(common, u - 1)
+        if u not in learners:
+            learners[u] = declared_client(record_learner(common, u - 1), checked)
+        return learners[u]
+
+    job = job_with_app(checked, server, construct)
+    return _complete(job, checked, on_round, accept_hopeless, ledger, budget)
+
+
+def _dropout_model(dropout: float | DropoutModel) -> DropoutModel:
+    """Return a model of dropout, from a rate at which clients leave at random stages."""
+    if isinstance(dropout, int | float):
+        return Rate(dropout) if dropout else NoDropout()
+    return dropout
 
 
 def _settings(training: Mapping[str, Any]) -> Settings:
@@ -171,11 +278,10 @@ def _settings(training: Mapping[str, Any]) -> Settings:
         raise InputError(f"in the settings of the training: {error}") from None
 
 
-def load(directory: str | Path, model: Any = None) -> RunResult:
-    """Return what a run came to, from its directory.
+def load(path: str | Path, model: Any = None) -> Any:
+    """Return the `RunResult` of a run's directory, or the `TrainedModel` of a file that `RunResult.save` wrote.
 
-    A run of `dordis.train` does not know the class of its model: pass the `model` again to get it trained, or take the
-    parameters as they are.
+    A file or a run of `dordis.train` does not contain the class of a model of your own: pass the `model` again.
 
     >>> import dordis, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -185,36 +291,83 @@ def load(directory: str | Path, model: Any = None) -> RunResult:
     >>> bool((again.model == result.model).all()), again.history == result.history
     (True, True)
     """
-    path = Path(directory)
-    config = reading.read(path / CONFIG)
-    stored = recording.load(path)
+    where = Path(path)
+    own = None if model is None or isinstance(model, str) else objects.as_model(model, Inputs((), 0), Settings(), 0)
+    if where.is_file():
+        return read_model(where, own)
+    config = reading.read_config(where / CONFIG)
+    stored = run_records.load_run(where)
     if stored.result is not None:
         check_model(stored)
-    state = read_state(path / MODEL)
+    state = read_state(where / MODEL)
     if config.app.server == OBJECTS:
-        parameters = learnt(state) if state else None
-        return _result(path, parameters if model is None or parameters is None else as_trained(model, parameters))
+        return _load_objects(where, state, own)
     app = prepare(config).job.app
     if state:
         app.restore(state)
-    return _result(path, app.result())
+    return _read_result(where, app.result(), trained=_trained_model(app))
 
 
-def as_trained(model: Any, parameters: Any) -> Any:
-    """Return a model with parameters: its own class decides how that is handed over."""
-    if isinstance(model, str):
-        return parameters
-    return objects.as_model(model, Inputs((), 0), Settings(), 0).trained(parameters)
+def _load_objects(path: Path, state: Mapping[str, Any], model: Any) -> RunResult:
+    """Return a run of `train`, whose model is a built-in one, or the one that is passed again."""
+    if (path / SAVED_MODEL).is_file():
+        trained = read_model(path / SAVED_MODEL, model)
+        return _read_result(path, trained.module, trained=trained)
+    if not state:
+        return _read_result(path, None)
+    trained = TrainedModel(model, average_parameters(state))
+    return _read_result(path, trained.module, trained=trained if model is not None else None)
 
 
-def _completed(job: SimulatedJob, config: Config, on_round: OnRound) -> RunResult:
-    under_way: Run = job.start(Path(config.output), reading.written(config))
-    under_way.complete(told=on_round)
-    return _result(under_way.records.path, job.job.app.result())
+def _trained_model(app: Any) -> TrainedModel | None:
+    return app.trained_model() if isinstance(app, Server) else None
 
 
-def _result(path: Path, model: Any) -> RunResult:
-    stored, problem = recording.load(path), ""
+def _complete(
+    job: SimulatedJob,
+    config: Config,
+    on_round: OnRound | None,
+    accept_hopeless: bool,
+    ledger: str | Path | None = None,
+    budget: float | None = None,
+) -> RunResult:
+    """Run all rounds, with warnings of the plan and of the application; raise if the plan is hopeless."""
+    plan, app = job.job.design.plan, job.job.app
+    for text in job.job.design.warnings:
+        warnings.warn(text, stacklevel=3)
+    if plan is not None and not accept_hopeless:
+        try:
+            check_prospects(plan)
+        except HopelessPlan as error:
+            error.add_note("Pass accept_hopeless=True to run it all the same.")
+            raise
+    charged = plan_charge(job.job, ledger, budget)
+    under_way: Run = job.start(Path(config.output), reading.config_to_toml(config))
+    if charged is not None:
+        charged.start(under_way.records.id, under_way.records.path)
+
+    def tell(finished: FinishedRound) -> None:
+        for text in app.concerns():
+            warnings.warn(f"round {finished.record.number}: {text}", stacklevel=4)
+        if on_round is not None:
+            on_round(finished)
+
+    try:
+        under_way.complete(told=tell)
+    except RoundFailed as error:
+        if not under_way.done:
+            raise NothingTrained(str(error), under_way.records.path) from error
+        raise
+    if not under_way.done:
+        raise NothingTrained(str(under_way.over_budget), under_way.records.path)
+    if charged is not None:
+        charged.settle(under_way.records.id, under_way.records.path)
+    said = "" if plan is None else describe_prospects(plan)
+    return _read_result(under_way.records.path, app.result(), said, _trained_model(app))
+
+
+def _read_result(path: Path, model: Any, verdict: str = "", trained: TrainedModel | None = None) -> RunResult:
+    stored, problem = run_records.load_run(path), ""
     try:
         summary = check_evidence(stored)
     except LedgerDamaged as error:
@@ -226,6 +379,8 @@ def _result(path: Path, model: Any) -> RunResult:
         for line in stored.metrics
     )
     ended = stored.result
+    if summary is not None and hasattr(model, "state_dict"):
+        setattr(model, ORIGIN, str(path))
     return RunResult(
         path=path,
         model=model,
@@ -238,4 +393,6 @@ def _result(path: Path, model: Any) -> RunResult:
         problem=problem,
         unit=stored.manifest.unit,
         run_as=stored.manifest.how,
+        verdict=verdict,
+        trained=trained,
     )

@@ -7,7 +7,7 @@ touches a network: whoever drives them does.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -18,6 +18,16 @@ import msgspec
 from dordis.errors import Aborted, UnexpectedRequest
 
 ClientId = NewType("ClientId", int)
+"""The id of a party in the registry; a request says in which role the party is asked."""
+
+
+class Role(Enum):
+    """The role in which a party is asked; one id may have both."""
+
+    CLIENT = "client"
+    """Has data, and contributes to sums."""
+    HELPER = "helper"
+    """Has no data, and helps to open sums."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -29,6 +39,8 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
     reply: ClassVar["type[Message] | None"] = None
     """The message that answers a request; None for a reply."""
+    role: ClassVar[Role] = Role.CLIENT
+    """The role in which a party answers a request."""
     ahead: ClassVar[bool] = False
     """Whether a request only asks to do early what a later one needs: it may be left undelivered."""
     uploads: ClassVar[bool] = False
@@ -50,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 
 class Garbled(Message, frozen=True):
-    """What a server is handed instead of bytes that are no reply: nobody asks for it, so that its sender is named."""
+    """Stands for bytes that are no valid reply; it answers no request, so the server names its sender as a liar."""
 
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -70,9 +82,55 @@ def requests_in(namespace: Mapping[str, Any]) -> "tuple[type[Message], ...]":
 
 
 Requests = Mapping[ClientId, Message]
+"""Requests by client; all requests of one batch are for the same role."""
 Replies = Iterable[tuple[ClientId, Message]]
 """Replies come one by one, so that a server can add up vectors without holding them all."""
 Flow = Generator[Requests, Replies, None]
+Admit = Callable[[ClientId, Message], None]
+"""Admit a reply to an open call, or raise; an admitted reply may be acknowledged."""
+
+
+class OpenCall(Mapping[ClientId, Message]):
+    """A request addressed to nobody: clients that come answer it, until `most` replies are admitted or it is closed.
+
+    A flow passes its own check of a reply as `admit`.  The engine adds that participations are counted and replies
+    stored durably, so that an exchange acknowledges a reply once `admit` has returned, and yields it to the flow then.
+    `arrived` are clients whose replies are there already; `visit` gives the server of the steps, such as invitation
+    and training, that a client goes through before it is asked: it is ready if the output has it.  An exchange with a
+    clock calls `close` when time is up: no reply is admitted after that, also not by a server that restarts.
+    """
+
+    def __init__(
+        self,
+        request: Message,
+        most: int,
+        admit: Admit,
+        arrived: Collection[ClientId] = (),
+        visit: "Callable[[ClientId], ProtocolServer[dict[ClientId, bytes]]] | None" = None,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.request, self.most, self.admit, self.visit = request, most, admit, visit
+        self.arrived, self.close = arrived, close
+        self.read_again: Callable[[ClientId], Message] = self._forgotten
+        """Returns an admitted reply once more; the engine, which stores replies, sets it."""
+
+    def _forgotten(self, client: ClientId) -> Message:
+        raise UnexpectedRequest(f"nobody stored the reply of client {client}: run the call over a RoundEngine")
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether no more replies are admitted."""
+        return len(self.arrived) >= self.most
+
+    def __getitem__(self, client: ClientId) -> Message:
+        raise KeyError(client)
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
 
 Output = TypeVar("Output")
 Request = TypeVar("Request", bound=Message)
@@ -104,7 +162,7 @@ class ProtocolServer(ABC, Generic[Output]):
 
     @abstractmethod
     def output(self) -> Output:
-        """Return what the round was for, once every step has run."""
+        """Return the result of the round, after every step has run."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +183,7 @@ class Party(Protocol):
 
 
 class Journal(Protocol):
-    """Where a client's answers become durable before they leave, and what it is restored from.
+    """Stores a client's answers durably before they are sent, and restores the client after a restart.
 
     `claim` calls `respond` only if the key is unclaimed, and stores digest, changes of the state and reply together; a
     key claimed for the same digest gives the stored reply; for another digest it raises `UnexpectedRequest`.  After
@@ -136,16 +194,16 @@ class Journal(Protocol):
         """Return the reply stored under the key; if there is none, `respond` makes it and the changes of the state."""
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the changes of the state that came with all claims but the first so many, in order."""
+        """Return the state changes of all claims after the first `claims`, in order."""
 
     def note(self, event: msgspec.Struct) -> None:
-        """Keep what else a restored client must know: what it has been sent, and what it has made of it."""
+        """Store an event that a restored client must know: what it received, or what it computed from it."""
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return what was noted, in order, as structs of a kind, or of a union of kinds."""
+        """Return the stored events in order, as structs of a type or of a union of types."""
 
     def release(self) -> None:
-        """Let go of what is stored, without forgetting it: another process may go on with the round."""
+        """Close the journal and keep its content, so that another process can resume the round."""
 
     def close(self) -> None:
         """Refuse everything from now on and forget what was stored."""
@@ -175,11 +233,11 @@ class MemoryJournal:
         return reply
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the changes of the state that came with all claims but the first so many, in order."""
+        """Return the state changes of all claims after the first `claims`, in order."""
         return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
 
     def note(self, event: msgspec.Struct) -> None:
-        """Keep nothing: a process that has ended is not restored from its memory."""
+        """Store nothing: a process that has ended is not restored from its memory."""
 
     def events(self, kind: Any) -> Sequence[Any]:
         """Return nothing."""
@@ -201,7 +259,7 @@ SETUP = -1
 class ClientState(msgspec.Struct):
     """What a client remembers between requests: plain data, to be stored, shipped and restored.
 
-    `passed` tells for the set-up and for each chunk how many entries of the routine lie behind.  An answer changes the
+    `passed` is, for the set-up and for each chunk, the number of requests already answered.  An answer changes the
     state by setting fields, or entries of those that are maps, to other values; nothing is changed in place, and no
     entry is taken out.  A journal keeps these changes alone.
     """
@@ -224,7 +282,7 @@ def _contents(state: ClientState) -> dict[str, Any]:
 
 
 def _changes(before: Mapping[str, Any], state: ClientState) -> bytes:
-    """Write down which fields, and which entries of those that are maps, are others than before."""
+    """Return the fields that have changed, and of maps the entries that have."""
     changed: dict[str, Any] = {}
     for name, old in before.items():
         new = getattr(state, name)
@@ -238,7 +296,7 @@ def _changes(before: Mapping[str, Any], state: ClientState) -> bytes:
 
 
 def _change(state: ClientState, changes: bytes) -> None:
-    """Change a state as an answer has changed it."""
+    """Apply the state changes of an answer to a state."""
     values = msgspec.msgpack.decode(changes, type=dict[str, msgspec.Raw])
     for field in msgspec.structs.fields(state):
         if field.name in values:

@@ -1,7 +1,7 @@
 """Bytes to messages and back: a version, a size limit, one encoding for each message, nothing left over.
 
-A message is a frame, in MessagePack.  The one field of it that may be large, if it has one, travels as it is beside the
-frame and stands in the frame as nothing: it is neither copied nor encoded.
+A message is a frame, in MessagePack.  Its one large field, the bulk, if it has one, travels unencoded beside the frame,
+where an empty value stands for it, so that it is never copied.
 """
 
 from functools import cache
@@ -12,13 +12,13 @@ import msgspec
 from dordis.errors import MalformedMessage
 from dordis.protocol import ENCODER, Message
 
-VERSION = 4
+VERSION = 5
 """Protocol version: the first byte of everything on the wire."""
 LIMIT = 64 << 20
 """Bytes of the longest frame taken from a peer, unless the receiver says less."""
 
 Bulk = bytes | bytearray | memoryview
-"""What travels beside a frame.  Whoever receives it may see it in memory that is used again for the next message."""
+"""The bytes beside a frame.  A receiver may get them in memory that is reused for the next message."""
 
 Kind = TypeVar("Kind", bound=Message)
 
@@ -34,7 +34,7 @@ def encode(message: Message) -> bytes:
 
 
 def bulk_of(message: Message) -> Bulk:
-    """Return what travels beside the frame of a message; most have nothing."""
+    """Return the bulk of a message, which travels beside its frame; empty for most messages."""
     name = getattr(message, "bulk", "")
     return getattr(message, name) if name else b""
 
@@ -63,7 +63,7 @@ def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") 
 
 
 def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
-    """Return which of the kinds expected a frame is, as its first bytes say: nothing else of it is read."""
+    """Return which of the expected kinds a frame is, from its first bytes; nothing else of it is read."""
     start = len(_PREFIX) + (3 if data[1:2] == _LONG_MAP else 1)
     for head, choice in _heads(kind):
         if data.startswith(head, start):
@@ -72,7 +72,7 @@ def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
 
 
 def carry(message: Message, kind: type[Kind]) -> Kind:
-    """Return a message as whoever receives it reads it."""
+    """Return a message as its receiver decodes it."""
     return decode(encode(message), kind, bulk=bulk_of(message))
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dordis.apps.histogram import Client, Server, Settings, on_simplex
+from dordis.apps.histogram import Client, Server, Settings, project_to_simplex
 from dordis.errors import InputError
 from dordis.rounds.app import Task
 from tests.apps.aggregates import summed
@@ -17,8 +17,8 @@ def test_the_frequencies_are_those_of_numpys_histogram(tmp_path):
     values = np.random.default_rng(2).normal(size=200)
     np.save(tmp_path / "values.npy", values)
     task = Task({"data": str(tmp_path / "values.npy"), "edges": [-1.0, 0.0, 0.5]}, population=200)
-    server = Server.of(task)
-    server.use_output(0, summed([Client.of(task, place).prepare_data(0, EMPTY) for place in range(200)]))
+    server = Server.from_task(task)
+    server.use_output(0, summed([Client.from_task(task, place).prepare_data(0, EMPTY) for place in range(200)]))
     counts, _ = np.histogram(values, bins=[-np.inf, -1, 0, 0.5, np.inf])
     np.testing.assert_allclose(server.result(), counts / 200)
     assert list(server.evaluate()) == ["bin 0", "bin 1", "bin 2", "bin 3"]
@@ -48,7 +48,7 @@ def test_negative_shares_are_kept_if_wanted():
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=6), st.integers(0, 2**32))
 def test_the_projection_is_the_nearest_point_of_the_simplex(shares, seed):
     shares = np.array(shares)
-    found = on_simplex(shares)
+    found = project_to_simplex(shares)
     assert found.min() >= 0
     assert found.sum() == pytest.approx(1)
     others = np.random.default_rng(seed).dirichlet(np.full(shares.size, 0.5), size=50)
@@ -63,7 +63,10 @@ def test_edges_that_make_no_bins_are_refused(edges):
 
 def test_made_up_values_follow_the_seed():
     first, again, other = (
-        [Client.of(Task({}, population=40, seed=seed), place).prepare_data(0, EMPTY).tolist() for place in range(40)]
+        [
+            Client.from_task(Task({}, population=40, seed=seed), place).prepare_data(0, EMPTY).tolist()
+            for place in range(40)
+        ]
         for seed in (1, 1, 2)
     )
     assert first == again != other
@@ -72,4 +75,4 @@ def test_made_up_values_follow_the_seed():
 def test_a_table_with_several_columns_is_refused(tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((3, 2)))
     with pytest.raises(InputError, match="2 columns"):
-        Server.of(Task({"data": str(tmp_path / "v.npy")}, population=3))
+        Server.from_task(Task({"data": str(tmp_path / "v.npy")}, population=3))

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dordis.apps.options import shared
+from dordis.apps.options import build_once
 from dordis.errors import InputError
 from dordis.rounds.app import Task
 
@@ -15,7 +15,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def test_equal_tasks_share_what_is_made():
     made = []
-    make = shared(Settings, lambda settings, task: made.append((settings, task.population, task.seed)) or object())
+    make = build_once(Settings, lambda settings, task: made.append((settings, task.population, task.seed)) or object())
     first = make(Task({"size": 2, "name": "a"}, 3, 4))
     assert make(Task({"name": "a", "size": 2}, 3, 4)) is first
     assert made == [(Settings(2, "a"), 3, 4)]
@@ -26,4 +26,4 @@ def test_equal_tasks_share_what_is_made():
 @pytest.mark.parametrize("options", [{"size": "x"}, {"sise": 1}])
 def test_options_that_do_not_fit_are_an_input_error(options):
     with pytest.raises(InputError, match="options"):
-        shared(Settings, lambda *_: None)(Task(options, 1))
+        build_once(Settings, lambda *_: None)(Task(options, 1))

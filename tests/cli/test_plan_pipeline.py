@@ -1,17 +1,17 @@
-"""`dordis plan --pipeline`: the best number of chunks from a profile, with every other one beside it."""
+"""`dordis plan pipeline`: the best number of chunks from a profile, beside all others."""
 
 import json
 from itertools import pairwise
 
 import pytest
 
-from dordis.cli.commands.profile import write
-from dordis.cli.plan_pipeline import plan
+from dordis.cli.commands.profile import write_profile
+from dordis.cli.plan_pipeline import show_pipeline
 from dordis.errors import InputError
 from dordis.pipeline.performance import PerformanceModel, Profile, SetupModel, StageModel
-from dordis.pipeline.planner import schedule
+from dordis.pipeline.planner import schedule_stages
 from dordis.protocol import Resource
-from dordis.simulation.profiling import Hardware, Profiled
+from dordis.simulation.profiling import Hardware, MeasuredProfile
 
 FIVE = tuple(Resource(name) for name in ("c-comp", "comm", "s-comp", "comm", "c-comp"))
 MODEL = PerformanceModel(
@@ -31,13 +31,13 @@ DIM = 1_018_174  # 16 blocks
 def profile(tmp_path):
     steps = (("prepare_inputs",), ("collect_inputs",), ("unmask",), ("dispatch",), ("store",))
     path = tmp_path / "profile.json"
-    found = Profiled(10, "secagg", "malicious", "xnoise", 16, Hardware(), FIVE, steps, Profile(), MODEL)
-    write(path, found)
+    found = MeasuredProfile(10, "secagg", "malicious", "xnoise", 16, Hardware(), FIVE, steps, Profile(), MODEL)
+    write_profile(path, found)
     return path
 
 
 def told(profile, dim, capsys):
-    plan(profile, dim, as_json=True)
+    show_pipeline(profile, dim, as_json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -45,7 +45,7 @@ def test_every_number_of_chunks_up_to_the_blocks_has_its_time_and_the_least_is_c
     found = told(profile, DIM, capsys)
     assert list(found["completions"]) == [str(m) for m in range(1, 17)]
     for m, seconds in found["completions"].items():
-        planned = schedule(FIVE, MODEL.stage_seconds(DIM, int(m)), int(m), MODEL.setup.seconds(int(m)))
+        planned = schedule_stages(FIVE, MODEL.stage_seconds(DIM, int(m)), int(m), MODEL.setup.seconds(int(m)))
         assert seconds == pytest.approx(planned.completion)
     assert found["completions"][str(found["chunks"])] == min(found["completions"].values()) == found["seconds"]
     assert 1 < found["chunks"] < 16
@@ -68,7 +68,7 @@ def test_the_critical_path_goes_from_the_set_up_to_the_end_without_a_gap(profile
 def test_the_table_marks_the_best_and_says_why(profile, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     best = told(profile, DIM, capsys)["chunks"]
-    plan(profile, DIM, as_json=False)
+    show_pipeline(profile, DIM, as_json=False)
     shown = capsys.readouterr().out
     for word in (f"{best} (best)", "Critical path: set-up", "the bottleneck is c-comp", "4.0%"):
         assert word in shown
@@ -78,12 +78,6 @@ def test_a_vector_of_one_block_has_one_chunk(profile, capsys):
     assert list(told(profile, 1000, capsys)["completions"]) == ["1"]
 
 
-@pytest.mark.parametrize("missing", ["profile", "dim"])
-def test_what_is_needed_is_asked_for(profile, missing):
-    with pytest.raises(InputError, match="--profile"):
-        plan(None if missing == "profile" else profile, None if missing == "dim" else DIM, as_json=False)
-
-
 def test_no_coordinates_are_refused(profile):
     with pytest.raises(InputError, match="at least one coordinate"):
-        plan(profile, 0, as_json=False)
+        show_pipeline(profile, 0, as_json=False)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from dordis.privacy.accounting import curve
+from dordis.privacy.accounting import renyi_divergences
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms import TABLE, kind_of
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.mechanisms import TABLE, load_mechanism
+from dordis.privacy.xnoise_components import Scheme
 
 PUBLIC = bytes(range(32))
 
@@ -63,23 +63,23 @@ class MechanismContract:
 
     def test_it_can_be_written_down(self, mechanism):
         assert mechanism.name in TABLE
-        assert kind_of(mechanism.name) is type(mechanism)
-        assert mechanism.words
+        assert load_mechanism(mechanism.name) is type(mechanism)
+        assert mechanism.description
         assert 0 <= mechanism.clip < math.inf
         assert type(mechanism.sensitivity) is int
         assert mechanism.schemes <= set(Scheme)
         assert mechanism.schemes
-        again = type(mechanism).read(mechanism.grid, mechanism.clip, mechanism.sensitivity, mechanism.noise)
+        again = type(mechanism).from_parameters(mechanism.grid, mechanism.clip, mechanism.sensitivity, mechanism.noise)
         assert (again.name, again.noise, again.clip) == (mechanism.name, mechanism.noise, mechanism.clip)
         assert not self.private or released(again) == released(mechanism)
 
     def test_the_noise_it_brings_is_what_is_measured(self, grid, mechanism):
-        kept = mechanism.kept(survivors=9, clients=12, colluders=2)
+        kept = mechanism.noise_variances(survivors=9, clients=12, colluders=2)
         assert kept.left == pytest.approx((9 * self.noise_of_one**2 + self.noise_of_sum**2) * grid.scale**2)
         assert kept.charged <= kept.left
 
     def test_chunks_are_decoded_one_by_one_unless_the_whole_sum_gets_noise(self, mechanism):
-        assert mechanism.by_chunk == (not self.noise_of_sum)
+        assert mechanism.is_decoded_by_chunk == (not self.noise_of_sum)
 
     @pytest.mark.parametrize("kind", [np.float32, np.float64])
     def test_an_encoding_is_a_vector_over_the_ring(self, grid, mechanism, kind):
@@ -145,7 +145,7 @@ class MechanismContract:
 
     def test_a_release_is_an_event_that_accounting_knows_or_nothing_is_claimed(self, mechanism):
         if self.private:
-            assert (curve(released(mechanism)) > 0).all()
+            assert (renyi_divergences(released(mechanism)) > 0).all()
         else:
             with pytest.raises(InputError, match="proves nothing"):
                 released(mechanism)

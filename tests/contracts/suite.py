@@ -32,7 +32,7 @@ class SuiteContract:
     def signing_keys(self, tag):
         """Return a private and a public signing key."""
         private = entropy(tag)(32)
-        return private, self.suite.signature.public(private)
+        return private, self.suite.signature.public_key(private)
 
     def test_it_is_a_value(self):
         assert self.suite == Suite(*(getattr(self.suite, name) for name in Suite.__dataclass_fields__))
@@ -43,7 +43,7 @@ class SuiteContract:
 
     def key_pair(self, tag):
         private = self.suite.agreement.generate(entropy(tag))
-        return private, self.suite.agreement.public(private)
+        return private, self.suite.agreement.public_key(private)
 
     def test_keys_have_32_bytes_and_come_from_the_entropy_alone(self):
         assert self.key_pair(1) == self.key_pair(1) != self.key_pair(2)
@@ -137,7 +137,7 @@ class SuiteContract:
     # Masks
 
     def stream(self, tag):
-        return self.suite.prg.Stream.of(entropy(tag)(self.suite.prg.STREAM_BYTES))
+        return self.suite.prg.Stream.from_bytes(entropy(tag)(self.suite.prg.STREAM_BYTES))
 
     def mask(self, tag, bits, size=1000):
         acc = np.zeros(size, np.uint32)
@@ -169,7 +169,7 @@ class SuiteContract:
         assert self.mask(1, 20).tobytes() in masks
         for place in range(len(derived)):
             acc = np.zeros(1000, np.uint32)
-            self.suite.prg.add_masks(acc, [self.suite.prg.Stream.of(flipped(derived, place))], [], 20)
+            self.suite.prg.add_masks(acc, [self.suite.prg.Stream.from_bytes(flipped(derived, place))], [], 20)
             masks.add(acc.tobytes())
         assert len(masks) == 1 + len(derived)
 
@@ -181,7 +181,7 @@ class SuiteContract:
     def test_a_stream_of_another_length_is_refused(self):
         for size in (0, self.suite.prg.STREAM_BYTES - 1, self.suite.prg.STREAM_BYTES + 1):
             with pytest.raises(InputError):
-                self.suite.prg.Stream.of(bytes(size))
+                self.suite.prg.Stream.from_bytes(bytes(size))
 
     # Signatures
 

@@ -51,10 +51,10 @@ class LongerStream:
     """A keystream that is named by more bytes."""
 
     @staticmethod
-    def of(derived):
+    def from_bytes(derived):
         if len(derived) != 48:
-            return prg.Stream.of(b"")  # refused
-        return prg.Stream.of(hashlib.sha256(derived).digest()[: prg.STREAM_BYTES])
+            return prg.Stream.from_bytes(b"")  # refused
+        return prg.Stream.from_bytes(hashlib.sha256(derived).digest()[: prg.STREAM_BYTES])
 
 
 def like(module, **changes):

@@ -54,7 +54,7 @@ def test_a_thousand_iterations_meet_rfc7748_section_5_2():
 def test_agreement_meets_rfc7748_section_6_1():
     alice = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
     bob = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
-    of_alice, of_bob = agreement.public(alice), agreement.public(bob)
+    of_alice, of_bob = agreement.public_key(alice), agreement.public_key(bob)
     assert of_alice.hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
     assert of_bob.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
     shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
@@ -64,7 +64,7 @@ def test_agreement_meets_rfc7748_section_6_1():
 @given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
 @settings(max_examples=30, deadline=None)
 def test_both_sides_agree(mine, theirs):
-    assert agreement.agree(mine, agreement.public(theirs)) == agreement.agree(theirs, agreement.public(mine))
+    assert agreement.agree(mine, agreement.public_key(theirs)) == agreement.agree(theirs, agreement.public_key(mine))
 
 
 @pytest.mark.parametrize("u", LOW_ORDER + [with_top_bit(u) for u in LOW_ORDER], ids=bytes.hex)
@@ -75,7 +75,7 @@ def test_points_of_low_order_are_refused(u):
 
 @pytest.mark.parametrize("place", [0, 15, 30])
 def test_an_altered_byte_changes_the_shared_secret(place):
-    peer = bytearray(agreement.public(bytes([7]) * 32))
+    peer = bytearray(agreement.public_key(bytes([7]) * 32))
     before = agreement.agree(PRIVATE, bytes(peer))
     peer[place] ^= 1
     assert agreement.agree(PRIVATE, bytes(peer)) != before
@@ -83,8 +83,8 @@ def test_an_altered_byte_changes_the_shared_secret(place):
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_wrong_lengths_are_refused(size):
-    peer = agreement.public(PRIVATE)
-    for call in (lambda: agreement.public(bytes(size)), lambda: agreement.agree(bytes(size), peer)):
+    peer = agreement.public_key(PRIVATE)
+    for call in (lambda: agreement.public_key(bytes(size)), lambda: agreement.agree(bytes(size), peer)):
         with pytest.raises(InputError):
             call()
     with pytest.raises(InputError):
@@ -103,7 +103,7 @@ def test_validation_refuses_low_order_points_and_all_but_the_canonical_form():
         for top in (0, 0x80):
             with pytest.raises(InvalidKey):
                 agreement.validate(point[:-1] + bytes([point[-1] | top]))
-    public = agreement.public(PRIVATE)
+    public = agreement.public_key(PRIVATE)
     agreement.validate(public)
     for other in (public[:-1] + bytes([public[-1] | 0x80]), (PRIME + 9).to_bytes(32, "little")):
         with pytest.raises(InvalidKey, match="canonical"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dordis.crypto import prg
 from dordis.errors import InputError
-from tests.held import HANG
+from tests.paused_processes import HANG
 from tests.references import masks
 
 KNOWN = json.loads((Path(__file__).parents[1] / "vectors" / "masks.json").read_text())
@@ -27,7 +27,7 @@ few_threads = st.integers(1, 3)
 def streams(count, tag=b""):
     """Return as many different streams."""
     digests = [hashlib.sha256(b"stream %d" % i + tag).digest() for i in range(count)]
-    return [prg.Stream.of(digest[:28]) for digest in digests]
+    return [prg.Stream.from_bytes(digest[:28]) for digest in digests]
 
 
 def plain(several):
@@ -48,13 +48,15 @@ def last_coordinate(bits):
 @pytest.mark.parametrize("known", KNOWN["masks"], ids=lambda known: f"{known['bits']}@{known['first']}")
 def test_masks_meet_the_known_answers(known):
     stream = prg.Stream(bytes.fromhex(known["key"]), bytes.fromhex(known["nonce"]))
-    assert prg.mask(stream, len(known["mask"]), known["bits"], known["first"]).tolist() == known["mask"]
+    assert prg.make_mask(stream, len(known["mask"]), known["bits"], known["first"]).tolist() == known["mask"]
 
 
 @pytest.mark.parametrize("known", KNOWN["sums"], ids=lambda known: str(known["bits"]))
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_of_masks_meet_the_known_answers(known, threads):
-    added, subtracted = ([prg.Stream.of(bytes.fromhex(s)) for s in known[sign]] for sign in ("added", "subtracted"))
+    added, subtracted = (
+        [prg.Stream.from_bytes(bytes.fromhex(s)) for s in known[sign]] for sign in ("added", "subtracted")
+    )
     acc = np.zeros(known["count"], np.uint32)
     prg.add_masks(acc, added, subtracted, known["bits"], threads=threads)
     assert acc[-8:].tolist() == known["last_8"]
@@ -68,31 +70,31 @@ def test_sums_of_masks_meet_the_known_answers(known, threads):
 @given(st.binary(min_size=28, max_size=28), st.integers(0, 2**36 - 500), st.integers(0, 200))
 def test_keystream_is_the_blocks_of_the_cipher(derived, first, count):
     answer = masks.keystream((derived[:16], derived[16:]), first, count)
-    assert prg.keystream(prg.Stream.of(derived), first, count).tobytes() == answer
+    assert prg.read_keystream(prg.Stream.from_bytes(derived), first, count).tobytes() == answer
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 3 * prg.CALL), st.integers(0, 3 * prg.CALL))
 def test_a_slice_of_the_keystream_is_the_part_of_the_whole(first, end):
     first, end = sorted((first, end))
-    whole = prg.keystream(STREAM, 0, 3 * prg.CALL)
-    assert np.array_equal(prg.keystream(STREAM, first, end - first), whole[first:end])
+    whole = prg.read_keystream(STREAM, 0, 3 * prg.CALL)
+    assert np.array_equal(prg.read_keystream(STREAM, first, end - first), whole[first:end])
 
 
 @pytest.mark.parametrize("first", [0, 5, prg.CALL - 3, prg.LONGEST - 1, prg.LONGEST])
 def test_no_bytes_are_an_empty_keystream(first):
-    assert prg.keystream(STREAM, first, 0).size == 0
+    assert prg.read_keystream(STREAM, first, 0).size == 0
 
 
 def test_the_last_bytes_of_a_stream_can_be_read():
     answer = masks.keystream((STREAM.key, STREAM.nonce), prg.LONGEST - 20, 20)
-    assert prg.keystream(STREAM, prg.LONGEST - 20, 20).tobytes() == answer
+    assert prg.read_keystream(STREAM, prg.LONGEST - 20, 20).tobytes() == answer
 
 
 @pytest.mark.parametrize(("first", "count"), [(-1, 4), (0, -1), (prg.LONGEST, 1), (prg.LONGEST - 4, 5)])
 def test_bytes_that_a_stream_does_not_have_are_refused(first, count):
     with pytest.raises(InputError, match="a stream has bytes 0 to"):
-        prg.keystream(STREAM, first, count)
+        prg.read_keystream(STREAM, first, count)
 
 
 @pytest.mark.parametrize(("key", "nonce"), [(15, 12), (17, 12), (32, 12), (0, 12), (16, 11), (16, 13), (16, 16)])
@@ -104,7 +106,7 @@ def test_a_key_or_nonce_of_another_length_is_refused(key, nonce):
 @pytest.mark.parametrize("length", [0, 27, 29, 32])
 def test_a_stream_is_made_from_28_derived_bytes(length):
     with pytest.raises(InputError, match="28 derived bytes"):
-        prg.Stream.of(bytes(length))
+        prg.Stream.from_bytes(bytes(length))
 
 
 def test_a_stream_does_not_show_its_key():
@@ -138,7 +140,7 @@ def test_masks_are_lanes_of_the_keystream(bits, first, count, added, subtracted,
 @given(bits_of_a_ring, st.integers(0, 300_000), st.integers(0, 300_000), few_threads)
 def test_a_slice_of_a_mask_is_the_part_of_the_whole(bits, first, end, threads):
     first, end = sorted((first, end))
-    whole = prg.mask(STREAM, 300_000, bits)
+    whole = prg.make_mask(STREAM, 300_000, bits)
     part = np.zeros(end - first, np.uint32)
     prg.add_masks(part, [STREAM], [], bits, first=first, threads=threads)
     assert np.array_equal(part, whole[first:end])
@@ -159,7 +161,7 @@ def test_masks_go_on_past_one_call_of_the_cipher(bits, added, subtracted):
 @pytest.mark.parametrize("bits", range(1, 33))
 def test_the_last_coordinates_of_a_mask_can_be_used(bits):
     first = last_coordinate(bits) - 21
-    assert prg.mask(STREAM, 21, bits, first).tolist() == masks.mask((STREAM.key, STREAM.nonce), bits, first, 21)
+    assert prg.make_mask(STREAM, 21, bits, first).tolist() == masks.mask((STREAM.key, STREAM.nonce), bits, first, 21)
 
 
 @settings(deadline=None, max_examples=40)
@@ -215,7 +217,7 @@ def test_a_failure_in_any_thread_is_raised_once_all_have_ended(failing):
         ended.append(first)
 
     with pytest.raises(ValueError, match=f"part {failing}"):
-        prg.in_threads(lambda first, end: partial(work, first), 0, 48, 3)
+        prg.run_in_threads(lambda first, end: partial(work, first), 0, 48, 3)
     assert sorted([*ended, failing]) == [0, 16, 32]
 
 
@@ -241,7 +243,7 @@ def test_a_ring_of_other_than_1_to_32_bits_is_refused(bits):
     with pytest.raises(InputError, match="bits must be an integer from 1 to 32"):
         prg.add_masks(np.zeros(4, np.uint32), [STREAM], [], bits)
     with pytest.raises(InputError, match="bits must be an integer from 1 to 32"):
-        prg.mask(STREAM, 4, bits)
+        prg.make_mask(STREAM, 4, bits)
 
 
 def read_only():
@@ -282,4 +284,9 @@ def test_coordinates_that_a_mask_does_not_have_are_refused(bits, beyond):
 
 def test_a_mask_of_fewer_than_no_coordinates_is_refused():
     with pytest.raises(InputError, match="0 or more coordinates"):
-        prg.mask(STREAM, -1, 20)
+        prg.make_mask(STREAM, -1, 20)
+
+
+def test_a_shuffle_skips_words_beyond_the_last_multiple():
+    bound = 3 * 2**62
+    assert prg.draw_below(bound, iter([2**64 - 1, bound, bound - 1])) == bound - 1

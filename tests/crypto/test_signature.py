@@ -9,7 +9,7 @@ from dordis.errors import InputError, InvalidKey, InvalidSignature
 from tests.references import ecvrf as curve
 
 PRIVATE, MESSAGE = bytes(range(32)), b"advertised keys"
-PUBLIC = signature.public(PRIVATE)
+PUBLIC = signature.public_key(PRIVATE)
 LOW_ORDER = curve.low_order_encodings()
 
 RFC8032 = [
@@ -42,7 +42,7 @@ def flipped(data: bytes, place: int) -> bytes:
     ("private", "public", "message", "expected"), [tuple(map(bytes.fromhex, case)) for case in RFC8032]
 )
 def test_signatures_meet_rfc8032_section_7_1(private, public, message, expected):
-    assert signature.public(private) == public
+    assert signature.public_key(private) == public
     assert signature.sign(private, message) == expected
     signature.validate(public)
     signature.verify(public, message, expected)
@@ -105,7 +105,7 @@ def test_validate_refuses_what_is_no_point():
 def test_wrong_lengths_are_refused(size):
     good = signature.sign(PRIVATE, MESSAGE)
     for call in (
-        lambda: signature.public(bytes(size)),
+        lambda: signature.public_key(bytes(size)),
         lambda: signature.sign(bytes(size), MESSAGE),
         lambda: signature.generate(lambda _: bytes(size)),
     ):

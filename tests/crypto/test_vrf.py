@@ -14,7 +14,7 @@ from tests.references import ecvrf as reference
 
 EXAMPLES = json.loads((Path(__file__).parents[1] / "vectors" / "ecvrf_rfc9381.json").read_text())["examples"]
 PRIVATE, ALPHA = bytes(range(32)), b"round 7"
-PUBLIC = vrf.public(PRIVATE)
+PUBLIC = vrf.public_key(PRIVATE)
 PROOF = vrf.prove(PRIVATE, ALPHA)
 LOW_ORDER = reference.low_order_encodings()
 
@@ -30,9 +30,9 @@ def unhex(example: dict, *names: str) -> list[bytes]:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: str(example["example"]))
 def test_proofs_and_outputs_meet_rfc9381_appendix_b_3(example):
     private, public, alpha, pi, beta = unhex(example, "private", "public", "alpha", "pi", "beta")
-    assert vrf.public(private) == public
+    assert vrf.public_key(private) == public
     assert vrf.prove(private, alpha) == pi
-    assert vrf.verify(public, alpha, pi) == vrf.output(pi) == beta
+    assert vrf.verify(public, alpha, pi) == vrf.proof_to_hash(pi) == beta
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: str(example["example"]))
@@ -54,7 +54,7 @@ def test_the_vectors_reach_candidates_outside_the_prime_order_group():
 def test_proofs_and_outputs_are_those_of_the_reference(private, alpha):
     proof = vrf.prove(private, alpha)
     assert proof == reference.prove(private, alpha)
-    assert vrf.verify(vrf.public(private), alpha, proof) == reference.verify(vrf.public(private), alpha, proof)
+    assert vrf.verify(vrf.public_key(private), alpha, proof) == reference.verify(vrf.public_key(private), alpha, proof)
 
 
 def test_an_altered_proof_is_refused():
@@ -74,12 +74,12 @@ def test_an_altered_or_another_key_is_refused():
         with pytest.raises((InvalidProof, InvalidKey)):
             vrf.verify(flipped(PUBLIC, place), ALPHA, PROOF)
     with pytest.raises(InvalidProof):
-        vrf.verify(vrf.public(bytes(32)), ALPHA, PROOF)
+        vrf.verify(vrf.public_key(bytes(32)), ALPHA, PROOF)
 
 
 def test_the_other_s_of_the_same_proof_is_refused():
     other = (int.from_bytes(PROOF[48:], "little") + reference.Q).to_bytes(32, "little")
-    for call in (lambda: vrf.verify(PUBLIC, ALPHA, PROOF[:48] + other), lambda: vrf.output(PROOF[:48] + other)):
+    for call in (lambda: vrf.verify(PUBLIC, ALPHA, PROOF[:48] + other), lambda: vrf.proof_to_hash(PROOF[:48] + other)):
         with pytest.raises(InvalidProof, match="group order"):
             call()
 
@@ -89,7 +89,7 @@ def test_a_key_or_gamma_of_low_order_is_refused(point):
     for call in (lambda: vrf.validate_key(point), lambda: vrf.verify(point, ALPHA, PROOF)):
         with pytest.raises(InvalidKey):
             call()
-    for call in (lambda: vrf.verify(PUBLIC, ALPHA, point + PROOF[32:]), lambda: vrf.output(point + PROOF[32:])):
+    for call in (lambda: vrf.verify(PUBLIC, ALPHA, point + PROOF[32:]), lambda: vrf.proof_to_hash(point + PROOF[32:])):
         with pytest.raises(InvalidProof):
             call()
 
@@ -127,7 +127,7 @@ def malleated(extra: reference.Point) -> bytes:
 @pytest.mark.parametrize("extra", reference.torsion(), ids=lambda point: reference.encode(point).hex()[:8])
 def test_a_second_proof_by_a_component_of_low_order_is_refused(extra):
     proof = malleated(extra)
-    assert reference.verify(PUBLIC, ALPHA, proof) == vrf.output(PROOF)
+    assert reference.verify(PUBLIC, ALPHA, proof) == vrf.proof_to_hash(PROOF)
     with pytest.raises(InvalidProof):
         vrf.verify(PUBLIC, ALPHA, proof)
 
@@ -152,7 +152,7 @@ def test_non_canonical_encodings_are_no_candidates(data):
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_wrong_lengths_of_keys_are_refused(size):
     for call in (
-        lambda: vrf.public(bytes(size)),
+        lambda: vrf.public_key(bytes(size)),
         lambda: vrf.prove(bytes(size), ALPHA),
         lambda: vrf.generate(lambda _: bytes(size)),
     ):
@@ -164,7 +164,7 @@ def test_wrong_lengths_of_keys_are_refused(size):
 
 @pytest.mark.parametrize("proof", [b"", PROOF[:-1], PROOF + b"\x00"])
 def test_wrong_lengths_of_proofs_are_refused(proof):
-    for call in (lambda: vrf.verify(PUBLIC, ALPHA, proof), lambda: vrf.output(proof)):
+    for call in (lambda: vrf.verify(PUBLIC, ALPHA, proof), lambda: vrf.proof_to_hash(proof)):
         with pytest.raises(InvalidProof):
             call()
 

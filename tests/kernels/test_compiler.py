@@ -13,7 +13,7 @@ import numpy as np
 from dordis.kernels import ring
 
 acc = np.arange(40, dtype=np.uint32)
-ring.cut(acc, np.uint32(7))
+ring.reduce_modulo(acc, np.uint32(7))
 assert acc.tolist() == [i % 8 for i in range(40)]
 ring.add_lanes(acc, np.zeros((1, 40), np.uint8), np.zeros(1, np.uint32))
 """

@@ -110,3 +110,14 @@ def arguments(**changed):
 def test_other_arguments_are_refused(function, changed, message):
     with pytest.raises(InputError, match=message):
         function(**arguments(**changed))
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [(np.float32, 0.3), (np.float64, 0.3), (np.int64, 1)])
+@pytest.mark.parametrize(("size", "block"), [(1, 1), (10, 4), (12, 4), (1000, 1), (1000, 1024), (5000, 64), (4099, 8)])
+def test_coordinates_are_dealt_to_blocks_in_turn(dtype, factor, size, block):
+    x = (100 * np.random.default_rng(size).standard_normal(size)).astype(dtype)
+    blocks = -(-size // block)
+    expected = np.zeros((blocks, block), dtype)
+    for i in range(size):
+        expected[i % blocks, i // blocks] = x[i] * dtype(factor)
+    assert (hadamard.deal_to_blocks(x, block, factor) == expected.ravel()).all()

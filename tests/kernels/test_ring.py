@@ -34,7 +34,7 @@ def add(acc, rows, width, signs, three=ring.add_three_byte_lanes):
         three(acc, rows.view(np.uint32), flips(signs))
     else:
         ring.add_lanes(acc, rows.view(f"u{width}"), flips(signs))
-    ring.cut(acc, np.uint32(2 ** (8 * width) - 1))
+    ring.reduce_modulo(acc, np.uint32(2 ** (8 * width) - 1))
 
 
 @settings(deadline=None, max_examples=150)
@@ -78,5 +78,5 @@ def test_three_byte_lanes_are_not_read_past_the_last():
 def test_a_cut_is_a_remainder(bits):
     values = np.random.default_rng(bits).integers(0, 2**32, 33, dtype=np.uint32)
     acc = values.copy()
-    ring.cut(acc, np.uint32(2**bits - 1))
+    ring.reduce_modulo(acc, np.uint32(2**bits - 1))
     assert acc.tolist() == [value % 2**bits for value in values.tolist()]

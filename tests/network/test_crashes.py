@@ -1,13 +1,13 @@
-"""SIGKILL at commits of the server and of a client: the round goes on, and its sum is right and opened once.
+"""SIGKILL at commits of server and client: the round is resumed, and its sum is right and disclosed once.
 
-Some commits are tried; with DORDIS_EVERY_CRASH set, every one, which takes many minutes.
+A sample of the commits is tested; with DORDIS_EVERY_CRASH set, every one, which takes many minutes.
 """
 
 import os
 
 import pytest
 
-from tests.network.deployed import Deployed, ports_in_a_row
+from tests.network.deployed_run import DeployedRun
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -21,31 +21,21 @@ KEYS = [
 ]
 CLIENTS = 5
 EVERY = bool(os.environ.get("DORDIS_EVERY_CRASH"))
-STRIDE, WIDE = (1, 1) if EVERY else (6, 18)
-RECEIVERS = 2
+STRIDE = 1 if EVERY else 6
 
 
 @pytest.fixture
-def fleet(zygote, tmp_path):
-    fleet = Deployed(zygote, tmp_path, CLIENTS, KEYS)
+def fleet(processes, tmp_path):
+    fleet = DeployedRun(processes, tmp_path, CLIENTS, KEYS)
     yield fleet
     fleet.stop()
 
 
-@pytest.fixture
-def receiving(zygote, tmp_path):
-    """A fleet whose server has processes that only receive, at the ports that follow its own."""
-    fleet = Deployed(zygote, tmp_path, CLIENTS, [*KEYS, f"performance.receivers={RECEIVERS}"])
-    fleet.port = ports_in_a_row(1 + RECEIVERS)
-    yield fleet
-    fleet.stop()
-
-
-def kill_the_server(fleet, stride):
+def kill_the_server(fleet):
     """Kill a server at one place after the other, each in a run of its own."""
-    places, died = 2 - stride, True
+    places, died = 2 - STRIDE, True
     while died:
-        places += stride
+        places += STRIDE
         fleet.serve(only=1, dies=places)
         fleet.join_missing()
         died = fleet.end() != 0
@@ -53,43 +43,18 @@ def kill_the_server(fleet, stride):
             fleet.serve(only=1, resume=fleet.run)
             assert fleet.end() == 0
         (record,) = fleet.stored().rounds
-        assert (record.number, record.index, record.dropped) == (1, 0, {})
-        assert [len(chunk) for chunk in fleet.receipt(0)["survivors"]] == [CLIENTS, CLIENTS]
+        # A kill between the invitations and the agreed parameters uses the index up: clients may have accepted it.
+        assert (record.number, record.dropped) == (1, {})
+        assert record.index in ((0, 1) if died else (0,))
+        assert [len(chunk) for chunk in fleet.receipt(record.index)["survivors"]] == [CLIENTS, CLIENTS]
         fleet.check_sums()
         assert fleet.check_ledger().reserved == 0
-        fleet.check_opened_once()
+        fleet.check_disclosed_once()
     assert places > 40
 
 
 def test_a_server_killed_at_any_commit_goes_on_with_the_same_sum(fleet):
-    kill_the_server(fleet, STRIDE)
-
-
-def test_so_does_one_with_processes_that_receive(receiving):
-    kill_the_server(receiving, WIDE)
-
-
-def test_a_receiver_killed_at_any_commit_costs_an_attempt_at_most_and_that_is_charged(receiving):
-    """The round goes on without it, or is closed, charged if anything of it was opened, and tried again."""
-    places, victim = 2 - WIDE, receiving.folder / "victim"
-    tried_again = 0
-    while True:
-        places += WIDE
-        victim.unlink(missing_ok=True)
-        before = receiving.check_opened_once()
-        receiving.serve(only=1, dies=places, victim=victim)
-        receiving.join_missing()
-        assert receiving.end() == 0
-        (record,) = receiving.stored().rounds
-        assert (record.number, record.index, record.dropped) == (1, len(record.failures), {})
-        receiving.check_sums()
-        opened = receiving.check_opened_once() - before
-        assert len(opened) - 1 <= receiving.check_ledger().reserved <= len(record.failures) <= 1
-        tried_again += len(record.failures)
-        if not victim.exists():
-            break
-    assert places > 40
-    assert tried_again or not EVERY
+    kill_the_server(fleet)
 
 
 def test_a_client_killed_at_any_commit_goes_on_in_the_same_round(fleet):
@@ -99,7 +64,7 @@ def test_a_client_killed_at_any_commit_goes_on_in_the_same_round(fleet):
         fleet.serve(only=1)
         fleet.join(1, dies=places)
         fleet.join_missing()
-        died = fleet.zygote.wait_any(fleet.server, fleet.clients[1]) == fleet.clients[1]
+        died = fleet.processes.wait_any(fleet.server, fleet.clients[1]) == fleet.clients[1]
         if died:
             fleet.join(1)
         assert fleet.end() == 0
@@ -108,5 +73,5 @@ def test_a_client_killed_at_any_commit_goes_on_in_the_same_round(fleet):
         assert record.dropped in ({}, {"Store": (1,)})
         assert [len(chunk) for chunk in fleet.receipt(0)["survivors"]] == [CLIENTS, CLIENTS]
         fleet.check_sums()
-        fleet.check_opened_once()
+        fleet.check_disclosed_once()
     assert places > 20

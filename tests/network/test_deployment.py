@@ -1,109 +1,81 @@
-"""Whole runs over loopback with TLS: the server and every client is a process of its own, and kills are SIGKILL."""
+"""Deployable configurations: presets, the example of a deployment and its containers, and what is refused."""
+
+import shlex
+from pathlib import Path
 
 import pytest
 
-from dordis.federation.client_directory import ClientDirectory
-from tests.network.deployed import Deployed
-from tests.network.relay import Relay
+from dordis.cli.commands.join import join
+from dordis.cli.commands.serve import serve
+from dordis.config import reading
+from dordis.config.presets import presets
+from dordis.errors import InputError
+from dordis.network.deployment import DeployedJob, deployable_config
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
-KILLED = {
-    1: (1, "Invite"),
-    2: (1, "SendModel"),
-    3: (1, "Train"),
-    4: (1, "AdvertiseKeys"),
-    5: (1, "ShareKeys"),
-    6: (2, "DeliverShares"),
-    7: (2, "PrepareInput"),
-    8: (2, "CollectInput"),
-    9: (2, "Agree"),
-    1.5: (3, "Unmask"),
-    2.5: (3, "Dispatch"),
-    3.5: (3, "Store"),
-}
-"""The round and the request at which a client is killed; with a fraction: one that was killed before, again."""
-CUT, LATE = 10, 12
+HERE = [name for name in presets() if reading.read_config(preset=name).app.options.get("data", "digits") == "digits"]
+"""Presets whose data come with the package; those of others are downloaded."""
+EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 
 
-def test_clients_may_be_killed_at_every_stage_be_cut_off_or_come_late(zygote, tmp_path):
-    gate, keys = tmp_path / "gate", ["federation.rounds=3", "app.options.dim=200000", "performance.chunks=4"]
-    keys += ["performance.receivers=2"]
-    keys += [f"app.options.gate={gate}", "protocol.threshold=7", "protocol.tolerance=5", "deployment.deadlines.grace=1"]
-    fleet = Deployed(zygote, tmp_path, 12, [*keys, "deployment.wait=0"])
-    waiting, go, here, cut = (fleet.pipe(name) for name in ("gate.out", "gate.in", "here", "cut"))
-    fleet.serve()
-    relay = Relay(fleet.port)
-    fleet.join_and_wait(CUT, port=relay.port, cut=[2, "CollectInput", str(here), str(cut)])
-    for u in {*range(1, 12)} - {CUT}:
-        fleet.join_and_wait(u, kill=KILLED.get(u))
-    waiting.read_text()
-    go.write_text("on")
-    waiting.read_text()
-    for u in (1, 2, 3, 4, 5):
-        assert zygote.wait(fleet.clients[u]) == -9
-        fleet.join_and_wait(u, kill=KILLED.get(u + 0.5))
-    fleet.join_and_wait(LATE)
-    go.write_text("on")
-    here.read_text()
-    relay.cut()
-    cut.write_text("done")
-    waiting.read_text()
-    for u in (6, 7, 8, 9):
-        assert zygote.wait(fleet.clients[u]) == -9
-        fleet.join_and_wait(u)
-    go.write_text("on")
-    assert fleet.end() == 0
-    relay.close()
-    first, second, third = fleet.stored().rounds
-    assert first.clients == (4, 5, 6, 7, 8, 9, 10, 11)
-    assert gone(first) == {4, 5}
-    assert second.clients == third.clients == tuple(range(1, 13))
-    assert gone(second) == {6, 7, 8, 9}
-    assert gone(third) == {1, 2, 3}
-    assert all(CUT in chunk for chunk in fleet.receipt(second.index)["survivors"])
-    fleet.check_sums()
-    assert fleet.check_ledger().reserved == 0
+def job_from(config, folder):
+    return DeployedJob.from_config(config, config.simulation.seed, folder / "server.key", folder / "registry.json").job
 
 
-def gone(record):
-    return {u for clients in record.dropped.values() for u in clients}
+@pytest.mark.parametrize("preset", HERE)
+def test_every_preset_that_simulates_deploys(preset, tmp_path):
+    config = reading.read_config(preset=preset, keys=["deployment.train_seconds=1"])
+    job = DeployedJob.from_config(
+        config, config.simulation.seed, tmp_path / "server.key", tmp_path / "registry.json"
+    ).job
+    assert job.design.setting.dim > 0
+    assert not hasattr(job.config, "simulation")
 
 
-def test_clients_that_missed_rounds_make_the_model_from_their_sums(zygote, tmp_path):
-    """Two of the six clients of a run are not due in a round; the digests see to it that all have the same model."""
-    keys = ["federation.per_round=4", "federation.rounds=5", "privacy.projection=64", "privacy.epsilon=50"]
-    learning = ["app.server=dordis.apps.learning:Server", "app.client=dordis.apps.learning:Client"]
-    fleet = Deployed(zygote, tmp_path, 6, [*keys, *learning, "app.options.model=softmax", "deployment.wait=600"])
-    fleet.serve()
-    fleet.join_missing()
-    assert fleet.end() == 0
-    first, *others = fleet.stored().rounds
-    seen, last = set(first.clients), dict.fromkeys(first.clients, 1)
-    missed = 0
-    for record in others:
-        away = [record.number - last[u] - 1 for u in record.clients if u in seen]
-        missed += sum(away)
-        assert (record.replay_bytes > 0) == any(away)
-        assert record.model_bytes == len({*record.clients} - seen) * first.model_bytes // 4
-        assert not record.dropped
-        seen |= {*record.clients}
-        last |= dict.fromkeys(record.clients, record.number)
-    assert missed == 6  # two who missed one round, in each of the last three
-    assert fleet.check_ledger().reserved == 0
+def test_noise_that_can_only_be_simulated_is_not_deployed():
+    config = reading.read_config(keys=["privacy.noise.kind=rebasing", "simulation.fidelity=ideal"])
+    with pytest.raises(InputError, match="not deployed"):
+        deployable_config(config)
 
 
-def test_updates_of_several_lengths_are_summed_by_a_server_that_is_started_again(zygote, tmp_path):
-    keys = ["federation.rounds=3", "app.server=tests.simulation.toys:Growing", "app.client=tests.simulation.toys:Half"]
-    fleet = Deployed(zygote, tmp_path, 5, [*keys, "deployment.wait=600"])
-    fleet.serve(only=1)
-    fleet.join_missing()
-    assert fleet.end() == 0
-    fleet.serve(resume=fleet.run)
-    fleet.join_missing()
-    assert fleet.end() == 0
-    assert [(record.number, record.dim) for record in fleet.stored().rounds] == [(1, 40), (2, 3000), (3, 3000)]
-    assert fleet.check_ledger().reserved == 0
-    for u in range(1, 6):
-        told = ClientDirectory(tmp_path / f"c{u}.state").status.read().describe()
-        assert told == f"status: no zero updates; the last was the training of client {u} in round 3"
+def test_a_deployment_against_a_malicious_server_says_how_long_training_takes():
+    with pytest.raises(InputError, match=r"deployment.train_seconds must be set.*dordis join --check"):
+        deployable_config(reading.read_config())
+    assert deployable_config(reading.read_config(keys=["protocol.mode=semi-honest"])).deployment.train_seconds is None
+    assert deployable_config(reading.read_config(preset="digits")).deployment.train_seconds == 1.0
+
+
+def test_a_deployment_waits_for_training_longer_than_that_takes():
+    keys = ["deployment.train_seconds=5", "deployment.deadlines.stages.Train=5"]
+    with pytest.raises(InputError, match=r"Train = 5 must be above deployment.train_seconds = 5"):
+        deployable_config(reading.read_config(keys=keys))
+
+
+def test_a_client_may_train_more_often_than_a_round_is_tried():
+    keys = ["deployment.train_seconds=5", "federation.tries=10"]
+    with pytest.raises(InputError, match=r"deployment.trainings = 10 must be above federation.tries = 10"):
+        deployable_config(reading.read_config(keys=keys))
+    assert deployable_config(reading.read_config(keys=[*keys, "deployment.trainings=11"]))
+
+
+def test_the_configuration_of_the_example_deploys(tmp_path):
+    config = reading.read_config(EXAMPLE / "deployment.toml")
+    job = DeployedJob.from_config(
+        config, config.simulation.seed, tmp_path / "server.key", tmp_path / "registry.json"
+    ).job
+    assert job.config.federation.clients == 12
+    assert config.deployment.deadlines.quantile == 0.9
+
+
+def test_the_compose_file_starts_a_server_and_clients_with_options_that_exist():
+    services = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())["services"]
+    assert services.keys() > {"server", "client-1"}
+    for service in services.values():
+        command, *arguments = shlex.split(service["command"])
+        options = {name[2:].replace("-", "_") for name in arguments if name.startswith("--")}
+        assert options <= {"server": serve, "join": join, "serve": serve}[command].__annotations__.keys()
+        inside = {volume.split(":")[1] for volume in service["volumes"]}
+        paths = [Path(argument.split("=")[-1]) for argument in arguments if "/etc/" in argument or "/run/" in argument]
+        assert all(any(path.is_relative_to(mount) for mount in inside) for path in paths)
+        assert service["image"] == "dordis:latest"

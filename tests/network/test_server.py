@@ -1,276 +1,58 @@
-"""A server and its clients over TLS on loopback: who is let in, what is asked and answered, and who is out when."""
+"""The server: log-ins that are refused, revocations, and senders that violate the protocol."""
 
 import asyncio
+import contextlib
+import resource
+import secrets
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
+import aiohttp
 import pytest
-from aiohttp import web
 
-from dordis.errors import InputError, LoginRefused, ParametersRefused
-from dordis.federation.authority import Authority
-from dordis.network import messages
-from dordis.network.bulk import pieces_of
-from dordis.network.transfers import TRIES
-from dordis.protocols.delivery import Dispatch, Received
-from dordis.protocols.plaintext import PLAINTEXT
-from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Joined
-from dordis.rounds.client import Client
-from dordis.rounds.invitation import Train
-from tests.federation.parties import joined
-from tests.network.federation import enrol, publish
-from tests.network.local import HANG, LocalServer
-from tests.network.relay import Relay
-from tests.rounds.parties import DIM, Diarist, Witness, agreed, invite_to
+from dordis import wire
+from dordis.errors import InputError, LoginRefused
+from dordis.identity.authority import Authority
+from dordis.identity.certificates import to_der
+from dordis.identity.keys import load_client_credentials, load_server_credentials
+from dordis.network import authentication, server, uploads
+from dordis.network.client import new_session
+from dordis.network.messages import MACHINE_BYTES, BodyInfo, Hello, Reply
+from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
+from tests.adversary.test_mutations import take_out
+from tests.network.local_server import HANG, PARAMETERS, SIZE, ScriptedParty, enrol, publish, to_clients
+from tests.network.raw_client import (
+    ATTACKER,
+    RawClient,
+    SilentParty,
+    log_in,
+    participant,
+    read_status,
+    send_request,
+    wait_closed,
+)
+from tests.runs.parties import joined
 
 pytestmark = pytest.mark.network
 
-PARAMETERS = agreed(chunks=2)
-SIZE = 4 * PARAMETERS.chunks[0].stop
-VECTORS = {u: np.arange(SIZE // 4, dtype="<u4").tobytes()[: SIZE - 4] + bytes([u, 0, 0, 0]) for u in range(1, 5)}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return enrol(tmp_path_factory.mktemp("federation"), 4)
-
-
-@pytest.fixture
-def serving():
-    """Start servers that are closed in the end, however a test ends."""
-    servers = []
-
-    def start(folder, **options):
-        servers.append(LocalServer(folder, **{"stage": HANG, "train": HANG, "grace": HANG} | options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def local(serving, folder):
-    return serving(folder)
-
-
-class Answers:
-    """A client that answers at once, except to what it holds; it remembers what it was asked."""
-
-    def __init__(self, u, holds=(), fails=()):
-        self.u, self.asked = u, []
-        self._holds, self._fails = holds, fails
-        self.reached, self.go = threading.Event(), threading.Event()
-
-    def handle(self, request):
-        self.asked.append(request)
-        if isinstance(request, tuple(self._holds)):
-            self.reached.set()
-            self.go.wait(HANG)
-        if isinstance(request, tuple(self._fails)):
-            raise ParametersRefused("my owner says no")
-        match request:
-            case Begin():
-                return Joined()
-            case Contribute():
-                return Contribution(request.chunk, VECTORS[self.u])
-            case Dispatch():
-                return Received(request.chunk)
-        raise AssertionError(request)
-
-
-def everyone(local, **options):
-    parties = {u: Answers(u, **options) for u in (1, 2, 3)}
-    for u, party in parties.items():
-        local.join(u, party)
-    return parties
-
-
-def to_all(request, clients=(1, 2, 3)):
-    return dict.fromkeys(clients, request)
-
-
-@pytest.mark.parametrize("mutual", [True, False], ids=["mutual TLS", "challenge"])
-def test_messages_and_vectors_go_there_and_back(serving, folder, mutual):
-    local = serving(folder, mutual=mutual)
-    parties = everyone(local)
-    assert local.ask(to_all(Begin(PARAMETERS))) == to_all(Joined())
-    vectors = {
-        u: bytes(reply.vector) for u, reply in local.server.perform(local.server.exchange(to_all(Contribute(0))))
-    }
-    assert vectors == {u: VECTORS[u] for u in parties}
-    total = np.random.default_rng(0).bytes(3 << 20)
-    assert local.ask(to_all(Dispatch(1, 7, total))) == to_all(Received(1))
-    assert all(bytes(party.asked[-1].vector) == total for party in parties.values())
-    assert local.server.exchange.sent[1] > SIZE
-    assert local.server.exchange.received[1] > len(total)
-
-
-def test_a_client_works_on_one_chunk_while_the_sum_of_another_comes(local, monkeypatch):
-    party, go, total = Answers(1), asyncio.Event(), bytes(3 << 20)
-
-    async def held(data, start):
-        await go.wait()
-        async for piece in pieces_of(data, start):
-            yield piece
-
-    monkeypatch.setattr("dordis.network.server.pieces_of", held)
-    local.join(1, party)
-    local.ask({1: Begin(PARAMETERS)})
-    coming = local.server.perform(local.server.exchange({1: Dispatch(1, 7, total)}))
-    assert local.ask({1: Contribute(0)}).keys() == {1}
-    assert not any(isinstance(request, Dispatch) for request in party.asked)
-    local.server._loop.call_soon_threadsafe(go.set)
-    assert dict(coming) == {1: Received(1)}
-    assert isinstance(party.asked[-1], Dispatch)
-
-
-def test_the_end_of_a_run_is_told(local):
-    task = local.join(1, Answers(1))
-    local.server.perform(local.server._close(over=True))
-    assert task.result(HANG) is None
-
-
-@pytest.mark.parametrize("failure", [MemoryError("the model has 16 GiB"), RuntimeError("secret"), RecursionError()])
-def test_no_error_in_a_round_ends_a_client_or_says_more_than_that_it_declines(local, failure, caplog):
-    party = Answers(1)
-    answer, failures = party.handle, [failure]
-
-    def failing(request):
-        if failures:
-            raise failures.pop()
-        return answer(request)
-
-    party.handle = failing
-    task = local.join(1, party)
-    assert local.ask({1: Begin(PARAMETERS)}) == {}
-    ((_, error),) = local.server.exchange.errors
-    assert str(error) == "the client declined: ''"
-    assert "please report this" in caplog.text  # its owner is told, with what failed
-    local.server.perform(local.server.exchange({9: invite_to(PARAMETERS)})).close()  # the next round
-    assert local.ask({1: Begin(PARAMETERS)}) == {1: Joined()}
-    assert not task.done()
-
-
-def answer_uploads(monkeypatch, answer):
-    """Have the server answer every upload so; return how often it does."""
-    answered = []
-
-    async def put(intake, request):
-        answered.append(request)
-        return answer(request)
-
-    monkeypatch.setattr("dordis.network.intake.Intake.put", put)
-    monkeypatch.setattr("dordis.network.transfers.FIRST_PAUSE", 0.001)
-    return answered
-
-
-def hang_up(request):
-    request.transport.abort()
-    return web.Response()
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        hang_up,
-        *(
-            lambda request, offset=offset: web.Response(status=416, headers={"Upload-Offset": offset})
-            for offset in ("many", "-1", "1" * 5000, str(SIZE + 1), "0")
-        ),
-    ],
-    ids=["no answer", "a word", "negative", "long", "beyond the end", "never further"],
-)
-def test_no_answer_to_an_upload_ends_a_client_or_keeps_it_busy(serving, folder, monkeypatch, answer):
-    answered = answer_uploads(monkeypatch, answer)
-    local = serving(folder, stage=2.0)
-    task = local.join(1, Answers(1))
-    assert local.ask({1: Begin(PARAMETERS)}) == {1: Joined()}
-    assert local.ask({1: Contribute(0)}) == {}
-    local.server.perform(local.server.exchange({9: invite_to(PARAMETERS)})).close()  # the next round
-    assert local.ask({1: Begin(PARAMETERS)}) == {1: Joined()}
-    assert not task.done()
-    assert 1 <= len(answered) <= 2 * TRIES
-
-
-def test_a_client_that_declines_is_out_for_all_chunks_and_the_others_go_on(local):
-    parties = everyone(local)
-    parties[2]._fails = (Begin,)
-    assert local.ask(to_all(Begin(PARAMETERS))).keys() == {1, 3}
-    ((u, error),) = local.server.exchange.errors
-    assert u == 2
-    assert "ParametersRefused" in str(error)
-    assert "owner" not in str(error)
-    assert local.ask(to_all(Contribute(0))).keys() == {1, 3}
-    assert len(parties[2].asked) == 1
-
-
-def test_whoever_misses_a_deadline_is_out_at_once_for_all_chunks_until_the_next_round(serving, folder):
-    """The silent client is asked for both chunks; the deadline of one ends both, though the other's never passes."""
-    local = serving(folder, stages={"Dispatch": 0.01})
-    parties = everyone(local)
-    local.ask(to_all(Begin(PARAMETERS)))
-    parties[3]._holds = (Contribute, Dispatch)
-    first = local.server.perform(local.server.exchange(to_all(Contribute(0))))
-    assert next(first)[0] in (1, 2)
-    assert parties[3].reached.wait(HANG)
-    assert not local.ask({3: Dispatch(0, 7, b"sum")})
-    assert {u for u, _ in first} <= {1, 2}
-    assert local.ask(to_all(Contribute(1))).keys() == {1, 2}
-    parties[3].go.set()
-    assert Contribute(1) not in parties[3].asked
-    parties[3]._holds = ()
-    local.server.perform(local.server.exchange({9: invite_to(PARAMETERS)})).close()
-    assert local.ask({3: Contribute(1)}).keys() == {3}
-
-
-def test_a_client_whose_connection_breaks_is_asked_again_when_it_is_back(local):
-    relay = Relay(local.server.port)
-    party = Answers(1, holds=(Contribute,))
-    local.join(1, party, port=relay.port, once=False)
-    local.ask({1: Begin(PARAMETERS)})
-    replies = local.server.perform(local.server.exchange({1: Contribute(0)}))
-    assert party.reached.wait(HANG)
-    relay.cut()
-    local.server.wait(lambda there: 1 not in there, HANG)
-    party.go.set()
-    ((u, reply),) = replies
-    assert (u, bytes(reply.vector)) == (1, VECTORS[1])
-    relay.close()
-
-
-def test_a_client_that_does_not_come_back_is_out_after_the_grace(serving, folder):
-    local = serving(folder, grace=0.0)
-    relay = Relay(local.server.port)
-    party = Answers(1, holds=(Begin,))
-    local.join(1, party, port=relay.port)
-    local.join(2, Answers(2))
-    replies = local.server.perform(local.server.exchange({1: Begin(PARAMETERS), 2: Begin(PARAMETERS)}))
-    assert party.reached.wait(HANG)
-    relay.close()
-    assert [u for u, _ in replies] == [2]
-    party.go.set()
+HONEST = range(1, 11)
+MOST_GROWTH = 64 << 20
+"""Bytes by which the process may grow; it holds eleven clients, too."""
+PAST = datetime.now(UTC) - timedelta(days=30)
 
 
 def refused(local, name, party=None, **options):
     with pytest.raises((LoginRefused, InputError)) as refusal:
-        local.stay(name, party or Answers(1), **options).result(HANG)
+        local.stay(name, party or ScriptedParty(1), **options).result(HANG)
     return str(refusal.value)
-
-
-def test_a_second_client_with_an_identity_in_use_is_refused_and_the_first_goes_on(local, caplog):
-    everyone(local)
-    assert "connected already" in refused(local, "c1")
-    assert any("connected already" in record.message for record in caplog.records)
-    assert local.ask(to_all(Begin(PARAMETERS))).keys() == {1, 2, 3}
 
 
 @pytest.mark.parametrize("mutual", [True, False], ids=["mutual TLS", "challenge"])
 def test_revoked_unknown_expired_and_foreign_identities_are_refused_and_others_go_on(serving, tmp_path, mutual, caplog):
     folder = enrol(tmp_path, 4)
     local = serving(folder, mutual=mutual)
-    everyone(local)
+    local.join_all(1, 2, 3)
     authority = Authority(folder / "authority", datetime.now(UTC))
     joined(authority, folder / "later.key")
     authority.revoke("c4", "left")
@@ -290,57 +72,328 @@ def test_revoked_unknown_expired_and_foreign_identities_are_refused_and_others_g
     (folder / "old.key").chmod(0o600)
     (folder / "old.cert").write_bytes(old)
     with pytest.raises((LoginRefused, InputError)):
-        local.stay("old", Answers(2))
+        local.stay("old", ScriptedParty(2))
     assert len(caplog.records) >= before
     assert sum("refused" in record.message for record in caplog.records) >= 2
-    assert local.ask(to_all(Begin(PARAMETERS))).keys() == {1, 2, 3}
+    assert local.ask(to_clients(Begin(PARAMETERS))).keys() == {1, 2, 3}
 
 
-def test_another_version_is_refused_in_the_handshake(local, monkeypatch, caplog):
-    everyone(local)
-    monkeypatch.setattr("dordis.network.client.SUBPROTOCOL", "dordis.9.9")
-    reason = refused(local, "c4", Answers(4))
-    assert messages.SUBPROTOCOL in reason
-    assert any("another version" in record.message for record in caplog.records)
-    assert local.ask(to_all(Begin(PARAMETERS))).keys() == {1, 2, 3}
+def expired(folder, name):
+    """Give a party a certificate that was valid for one day of last month."""
+    (folder / f"{name}.cert").write_bytes(Authority(folder / "authority", PAST).issue(name, days=1).pem)
 
 
-def test_a_client_does_not_come_back_where_it_is_not_wanted(local):
-    async def once():
-        return await asyncio.sleep(0, "alive")
-
-    refused(local, "c1", Answers(1), mutual=False)
-    assert local.run(once()) == "alive"
-
-
-class Leaving(Client):
-    """A client that tells when it leaves a round."""
-
-    def __init__(self, u):
-        super().__init__(u, Diarist(np.zeros(DIM), []), Witness([]), PLAINTEXT)
-        self.left = threading.Event()
-
-    def close(self):
-        super().close()
-        if self.round is not None:
-            self.left.set()
+@pytest.mark.parametrize("mutual", [True, False], ids=["mutual TLS", "challenge"])
+def test_a_client_whose_certificate_has_expired_is_refused_and_others_go_on(serving, tmp_path, mutual, caplog):
+    folder = enrol(tmp_path, 2)
+    local = serving(folder, mutual=mutual)
+    local.join(1, ScriptedParty(1))
+    expired(folder, "c2")
+    with pytest.raises((LoginRefused, InputError)) as refusal:
+        local.stay("c2", ScriptedParty(2), now=PAST).result(HANG)
+    if mutual:  # TLS 1.3 tells the client when the server has hung up already
+        failure = "refused a connection from 127.0.0.1: TLS failed: CERTIFICATE_VERIFY_FAILED"
+        assert any(failure in record.message for record in caplog.records)
+    else:
+        assert "expired" in str(refusal.value)
+    assert any("refused" in record.message for record in caplog.records)
+    assert local.ask({1: Begin(PARAMETERS)}).keys() == {1}
 
 
-def test_a_round_in_which_nothing_is_asked_is_left(local):
-    party = Leaving(1)
-    local.join(1, party, silence=0.0)
-    assert local.ask({1: invite_to(PARAMETERS)})[1].selected
-    assert party.left.wait(HANG)
-    assert local.ask({1: Train()}) == {}
+def test_a_server_whose_certificate_has_expired_is_refused_by_its_clients(serving, tmp_path):
+    folder = enrol(tmp_path, 1)
+    expired(folder, "server")
+    with pytest.raises(LoginRefused, match="expired"):
+        serving(folder)
+    local = serving(folder, now=PAST)
+    with pytest.raises(LoginRefused, match="expired"):
+        local.stay("c1", ScriptedParty(1)).result(HANG)
+    assert not local.server.connected()
 
 
-@pytest.mark.parametrize("over", [True, False])
-def test_a_round_is_left_when_the_run_is_over_and_not_when_its_server_is_stopped(folder, over):
-    server, party = LocalServer(folder, stage=HANG, train=HANG, grace=HANG), Leaving(1)
-    staying = server.join(1, party)
-    assert server.ask({1: invite_to(PARAMETERS)})[1].selected
-    server.server.stop(over=over)
-    staying.result(HANG)
-    assert party.left.is_set() is over
-    server.server.stop = lambda: None
-    server.close()
+def test_a_load_balancer_is_accepted_by_its_certificate(serving, folder, tmp_path):
+    """The client sees the certificate of the load balancer, which terminates TLS."""
+    joined(Authority(folder / "authority", datetime.now(UTC)), tmp_path / "balancer.key", hosts=("localhost",))
+    own = to_der(load_server_credentials(tmp_path / "balancer.key", datetime.now(UTC)).certificate)
+    client = load_client_credentials(folder / "c1.key", datetime.now(UTC))
+    local = serving(folder, mutual=False)
+    challenge = secrets.token_bytes(32)
+    answered = authentication.sign_challenge(challenge, client, own)
+    with pytest.raises(LoginRefused, match="load balancer"):
+        local.authenticator.authenticate(None, challenge, answered)
+    listed = replace(local.authenticator, balancers=(tmp_path / "balancer.cert",))
+    assert listed.authenticate(None, challenge, answered) == 1
+
+
+def test_a_connected_client_that_is_revoked_is_disconnected(serving, tmp_path):
+    folder = enrol(tmp_path, 2)
+    local = serving(folder, mutual=False)
+    gone, stays = local.join(1, SilentParty()), local.join(2, SilentParty())
+    Authority(folder / "authority", datetime.now(UTC)).revoke("c1", "left")
+    publish(folder)
+    assert local.authenticator.revoked_members() == {1}
+    local.server.disconnect_revoked(local.authenticator.revoked_members())
+    with pytest.raises(LoginRefused, match="revoked"):
+        gone.result(HANG)
+    assert not stays.done()
+    with pytest.raises(LoginRefused, match="revoked"):
+        local.stay("c1", SilentParty()).result(HANG)
+
+
+def cut_off(local, frame):
+    """Send a frame as client 1; return its token after the server has closed the connection."""
+
+    async def misbehave():
+        client = participant(local)
+        async with new_session() as session:
+            async with await client._open_socket(session, "/login") as socket:
+                welcome = await client._log_in(socket)
+            headers = {"Authorization": f"Bearer {welcome.token.hex()}"}
+            async with await client._open_socket(session, "/control", headers) as socket:
+                await socket.send_bytes(frame)
+                assert (await socket.receive()).data == server.POLICY_VIOLATION
+        return welcome.token.hex()
+
+    return local.run(misbehave())
+
+
+def test_a_banned_client_has_no_token_and_cannot_log_in_for_a_while(challenging):
+    token = cut_off(challenging, b"nonsense")
+    assert read_status(send_request(challenging, "GET", "/blobs/00", token)) == 401
+    with pytest.raises(LoginRefused, match="violated the network protocol"):
+        log_in(challenging)
+
+
+@pytest.fixture
+def crowded(serving, folder):
+    """A server with ten honest clients, and no grace for a client that disconnects."""
+    local = serving(folder, grace=0.0)
+    local.join_all(*HONEST)
+    return local
+
+
+def honest_round(local, clients=(*HONEST, ATTACKER)):
+    """Request a vector from all clients; return the iterator over the replies."""
+    return local.send(to_clients(Contribute(0), clients))
+
+
+def coming(local, client, monkeypatch):
+    """Return an event that is set when a client connects: it may be disconnected before the test looks."""
+    came, connected = threading.Event(), local.server.exchange.connected
+
+    def connect(u):
+        if u == client:
+            came.set()
+        return connected(u)
+
+    monkeypatch.setattr(local.server.exchange, "connected", connect)
+    return came
+
+
+async def huge_body(raw, session, socket):
+    """Announce an allowed upload, and send ten gigabytes."""
+    begun = await raw.next_request(socket)
+    await socket.send_bytes(wire.encode(Reply(begun.id, wire.encode(Joined()))))
+    asked = await raw.next_request(socket)
+    await socket.send_bytes(wire.encode(Reply(asked.id, b"", BodyInfo.from_upload(bytes(SIZE)))))
+    headers = raw.headers(**{"Content-Length": str(10 << 30)})
+
+    async def endless():
+        while True:
+            yield bytes(1 << 20)
+
+    url = f"{raw.base}/vectors/{asked.id}"
+    try:
+        async with session.put(url, data=endless(), headers=headers, ssl=raw.login.context) as answer:
+            return answer.status
+    except (aiohttp.ClientError, OSError):
+        return "cut"
+
+
+async def huge_announcement(raw, session, socket):
+    """Announce ten gigabytes."""
+    begun = await raw.next_request(socket)
+    await socket.send_bytes(wire.encode(Reply(begun.id, wire.encode(Joined()))))
+    asked = await raw.next_request(socket)
+    await socket.send_bytes(wire.encode(Reply(asked.id, b"", BodyInfo(10 << 30, bytes(32)))))
+    return await wait_closed(socket)
+
+
+async def one_byte_at_a_time(raw, session, socket):
+    """Send an announced upload byte by byte, so slowly that it never ends."""
+    begun = await raw.next_request(socket)
+    await socket.send_bytes(wire.encode(Reply(begun.id, wire.encode(Joined()))))
+    asked = await raw.next_request(socket)
+    await socket.send_bytes(wire.encode(Reply(asked.id, b"", BodyInfo.from_upload(bytes(SIZE)))))
+    headers = raw.headers(**{"Content-Length": str(SIZE)})
+
+    async def slowly():
+        while True:
+            yield b"x"
+            await asyncio.sleep(0.02)
+
+    url = f"{raw.base}/vectors/{asked.id}"
+    try:
+        async with session.put(url, data=slowly(), headers=headers, ssl=raw.login.context) as answer:
+            return answer.status
+    except (aiohttp.ClientError, OSError):
+        return "cut"
+
+
+async def a_million_frames(raw, session, socket):
+    """Send tiny replies to no request, as fast as the connection takes them."""
+    frame = wire.encode(Reply(10**6, b""))
+    try:
+        for _ in range(10**6):
+            await socket.send_bytes(frame)
+            await asyncio.sleep(0)
+    except (aiohttp.ClientError, ConnectionError):
+        pass
+    return await wait_closed(socket)
+
+
+async def a_replayed_frame(raw, session, socket):
+    """Reply twice to one request."""
+    begun = await raw.next_request(socket)
+    for _ in range(2):
+        await socket.send_bytes(wire.encode(Reply(begun.id, wire.encode(Joined()))))
+    return await wait_closed(socket)
+
+
+async def a_frame_of_another_time(raw, session, socket):
+    """Reply to a request that was not sent yet."""
+    begun = await raw.next_request(socket)
+    await socket.send_bytes(wire.encode(Reply(begun.id + 10**3, wire.encode(Joined()))))
+    return await wait_closed(socket)
+
+
+async def a_second_hello(raw, session, socket):
+    """Send a message of the log-in on the control connection."""
+    await socket.send_bytes(wire.encode(Hello(b"", bytes(MACHINE_BYTES))))
+    return await wait_closed(socket)
+
+
+async def a_frame_that_is_too_long(raw, session, socket):
+    """Send a frame longer than any of a round."""
+    with contextlib.suppress(aiohttp.ClientError, ConnectionError):
+        await socket.send_bytes(bytes(2 << 20))
+    return await wait_closed(socket)
+
+
+DEEDS = {
+    huge_body: {413, "cut"},
+    huge_announcement: {1008},
+    one_byte_at_a_time: {408, "cut"},
+    a_million_frames: {1008, 1006},
+    a_replayed_frame: {1008},
+    a_frame_of_another_time: {1008},
+    a_second_hello: {1008},
+    a_frame_that_is_too_long: {1009, 1008, 1006},
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.__name__)
+def test_a_hostile_sender_is_disconnected_and_honest_clients_go_on(crowded, deed, monkeypatch):
+    monkeypatch.setattr(uploads, "STALL", 0.3)
+    local, raw = crowded, RawClient(crowded)
+    came = coming(local, ATTACKER, monkeypatch)
+    act = raw.start(deed)
+    act.add_done_callback(lambda _: came.set())
+    assert came.wait(HANG)
+    assert not act.done() or act.exception() is None
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = local.send(to_clients(Begin(PARAMETERS), (*HONEST, ATTACKER)))
+    answered = {u for u, _ in began}
+    assert answered.issuperset(HONEST)
+    vectors = honest_round(local)
+    got = set()
+    while not got.issuperset(HONEST):
+        got.add(next(vectors)[0])
+    assert act.result(HANG) in DEEDS[deed]
+    assert ATTACKER not in got
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < MOST_GROWTH
+    local.server.exchange._loop.call_soon_threadsafe(local.server.exchange.exclude, ATTACKER)
+    assert ATTACKER not in {u for u, _ in vectors}
+    assert {u for u, _ in honest_round(local, HONEST)} == set(HONEST)
+
+
+EMPTY_FRAGMENT = bytes([0x00, 0x80, 0, 0, 0, 0])
+"""A masked continuation frame that has no content and does not end its message."""
+
+
+async def pings(socket):
+    for _ in range(5000):
+        await socket.ping()
+
+
+async def pongs(socket):
+    for _ in range(5000):
+        await socket.pong()
+
+
+async def empty_fragments(socket):
+    """Begin a message, and send fragments of it without content: four megabytes of headers."""
+    socket._conn.transport.write(b"\x02" + EMPTY_FRAGMENT[1:])
+    for _ in range(4 << 20 >> 16):
+        socket._conn.transport.write(EMPTY_FRAGMENT * ((1 << 16) // 6))
+        await socket._writer.protocol._drain_helper()
+
+
+FLOODS = {
+    pings: ["dordis.network.sessions.check_not_flooding"],
+    pongs: ["dordis.network.sessions.check_not_flooding"],
+    empty_fragments: ["dordis.network.metered_tls.check_fragments", "dordis.network.metered_tls.check_bytes_allowed"],
+}
+"""By flood, the checks without which the server reads it for ever."""
+
+
+def flood(local, frames):
+    """Flood the control connection of a member; return whether the server still answers on it."""
+
+    async def deed(raw, session, socket):
+        with contextlib.suppress(aiohttp.ClientError, ConnectionError):
+            await frames(socket)
+            await socket.ping(b"last")
+        while (message := await socket.receive()).type in (aiohttp.WSMsgType.PING, aiohttp.WSMsgType.PONG):
+            if message.data == b"last":
+                return True
+        return False
+
+    return RawClient(local, autoping=False).start(deed).result(HANG)
+
+
+@pytest.mark.parametrize("frames", FLOODS, ids=lambda frames: frames.__name__)
+def test_a_flood_of_frames_is_cut_and_its_sender_banned(serving, folder, frames, caplog, monkeypatch):
+    local = serving(folder)
+    local.join_all(1, 2, 3)
+    assert not flood(local, frames)
+    local.server.wait(lambda clients: ATTACKER not in clients, HANG)
+    assert any(f"client {ATTACKER} is banned" in record.message for record in caplog.records)
+    assert "violated the network protocol" in refused(local, f"c{ATTACKER}")
+    assert local.ask(to_clients(Begin(PARAMETERS))).keys() == {1, 2, 3}
+    for check in FLOODS[frames]:
+        take_out(monkeypatch, check)
+    assert flood(serving(folder), frames)
+
+
+async def one_ping(socket):
+    await socket.ping()
+
+
+@pytest.mark.parametrize("frames", [one_ping, empty_fragments], ids=lambda frames: frames.__name__)
+def test_a_log_in_with_control_frames_or_megabytes_of_headers_is_cut(challenging, frames):
+    async def log_in_noisily():
+        client = participant(challenging)
+        async with new_session() as session, await client._open_socket(session, "/login") as socket:
+            send = socket.send_bytes
+
+            async def noisily(data):
+                await frames(socket)
+                await send(data)
+
+            socket.send_bytes = noisily
+            return await client._log_in(socket)
+
+    with pytest.raises((LoginRefused, ConnectionError)):
+        challenging.run(log_in_noisily())

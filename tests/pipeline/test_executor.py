@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.errors import InputError, TooFewClients
-from dordis.pipeline.executor import Timeline, execute, execute_async, in_turn
-from dordis.pipeline.planner import schedule
+from dordis.pipeline.executor import Timeline, execute, execute_async, serialise_exchange
+from dordis.pipeline.planner import schedule_stages
 from dordis.protocol import Message, Resource, Step
-from dordis.simulation.clock import run_virtually
-from tests.held import HANG
+from dordis.simulation.virtual_devices import run_virtually
+from tests.paused_processes import HANG
 
 C, N, S = Resource.CLIENT, Resource.NETWORK, Resource.SERVER
 FIVE = [C, N, S, N, C]
@@ -97,7 +97,7 @@ def test_every_stage_starts_and_ends_as_planned(data, resources, m):
     chunks = [[step(seconds[s], resource) for s, resource in enumerate(resources)] for _ in range(m)]
     setup = [step(1.5, C), step(0.5, S)]
     timeline = run_virtually(execute_async(setup, chunks, at_once, compute))
-    planned = schedule(resources, seconds, m, setup=2.0)
+    planned = schedule_stages(resources, seconds, m, setup=2.0)
     actual = {(span.stage, span.chunk): (span.start, span.end) for span in timeline.spans if span.chunk >= 0}
     assert actual.keys() == {(slot.stage, slot.chunk) for slot in planned.slots}
     for slot in planned.slots:
@@ -331,7 +331,7 @@ def test_one_client_answers_one_request_at_a_time():
 
 def test_in_turn_asks_nobody_before_replies_are_taken():
     log = []
-    replies = asyncio.run(in_turn(partial(lazily, log))({1: Ask(0), 2: Ask(0)}))
+    replies = asyncio.run(serialise_exchange(partial(lazily, log))({1: Ask(0), 2: Ask(0)}))
     assert not log
     next(iter(replies))
     assert log == [1]

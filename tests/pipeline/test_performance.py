@@ -15,8 +15,8 @@ from dordis.pipeline.performance import (
     Sample,
     SetupModel,
     StageModel,
-    fit,
     fit_setup,
+    fit_stage,
 )
 
 POINTS_TIMED = [(d, m) for d in (10**4, 10**5, 10**6) for m in (1, 2, 4, 8, 16)]
@@ -39,7 +39,7 @@ magnitudes = st.sampled_from([0.0, 1.0]).flatmap(lambda on: st.floats(on * 0.01,
 def test_the_coefficients_are_found(b1, b2, b3):
     assume(b1 + b2 + b3 > 0)
     true = StageModel(b1 * 1e-6, b2 * 0.1, b3)
-    model = fit(timed(true))
+    model = fit_stage(timed(true))
     assert worst(model, true) < 1e-3
     assert model.error < 1e-3
 
@@ -55,7 +55,7 @@ def test_the_set_up_is_found(a, b):
 def test_noise_of_ten_percent_is_averaged_out_and_reported():
     rng = np.random.default_rng(1)
     noisy = [Sample(x.dim, x.chunks, x.seconds * rng.uniform(0.9, 1.1)) for x in timed(TRUE, times=9)]
-    model = fit(noisy)
+    model = fit_stage(noisy)
     assert worst(model, TRUE) < 0.06
     assert 0.001 < model.error < 0.06
 
@@ -65,36 +65,36 @@ def test_stragglers_among_the_timings_of_a_point_count_for_nothing():
     samples = timed(TRUE, times=5)
     slow = {place for place in range(len(samples)) if place % 5 < 2}  # two of five, everywhere
     delayed = [Sample(x.dim, x.chunks, x.seconds * rng.uniform(2, 20)) for x in samples]
-    assert worst(fit([delayed[i] if i in slow else samples[i] for i in range(len(samples))]), TRUE) < 0.01
+    assert worst(fit_stage([delayed[i] if i in slow else samples[i] for i in range(len(samples))]), TRUE) < 0.01
 
 
 @pytest.mark.parametrize("place", range(0, len(POINTS_TIMED), 4))
 def test_a_point_timed_only_by_a_straggler_counts_for_little(place):
     samples = timed(TRUE)
     samples[place] = Sample(samples[place].dim, samples[place].chunks, samples[place].seconds * 20)
-    assert worst(fit(samples), TRUE) < 0.01
+    assert worst(fit_stage(samples), TRUE) < 0.01
 
 
 def test_no_coefficient_is_negative_though_more_chunks_seem_to_be_faster():
-    model = fit([Sample(d, m, 1e-6 * d / m**2) for d, m in POINTS_TIMED])
+    model = fit_stage([Sample(d, m, 1e-6 * d / m**2) for d, m in POINTS_TIMED])
     assert min(model.partition, model.intervention, model.constant) >= 0
     assert model.error > 0.1
 
 
 def test_a_stage_that_takes_no_time_is_fitted():
-    assert fit(timed(StageModel(0.0, 0.0, 0.0))) == StageModel(0.0, 0.0, 0.0, 0.0)
+    assert fit_stage(timed(StageModel(0.0, 0.0, 0.0))) == StageModel(0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("points", [[], [(10**5, 1)], [(10**5, 1), (10**5, 4)], [(10, 1), (20, 2), (30, 3), (40, 4)]])
 def test_too_few_points_to_tell_the_terms_apart_are_refused(points):
     with pytest.raises(InputError, match="more different"):
-        fit(timed(TRUE, points))
+        fit_stage(timed(TRUE, points))
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_seconds_that_cannot_be_are_refused(seconds):
     with pytest.raises(InputError, match="finite"):
-        fit([*timed(TRUE), Sample(7, 1, seconds)])
+        fit_stage([*timed(TRUE), Sample(7, 1, seconds)])
 
 
 STAGES = (StageModel(1e-6, 0.0, 0.1), StageModel(3e-6, 0.01, 0.0))

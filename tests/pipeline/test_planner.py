@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dordis.errors import InputError
 from dordis.pipeline.performance import SetupModel, StageModel
-from dordis.pipeline.planner import PipelinePlan, plan, schedule
+from dordis.pipeline.planner import PipelinePlan, plan_chunks, schedule_stages
 from dordis.protocol import Resource
 
 C, N, S = Resource.CLIENT, Resource.NETWORK, Resource.SERVER
@@ -46,7 +46,9 @@ workflows = st.lists(st.sampled_from(Resource), min_size=1, max_size=7)
 @given(st.data(), workflows, st.integers(1, 12))
 def test_completion_is_that_of_a_simulation(data, resources, m):
     seconds = data.draw(st.lists(times, min_size=len(resources), max_size=len(resources)))
-    assert schedule(resources, seconds, m).completion == pytest.approx(simulated(resources, seconds, m), rel=1e-12)
+    assert schedule_stages(resources, seconds, m).completion == pytest.approx(
+        simulated(resources, seconds, m), rel=1e-12
+    )
 
 
 @settings(max_examples=50)
@@ -57,7 +59,7 @@ def test_the_plan_is_the_best_of_all_numbers_simulated(data, resources, a, b):
     def seconds(m):
         return [model.seconds(1, m) for model in models]
 
-    chosen = plan(resources, seconds, SetupModel(a, b).seconds)
+    chosen = plan_chunks(resources, seconds, SetupModel(a, b).seconds)
     brute = {m: a + b * m + simulated(resources, seconds(m), m) for m in range(1, 21)}
     assert chosen.completions == pytest.approx(brute)
     assert brute[chosen.chunks] == pytest.approx(min(brute.values()))
@@ -67,7 +69,7 @@ def test_the_plan_is_the_best_of_all_numbers_simulated(data, resources, a, b):
 @given(st.data(), workflows, st.integers(1, 6))
 def test_the_critical_path_has_no_gap_and_nothing_runs_before_the_set_up_ends(data, resources, m):
     seconds = data.draw(st.lists(times, min_size=len(resources), max_size=len(resources)))
-    timetable = schedule(resources, seconds, m, setup=2.5)
+    timetable = schedule_stages(resources, seconds, m, setup=2.5)
     assert timetable.critical[0].start == 2.5
     assert timetable.critical[-1].end == timetable.completion
     assert all(a.end == b.start for a, b in pairwise(timetable.critical))
@@ -76,11 +78,11 @@ def test_the_critical_path_has_no_gap_and_nothing_runs_before_the_set_up_ends(da
 
 
 def test_one_chunk_is_plain_execution():
-    assert schedule(FIVE, [1, 2, 3, 4, 5], 1).completion == 15
+    assert schedule_stages(FIVE, [1, 2, 3, 4, 5], 1).completion == 15
 
 
 def test_by_hand_three_chunks_in_five_stages():
-    timetable = schedule(FIVE, [1, 2, 3, 2, 1], 3)
+    timetable = schedule_stages(FIVE, [1, 2, 3, 2, 1], 3)
     starts = {(slot.stage, slot.chunk): slot.start for slot in timetable.slots}
     assert [starts[0, c] for c in range(3)] == [0, 1, 2]
     assert [starts[1, c] for c in range(3)] == [1, 3, 5]
@@ -92,20 +94,22 @@ def test_by_hand_three_chunks_in_five_stages():
 
 
 def test_of_equals_the_fewest_chunks_are_chosen():
-    assert plan([S], lambda m: [6.0 / m]).chunks == 1
+    assert plan_chunks([S], lambda m: [6.0 / m]).chunks == 1
 
 
 def test_nothing_is_gained_by_chunks_that_cost_more_than_they_overlap():
-    assert plan(FIVE, lambda m: [1.0] * 5).chunks == 1
-    assert plan(FIVE, lambda m: [1.0 / m] * 5, SetupModel(0.0, 10.0).seconds).chunks == 1
+    assert plan_chunks(FIVE, lambda m: [1.0] * 5).chunks == 1
+    assert plan_chunks(FIVE, lambda m: [1.0 / m] * 5, SetupModel(0.0, 10.0).seconds).chunks == 1
 
 
 def test_the_range_can_be_given():
-    assert plan([C, S], lambda m: [1.0 / m] * 2, numbers=[2, 4, 8]).chunks == 8
+    assert plan_chunks([C, S], lambda m: [1.0 / m] * 2, numbers=[2, 4, 8]).chunks == 8
 
 
 def test_a_plan_says_why():
-    chosen = plan(FIVE, lambda m: [2 / m + 0.1, 4 / m + 0.1, 9 / m + 0.1, 1 / m + 0.1, 1 / m + 0.1], lambda m: 0.5)
+    chosen = plan_chunks(
+        FIVE, lambda m: [2 / m + 0.1, 4 / m + 0.1, 9 / m + 0.1, 1 / m + 0.1, 1 / m + 0.1], lambda m: 0.5
+    )
     assert chosen.bottleneck is S
     assert sum(chosen.critical.values()) == pytest.approx(chosen.schedule.completion - 0.5)
     assert max(chosen.utilisation, key=chosen.utilisation.get) is S
@@ -118,17 +122,17 @@ def test_a_plan_says_why():
 
 
 def test_a_plan_survives_being_saved():
-    chosen = plan(FIVE, lambda m: [1 / m + 0.1] * 5)
+    chosen = plan_chunks(FIVE, lambda m: [1 / m + 0.1] * 5)
     assert msgspec.json.decode(msgspec.json.encode(chosen), type=PipelinePlan) == chosen
 
 
 @pytest.mark.parametrize("numbers", [[], [0, 1], [-1]])
 def test_a_range_without_chunks_is_refused(numbers):
     with pytest.raises(InputError):
-        plan(FIVE, lambda m: [1.0] * 5, numbers=numbers)
+        plan_chunks(FIVE, lambda m: [1.0] * 5, numbers=numbers)
 
 
 @pytest.mark.parametrize(("resources", "seconds"), [(FIVE, [1.0] * 4), ([], [])])
 def test_every_stage_needs_a_time(resources, seconds):
     with pytest.raises(InputError):
-        schedule(resources, seconds, 2)
+        schedule_stages(resources, seconds, 2)

@@ -6,8 +6,8 @@ import pytest
 
 from dordis.errors import InputError
 from dordis.pipeline.executor import Span, Timeline
-from dordis.pipeline.planner import plan, schedule
-from dordis.pipeline.profile import WARMING, AutoChunks, ladder
+from dordis.pipeline.performance import WARMING, AutoChunks, list_trial_chunks
+from dordis.pipeline.planner import plan_chunks, schedule_stages
 from dordis.protocol import SETUP, Resource
 
 FIVE = [Resource(name) for name in ("c-comp", "comm", "s-comp", "comm", "c-comp")]
@@ -25,20 +25,20 @@ def setup(m):
 
 def timeline(m, factors=(1.0,) * 5):
     """Return how a round goes whose stages take so many times their usual seconds."""
-    planned = schedule(FIVE, [a * b for a, b in zip(seconds(m), factors, strict=True)], m, setup(m))
+    planned = schedule_stages(FIVE, [a * b for a, b in zip(seconds(m), factors, strict=True)], m, setup(m))
     spans = [Span(SETUP, 0, "share", FIVE[0], 0.0, planned.setup)]
     spans += [Span(slot.chunk, slot.stage, "step", slot.resource, slot.start, slot.end) for slot in planned.slots]
     return Timeline(tuple(spans))
 
 
-COMPLETIONS = plan(FIVE, seconds, setup).completions
+COMPLETIONS = plan_chunks(FIVE, seconds, setup).completions
 
 
 def trained(rounds, draw=lambda: (1.0,) * 5, blocks=16, chunks=None):
     """Return the state after some rounds, and the numbers of chunks that they used."""
     chunks, used = chunks or AutoChunks(), []
     for _ in range(rounds):
-        used.append(chunks.next(DIM, blocks))
+        used.append(chunks.choose_chunks(DIM, blocks))
         chunks = chunks.observe(DIM, timeline(used[-1], draw()))
     return chunks, used
 
@@ -78,7 +78,7 @@ def test_more_chunks_are_not_tried_once_they_are_slower():
 
     chunks, used = AutoChunks(), []
     for _ in range(30):
-        used.append(chunks.next(DIM, 16))
+        used.append(chunks.choose_chunks(DIM, 16))
         chunks = chunks.observe(DIM, costly(used[-1]))
     assert max(used) == 4
     assert used.count(1) > 20
@@ -88,7 +88,7 @@ def test_more_chunks_are_not_tried_once_they_are_slower():
 def test_there_are_never_more_chunks_than_blocks(blocks):
     _, used = trained(30, blocks=blocks)
     assert max(used) <= min(blocks, 20)
-    assert set(ladder(blocks)[:3]) <= set(used)
+    assert set(list_trial_chunks(blocks)[:3]) <= set(used)
 
 
 def test_two_blocks_are_decided_by_what_was_measured():
@@ -121,10 +121,10 @@ def test_a_round_without_chunks_teaches_nothing_and_other_stages_are_refused():
 
 def test_no_blocks_are_refused():
     with pytest.raises(InputError, match="at least one block"):
-        AutoChunks().next(DIM, 0)
+        AutoChunks().choose_chunks(DIM, 0)
 
 
 def test_rounds_of_another_length_are_tried_afresh_but_known_already():
     chunks, _ = trained(10)
-    assert chunks.next(2 * DIM, 32) == 1
-    assert set(chunks.expected(2 * DIM, 32)) == set(range(1, 21))
+    assert chunks.choose_chunks(2 * DIM, 32) == 1
+    assert set(chunks.expected_seconds(2 * DIM, 32)) == set(range(1, 21))

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from dordis.errors import DordisError, RoundFailed, TooManyDropouts
 from dordis.pipeline.executor import execute
-from dordis.privacy.xnoise import Scheme
-from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, agree_on
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols.cohort import agree_on
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from tests.protocols.rounds import Round, random_inputs
 
 CLIENTS, TOLERANCE = range(1, 9), 3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dordis.pipeline.stages import name, predecessors, stages
+from dordis.pipeline.stages import group_stages, predecessors, step_name
 from dordis.protocol import Resource, Step
 
 C, N, S = Resource.CLIENT, Resource.NETWORK, Resource.SERVER
@@ -26,7 +26,7 @@ def workflow(resources):
 
 
 def test_the_paper_s_eleven_steps_are_five_stages():
-    grouped = stages(workflow(TABLE.values()))
+    grouped = group_stages(workflow(TABLE.values()))
     assert [stage.resource for stage in grouped] == [C, N, S, N, C]
     assert [len(stage.steps) for stage in grouped] == [4, 1, 3, 1, 2]
 
@@ -34,7 +34,7 @@ def test_the_paper_s_eleven_steps_are_five_stages():
 @given(st.lists(st.sampled_from(Resource)))
 def test_stages_keep_all_steps_in_order_and_neighbours_differ(resources):
     steps = workflow(resources)
-    grouped = stages(steps)
+    grouped = group_stages(steps)
     assert [step for stage in grouped for step in stage.steps] == steps
     assert all(step.resource is stage.resource for stage in grouped for step in stage.steps)
     assert all(a.resource is not b.resource for a, b in pairwise(grouped))
@@ -87,6 +87,6 @@ def test_a_step_is_named_after_its_function():
             pass
 
     machine = Machine()
-    assert name(Step(machine.collect, C)) == "collect"
-    assert name(Step(partial(partial(machine.collect), 3), C)) == "collect"
-    assert name(Step(Callable(), C)) == "Callable"
+    assert step_name(Step(machine.collect, C)) == "collect"
+    assert step_name(Step(partial(partial(machine.collect), 3), C)) == "collect"
+    assert step_name(Step(Callable(), C)) == "Callable"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.errors import InputError
-from dordis.privacy import accounting, discrete_gaussian
+from dordis.privacy import accounting, renyi
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
     ORDERS,
@@ -22,9 +22,9 @@ from dordis.privacy.accounting import (
     ParticipationSchedule,
     Repeated,
     SkellamSum,
-    curve,
     epsilon,
     guarantee,
+    renyi_divergences,
 )
 
 RELEASE = SkellamSum(l2_squared=10_000, l1=5_000, variance=250_000.0)
@@ -71,8 +71,10 @@ def test_more_noise_fewer_rounds_or_a_larger_delta_never_cost_more(
 
 
 def test_repeating_is_composing() -> None:
-    assert curve(Repeated(RELEASE, 3)) == pytest.approx(curve(Composed((RELEASE, RELEASE, RELEASE))), rel=1e-14)
-    assert curve(Composed(())).tolist() == [0.0] * len(ORDERS)
+    assert renyi_divergences(Repeated(RELEASE, 3)) == pytest.approx(
+        renyi_divergences(Composed((RELEASE, RELEASE, RELEASE))), rel=1e-14
+    )
+    assert renyi_divergences(Composed(())).tolist() == [0.0] * len(ORDERS)
 
 
 def test_the_orders_are_integers_that_include_the_papers() -> None:
@@ -83,10 +85,10 @@ def test_the_orders_are_integers_that_include_the_papers() -> None:
 
 def test_unknown_events_and_orders_without_a_proof_are_refused() -> None:
     with pytest.raises(InputError, match="no bound is known for str"):
-        curve("laplace")  # type: ignore[arg-type]
+        renyi_divergences("laplace")  # type: ignore[arg-type]
     for orders in ([2.5], [1], []):
         with pytest.raises(InputError, match="integers from 2 on"):
-            curve(RELEASE, orders)  # type: ignore[arg-type]
+            renyi_divergences(RELEASE, orders)  # type: ignore[arg-type]
 
 
 def test_the_distance_of_the_sampler_is_paid_from_delta() -> None:
@@ -114,13 +116,13 @@ def test_what_has_a_renyi_divergence_only_is_added_up_at_integer_orders_with_the
     """The oracle converts by hand; of a Skellam sum the Gaussian's divergence is the smaller one here."""
     run = Composed((Repeated(SHARES, 2), Repeated(RELEASE, 3), Gaussian(4.0)))
     assert accounting.theta_squared(run) == math.inf
-    skellam = np.minimum(curve(RELEASE), np.array(ORDERS) * 1e4 / (2 * 249_999.5))
-    divergences = 2 * curve(SHARES) + 3 * skellam + np.array(ORDERS) / 32
+    skellam = np.minimum(renyi_divergences(RELEASE), np.array(ORDERS) * 1e4 / (2 * 249_999.5))
+    divergences = 2 * renyi_divergences(SHARES) + 3 * skellam + np.array(ORDERS) / 32
     candidates = [
         d + math.log1p(-1 / a) - math.log(1e-6 * a) / (a - 1) for a, d in zip(ORDERS, divergences, strict=True)
     ]
     assert epsilon(run, 1e-6) == pytest.approx(min(candidates), rel=1e-10)
-    assert (skellam < curve(RELEASE)).any()
+    assert (skellam < renyi_divergences(RELEASE)).any()
     assert epsilon(run, 1e-6) > epsilon(Composed(run.events[1:]), 1e-6)
 
 
@@ -179,7 +181,7 @@ def test_epsilon_and_multipliers_are_positive(value: float) -> None:
     with pytest.raises(InputError, match="epsilon"):
         accounting.gaussian_multiplier(value, 1, 1e-5)
     with pytest.raises(InputError, match="multiplier"):
-        curve(Gaussian(value))
+        renyi_divergences(Gaussian(value))
 
 
 def test_the_default_delta_is_below_one_in_the_population() -> None:
@@ -197,11 +199,11 @@ def test_discrete_gaussians_have_the_documented_divergence(clients: int, scale: 
         mpmath.mpf(alpha) / 2 * ((D2 / S) ** 2 + 2 * (D1 / S) * tau + tau**2 * d),
         mpmath.mpf(alpha) / 2 * (D2 / S + tau * mpmath.sqrt(d)) ** 2,
     )
-    (result,) = curve(DiscreteGaussianSum(D2, D1, clients, scale, d), [alpha])
+    (result,) = renyi_divergences(DiscreteGaussianSum(D2, D1, clients, scale, d), [alpha])
     assert result == pytest.approx(float(min(bounds)), rel=1e-10)
 
 
 @pytest.mark.parametrize(("clients", "scale"), [(0, 1.0), (10, 0.49), (10, math.nan)])
 def test_discrete_gaussians_that_prove_nothing_are_refused(clients: int, scale: float) -> None:
     with pytest.raises(InputError):
-        discrete_gaussian.rdp(np.array([2]), clients, scale, 1.0, 1.0, 4)
+        renyi.discrete_gaussian_rdp(np.array([2]), clients, scale, 1.0, 1.0, 4)

@@ -13,9 +13,10 @@ from dordis import AppClient, AppServer
 from dordis.cli import plan_advice
 from dordis.errors import InputError
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.advice import advise, clients_for, parameters_for, run_ratio, warnings
-from dordis.privacy.noise import add_noise
-from dordis.privacy.planning import Plan, Setting, plan
+from dordis.privacy.advice import advise, clients_for_ratio, list_warnings, parameters_for_ratio, run_ratio
+from dordis.privacy.planning import Plan, plan
+from dordis.privacy.setting import Setting
+from dordis.privacy.skellam_noise import add_noise
 from dordis.protocols.distributed_noise import drawable
 
 HOSPITALS = Setting(ParticipationSchedule(10, 10, 50), dim=1_000_000, delta=1e-5), 6.0
@@ -38,7 +39,7 @@ def after_all_rounds(planned: Plan) -> tuple[float, float]:
     setting = planned.setting
     rounds, n = setting.participation.rounds, setting.clients
     drawn = np.zeros(setting.dim, np.uint32)
-    left = Fraction(planned.noise.left(range(n), b""))
+    left = Fraction(planned.noise.variance_left(range(n), b""))
     for variance in drawable(left * rounds):
         add_noise(drawn, secrets.token_bytes(32), variance)
     noise = drawn.view(np.int32).astype(np.float64) / planned.scale
@@ -65,8 +66,8 @@ def test_what_is_said_of_a_run_is_what_its_noise_does(given, least, most, said):
     signal, noise = after_all_rounds(planned)
     assert run_ratio(planned) == pytest.approx(signal / noise, rel=0.05)
     assert least <= accuracy(signal, noise) <= most
-    assert said in plan_advice.whole(planned)
-    assert ("nothing will be learnt" in " ".join(warnings(planned))) == (given is HOSPITALS)
+    assert said in plan_advice.describe_run(planned)
+    assert ("nothing will be learnt" in " ".join(list_warnings(planned))) == (given is HOSPITALS)
 
 
 class Total(AppServer):
@@ -119,9 +120,9 @@ def test_the_ratio_grows_as_the_root_of_n_and_not_with_rounds():
 def test_so_many_clients_or_parameters_have_the_ratio_that_is_said():
     setting, epsilon = MORE_HOSPITALS
     planned = plan(setting, epsilon)
-    clients = clients_for(planned, 10)
+    clients = clients_for_ratio(planned, 10)
     wider = replace(setting, participation=ParticipationSchedule(clients, clients // 10, 50))
-    smaller = replace(setting, dim=parameters_for(planned, 10))
+    smaller = replace(setting, dim=parameters_for_ratio(planned, 10))
     assert run_ratio(plan(wider, epsilon)) == pytest.approx(10, rel=0.05)
     assert run_ratio(plan(smaller, epsilon)) == pytest.approx(10, rel=0.1)
 
@@ -143,7 +144,7 @@ def test_a_plan_that_has_enough_is_kept_and_cohorts_that_cannot_be_are_left_out(
         raise InputError("no")
 
     assert advise(planned, none).chosen is planned
-    assert "A round cannot have more clients" in plan_advice.lever(advise(planned, none))
+    assert "A round cannot have more clients" in plan_advice.describe_larger_rounds(advise(planned, none))
     advice = advise(planned, lambda n, rounds: resized(planned, n, rounds))
     assert advice.chosen.setting.participation == planned.setting.participation
 
@@ -158,6 +159,6 @@ def test_a_plan_that_has_enough_is_kept_and_cohorts_that_cannot_be_are_left_out(
     ],
 )
 def test_a_guarantee_that_promises_little_is_warned_of(delta, epsilon, said):
-    found = warnings(plan(Setting(ParticipationSchedule(100, 50, 20), dim=650, delta=delta), epsilon))
+    found = list_warnings(plan(Setting(ParticipationSchedule(100, 50, 20), dim=650, delta=delta), epsilon))
     assert len(found) == len(said)
     assert all(words in warning for words, warning in zip(said, found, strict=True))

@@ -11,8 +11,9 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dordis.crypto import prg
 from dordis.errors import InputError
-from dordis.privacy import encoding, skellam
+from dordis.privacy import encoding, scaling
 from dordis.privacy.encoding import Grid, chunk_ends
 from tests.references.encoding import Reference
 
@@ -33,11 +34,11 @@ def known(secret):
 
 
 def bound_of(grid, clip):
-    return skellam.sensitivity(grid.scale, clip, grid.padded).squared
+    return scaling.sensitivity(grid.scale, clip, grid.padded).squared
 
 
 def integers(vector, bits):
-    return encoding.centred(vector, bits).astype(np.int64)
+    return encoding.centre(vector, bits).astype(np.int64)
 
 
 def squared(vector, bits):
@@ -107,7 +108,7 @@ def test_rounding_has_no_bias(kind):
     total = np.zeros(grid.padded)
     for _ in range(draws):
         total += integers(encoding.encode(x, grid, PUBLIC, source, clip, bound_of(grid, 2 * clip)), 16)
-    y = encoding.rotated(x, grid, PUBLIC).astype(np.float64) * grid.scale
+    y = encoding.rotate_update(x, grid, PUBLIC).astype(np.float64) * grid.scale
     frac = y - np.floor(y)
     error = (total / draws - y) / np.sqrt(np.maximum(frac * (1 - frac), 1e-3) / draws)
     assert np.abs(error).max() < 4.5
@@ -117,7 +118,7 @@ def test_rounding_has_no_bias(kind):
 @EVERY_TYPE
 @pytest.mark.parametrize(("dim", "scale"), [(5, 3.0), (1000, 0.5), (3000, 40.0), (20_000, 1e3), (2**14, 1e9)])
 def test_the_norm_is_never_exceeded(kind, dim, scale):
-    grid = Grid(dim, skellam.block_size(dim), scale, 32)
+    grid = Grid(dim, scaling.block_size(dim), scale, 32)
     rng, source = np.random.default_rng(1), entropy()
     bound = bound_of(grid, 1.0)
     shapes = [
@@ -139,6 +140,29 @@ def test_a_draw_beyond_the_norm_is_thrown_away_as_a_whole():
     kept = [vector for vector in itertools.product((0, 1), repeat=4) if sum(vector) <= 2]
     assert sorted(seen) == kept
     assert scipy.stats.chisquare(list(seen.values())).pvalue > 1e-3
+
+
+@EVERY_TYPE
+def test_a_redraw_of_the_rounding_starts_from_the_unrounded_update(kind, monkeypatch):
+    """A float32 vector is rounded in place, so that rounding it a second time would encode its integers instead."""
+    grid, x = Grid(64, 64, 3.0, 20), np.linspace(-1, 1, 64).astype(kind)
+    rotated = encoding.rotate_update(x, grid, PUBLIC)
+    vectors, squares = zip(
+        *(
+            encoding._round_to_ring(
+                rotated.copy(), grid.scale, prg.from_seed(SECRET, b"dordis/v1/rounding/%d" % draw), 20
+            )
+            for draw in range(3)
+        ),
+        strict=True,
+    )
+    answers = iter([False, False, True])
+    seen = []
+    monkeypatch.setattr(encoding, "is_bounded", lambda squared, bound: seen.append(squared) or next(answers))
+    encoded = encoding.encode(x, grid, PUBLIC, known(SECRET), bound=1)
+    assert seen == [*squares]
+    assert np.array_equal(encoded, vectors[2])
+    assert not np.array_equal(vectors[0], vectors[2])
 
 
 def test_a_bound_that_does_not_suit_scale_and_clip_is_an_error_and_no_endless_loop():
@@ -182,7 +206,7 @@ def test_rotation_spreads_the_energy(where):
         x[1000:1100] = 1.0
     else:
         x[123 if where == "one coordinate" else -1] = 10.0
-    y = encoding.rotated(x, grid, PUBLIC)
+    y = encoding.rotate_update(x, grid, PUBLIC)
     assert np.linalg.norm(y) == pytest.approx(10.0)
     energy = (y.reshape(grid.blocks, -1) ** 2).sum(axis=1)
     if where == "one run":  # stripes: neighbours are in different blocks
@@ -200,7 +224,7 @@ def test_signs_depend_on_the_public_seed_and_rounding_does_not():
     assert np.array_equal(one, same)
     assert 0 < np.abs(integers(one, 16) - integers(other, 16)).max() <= 1
     assert np.abs(integers(one, 16) - integers(rotated, 16)).max() > 5
-    bits = np.unpackbits(encoding.signs(PUBLIC, 0, 2**16))
+    bits = np.unpackbits(encoding.draw_signs(PUBLIC, 0, 2**16))
     assert abs(bits.mean() - 0.5) < 0.01
 
 
@@ -213,8 +237,8 @@ def test_encoding_leaves_the_update_as_it_was():
 
 
 def test_sums_wrap_around_and_come_back_centred():
-    assert encoding.centred(np.array([0, 1, 7, 8, 9, 15], np.uint32), 4).tolist() == [0, 1, 7, -8, -7, -1]
-    assert encoding.centred(np.array([2**31 - 1, 2**31, 2**32 - 1], np.uint32), 32).tolist() == [
+    assert encoding.centre(np.array([0, 1, 7, 8, 9, 15], np.uint32), 4).tolist() == [0, 1, 7, -8, -7, -1]
+    assert encoding.centre(np.array([2**31 - 1, 2**31, 2**32 - 1], np.uint32), 32).tolist() == [
         2**31 - 1,
         -(2**31),
         -1,
@@ -228,7 +252,7 @@ def test_sums_wrap_around_and_come_back_centred():
 @settings(deadline=None, max_examples=80)
 @given(st.integers(1, 5000), st.sampled_from([1, 4, 8, 64, 1024]), st.data())
 def test_chunks_are_runs_of_whole_blocks(dim, block, data):
-    padded = skellam.padded_length(dim, block)
+    padded = scaling.padded_length(dim, block)
     chunks = data.draw(st.integers(1, min(50, padded // block)))
     ends = chunk_ends(dim, block, chunks)
     sizes = np.diff([0, *ends])
@@ -248,10 +272,10 @@ def test_there_are_no_more_chunks_than_blocks(chunks):
 def test_a_chunk_is_decoded_by_itself(block):
     grid = Grid(1000, block, 9.0, 16)
     vector = encoding.encode(np.random.default_rng(6).normal(size=1000), grid, PUBLIC)
-    whole = encoding.unrotated(vector, grid, PUBLIC)
+    whole = encoding.unrotate_sum(vector, grid, PUBLIC)
     start = 0
     for end in chunk_ends(1000, block, 5):
-        assert np.array_equal(encoding.unrotated(vector[start:end], grid, PUBLIC, start), whole[start:end])
+        assert np.array_equal(encoding.unrotate_sum(vector[start:end], grid, PUBLIC, start), whole[start:end])
         start = end
 
 
@@ -297,7 +321,7 @@ def test_seeds_have_32_bytes(seed):
 )
 def test_a_sum_of_another_shape_is_refused(total, first):
     with pytest.raises(InputError):
-        encoding.unrotated(total, Grid(30, 8, 1.0, 8), PUBLIC, first)
+        encoding.unrotate_sum(total, Grid(30, 8, 1.0, 8), PUBLIC, first)
     with pytest.raises(InputError):
         encoding.decode(total, Grid(30, 8, 1.0, 8), PUBLIC)
 

@@ -20,7 +20,7 @@ from scipy import special
 
 from dordis.errors import InputError
 from dordis.privacy import accounting, gdp
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from tests.references import gdp_certificate
 
 DIGITS = 60
@@ -125,7 +125,7 @@ def product_violations(cases: int, seed: int) -> int:
     rng, count = random.Random(seed), 0
     for _ in range(cases):
         mus, shifts = random_product(rng, largest=12)
-        cost = gdp.composed(gdp.theta_squared(k * k, mu) for mu, k in zip(mus, shifts, strict=True))
+        cost = gdp.compose_costs(gdp.theta_squared(k * k, mu) for mu, k in zip(mus, shifts, strict=True))
         count += violations(mus, shifts, cost)
     return count
 
@@ -232,7 +232,7 @@ def test_what_cannot_be_is_refused() -> None:
         lambda: gdp.theta_squared(-1, 2),
         lambda: gdp.gaussian_theta_squared(0.0),
         lambda: gdp.gaussian_theta_squared(math.nan),
-        lambda: gdp.composed([1.0, math.inf]),
+        lambda: gdp.compose_costs([1.0, math.inf]),
         lambda: gdp.delta(-1.0, 1.0),
         lambda: gdp.delta(1.0, math.nan),
         lambda: gdp.epsilon(math.nan, 1e-5),
@@ -249,7 +249,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_heterogeneous_rounds_cost_what_one_release_of_their_sum_does() -> None:
     variances = [Fraction(401, 2), Fraction(1001, 2), Fraction(5001, 2)]
-    run = gdp.composed([*(gdp.theta_squared(100, mu) for mu in variances), gdp.gaussian_theta_squared(2.0)])
+    run = gdp.compose_costs([*(gdp.theta_squared(100, mu) for mu in variances), gdp.gaussian_theta_squared(2.0)])
     exact = 100 * sum(1 / (mu - Fraction(1, 2)) for mu in variances) + Fraction(1, 4)
     assert 0 <= Fraction(run) - exact < Fraction(1, 10**15)
     sigma = 1 / math.sqrt(exact)

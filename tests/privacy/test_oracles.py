@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from dordis.kernels import hadamard
-from dordis.privacy import discrete_gaussian, skellam
+from dordis.privacy import renyi, scaling
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
     PAPER_ORDERS,
@@ -23,14 +23,15 @@ from dordis.privacy.accounting import (
     ParticipationSchedule,
     Repeated,
     SkellamSum,
-    curve,
     gaussian_multiplier,
     guarantee,
+    renyi_divergences,
 )
-from dordis.privacy.cell_table import skellam_masses
-from dordis.privacy.encoding import centred
-from dordis.privacy.planning import Setting, plan
-from dordis.privacy.xnoise import NoisePlan, Scheme
+from dordis.privacy.encoding import centre
+from dordis.privacy.planning import plan
+from dordis.privacy.setting import Setting
+from dordis.privacy.skellam_noise import skellam_masses
+from dordis.privacy.xnoise_components import NoisePlan, Scheme
 
 ORACLES = json.loads((Path(__file__).parents[1] / "vectors" / "privacy_oracles.json").read_text())["oracles"]
 Given = dict[str, Any]
@@ -74,15 +75,15 @@ def test_there_are_54_oracles_and_every_kind_has_a_test() -> None:
 
 @of("round_bound")
 def test_the_norm_after_rounding(given: Given, expect: Given) -> None:
-    beta = given["beta"] and skellam.BETA
-    squared = skellam.rounded_norm(given["scaled_clip"], given["dim"], beta)
+    beta = given["beta"] and scaling.BETA
+    squared = scaling.rounded_norm(given["scaled_clip"], given["dim"], beta)
     assert math.sqrt(squared) == pytest.approx(expect["l2"], rel=1e-9)
-    assert skellam.l1_bound(math.sqrt(squared), given["dim"]) == pytest.approx(expect["l1"], rel=1e-9)
+    assert scaling.l1_bound(math.sqrt(squared), given["dim"]) == pytest.approx(expect["l1"], rel=1e-9)
 
 
 @of("skellam_rdp_bound")
 def test_the_divergence_of_skellam_noise(given: Given, expect: Given) -> None:
-    (result,) = skellam.rdp(np.array([given["alpha"]]), given["l2"] ** 2, given["l1"], given["mu"])
+    (result,) = renyi.skellam_rdp(np.array([given["alpha"]]), given["l2"] ** 2, given["l1"], given["mu"])
     assert result == pytest.approx(expect["rdp"], rel=1e-12)
 
 
@@ -94,7 +95,7 @@ def test_the_law_of_the_noise_has_the_exact_divergence(given: Given, expect: Giv
     assert exact == pytest.approx(expect["rdp"], rel=1e-8)
     assert alpha * shift**2 / (2 * given["mu"]) == pytest.approx(expect["gaussian"], rel=1e-12)
     if isinstance(alpha, int):
-        assert skellam.rdp(np.array([alpha]), shift**2, shift, given["mu"])[0] >= exact
+        assert renyi.skellam_rdp(np.array([alpha]), shift**2, shift, given["mu"])[0] >= exact
 
 
 @of("skellam_delta_exact_1d")
@@ -123,7 +124,7 @@ def test_the_central_baseline_is_exact(given: Given, expect: Given) -> None:
 
 def amplified(release: SkellamSum, q: float, order: int) -> float:
     """Return the divergence if clients are drawn by lot, unseen by the adversary: Zhu and Wang, 2019, theorem 5."""
-    whole = dict(zip(range(2, order + 1), curve(release, range(2, order + 1)), strict=True))
+    whole = dict(zip(range(2, order + 1), renyi_divergences(release, range(2, order + 1)), strict=True))
     logs = [(order - 1) * math.log1p(-q) + math.log(order * q - q + 1)]
     for k, divergence in whole.items():
         weight = math.log((1 if k == 2 else 3) * math.comb(order, k))
@@ -134,7 +135,7 @@ def amplified(release: SkellamSum, q: float, order: int) -> float:
 @of("eps_dskellam_rdp")
 def test_epsilon_of_a_run(given: Given, expect: Given) -> None:
     """Of clients that are drawn by lot the oracle is for outsiders; for the server, who sees them, it is more."""
-    bound = skellam.sensitivity(given["scale"], given["clip"], given["padded_dim"])
+    bound = scaling.sensitivity(given["scale"], given["clip"], given["padded_dim"])
     release = SkellamSum(bound.squared, bound.l1, (given["scale"] * given["central_sigma_real"]) ** 2)
     result = guarantee(Repeated(release, given["rounds"]), given["delta"], PAPER_ORDERS)
     spent, order = result.epsilon, result.order
@@ -154,9 +155,9 @@ def test_noise_and_scale_for_a_budget(given: Given, expect: Given) -> None:
     assert result.sigma == pytest.approx(known["central_sigma_real"], rel=1e-6)
     assert result.sigma / given["clip"] == pytest.approx(known["z"], rel=1e-6)
     assert result.sigma_int == pytest.approx(known["central_sigma_int"], rel=1e-6)
-    assert math.sqrt(result.noise.added) == pytest.approx(known["local_sigma_int"], rel=1e-6)
+    assert math.sqrt(result.noise.added_variance) == pytest.approx(known["local_sigma_int"], rel=1e-6)
 
-    def enough(sensitivity: skellam.Sensitivity, variance: float) -> bool:
+    def enough(sensitivity: scaling.Sensitivity, variance: float) -> bool:
         """Take the noise for Gaussian of variance mu - 1/2, which nobody has proved in more than one dimension."""
         multiplier = math.sqrt(max(variance - 0.5, 1e-9)) / sensitivity.l2
         return (
@@ -164,7 +165,7 @@ def test_noise_and_scale_for_a_budget(given: Given, expect: Given) -> None:
         )
 
     ring, known = setting.ring(given["bits"]), expect["gauss_exact_mu_minus_half"]
-    scale = skellam.largest_scale(ring, enough)
+    scale = scaling.largest_scale(ring, enough)
     sigma_int = math.sqrt(ring.room(scale))
     assert scale == pytest.approx(known["scale"], rel=1e-6)
     assert sigma_int == pytest.approx(known["central_sigma_int"], rel=1e-6)
@@ -175,11 +176,11 @@ def test_noise_and_scale_for_a_budget(given: Given, expect: Given) -> None:
 @of("orig_dropout")
 def test_epsilon_if_clients_drop_out_under_orig(given: Given, expect: Given) -> None:
     result = plan(paper_setting(given, given["rounds"]), given["eps"])
-    unpadded = skellam.sensitivity(result.scale, given["clip"], given["dim"])  # what the paper's code counts with
+    unpadded = scaling.sensitivity(result.scale, given["clip"], given["dim"])  # what the paper's code counts with
     for row in expect["rows"]:
         n, dropped = given["clients"], row["dropped"]
         assert dropped == math.floor(Fraction(str(row["rate"])) * n)
-        assert result.epsilon_if(dropped, Scheme.ORIG) == pytest.approx(row["eps"], abs=1e-4)
+        assert result.epsilon_with_dropout(dropped, Scheme.ORIG) == pytest.approx(row["eps"], abs=1e-4)
         artifact = result.setting.epsilon(unpadded, float(result.variance * (n - dropped) / n))
         assert artifact == pytest.approx(row["eps_artifact_unpadded"], abs=1e-4)
 
@@ -197,9 +198,9 @@ def test_components_of_the_paper(given: Given, expect: Given) -> None:
     assert [variance / sigma2 for variance in (*inflated.base, *inflated.removable)] == shares
     for dropped, left in expect["residual"].items():
         survivors = range(n - int(dropped))
-        assert inflated.left(survivors, b"") / sigma2 == Fraction(left)
+        assert inflated.variance_left(survivors, b"") / sigma2 == Fraction(left)
         first, last = expect["removed_indices"].get(dropped, (1, 0))
-        assert set(inflated.due(survivors, b"").values()) == {tuple(range(first - 1, last))}
+        assert set(inflated.due_components(survivors, b"").values()) == {tuple(range(first - 1, last))}
     kept = {Fraction(left) * (m - T_C) / m for left in expect["residual"].values() for m in range(t, n + 1)}
     assert min(kept) == Fraction(expect["honest_worst"])
 
@@ -251,19 +252,21 @@ def test_the_rotation(given: Given, expect: Given) -> None:
 @of("modular_centre")
 def test_the_ring_is_read_around_zero(given: Given, expect: Given) -> None:
     ring = np.array([given["v"] % 2 ** given["bits"]], np.uint32)
-    assert centred(ring, given["bits"]).tolist() == [expect["r"]]
+    assert centre(ring, given["bits"]).tolist() == [expect["r"]]
 
 
 @of("ddgauss_rdp")
 def test_the_divergence_of_discrete_gaussians(given: Given, expect: Given) -> None:
     n, scale = given["clients"], given["local_sigma_int"]
-    assert discrete_gaussian.distance(n, scale) == pytest.approx(expect["tau"], rel=1e-10)
-    (result,) = discrete_gaussian.rdp(np.array([given["alpha"]]), n, scale, given["l2"], given["l1"], given["dim"])
+    assert renyi.discrete_gaussian_distance(n, scale) == pytest.approx(expect["tau"], rel=1e-10)
+    (result,) = renyi.discrete_gaussian_rdp(
+        np.array([given["alpha"]]), n, scale, given["l2"], given["l1"], given["dim"]
+    )
     assert result == pytest.approx(expect["rdp"], rel=1e-10)
 
 
 @of("bits_feasible")
 def test_too_few_bits_are_known_beforehand(given: Given, expect: Given) -> None:
     d = given["padded_dim"]
-    ring = skellam.Ring(given["bits"], clients=1, clip=1.0, dim=d, block=d, headroom=given["k"])
-    assert (ring.room(0) > given["z"] ** 2 * skellam.rounded_norm(0, d)) == expect["feasible"]
+    ring = scaling.Ring(given["bits"], clients=1, clip=1.0, dim=d, block=d, headroom=given["k"])
+    assert (ring.room(0) > given["z"] ** 2 * scaling.rounded_norm(0, d)) == expect["feasible"]

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError, ParametersRefused
-from dordis.federation.design import Design
-from dordis.federation.strategies import Central, XNoise
-from dordis.kernels.rounding import squared_norm
-from dordis.privacy import encoding, projection, skellam
+from dordis.kernels.reals import sum_integer_squares
+from dordis.privacy import encoding, projection, scaling
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.encoding import PROJECTION, Grid, centred, decode, signs
-from dordis.privacy.mechanisms.mechanism import check_folds
-from dordis.privacy.mechanisms.none import NoMechanism
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.planning import Setting, plan
+from dordis.privacy.encoding import PROJECTION, Grid, centre, decode, draw_signs
+from dordis.privacy.mechanisms.baselines import NoMechanism
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.mechanism import check_folding
+from dordis.privacy.planning import plan
 from dordis.privacy.projection import Alignment
+from dordis.privacy.setting import Setting
+from dordis.privacy.strategies import Central, XNoise
+from dordis.runs.plan import RoundPlan
 from tests.references import encoding as reference
 from tests.references import masks
 
@@ -33,13 +34,13 @@ def seed(tag):
 
 
 def mechanism(dim, buckets, scale=100.0, clip=1.0, bits=24):
-    grid = Grid(dim, skellam.block_size(buckets), scale, bits, buckets)
-    return DSkellam(grid, clip, skellam.sensitivity(scale, clip, grid.padded, folded=True).squared)
+    grid = Grid(dim, scaling.block_size(buckets), scale, bits, buckets)
+    return DSkellam(grid, clip, scaling.sensitivity(scale, clip, grid.padded, folded=True).squared)
 
 
 def aligned(public_seed, dim, buckets):
     """Return the unit vector whose folding is longest: one bucket, every coordinate with its own sign."""
-    negative = np.unpackbits(signs(public_seed, 0, dim, PROJECTION), bitorder="little")[:dim].astype(np.float64)
+    negative = np.unpackbits(draw_signs(public_seed, 0, dim, PROJECTION), bitorder="little")[:dim].astype(np.float64)
     update = np.zeros(dim)
     update[::buckets] = 1 - 2 * negative[::buckets]
     return update / np.linalg.norm(update)
@@ -56,14 +57,14 @@ def test_no_seed_and_no_k_make_a_client_count_for_more(dim, buckets, scale):
         rng = np.random.default_rng(tag)
         for update in (aligned(seed(tag), dim, buckets), 1e3 * rng.standard_normal(dim), np.full(dim, 1e30)):
             vector = folding.encode(update, seed(tag), entropy(tag))
-            assert squared_norm(centred(vector, 32)) <= folding.sensitivity
+            assert sum_integer_squares(centre(vector, 32)) <= folding.sensitivity
 
 
 def test_the_worst_update_would_be_longer_without_the_second_clip():
     """What the test above is about: folding alone makes this update eight times as long."""
     grid = Grid(64 * 64, 64, 1000.0, 24, 64)
     vector = NoMechanism(grid).encode(aligned(seed(0), grid.dim, 64), seed(0), entropy(0))
-    assert squared_norm(centred(vector, 24)) == pytest.approx(64 * 1000.0**2, rel=0.01)
+    assert sum_integer_squares(centre(vector, 24)) == pytest.approx(64 * 1000.0**2, rel=0.01)
 
 
 # The signs
@@ -71,8 +72,8 @@ def test_the_worst_update_would_be_longer_without_the_second_clip():
 
 def test_signs_come_from_the_public_seed_under_a_label_of_their_own():
     stream = reference._stream(seed(1), b"dordis/v1/projection")
-    assert signs(seed(1), 0, 1000, PROJECTION).tobytes() == masks.keystream(stream, 0, 125)
-    assert signs(seed(1), 0, 1000).tobytes() != signs(seed(1), 0, 1000, PROJECTION).tobytes()
+    assert draw_signs(seed(1), 0, 1000, PROJECTION).tobytes() == masks.keystream(stream, 0, 125)
+    assert draw_signs(seed(1), 0, 1000).tobytes() != draw_signs(seed(1), 0, 1000, PROJECTION).tobytes()
 
 
 # What comes out
@@ -84,7 +85,7 @@ def test_the_error_of_a_sum_is_what_theory_says(dim, buckets):
 
     Where k does not divide d, a bucket has one coordinate more than another.
     """
-    folding = NoMechanism(Grid(dim, skellam.block_size(buckets), 1e5, 32, buckets))
+    folding = NoMechanism(Grid(dim, scaling.block_size(buckets), 1e5, 32, buckets))
     x = np.random.default_rng(0).standard_normal(dim) * np.geomspace(1, 0.1, dim)
     errors, total, count = [], np.zeros(dim), 60
     for tag in range(count):
@@ -123,7 +124,7 @@ def test_folding_rounding_and_decoding_are_those_of_the_definition(norm):
         update = norm * unit(dim, tag)
         expected = definition.encode(update.tolist())
         found = folding.encode(update, seed(3), entropy(tag))
-        if squared_norm(centred(np.array(expected, np.uint32), 24)) > folding.sensitivity:
+        if sum_integer_squares(centre(np.array(expected, np.uint32), 24)) > folding.sensitivity:
             continue  # it is shrunk: by how much is for the client to say
         compared += 1
         assert found.tolist() == expected
@@ -142,22 +143,22 @@ def test_auto_takes_the_formula_in_whole_blocks():
     for dim in (100_000, 1_000_000, 11_200_000):
         for multiplier in (0.8, 1.7, 5.0):
             exact = dim / (1 + 0.04 * dim * multiplier**2 / 100**2)
-            chosen = projection.automatic(dim, 100, multiplier)
+            chosen = projection.choose_buckets_automatically(dim, 100, multiplier)
             assert exact <= chosen <= max(1024, 1.08 * exact if exact > 2**14 else 2 * exact)
-            assert chosen % skellam.block_size(chosen) == 0
+            assert chosen % scaling.block_size(chosen) == 0
 
 
 def test_auto_leaves_what_saves_next_to_nothing():
-    assert projection.automatic(650, 50, 2.0) == 0
-    assert projection.automatic(1024, 10, 100.0) == 0
-    assert projection.automatic(20_000, 10_000, 1.0) == 0
+    assert projection.choose_buckets_automatically(650, 50, 2.0) == 0
+    assert projection.choose_buckets_automatically(1024, 10, 100.0) == 0
+    assert projection.choose_buckets_automatically(20_000, 10_000, 1.0) == 0
 
 
 def test_a_plan_says_what_folding_saves_and_costs():
     folded = plan(setting(1_000_000, buckets=81_920), 6.0)
     unfolded = plan(setting(1_000_000), 6.0)
-    saving = projection.saving(folded)
-    assert projection.saving(unfolded) is None
+    saving = projection.estimate_saving(folded)
+    assert projection.estimate_saving(unfolded) is None
     assert folded.sigma == pytest.approx(unfolded.sigma, rel=0.015)
     assert saving.upload_bytes == folded.bytes_per_client < unfolded.bytes_per_client / 8
     added = 100**2 * (1_000_000 / 81_920 - 1) / (1_000_000 * folded.sigma**2 * float(folded.setting.kappa))
@@ -166,26 +167,26 @@ def test_a_plan_says_what_folding_saves_and_costs():
 
 
 def test_a_design_follows_its_rule_for_every_length():
-    design = Design(XNoise(), setting(1_000_000), 6.0)
-    assert design.projected("off").setting.buckets == 0
-    automatic = design.projected("auto")
+    design = RoundPlan(XNoise(), setting(1_000_000), 6.0)
+    assert design.with_projection("off").setting.buckets == 0
+    automatic = design.with_projection("auto")
     assert 70_000 < automatic.setting.buckets < 90_000
-    assert automatic.of_dim(650).setting.buckets == 0
-    assert 70_000 < automatic.of_dim(11_000_000).setting.buckets < 90_000
-    assert automatic.sized(80).setting.buckets == automatic.setting.buckets
-    assert design.projected(1000).setting.buckets == 1024
-    assert design.projected(1000).of_dim(900).setting.buckets == 0
-    assert design.projected(1000).example().dim == 1024
+    assert automatic.for_dim(650).setting.buckets == 0
+    assert 70_000 < automatic.for_dim(11_000_000).setting.buckets < 90_000
+    assert automatic.for_clients(80).setting.buckets == automatic.setting.buckets
+    assert design.with_projection(1000).setting.buckets == 1024
+    assert design.with_projection(1000).for_dim(900).setting.buckets == 0
+    assert design.with_projection(1000).example().dim == 1024
 
 
 def test_noise_that_is_not_on_the_folded_sum_is_not_copied():
     """A trusted server's noise is drawn for every coordinate: over copies of one bucket it would average out."""
-    design = Design(Central(), setting(1_000_000), 6.0)
-    assert design.projected("auto").setting.buckets == 0
+    design = RoundPlan(Central(), setting(1_000_000), 6.0)
+    assert design.with_projection("auto").setting.buckets == 0
     with pytest.raises(ParametersRefused, match="does not fold"):
-        design.projected(1024)
+        design.with_projection(1024)
     with pytest.raises(ParametersRefused, match="does not fold"):
-        check_folds(NoMechanism, 32)
+        check_folding(NoMechanism, 32)
 
 
 # Rounding
@@ -193,7 +194,7 @@ def test_noise_that_is_not_on_the_folded_sum_is_not_copied():
 
 def rounded(folding, update, tag=0):
     """Return the integers of a client."""
-    return centred(folding.encode(update, seed(tag), entropy(tag)), folding.grid.bits)
+    return centre(folding.encode(update, seed(tag), entropy(tag)), folding.grid.bits)
 
 
 def unit(dim, tag=0):
@@ -205,9 +206,9 @@ def test_folded_updates_are_rounded_to_the_nearest_where_the_scale_is_fine():
     fine, coarse = (mechanism(4096, 1024, ratio * math.sqrt(1024)) for ratio in (1.21, 1.19))
     assert (fine.rounding, coarse.rounding) == ("nearest", "stochastic")
     assert fine.sensitivity < coarse.sensitivity  # though its scale is larger
-    once, again = rounded(fine, unit(4096)), centred(fine.encode(unit(4096), seed(0), entropy(9)), 24)
+    once, again = rounded(fine, unit(4096)), centre(fine.encode(unit(4096), seed(0), entropy(9)), 24)
     assert np.array_equal(once, again)
-    assert not np.array_equal(rounded(coarse, unit(4096)), centred(coarse.encode(unit(4096), seed(0), entropy(9)), 24))
+    assert not np.array_equal(rounded(coarse, unit(4096)), centre(coarse.encode(unit(4096), seed(0), entropy(9)), 24))
 
 
 @pytest.mark.parametrize("ratio", [1.2, 1.5, 3.0, 30.0])
@@ -216,7 +217,7 @@ def test_rounding_to_the_nearest_needs_little_shrinking(ratio):
     scale = ratio * math.sqrt(1024)
     for tag in range(20):
         folding = mechanism(4096, 1024, scale)
-        x = encoding.rotated(unit(4096, tag), folding.grid, seed(tag))
+        x = encoding.rotate_update(unit(4096, tag), folding.grid, seed(tag))
         exact = scale * x * min(1.0, 1 / np.linalg.norm(x))
         error = np.sum((rounded(folding, unit(4096, tag), tag) - exact) ** 2)
         assert error < 1024 / 6
@@ -226,9 +227,9 @@ def test_small_updates_are_not_swallowed():
     """Their coordinates are all below one half: to the nearest they would be zeros."""
     folding = mechanism(4096, 1024, 2 * math.sqrt(1024))
     update = 0.05 * unit(4096)
-    x = encoding.rotated(update, folding.grid, seed(0)) * folding.grid.scale
+    x = encoding.rotate_update(update, folding.grid, seed(0)) * folding.grid.scale
     assert np.abs(x).max() < 0.5
-    mean = np.mean([centred(folding.encode(update, seed(0), entropy(tag)), 24) for tag in range(400)], axis=0)
+    mean = np.mean([centre(folding.encode(update, seed(0), entropy(tag)), 24) for tag in range(400)], axis=0)
     assert mean @ x / (x @ x) == pytest.approx(1, abs=0.15)
 
 
@@ -238,11 +239,11 @@ def test_small_updates_are_not_swallowed():
 def test_rounding_adds_less_than_two_per_cent_to_the_noise(dim, buckets, bits):
     """The error of a sum before unfolding, for updates of the full norm, is at most 1.02 times the planned noise."""
     planned = plan(setting(dim, buckets=buckets, bits=bits), 6.0)
-    folding, n = DSkellam.of(planned), 100
+    folding, n = DSkellam.from_plan(planned), 100
     assert folding.rounding == "nearest"
     error = np.zeros(folding.grid.padded)
     for u in range(n):
-        x = encoding.rotated(unit(dim, u), folding.grid, seed(0), 1.0)
+        x = encoding.rotate_update(unit(dim, u), folding.grid, seed(0), 1.0)
         error += rounded(folding, unit(dim, u), 0) - folding.grid.scale * x * min(1.0, 1 / np.linalg.norm(x))
     rounding = float(np.mean(error**2)) / folding.grid.scale**2
     # What a trusted server would add has neither a grid nor rounding.
@@ -285,9 +286,9 @@ def test_the_agreement_of_updates_is_estimated_from_noisy_sums(dim, buckets, gam
         folded = rng.standard_normal(buckets)
         folded *= gamma * reach / np.linalg.norm(folded)
         sums = folded + math.sqrt(noise) * rng.standard_normal(buckets)
-        observed = Alignment.of(np.resize(sums, dim // buckets * buckets), buckets, noise, reach)
+        observed = Alignment.from_sum(np.resize(sums, dim // buckets * buckets), buckets, noise, reach)
         assert abs(observed.squared - gamma**2) < 6.5 * observed.deviation
-        known = observed if known is None else known.next(observed)
+        known = observed if known is None else known.average_with(observed)
         assert known.gamma(10_000) >= min(1.0, gamma) * (1 - 1e-9)
     assert known.rounds == 10
     assert known.deviation < observed.deviation / 2
@@ -295,12 +296,12 @@ def test_the_agreement_of_updates_is_estimated_from_noisy_sums(dim, buckets, gam
 
 
 def test_adaptive_is_auto_until_something_is_known():
-    design = Design(XNoise(), setting(1_000_000), 6.0)
-    before = design.projected("adaptive")
-    assert before.setting.buckets == design.projected("auto").setting.buckets
-    assert before.adapted(None) is before
-    after = before.adapted(Alignment(0.01, 0.0))
+    design = RoundPlan(XNoise(), setting(1_000_000), 6.0)
+    before = design.with_projection("adaptive")
+    assert before.setting.buckets == design.with_projection("auto").setting.buckets
+    assert before.for_alignment(None) is before
+    after = before.for_alignment(Alignment(0.01, 0.0))
     exact = 1_000_000 / (1 + 0.2 * 1_000_000 * before.plan.multiplier**2 / (0.1 * 100) ** 2)
-    assert after.setting.buckets == projection.whole(max(1024, math.ceil(exact)))
+    assert after.setting.buckets == projection.round_up_to_blocks(max(1024, math.ceil(exact)))
     assert after.allowed == before.allowed
-    assert design.projected("auto").adapted(Alignment(0.01, 0.0)).setting.buckets == before.setting.buckets
+    assert design.with_projection("auto").for_alignment(Alignment(0.01, 0.0)).setting.buckets == before.setting.buckets

@@ -1,20 +1,20 @@
 """Parameters of a round under Skellam noise, from a plan."""
 
 from dordis.privacy.encoding import chunk_ends
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.protocols import parameters as rules
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.protocols import cohort
 from dordis.protocols.distributed_dp import encoding_of
 
 ROTATION = bytes(range(32))
 
 
-def agree_on(plan, *, chunks=1, bit=None, rotation=ROTATION, **options):
-    """Write down a round that keeps to a plan, with the options of `parameters.agree_on`."""
+def agree_on(plan, *, chunks=1, further=(), rotation=ROTATION, **options):
+    """Write down a round that keeps to a plan, with the options of `cohort.agree_on`."""
     setting = plan.setting
-    ends = chunk_ends(setting.kept, setting.block, chunks)
+    ends = chunk_ends(setting.summed_dim, setting.block, chunks)
     variances = [plan.variance] * chunks
-    if bit is not None:
-        ends, variances = [*ends, ends[-1] + 1], [*variances, bit.variance]
+    for planned in further:
+        ends, variances = [*ends, ends[-1] + planned.release.length], [*variances, planned.variance]
     settings = {
         "run": bytes(32),
         "index": 3,
@@ -29,6 +29,6 @@ def agree_on(plan, *, chunks=1, bit=None, rotation=ROTATION, **options):
         "variances": variances,
         "fraction": plan.noise.fraction,
         "reserve": plan.noise.reserve,
-        "encoding": encoding_of(DSkellam.of(plan), rotation, bit.scale if bit else 0),
+        "encoding": encoding_of(DSkellam.from_plan(plan), rotation, [planned.release for planned in further]),
     }
-    return rules.agree_on(**settings | options)
+    return cohort.agree_on(**settings | options)

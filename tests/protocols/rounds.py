@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from dordis import drive
+from dordis import protocol_driver as drive
 from dordis.crypto import signature
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DordisError
@@ -82,7 +82,7 @@ def signing_key(u: int) -> bytes:
 
 @cache
 def public_key(u: int) -> bytes:
-    return signature.public(signing_key(u))
+    return signature.public_key(signing_key(u))
 
 
 def registry(parameters: Parameters) -> dict[int, bytes]:

@@ -1,23 +1,23 @@
 """Adaptive clipping through whole rounds: the bit is a chunk of its own, with its own noise and its own charge."""
 
-from fractions import Fraction
-
 import msgspec
 import numpy as np
 import pytest
 
-from dordis import drive
+from dordis import protocol_driver as drive
 from dordis.errors import ParametersRefused
-from dordis.federation.ledger import Budget, Charge
+from dordis.ledger.ledger import Budget, Charge
 from dordis.privacy.accounting import ParticipationSchedule, SkellamSum
-from dordis.privacy.clipping import Bit, Quantile, next_bound, plan_bit
-from dordis.privacy.planning import Setting, plan
+from dordis.privacy.clipping import Quantile, next_bound
+from dordis.privacy.planning import plan
+from dordis.privacy.setting import Setting
 from dordis.protocols.distributed_dp import DistributedDP, releases_of
 from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.simulation.exchange import LocalExchange
-from tests.federation.ledgers import new_ledger
+from tests.ledger.ledgers import new_ledger
+from tests.privacy.clipping_bits import aggregate_below, plan_bit, planned_bit
 from tests.protocols.planned_rounds import agree_on
 from tests.protocols.rounds import make_client, registry
 
@@ -30,11 +30,12 @@ def _plan(clip):
 
 def _parameters(clip, index, bit):
     rotation = bytes([index]) * 32
-    return agree_on(_plan(clip), index=index, clients=range(CLIENTS), rotation=rotation, mode=MALICIOUS, bit=bit)
+    round = {"index": index, "clients": range(CLIENTS), "rotation": rotation, "mode": MALICIOUS}
+    return agree_on(_plan(clip), further=[bit] if bit else [], **round)
 
 
 def _run(p, updates, lost=()):
-    private = DistributedDP.of(p, DIM)
+    private = DistributedDP.from_parameters(p, DIM)
     clients = {u: make_client(p, u, private.encode(x)) for u, x in updates.items()}
     exchange = LocalExchange(clients, lambda u, m: (u, type(m).__name__, getattr(m, "chunk", -1)) in lost)
     outputs = drive.run(PrivateServer(SecAggServer(p, registry(p)), p), exchange)
@@ -49,10 +50,10 @@ def test_the_bound_follows_the_norms_through_whole_rounds():
     updates = {u: (u + 1) * direction for u in range(CLIENTS)}
     bound, quantile = 1.5, Quantile(target=0.5, rate=1.0)
     for index in range(12):
-        aggregate, _ = _run(_parameters(bound, index, Bit(scale=1000, variance=Fraction(4))), updates)
+        aggregate, _ = _run(_parameters(bound, index, planned_bit(1000, 4)), updates)
         true = sum(u + 1 <= bound for u in range(CLIENTS)) / CLIENTS
-        assert aggregate.below == pytest.approx(true, abs=0.01)
-        bound = next_bound(bound, aggregate.below, quantile)
+        assert aggregate_below(aggregate) == pytest.approx(true, abs=0.01)
+        bound = next_bound(bound, aggregate_below(aggregate), quantile)
     assert 5.5 < bound < 7.5
 
 
@@ -68,20 +69,20 @@ def test_the_bit_has_its_own_noise_survivors_and_charge():
     assert outputs[1].charged >= noisy.variance
     update, bit = releases_of(p)
     assert (update[0].squared, list(update[1])) == (p.encoding.sensitivity, [0])
-    assert (bit[0].squared, bit[0].l1, list(bit[1])) == (noisy.scale**2, noisy.scale, [1])
-    charge = Charge.of(p)
-    assert [release.l2_squared for release in charge.releases] == [p.encoding.sensitivity, noisy.scale**2]
+    assert (bit[0].squared, bit[0].l1, list(bit[1])) == (noisy.release.scale**2, noisy.release.scale, [1])
+    charge = Charge.from_parameters(p)
+    assert [release.l2_squared for release in charge.releases] == [p.encoding.sensitivity, noisy.release.scale**2]
     ledger = new_ledger(bytes(32), Budget(None, 1e-5))
     ledger.reserve(charge)
     ledger.complete(0, outputs)
     alone = new_ledger(bytes(32), Budget(None, 1e-5))
-    alone.reserve(Charge.of(_parameters(1.0, 0, None)))
+    alone.reserve(Charge.from_parameters(_parameters(1.0, 0, None)))
     assert ledger.summary().epsilon > alone.summary().epsilon
-    assert isinstance(noisy.release(), SkellamSum)
+    assert isinstance(noisy.event(), SkellamSum)
 
 
 def test_the_bit_is_a_parameter_that_everyone_hashes():
-    bit = Bit(scale=100, variance=Fraction(4))
+    bit = planned_bit(100, 4)
     assert _parameters(1.0, 0, bit).digest != _parameters(1.0, 0, None).digest
     assert _parameters(1.0, 0, bit).digest != _parameters(2.0, 0, bit).digest
 
@@ -89,4 +90,6 @@ def test_the_bit_is_a_parameter_that_everyone_hashes():
 def test_a_bit_without_its_chunk_is_refused():
     p = _parameters(1.0, 0, None)
     with pytest.raises(ParametersRefused, match="bit"):
-        DistributedDP.of(msgspec.structs.replace(p, encoding=msgspec.structs.replace(p.encoding, bit=5)), DIM)
+        DistributedDP.from_parameters(
+            msgspec.structs.replace(p, encoding=msgspec.structs.replace(p.encoding, bit=5)), DIM
+        )

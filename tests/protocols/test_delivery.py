@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from dordis import drive
+from dordis import protocol_driver as drive
 from dordis.errors import Aborted, InputError, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.kernels.packing import pack
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
-from dordis.privacy.mechanisms.none import NoMechanism
+from dordis.privacy.mechanisms.baselines import CentralGaussian, NoMechanism
 from dordis.protocol import Resource, reply_to
+from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import (
     DeliveryClient,
     DeliveryServer,
@@ -20,7 +20,6 @@ from dordis.protocols.delivery import (
 )
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput
-from dordis.protocols.parameters import agree_on
 from dordis.simulation.exchange import LocalExchange
 
 DIM, BLOCK, BITS = 50, 8, 20
@@ -36,10 +35,10 @@ def agreed(mechanism):
 
 
 P = agreed(NoMechanism(GRID))
-DP = DistributedDP.of(P, DIM)
+DP = DistributedDP.from_parameters(P, DIM)
 WHOLE = np.random.default_rng(3).integers(0, 2**BITS, P.dim, dtype=np.uint32)
 COUNTS = (N, N - 1, N - T)
-SUMS = [ChunkOutput.of(P, k, WHOLE[P.chunks[k]], P.clients[:count], {}) for k, count in enumerate(COUNTS)]
+SUMS = [ChunkOutput.from_plan(P, k, WHOLE[P.chunks[k]], P.clients[:count], {}) for k, count in enumerate(COUNTS)]
 EXPECTED = DP.decode(SUMS)
 
 

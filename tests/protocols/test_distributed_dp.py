@@ -14,22 +14,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from dordis import drive
+from dordis import protocol_driver as drive
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.encoding import Grid, centred
-from dordis.privacy.mechanisms.ddgauss import DDGauss
-from dordis.privacy.mechanisms.none import NoMechanism
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.noise import noise
-from dordis.privacy.planning import Setting, plan
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.encoding import Grid, centre
+from dordis.privacy.mechanisms.baselines import NoMechanism
+from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.planning import plan
+from dordis.privacy.setting import Setting
+from dordis.privacy.skellam_noise import noise
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols import cohort, plaintext
 from dordis.protocols import parameters as rules
-from dordis.protocols import plaintext
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of, mechanism_of
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
-from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
+from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.planned_rounds import ROTATION, agree_on
 from tests.protocols.rounds import Round, make_client
@@ -62,7 +63,7 @@ def planned(scheme, colluders, dim=BLOCK, bits=20):
 
 def play(parameters, updates, dim, losses=()):
     """Encode, run the whole of SecAgg, decode; everything is drawn from known entropy."""
-    dp = DistributedDP.of(parameters, dim)
+    dp = DistributedDP.from_parameters(parameters, dim)
     vectors = {u: dp.encode(update, entropy(u)) for u, update in updates.items()}
     clients = {u: make_client(parameters, u, x, entropy=entropy(1000 + u)) for u, x in vectors.items()}
     outputs = Round(parameters, vectors, losses, clients=clients).run()
@@ -174,7 +175,7 @@ def test_each_coordinate_is_averaged_over_the_clients_of_its_chunk():
     dim, block = 50, 8
     grid = Grid(dim, block, 1e4, 32)
     ends = [16, 40, 56]
-    parameters = rules.agree_on(
+    parameters = cohort.agree_on(
         run=bytes(32),
         index=0,
         clients=range(1, 9),
@@ -222,14 +223,14 @@ def test_any_protocol_that_sums_will_do(name):
     parameters = agree_on(result, **PROTOCOLS[name])
     updates = drawn_updates(parameters, dim, 1.0)
     if name == "plaintext":
-        dp = DistributedDP.of(parameters, dim)
+        dp = DistributedDP.from_parameters(parameters, dim)
         clients = {
             u: plaintext.PlaintextClient(u, NoisyInput(dp.encode(x, entropy(u))), entropy=entropy(100 + u))
             for u, x in updates.items()
         }
         outputs = drive.run(PrivateServer(plaintext.PlaintextServer(parameters), parameters), LocalExchange(clients))
         aggregate, left = dp.decode(outputs), outputs[0].left
-        assert left == parameters.plans[0].left(parameters.clients, b"")
+        assert left == parameters.plans[0].variance_left(parameters.clients, b"")
     else:
         (output,), aggregate = play(parameters, updates, dim)
         left = output.left
@@ -247,14 +248,14 @@ def test_the_noise_that_a_colluder_does_not_know_is_the_noise_that_is_charged(na
     schedule = ParticipationSchedule(100, N, 50)
     setting = Setting(schedule, dim=BLOCK, delta=1e-4, bits=20, scheme=scheme, threshold=quorum, tolerance=1)
     parameters = agree_on(plan(setting, 6.0), **PROTOCOLS[name])
-    dp = DistributedDP.of(parameters, BLOCK)
+    dp = DistributedDP.from_parameters(parameters, BLOCK)
     vectors = {u: dp.encode(update, entropy(u)) for u, update in zeros(parameters, BLOCK).items()}
     clients = {u: make_client(parameters, u, x, entropy=entropy(1000 + u)) for u, x in vectors.items()}
     (output,) = Round(parameters, vectors, lost(range(2, 2 + dropped)), clients=clients).run()
     assert len(output.survivors) == N - dropped
     due, noise_plan = parameters.due(0, output.survivors), parameters.plans[0]
     colluder = min(output.survivors, key=lambda u: len(due[u]))
-    secrets, unknown = clients[colluder].state.secrets[0], centred(output.total, parameters.bits).astype(np.int64)
+    secrets, unknown = clients[colluder].state.secrets[0], centre(output.total, parameters.bits).astype(np.int64)
     removable = enumerate(zip(secrets.issued.deposited, noise_plan.removable, strict=True))
     kept = [
         *zip(secrets.issued.private, noise_plan.base, strict=True),
@@ -285,7 +286,7 @@ def test_the_parameters_are_those_of_the_plan():
         setting.block,
         result.sensitivity.squared,
     )
-    assert mechanism_of(parameters, setting.dim) == DSkellam.of(result)
+    assert mechanism_of(parameters, setting.dim) == DSkellam.from_plan(result)
 
 
 def change(parameters, **changes):
@@ -314,20 +315,20 @@ def change(parameters, **changes):
 )
 def test_parameters_that_do_not_fit_the_update_are_refused(changes, reason):
     parameters = agree_on(planned(Scheme.SINGLE, 1, 3000))
-    DistributedDP.of(parameters, 3000)
+    DistributedDP.from_parameters(parameters, 3000)
     with pytest.raises(InputError, match=reason):
-        DistributedDP.of(change(parameters, **changes), 3000)
+        DistributedDP.from_parameters(change(parameters, **changes), 3000)
 
 
 @pytest.mark.parametrize("dim", [0, 5000])
 def test_a_model_of_another_size_is_refused(dim):
     with pytest.raises(InputError):
-        DistributedDP.of(agree_on(planned(Scheme.SINGLE, 1, 3000)), dim)
+        DistributedDP.from_parameters(agree_on(planned(Scheme.SINGLE, 1, 3000)), dim)
 
 
 def test_a_mechanism_that_was_not_agreed_on_is_refused():
     result = planned(Scheme.SINGLE, 1, 3000)
-    parameters, mechanism = agree_on(result), DSkellam.of(result)
+    parameters, mechanism = agree_on(result), DSkellam.from_plan(result)
     with pytest.raises(ParametersRefused, match="not agreed on"):
         DistributedDP(parameters, NoMechanism(mechanism.grid))
     with pytest.raises(ParametersRefused, match="not agreed on"):
@@ -338,11 +339,14 @@ def test_a_mechanism_that_was_not_agreed_on_is_refused():
 
 def test_sums_of_other_chunks_are_refused():
     parameters = agree_on(planned(Scheme.SINGLE, 1, 3000))
-    dp = DistributedDP.of(parameters, 3000)
+    dp = DistributedDP.from_parameters(parameters, 3000)
     for sizes in ([], [3000], [2048, 2048]):
         with pytest.raises(InputError, match="chunks of \\[4096\\] coordinates"):
             dp.decode(
-                [ChunkOutput.of(parameters, 0, np.zeros(size, np.uint32), parameters.clients, {}) for size in sizes]
+                [
+                    ChunkOutput.from_plan(parameters, 0, np.zeros(size, np.uint32), parameters.clients, {})
+                    for size in sizes
+                ]
             )
 
 
@@ -350,8 +354,8 @@ def test_sums_of_other_chunks_are_refused():
 
 
 def discrete(scheme, **noise):
-    mechanism = DDGauss.of(planned(Scheme.ORIG, colluders=1))
-    parameters = rules.agree_on(
+    mechanism = DDGauss.from_plan(planned(Scheme.ORIG, colluders=1))
+    parameters = cohort.agree_on(
         run=bytes(32),
         index=0,
         clients=range(1, N + 1),

@@ -9,11 +9,11 @@ import pytest
 
 import dordis
 from dordis.errors import InputError
-from dordis.privacy.noise import noise
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.skellam_noise import noise
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, OneDraw, PrivateServer, remove_noise, unreleased
 from dordis.protocols.escrow import draw_secrets
-from dordis.protocols.parameters import agree_on
 from dordis.protocols.plaintext import PlaintextServer
 from dordis.protocols.summing import ChunkSum
 
@@ -83,7 +83,7 @@ def test_one_draw_has_the_variance_that_the_output_states():
         run=bytes(32), index=0, clients=IDS, threshold=3, tolerance=2, colluders=1, bits=32, ends=[40_000],
         scheme=Scheme.SINGLE, variances=[900],
     )  # fmt: skip
-    output = ChunkOutput.of(parameters, 0, np.zeros(40_000, np.uint32), IDS, {})
+    output = ChunkOutput.from_plan(parameters, 0, np.zeros(40_000, np.uint32), IDS, {})
     OneDraw(lambda size: bytes(range(size))).add(parameters, output)
     drawn = output.total.view(np.int32).astype(np.float64)
     assert output.left == pytest.approx(Fraction(1350), rel=1e-4)

@@ -7,11 +7,12 @@ import pytest
 
 from dordis import wire
 from dordis.errors import MalformedMessage, ParametersRefused
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import limits
 from dordis.protocols import parameters as module
+from dordis.protocols.cohort import CohortParameters, agree_on
 from dordis.protocols.limits import CEILINGS, check_ceilings, check_components, check_places
-from dordis.protocols.parameters import Encoding, Parameters, agree_on, check_rules
+from dordis.protocols.parameters import Encoding, check_rules
 from dordis.protocols.secagg.messages import AdvertiseKeys
 
 GOOD = agree_on(run=bytes(32), index=0, clients=range(1, 8), threshold=5, bits=16, ends=[4], variances=[8])
@@ -22,7 +23,7 @@ def words(count: int) -> bytes:
     return b"".join(number.to_bytes(8, "little") for number in range(1, count + 1))
 
 
-def changed(**changes: object) -> Parameters:
+def changed(**changes: object) -> CohortParameters:
     encoding = {name: changes.pop(name) for name in list(changes) if name in Encoding.__struct_fields__}
     changes |= {"encoding": msgspec.structs.replace(GOOD.encoding, **encoding)} if encoding else {}
     return msgspec.structs.replace(GOOD, **changes)
@@ -36,6 +37,7 @@ def sized(most: int, **make: object) -> tuple[dict[str, object], dict[str, objec
 
 AT_AND_BEYOND = {
     "clients": sized(limits.MOST_CLIENTS, members=words),
+    "clients in a sum": sized(limits.MOST_CLIENTS, n_max=int),
     "chunks": sized(limits.MOST_CHUNKS, ends=words),
     "variances": sized(limits.MOST_CHUNKS, variances=lambda count: dict.fromkeys(range(count), "8")),
     "different variances": sized(limits.MOST_VARIANCES, variances=lambda count: {k: str(k + 1) for k in range(count)}),
@@ -60,11 +62,11 @@ def test_what_is_at_a_ceiling_is_checked_further_and_what_is_beyond_is_not(at, b
 
 def test_components_of_noise_have_a_ceiling():
     most = limits.MOST_COMPONENTS
-    check_components(changed(scheme=Scheme.EXACT.value, tolerance=most - 1))
-    check_components(changed(scheme=Scheme.SINGLE.value, tolerance=most))
-    for beyond in ({"tolerance": most}, {"tolerance": most // 2, "variances": {0: "8", 1: "9"}}):
+    check_components(changed(scheme=Scheme.EXACT.value, n_min=1, n_max=most))
+    check_components(changed(scheme=Scheme.SINGLE.value, n_min=1, n_max=most + 1))
+    for beyond in ({"n_max": most + 1}, {"n_max": most // 2 + 1, "variances": {0: "8", 1: "9"}}):
         with pytest.raises(ParametersRefused, match="components of noise"):
-            check_components(changed(scheme=Scheme.EXACT.value, **beyond))
+            check_components(changed(scheme=Scheme.EXACT.value, n_min=1, **beyond))
 
 
 def test_noise_tables_have_a_ceiling_and_are_not_built_beyond_it():

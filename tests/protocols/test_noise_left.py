@@ -6,9 +6,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dordis.privacy.noise import noise
-from dordis.privacy.xnoise import Scheme
-from dordis.protocols.parameters import agree_on
+from dordis.privacy.skellam_noise import noise
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols.cohort import agree_on
 from tests.protocols.rounds import Round
 
 CLIENTS, THRESHOLD, TOLERANCE, DIM = 6, 3, 3, 5

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from dordis import wire
 from dordis.errors import Aborted, InputError, MalformedMessage, ParametersRefused
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols.cohort import CohortParameters, agree_on
 from dordis.protocols.distributed_noise import NoisyInput
-from dordis.protocols.parameters import Parameters, agree_on, check_tables
+from dordis.protocols.parameters import check_tables
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import AdvertiseKeys
 from dordis.simulation.exchange import LocalExchange
@@ -53,9 +54,11 @@ REFUSED = {
     "a member too large": ({"members": words(1, 2, 3, 4, 5, 6, 7, 8, 9, 2**63)}, "2\\^63"),
     "t = 0": ({"threshold": 0, "quorum": 0, "colluders": 0}, "must lie in 1..10"),
     "t < 0": ({"threshold": -1, "quorum": -1, "colluders": 0}, "must lie in 1..10"),
-    "t > n": ({"threshold": 11, "quorum": 11, "tolerance": 0, "fraction": 1}, "must lie in 1..10"),
-    "T < 0": ({"tolerance": -1}, "tolerance"),
-    "T > n - t": ({"tolerance": 6, "fraction": 1}, "tolerance"),
+    "t > n": ({"threshold": 11, "quorum": 11, "n_min": 10, "fraction": 1}, "must lie in 1..10"),
+    "T < 0": ({"n_min": 11}, "tolerance"),
+    "n_min = 0": ({"n_min": 0, "colluders": 0, "fraction": 1}, "tolerance"),
+    "n_max > n": ({"n_max": 11}, "n_max is the number"),
+    "T > n - t": ({"n_min": 4, "fraction": 1}, "tolerance"),
     "T_C < 0": ({"colluders": -1}, "colluders"),
     "T_C = t": ({"colluders": 5}, "colluders"),
     "T_C huge": ({"colluders": 2**63}, "colluders"),
@@ -242,7 +245,7 @@ def another(value):
     return "x"
 
 
-@pytest.mark.parametrize("name", Parameters.__struct_fields__)
+@pytest.mark.parametrize("name", CohortParameters.__struct_fields__)
 def test_the_hash_changes_with_every_field(name):
     assert replaced({name: another(getattr(P, name))}).digest != P.digest
 
@@ -254,7 +257,7 @@ def test_the_hash_changes_with_every_field_of_the_encoding(name):
 
 
 def test_the_hash_survives_the_wire_and_names_the_round():
-    assert wire.decode(wire.encode(P), Parameters).digest == P.digest
+    assert wire.decode(wire.encode(P), CohortParameters).digest == P.digest
     assert len(P.digest) == 32
     assert agree_on(**AGREED | {"index": 2}).digest != P.digest
 

@@ -8,16 +8,17 @@ import pytest
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.clipping import plan_bit
-from dordis.privacy.planning import Setting, plan
-from dordis.privacy.requantising import DISTORTION
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.planning import plan
+from dordis.privacy.quantising import DISTORTION
+from dordis.privacy.setting import Setting
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols import parameters as rules
 from dordis.protocols.costs import round_cost
 from dordis.protocols.distributed_dp import DistributedDP, mechanism_of
 from dordis.protocols.distributed_noise import ChunkOutput
-from dordis.protocols.neighbourhood import least_quorum, least_threshold
 from dordis.protocols.parameters import MALICIOUS, Projection
+from dordis.protocols.sparse_graph import least_quorum, least_threshold
+from tests.privacy.clipping_bits import plan_bit
 from tests.protocols.planned_rounds import agree_on
 from tests.protocols.test_distributed_dp import entropy, lost, play, zeros
 
@@ -102,7 +103,7 @@ def test_each_coordinate_is_averaged_over_the_clients_of_its_bucket():
     assert 0 < in_first.mean() < 1
     assert aggregate.counts.tolist() == np.where(in_first, N - 2, N - 3).tolist()
     assert np.array_equal(aggregate.mean, aggregate.total / aggregate.counts)
-    whole = DistributedDP.of(parameters, dim).decode(outputs)
+    whole = DistributedDP.from_parameters(parameters, dim).decode(outputs)
     assert np.array_equal(whole.total, aggregate.total)
 
 
@@ -113,13 +114,13 @@ def test_clients_decode_what_the_server_decodes_bit_for_bit():
     aggregates = []
     for chunks in (1, 3):
         parameters = agree_on(result, chunks=chunks)
-        private = DistributedDP.of(parameters, dim)
+        private = DistributedDP.from_parameters(parameters, dim)
         total = np.random.default_rng(4).integers(-3000, 3000, buckets).astype(np.int32).view(np.uint32) % 2**20
         sums = [total[span] for span in parameters.chunks]
         sent = [private.delivered(k, part) for k, part in enumerate(sums)]
         assert sum(map(len, sent)) == buckets // 2 + 4 * buckets // result.setting.block
         at_client = private.assemble([private.decode_delivered(k, data, N) for k, data in enumerate(sent)])
-        outputs = [ChunkOutput.of(parameters, k, part, parameters.clients, {}) for k, part in enumerate(sums)]
+        outputs = [ChunkOutput.from_plan(parameters, k, part, parameters.clients, {}) for k, part in enumerate(sums)]
         at_server = private.decode(outputs)
         assert np.array_equal(at_client.total, at_server.total)
         aggregates.append(at_server.total)
@@ -131,10 +132,10 @@ def test_the_clipping_bit_is_about_the_norm_before_folding():
     dim, buckets = 64, 32
     result = planned(Scheme.SINGLE, dim, buckets)
     bit = plan_bit(5.0, N, result.bits)
-    parameters = agree_on(result, bit=bit)
-    private = DistributedDP.of(parameters, dim)
+    parameters = agree_on(result, further=[bit])
+    private = DistributedDP.from_parameters(parameters, dim)
     for second in (1.0, -1.0):
-        for norm, expected in ((3.0, 2**20 - bit.scale), (1.9, bit.scale)):
+        for norm, expected in ((3.0, 2**20 - bit.release.scale), (1.9, bit.release.scale)):
             update = np.zeros(dim)
             update[[0, buckets]] = norm / math.sqrt(2) * np.array([1.0, second])
             assert private.encode(update, entropy(0))[-1] == expected
@@ -152,7 +153,7 @@ def test_parameters_say_how_updates_are_folded():
         )
         assert other.digest != parameters.digest
         with pytest.raises(ParametersRefused):
-            DistributedDP.of(other, 9000)
+            DistributedDP.from_parameters(other, 9000)
 
 
 @pytest.mark.parametrize(

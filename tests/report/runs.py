@@ -10,16 +10,24 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dordis.federation.design import Design
-from dordis.federation.ledger import Ledger
-from dordis.federation.manifest import DEPLOYED, Manifest, PlanRecord
-from dordis.federation.receipt import Receipt
-from dordis.federation.records import LEDGER, RECEIPTS, Failed, Metrics, Records, Result, RoundRecord
-from dordis.federation.strategies import TABLE
+from dordis.ledger.ledger import Ledger
+from dordis.ledger.receipt import Receipt, last_digest
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.planning import Setting
-from dordis.privacy.xnoise import NoisePlan, Scheme
-from tests.federation.charged_rounds import ended
+from dordis.privacy.setting import Setting
+from dordis.privacy.strategies import TABLE
+from dordis.privacy.xnoise_components import NoisePlan, Scheme
+from dordis.records.manifest import DEPLOYED, Manifest, PlanRecord
+from dordis.records.run_records import (
+    LEDGER,
+    RECEIPTS,
+    FailedAttempt,
+    RoundMetrics,
+    RoundRecord,
+    RunOutcome,
+    RunRecords,
+)
+from dordis.runs.plan import RoundPlan
+from tests.ledger.charged_rounds import ended
 
 PER_ROUND, POPULATION = 50, 500
 WANTED = Fraction(250_000)
@@ -69,7 +77,7 @@ def make(root: Path, **changes: Any) -> Path:
     """Write a run, like the default kind but for some changes, and return its directory."""
     kind = replace(Kind(), **changes)
     rng, design = random.Random(kind.name + kind.noise), design_of(kind)
-    records = Records.create(root, manifest_of(kind, design), config="# synthetic\n")
+    records = RunRecords.create(root, manifest_of(kind, design), config="# synthetic\n")
     ledger = Ledger.create(records.path / LEDGER, records.id, design.budget) if design.proves else None
     turns = POPULATION // PER_ROUND
     for number in range(1, kind.rounds + 1):
@@ -80,19 +88,19 @@ def make(root: Path, **changes: Any) -> Path:
     if kind.stopped is not None:
         last = metrics_of(kind, kind.rounds, random.Random(0)).values if kind.rounds else {}
         spent = ledger.spent()[0] if kind.rounds and ledger else None
-        records.close(Result(kind.stopped, kind.rounds, 150.5, spent, 1e-5, kind.fidelity, last, spent))
+        records.close(RunOutcome(kind.stopped, kind.rounds, 150.5, spent, 1e-5, kind.fidelity, last, spent))
     return records.path
 
 
-def design_of(kind: Kind) -> Design:
+def design_of(kind: Kind) -> RoundPlan:
     # Planned for more rounds than there are, so that no strategy that stops at its budget has to.
     rounds = 20 if kind.noise == "orig" else 2 * max(20, kind.rounds)
     schedule = ParticipationSchedule(POPULATION, PER_ROUND, rounds)
     setting = Setting(schedule, dim=64, delta=1e-5, tolerance=19, colluders=kind.colluders)
-    return Design(BY_NAME[kind.noise], setting, kind.budget)
+    return RoundPlan(BY_NAME[kind.noise], setting, kind.budget)
 
 
-def charged(records: Records, design: Design, ledger: Ledger | None, record: RoundRecord) -> RoundRecord:
+def charged(records: RunRecords, design: RoundPlan, ledger: Ledger | None, record: RoundRecord) -> RoundRecord:
     """Charge a round to the ledger as a run would, save its receipt, and note what was spent."""
     parameters = design.agree_on(
         run=records.id, index=record.index, clients=record.clients, rotation=bytes(32), chunks=len(record.survivors)
@@ -105,11 +113,12 @@ def charged(records: Records, design: Design, ledger: Ledger | None, record: Rou
     ledger.reserve(charge)
     ledger.complete(record.index, outcomes)
     spent, head = ledger.spent()
-    Receipt.of(parameters, outcomes, head).save(records.path / RECEIPTS)
+    before = last_digest(records.path / RECEIPTS)
+    Receipt.from_round(parameters, outcomes, "secagg", spent, head, before).save(records.path / RECEIPTS)
     return msgspec.structs.replace(record, epsilon=spent)
 
 
-def manifest_of(kind: Kind, design: Design) -> Manifest:
+def manifest_of(kind: Kind, design: RoundPlan) -> Manifest:
     plan = PlanRecord(
         dim=1_018_174,
         bits=20,
@@ -147,7 +156,7 @@ def manifest_of(kind: Kind, design: Design) -> Manifest:
         plan=plan,
         trust=design.trust(kind.protocol != "plaintext", kind.fidelity != DEPLOYED),
         words=design.words,
-        terms=ParticipationSchedule(POPULATION, PER_ROUND, kind.planned).terms(design.mechanism.noise_from.against),
+        terms=ParticipationSchedule(POPULATION, PER_ROUND, kind.planned).terms(design.mechanism.noise_from.adversary),
     )
 
 
@@ -160,7 +169,9 @@ def round_of(kind: Kind, number: int, clients: tuple[int, ...], rng: random.Rand
             left_over = [u for u in left_over if u not in dropped[stage]]
     lost = sum(len(dropped.get(stage, ())) for stage in BEFORE_UPLOAD)
     wanted, left, charged = noise_of(kind, len(clients) - lost)
-    failures = (Failed(number, "19 clients answered Unmask, 26 are needed"),) if kind.failing and number == 7 else ()
+    failures = (
+        (FailedAttempt(number, "19 clients answered Unmask, 26 are needed"),) if kind.failing and number == 7 else ()
+    )
     return RoundRecord(
         number=number,
         index=number + (1 if kind.failing and number >= 7 else 0),
@@ -193,13 +204,13 @@ def noise_of(kind: Kind, survivors: int) -> tuple[float | None, float | None, fl
     reserve = 10 if kind.noise == "conservative" else 0
     plan = NoisePlan(SCHEMES.get(kind.noise, Scheme.ORIG), PER_ROUND, 19, kind.colluders, WANTED, reserve=reserve)
     u3 = range(survivors)
-    return target, float(plan.left(u3, b"")), float(plan.charged(u3, b""))
+    return target, float(plan.variance_left(u3, b"")), float(plan.charged_variance(u3, b""))
 
 
-def metrics_of(kind: Kind, number: int, rng: random.Random) -> Metrics:
+def metrics_of(kind: Kind, number: int, rng: random.Random) -> RoundMetrics:
     best = {"none": 0.86, "central": 0.84, "local": 0.31, "orig": 0.82}.get(kind.noise, 0.81)
     accuracy = best * (1 - math.exp(-number / 5)) + rng.uniform(-0.01, 0.01)
-    return Metrics(number, {"loss": 2.3 * math.exp(-number / 8) + 0.4, "accuracy": accuracy})
+    return RoundMetrics(number, {"loss": 2.3 * math.exp(-number / 8) + 0.4, "accuracy": accuracy})
 
 
 def rewrite(path: Path, **changes: Any) -> None:

@@ -6,9 +6,21 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from dordis.report import svg
-from dordis.report.charts import BarChart, Chart, GanttChart, LineChart, Mark, Series, Stretch
-from dordis.report.numbers import short, ticks
+from dordis.report.charts import (
+    DARK,
+    LIGHT,
+    PAPER,
+    BarChart,
+    Chart,
+    GanttChart,
+    LineChart,
+    Mark,
+    Series,
+    Stretch,
+    draw_document,
+    draw_inline,
+)
+from dordis.report.numbers import choose_ticks, format_tick
 
 SVG = "{http://www.w3.org/2000/svg}"
 POINTS = ((1, 0.5), (2, None), (3, 2.0), (4, 3.0))
@@ -23,7 +35,7 @@ HOSTILE = "<script>alert(\"'&\x00\x1b]]>"
 
 
 def parsed(chart: Chart) -> ET.Element:
-    return ET.fromstring(svg.document(chart))  # noqa: S314
+    return ET.fromstring(draw_document(chart))  # noqa: S314
 
 
 def tips(chart: Chart) -> set[str]:
@@ -74,7 +86,7 @@ def test_groups_stand_side_by_side_on_the_axis() -> None:
     assert len(feet) == 1
 
 
-@pytest.mark.parametrize("draw", [svg.document, svg.drawing])
+@pytest.mark.parametrize("draw", [draw_document, draw_inline])
 @pytest.mark.parametrize(
     "chart",
     [
@@ -103,20 +115,20 @@ def test_names_are_text_whatever_they_contain(chart: Chart, draw: object) -> Non
     ],
 )
 def test_little_or_strange_data_is_drawn_too(chart: Chart) -> None:
-    assert "nan" not in svg.document(chart)
+    assert "nan" not in draw_document(chart)
     parsed(chart)
 
 
 def test_an_empty_line_keeps_its_colour_but_is_not_in_the_legend() -> None:
     lines = Series("gone", ((1, None),)), Series("here", ((1, 1.0), (2, 2.0))), Series("too", ((1, 2.0),))
     chart = LineChart("t", "x", "y", lines)
-    drawn = svg.drawing(chart)
+    drawn = draw_inline(chart)
     assert ">gone<" not in drawn
     assert "line l0" not in drawn
     assert "line l1" in drawn
 
 
-@pytest.mark.parametrize(("palette", "paper"), [(svg.LIGHT, svg.PAPER[0]), (svg.DARK, svg.PAPER[1])])
+@pytest.mark.parametrize(("palette", "paper"), [(LIGHT, PAPER[0]), (DARK, PAPER[1])])
 def test_colours_stand_out_from_the_paper(palette: tuple[str, ...], paper: str) -> None:
     for colour in palette:
         low, high = sorted((luminance(colour), luminance(paper)))
@@ -134,21 +146,23 @@ def luminance(colour: str) -> float:
     ("low", "high"), [(0, 1), (0, 9.3), (-3, 17), (1e-7, 3e-7), (0, 4e-15), (2, 2), (0, 0), (0, 6e9)]
 )
 def test_ticks_enclose_the_values_are_even_and_not_too_many(low: float, high: float) -> None:
-    numbers = ticks(low, high)
+    numbers = choose_ticks(low, high)
     assert numbers[0] <= low + 1e-12
     assert numbers[-1] >= high - 1e-12
     assert 2 <= len(numbers) <= 8
     steps = {round((b - a) / (numbers[1] - numbers[0]), 3) for a, b in itertools.pairwise(numbers)}
     assert steps == {1.0}
-    assert len({short(value) for value in numbers}) == len(numbers)
+    assert len({format_tick(value) for value in numbers}) == len(numbers)
 
 
 def test_ticks_of_rounds_are_whole() -> None:
-    assert all(math.isclose(value, round(value)) for high in (2, 3, 7, 20, 999) for value in ticks(1, high, whole=True))
+    assert all(
+        math.isclose(value, round(value)) for high in (2, 3, 7, 20, 999) for value in choose_ticks(1, high, whole=True)
+    )
 
 
 def test_no_tick_lies_outside_the_plot():
     points = tuple((float(x), y) for x, y in zip(range(10, 15), (2.6, 2.2, 1.96, 1.71, 1.47), strict=True))
-    drawn = svg.document(LineChart("loss", "round", "", (Series("run", points),), zero=False))
+    drawn = draw_document(LineChart("loss", "round", "", (Series("run", points),), zero=False))
     assert ">1.5<" in drawn
     assert ">1<" not in drawn

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from dordis.errors import InputError
-from dordis.federation import records
-from dordis.federation.manifest import DEPLOYED
-from dordis.report.charts import LineChart, Series
-from dordis.report.facts import Checked, gather
-from dordis.report.figures import epsilon as epsilon_chart
-from dordis.report.files import write, write_overview
-from dordis.report.numbers import number
-from dordis.report.page import page
-from dordis.report.svg import drawing
+from dordis.records import run_records
+from dordis.records.manifest import DEPLOYED
+from dordis.report.charts import LineChart, Series, draw_inline
+from dordis.report.facts import LedgerCheck, read_facts
+from dordis.report.figures import epsilon_chart
+from dordis.report.files import write_overview, write_report
+from dordis.report.numbers import format_number
+from dordis.report.page import render_report
 from tests.report.runs import STRATEGIES, make, rewrite
 
 CHARTS = ["metric_1", "metric_2", "epsilon", "dropouts", "noise_ratio", "noise", "seconds", "traffic"]
@@ -69,7 +68,7 @@ class Page(HTMLParser):
 
 
 def report(*runs: Path) -> Page:
-    return Page(page(gather(runs)))
+    return Page(render_report(read_facts(runs)))
 
 
 @pytest.mark.parametrize("noise", STRATEGIES)
@@ -83,7 +82,7 @@ def test_every_chart_is_there_for_every_strategy(tmp_path: Path, noise: str) -> 
 
 def test_the_rounds_table_has_the_records_numbers(tmp_path: Path) -> None:
     path = make(tmp_path)
-    run, rows = records.load(path), report(path).cells
+    run, rows = run_records.load_run(path), report(path).cells
     head = next(row for row in rows if row[0] == "round")
     table = {row[0]: dict(zip(head, row, strict=True)) for row in rows if len(row) == len(head) and row != head}
     for record, metrics in zip(run.rounds, run.metrics, strict=True):
@@ -108,10 +107,10 @@ def test_every_page_with_a_run_in_plaintext_says_that_it_protects_nobody(tmp_pat
 
 def test_the_headline_numbers_are_the_last(tmp_path: Path) -> None:
     path = make(tmp_path)
-    run, found = records.load(path), report(path)
+    run, found = run_records.load_run(path), report(path)
     assert run.result is not None
     assert f"{run.result.metrics['accuracy']:.4g} accuracy, last" in found.text
-    assert f"{number(run.result.epsilon)} epsilon spent of 6" in found.text
+    assert f"{format_number(run.result.epsilon)} epsilon spent of 6" in found.text
     assert "1e-05 delta" in found.text
     mean = sum(len(gone) for record in run.rounds for gone in record.dropped.values()) / len(run.rounds) / 50
     assert f"{100 * mean:.3g} % dropout" in found.text
@@ -135,20 +134,20 @@ def test_nothing_from_the_records_is_markup(tmp_path: Path) -> None:
     path, evil = make(tmp_path), "<img src=x onerror=alert(1)>\"'&$title"
     rewrite(path, **dict.fromkeys(("name", "noise", "mechanism", "protocol", "mode", "selection", "fidelity"), evil))
     rewrite(path, terms=[evil], version=evil, created=evil)
-    for name in (records.ROUNDS, records.METRICS):
+    for name in (run_records.ROUNDS, run_records.METRICS):
         text = (path / name).read_text()
         quoted = evil.replace('"', '\\"')
         for word in ("CollectInput", "accuracy", "19 clients answered", "unmask"):
             text = text.replace(word, quoted)
         (path / name).write_text(text)
-    for text in (page(gather([path])), page(gather([path, path]))):
+    for text in (render_report(read_facts([path])), render_report(read_facts([path, path]))):
         found = Page(text)
         assert all(tag not in ("img", "script") and "onerror" not in attributes for tag, attributes in found.tags)
         assert "<img src=x onerror=alert(1)>" in found.text
 
 
 def test_nothing_is_loaded_and_nothing_runs(tmp_path: Path) -> None:
-    text = page(gather([make(tmp_path)]))
+    text = render_report(read_facts([make(tmp_path)]))
     found = Page(text)
     assert {tag for tag, _ in found.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "form"})
     assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on") or name == "src"]
@@ -174,14 +173,14 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
 
 def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     first, second = make(tmp_path / "a"), make(tmp_path / "b")
-    labels = [facts.label for facts in gather([first, second])]
+    labels = [facts.label for facts in read_facts([first, second])]
     assert len(set(labels)) == 2
 
 
 def configured(path: Path, **settings: object) -> Path:
     """Give a run a configuration with these settings, which are in one section."""
     lines = (f"{key} = {json.dumps(value)}" for key, value in settings.items())
-    (path / records.CONFIG).write_text('output = "somewhere"\n[privacy]\n' + "\n".join(lines))
+    (path / run_records.CONFIG).write_text('output = "somewhere"\n[privacy]\n' + "\n".join(lines))
     return path
 
 
@@ -190,11 +189,11 @@ def test_runs_of_one_name_are_named_by_what_differs_in_their_configurations(tmp_
     usual = {"epsilon": 6.0, "noise": "xnoise"}
     for path, own in zip(made, ({}, {}, {"epsilon": 2.0}, {"noise": "orig"}), strict=True):
         configured(path, **(usual | own))
-    names = [facts.label for facts in gather(made)]
+    names = [facts.label for facts in read_facts(made)]
     assert names[2:] == ["epsilon 2", "noise orig"]
     assert names[0] != names[1]
     assert all(name.startswith("femnist, 20") for name in names[:2])
-    assert [facts.label for facts in gather(made[1:3])] == ["epsilon 6", "epsilon 2"]
+    assert [facts.label for facts in read_facts(made[1:3])] == ["epsilon 6", "epsilon 2"]
     found = report(*made)
     assert ["privacy.epsilon", "6", "6", "2", "6"] in found.cells
     assert not [row for row in found.cells if row[0] == "output"]
@@ -211,23 +210,23 @@ def test_what_is_true_of_several_runs_is_said_once(tmp_path: Path) -> None:
 
 
 def test_a_budget_is_in_the_legend_once(tmp_path: Path) -> None:
-    facts = gather([make(tmp_path, name=name) for name in "ab"])
+    facts = read_facts([make(tmp_path, name=name) for name in "ab"])
     nearly = replace(facts[0].ledger.summary, budget=6 * (1 - 1e-12))
-    marks = epsilon_chart([facts[0], replace(facts[1], ledger=Checked(nearly))]).marks
+    marks = epsilon_chart([facts[0], replace(facts[1], ledger=LedgerCheck(nearly))]).marks
     assert [mark.name for mark in marks] == ["budget"]
 
 
 def test_more_runs_than_colours_have_lines_that_differ() -> None:
     lines = tuple(Series(f"run {i}", ((1, i), (2, i))) for i in range(10))
-    drawn = re.findall(r'polyline class="([^"]*)"', drawing(LineChart("t", "round", "", lines)))
+    drawn = re.findall(r'polyline class="([^"]*)"', draw_inline(LineChart("t", "round", "", lines)))
     assert len(set(drawn)) == 10
 
 
 def test_a_folder_of_runs_has_an_index_that_leads_to_their_reports(tmp_path: Path) -> None:
     first, _ = make(tmp_path / "runs", name="a"), make(tmp_path / "runs", name="b", noise="orig")
     damaged = make(tmp_path / "runs", name="c")
-    (damaged / records.MANIFEST).write_text("{")
-    write([first])
+    (damaged / run_records.MANIFEST).write_text("{")
+    write_report([first])
     path = write_overview(tmp_path / "runs")
     assert path == tmp_path / "runs" / "index.html"
     found = Page(path.read_text())
@@ -259,7 +258,7 @@ def test_a_run_without_rounds_has_a_report(tmp_path: Path, stopped: str | None) 
 
 @pytest.mark.slow
 def test_many_rounds_are_drawn_as_means(tmp_path: Path) -> None:
-    text = page(gather([make(tmp_path, rounds=200, planned=200)]))
+    text = render_report(read_facts([make(tmp_path, rounds=200, planned=200)]))
     Page(text)
     assert "round 1–5, " in text
     assert len(text) < 600_000
@@ -267,33 +266,33 @@ def test_many_rounds_are_drawn_as_means(tmp_path: Path) -> None:
 
 def test_a_missing_run_is_one_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no run at"):
-        write([make(tmp_path), tmp_path / "nowhere"])
+        write_report([make(tmp_path), tmp_path / "nowhere"])
 
 
 def test_the_report_goes_into_the_run_or_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = make(tmp_path, name="a"), make(tmp_path, name="b")
-    assert write([first]) == first / "report.html"
-    assert write([first], tmp_path / "new" / "place") == tmp_path / "new" / "place" / "report.html"
+    assert write_report([first]) == first / "report.html"
+    assert write_report([first], tmp_path / "new" / "place") == tmp_path / "new" / "place" / "report.html"
     monkeypatch.chdir(tmp_path)
-    write([first, second])
+    write_report([first, second])
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert not list(tmp_path.rglob("*.new"))
 
 
 def test_a_report_is_replaced_and_another_page_is_not(tmp_path: Path) -> None:
     path = make(tmp_path)
-    before = write([path]).read_text()
-    assert write([path]).read_text() == before
+    before = write_report([path]).read_text()
+    assert write_report([path]).read_text() == before
     (path / "report.html").write_text("<html>mine</html>")
     with pytest.raises(InputError, match="not a report of dordis"):
-        write([path])
+        write_report([path])
     assert (path / "report.html").read_text() == "<html>mine</html>"
 
 
 def test_figures_are_files_of_their_own_with_the_numbers(tmp_path: Path) -> None:
     path = make(tmp_path)
-    write([path], with_figures=True)
-    run, files = records.load(path), {file.name for file in (path / "figures").iterdir()}
+    write_report([path], with_figures=True)
+    run, files = run_records.load_run(path), {file.name for file in (path / "figures").iterdir()}
     assert files == {f"{name}.svg" for name in CHARTS} | {"rounds.csv", "metrics.csv"}
     head, *rows = [line.split(",") for line in (path / "figures" / "rounds.csv").read_text().splitlines()]
     assert [float(row[head.index("epsilon")]) for row in rows] == [record.epsilon for record in run.rounds]
@@ -305,9 +304,9 @@ def test_figures_are_files_of_their_own_with_the_numbers(tmp_path: Path) -> None
 
 def test_a_ledger_is_recomputed_for_the_report(tmp_path: Path) -> None:
     path = make(tmp_path, rounds=2, stopped=None)
-    (facts,) = gather([path])
+    (facts,) = read_facts([path])
     assert facts.ledger.summary is not None
     found = report(path)
     assert f"head {facts.ledger.summary.head}" in found.text
     assert f"run {facts.run_id}" in found.text
-    assert f"6 epsilon stated; spent so far {number(facts.ledger.summary.epsilon)} of 6" in found.text
+    assert f"6 epsilon stated; spent so far {format_number(facts.ledger.summary.epsilon)} of 6" in found.text

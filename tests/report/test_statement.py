@@ -7,20 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dordis.federation.manifest import DEPLOYED
-from dordis.federation.retry import TRIES
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.protocols.concrete_bounds import RoundSize, security_bits
-from dordis.report.alerts import Level, alerts
-from dordis.report.facts import Facts, gather
-from dordis.report.statement import Statement, statement
+from dordis.records.manifest import DEPLOYED
+from dordis.report.alerts import Level, find_alerts
+from dordis.report.facts import RunFacts, read_facts
+from dordis.report.statement import Statement, write_statement
+from dordis.runs.retry import TRIES
 from tests.report.runs import PER_ROUND, STRATEGIES, Kind, make
 
 PROVING = [noise for noise in STRATEGIES if noise not in ("none", "rebasing")]
 
 
-def facts_of(path: Path) -> Facts:
-    return gather([path])[0]
+def facts_of(path: Path) -> RunFacts:
+    return read_facts([path])[0]
 
 
 def said(stated: Statement) -> str:
@@ -28,11 +28,11 @@ def said(stated: Statement) -> str:
 
 
 def words(path: Path) -> str:
-    return said(statement(facts_of(path)))
+    return said(write_statement(facts_of(path)))
 
 
 def warned(path: Path, level: Level) -> str:
-    return " ".join(alert.text for alert in alerts(facts_of(path)) if alert.level is level)
+    return " ".join(alert.text for alert in find_alerts(facts_of(path)) if alert.level is level)
 
 
 @pytest.mark.parametrize("noise", PROVING)
@@ -61,8 +61,8 @@ def test_every_proof_comes_with_unit_adjacency_accountant_cap_and_limits(tmp_pat
 def test_where_nothing_is_proved_no_epsilon_is_shown_whatever_is_recorded(tmp_path: Path, noise: str) -> None:
     path = make(tmp_path, noise=noise)
     facts = facts_of(path)
-    stated = statement(facts)
-    assert (facts.stated, facts.spent, stated.proves) == (None, None, False)
+    stated = write_statement(facts)
+    assert (facts.reportable_epsilon, facts.spent, stated.proves) == (None, None, False)
     assert stated.headline == "This run proves nothing about privacy."
     assert "epsilon =" not in said(stated)
     assert warned(path, Level.WARNING)
@@ -74,8 +74,8 @@ def test_rebasing_is_for_its_cost_only(tmp_path: Path) -> None:
 
 def test_xnoise_states_its_tolerance_and_that_the_target_was_kept(tmp_path: Path) -> None:
     path = make(tmp_path)
-    assert facts_of(path).short_of_noise == 0
-    assert min(facts_of(path).ratios) >= 1
+    assert facts_of(path).rounds_short_of_noise == 0
+    assert min(facts_of(path).noise_ratios) >= 1
     text = words(path)
     assert "(scheme 'single')" in text
     assert "up to 19 clients of a round lost before their upload" in text
@@ -84,17 +84,17 @@ def test_xnoise_states_its_tolerance_and_that_the_target_was_kept(tmp_path: Path
 
 def test_orig_that_overspends_says_so_everywhere(tmp_path: Path) -> None:
     path = make(tmp_path, noise="orig")
-    stated = statement(facts_of(path))
+    stated = write_statement(facts_of(path))
     assert "more than its budget of 6" in stated.headline
     assert "MORE than the budget" in said(stated)
     assert "Nothing stops this run at its budget" in said(stated)
     assert "overspent" in warned(path, Level.BAD)
-    assert "less noise counted" in warned(path, Level.WARNING)
+    assert "noise that epsilon is based on was below its target" in warned(path, Level.WARNING)
 
 
 def test_orig_without_dropout_is_not_called_overspent(tmp_path: Path) -> None:
     path = make(tmp_path, noise="orig", dropout=0)
-    assert not facts_of(path).overspent
+    assert not facts_of(path).is_overspent
     assert not warned(path, Level.BAD)
 
 
@@ -150,7 +150,7 @@ def test_no_colluders_are_not_passed_over(tmp_path: Path) -> None:
 def test_shared_noise_without_secure_aggregation_proves_nothing_against_the_server(tmp_path: Path) -> None:
     path = make(tmp_path, protocol="plaintext")
     assert "Against the server nothing is proved" in warned(path, Level.BAD)
-    assert "not against the server" in statement(facts_of(path)).headline
+    assert "not against the server" in write_statement(facts_of(path)).headline
 
 
 @pytest.mark.parametrize("noise", STRATEGIES)
@@ -158,7 +158,7 @@ def test_a_run_in_plaintext_protects_nobody_whatever_the_noise(tmp_path: Path, n
     path = make(tmp_path, protocol="plaintext", noise=noise)
     said = "protects nobody: the server sees every update"
     assert said in warned(path, Level.BAD)
-    assert said in statement(facts_of(path)).headline
+    assert said in write_statement(facts_of(path)).headline
     assert said in words(path)
     assert said not in words(make(tmp_path / "masked", noise=noise))
 
@@ -166,7 +166,7 @@ def test_a_run_in_plaintext_protects_nobody_whatever_the_noise(tmp_path: Path, n
 @pytest.mark.parametrize("fidelity", ["ideal", "full"])
 def test_a_simulation_protected_nobody(tmp_path: Path, fidelity: str) -> None:
     path = make(tmp_path, fidelity=fidelity)
-    assert statement(facts_of(path)).headline.startswith("A deployment like this simulation would be")
+    assert write_statement(facts_of(path)).headline.startswith("A deployment like this simulation would be")
     assert "this run itself protected nobody" in words(path)
     assert "Simulated in one process" in warned(path, Level.WARNING)
     assert ("the protocol was not run" in words(path)) == (fidelity == "ideal")
@@ -174,14 +174,14 @@ def test_a_simulation_protected_nobody(tmp_path: Path, fidelity: str) -> None:
 
 def test_only_a_deployed_run_is_private_itself(tmp_path: Path) -> None:
     path = make(tmp_path, fidelity=DEPLOYED)
-    assert statement(facts_of(path)).headline.startswith("This run is (epsilon")
+    assert write_statement(facts_of(path)).headline.startswith("This run is (epsilon")
     assert "imulat" not in words(path) + warned(path, Level.WARNING)
 
 
 def test_a_deleted_ledger_leaves_no_claim_either(tmp_path: Path) -> None:
     path = make(tmp_path)
     (path / "ledger.jsonl").unlink()
-    stated = statement(facts_of(path))
+    stated = write_statement(facts_of(path))
     assert not stated.proves
     assert "does not verify" in stated.headline
     assert "there is no ledger" in warned(path, Level.BAD)
@@ -191,7 +191,7 @@ def test_a_damaged_ledger_leaves_no_claim(tmp_path: Path) -> None:
     path = make(tmp_path)
     where = path / "ledger.jsonl"
     where.write_bytes(where.read_bytes().replace(b'"dim":64', b'"dim":63', 1))
-    stated = statement(facts_of(path))
+    stated = write_statement(facts_of(path))
     assert not stated.proves
     assert "does not verify" in stated.headline
     assert "line 2 of the privacy ledger was altered" in warned(path, Level.BAD)
@@ -206,9 +206,9 @@ def test_the_ledger_of_another_run_is_none(tmp_path: Path) -> None:
 def test_a_run_without_its_ledger_claims_nothing(tmp_path: Path) -> None:
     path = make(tmp_path)
     (path / "ledger.jsonl").unlink()
-    assert "no epsilon can be stated" in statement(facts_of(path)).headline
+    assert "no epsilon can be stated" in write_statement(facts_of(path)).headline
     assert "there is no ledger" in warned(path, Level.BAD)
-    assert not statement(facts_of(path)).proves
+    assert not write_statement(facts_of(path)).proves
 
 
 def test_more_participations_than_planned_are_noticed(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_a_run_that_did_not_finish_states_its_budget_whatever_its_result_says(
     facts = facts_of(path)
     assert facts.spent is not None
     assert facts.spent < 6.0
-    assert facts.stated == (6.0 if early else facts.spent)
+    assert facts.reportable_epsilon == (6.0 if early else facts.spent)
     text = words(path)
     assert ("somebody may have ended it because of its results" in text) is early
-    assert statement(facts).headline.count("epsilon = 6,") == early
+    assert write_statement(facts).headline.count("epsilon = 6,") == early
 
 
 def test_what_owners_consented_to_is_shown(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_what_owners_consented_to_is_shown(tmp_path: Path) -> None:
     manifest = msgspec.structs.replace(facts.run.manifest, consents=said)
     (item,) = [
         item
-        for item in statement(replace(facts, run=replace(facts.run, manifest=manifest))).items
+        for item in write_statement(replace(facts, run=replace(facts.run, manifest=manifest))).items
         if item.heading == "What owners consented to"
     ]
     assert item.points == said
@@ -261,10 +261,10 @@ def test_trials_classes_and_computational_security_are_in_the_statement(tmp_path
 
 def test_a_large_delta_is_warned_about(tmp_path: Path) -> None:
     facts = facts_of(make(tmp_path))
-    assert "one over the clients" not in " ".join(alert.text for alert in alerts(facts))
+    assert "one over the clients" not in " ".join(alert.text for alert in find_alerts(facts))
     plan = msgspec.structs.replace(facts.run.manifest.plan, delta=0.0025)
     manifest = msgspec.structs.replace(facts.run.manifest, plan=plan)
-    said = " ".join(alert.text for alert in alerts(replace(facts, run=replace(facts.run, manifest=manifest))))
+    said = " ".join(alert.text for alert in find_alerts(replace(facts, run=replace(facts.run, manifest=manifest))))
     assert "Delta = 0.0025 is not below 0.002, one over the clients" in said
     assert "is above 0.001" in said
 

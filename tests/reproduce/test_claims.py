@@ -7,20 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dordis.privacy.xnoise import Scheme
-from dordis.reproduce.claims import added, own_claims, padding_claim, paper_claims, share_claims
-from dordis.reproduce.costs import Costs
-from dordis.reproduce.paper_mix import OVERLAP, PAPER, UNPADDED
-from dordis.reproduce.round_times import (
+from dordis.privacy.xnoise_components import Scheme
+from reproduce.claims import added_share, own_claims, padding_claim, paper_claims, share_claims
+from reproduce.costs import Costs
+from reproduce.costs_paper import OVERLAP, PAPER, UNPADDED
+from reproduce.round_times import (
     CNN,
     RESNET,
     VGG,
     Configuration,
     configurations,
-    figure,
-    grouped,
+    group_by,
     round_time,
-    shares,
+    run_figure,
+    run_shares,
 )
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "rounds"
@@ -28,7 +28,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results" / "rounds"
 
 @pytest.fixture(scope="module")
 def paper():
-    return figure(PAPER, [shown for shown in configurations() if not shown.plus])
+    return run_figure(PAPER, [shown for shown in configurations() if not shown.plus])
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +45,13 @@ def test_the_paper_s_cost_mix_gives_the_paper_s_figure(paper):
 
 @pytest.mark.slow
 def test_overlap_alone_gives_the_gains_that_are_claimed():
-    claims = paper_claims(figure(OVERLAP))
+    claims = paper_claims(run_figure(OVERLAP))
     assert [claim.statement for claim in claims if claim.holds is False] == []
     assert sum(claim.holds is True for claim in claims) == 5
 
 
 def test_under_the_paper_s_mix_the_planner_chooses_the_numbers_of_chunks_that_the_paper_used(paper):
-    groups = grouped(paper, "model", "clients").values()
+    groups = group_by(paper, "model", "clients").values()
     assert [Counter(time.chunks for time in group).most_common(1)[0][0] for group in groups] == [2, 11, 3, 5]
 
 
@@ -62,19 +62,19 @@ def test_padding_chunks_to_powers_of_two_is_much_of_what_larger_models_gained(pa
 
 
 def test_what_a_scheme_adds_is_a_share_of_the_seconds_of_orig(paper):
-    at_none = grouped(paper, "model", "dropout")[RESNET.model, 0.0]
+    at_none = group_by(paper, "model", "dropout")[RESNET.model, 0.0]
     orig, _, exact = (time.plain for time in at_none[:3])
-    assert added(at_none[:3], Scheme.EXACT, lambda time: time.plain) == [pytest.approx((exact - orig) / orig)]
+    assert added_share(at_none[:3], Scheme.EXACT, lambda time: time.plain) == [pytest.approx((exact - orig) / orig)]
 
 
 @pytest.mark.slow
 def test_aggregation_takes_more_of_a_round_the_more_clients_and_with_noise():
-    assert all(claim.holds is not False for claim in share_claims(shares(PAPER)))
+    assert all(claim.holds is not False for claim in share_claims(run_shares(PAPER)))
 
 
 def test_with_the_costs_measured_for_the_results_the_promises_hold(committed):
     shown = [Configuration(RESNET, scheme, Fraction(1, 10)) for scheme in (Scheme.ORIG, Scheme.SINGLE)]
-    assert [claim.statement for claim in own_claims(figure(committed, shown)) if not claim.holds] == []
+    assert [claim.statement for claim in own_claims(run_figure(committed, shown)) if not claim.holds] == []
 
 
 @pytest.mark.parametrize("costs", [PAPER, OVERLAP, UNPADDED])

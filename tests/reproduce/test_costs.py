@@ -3,10 +3,10 @@
 from dordis.protocol import Resource
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.secagg import SecAggServer
-from dordis.reproduce.costs import CHUNK_STEPS, CLIENT, RELEASE, SETUP_STEPS, Costs, Shape
-from dordis.reproduce.measured import SmallRound
-from dordis.reproduce.paper_mix import OVERLAP
-from dordis.rounds.server import RoundServer
+from dordis.rounds.engine import RoundServer
+from reproduce.costs import CHUNK_STEPS, CLIENT, RELEASE, SETUP_STEPS, Costs, Shape
+from reproduce.costs_measured import SmallRound
+from reproduce.costs_paper import OVERLAP
 
 TINY = SmallRound(6, 13, 2, 1)
 

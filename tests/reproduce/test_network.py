@@ -5,16 +5,25 @@ from fractions import Fraction
 import pytest
 
 from dordis.errors import InputError
-from dordis.privacy.xnoise import Scheme
-from dordis.reproduce import network as experiment
-from dordis.reproduce.network import MEBI, PAPER_REBASING, PAPER_XNOISE, Row, additional, count, dropped, rebased
+from dordis.privacy.xnoise_components import Scheme
+from reproduce import network as experiment
+from reproduce.network import (
+    MEBI,
+    PAPER_REBASING,
+    PAPER_XNOISE,
+    Row,
+    additional_bytes,
+    count,
+    count_dropped,
+    rebasing_megabytes,
+)
 
 
 def test_the_formula_gives_every_figure_that_the_paper_prints():
     for (rate, n), printed in PAPER_XNOISE.items():
-        assert round(additional(n, dropped(n, rate)) / MEBI, 1) == printed
+        assert round(additional_bytes(n, count_dropped(n, rate)) / MEBI, 1) == printed
     for weights, printed in PAPER_REBASING.items():
-        assert round(rebased(weights)["formula"], 1) == printed
+        assert round(rebasing_megabytes(weights)["formula"], 1) == printed
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +33,7 @@ def counted():
 
 def test_exact_sends_a_share_of_each_seed_to_each_peer_and_single_one_only(counted):
     orig, single, exact = (counts[0]["_up"] for counts in counted.values())
-    seeds = 10 - experiment.majority(10)
+    seeds = 10 - experiment.least_majority(10)
     assert exact - orig == pytest.approx(seeds * (single - orig), rel=0.25)
     assert exact - orig > 9 * seeds * 32  # ciphertexts of shares, for nine peers
 
@@ -44,7 +53,7 @@ def test_the_vector_does_not_count(monkeypatch, counted):
 
 
 def test_the_data_has_every_size_rate_and_number_of_clients():
-    rows = experiment.network([8]).data
+    rows = experiment.compare_traffic([8]).data
     assert len(rows) == 3 * 4
     for row in rows:
         assert row["rebasing_paper"] == pytest.approx(row["rebasing_formula"], abs=0.05)
@@ -56,9 +65,9 @@ def test_the_data_has_every_size_rate_and_number_of_clients():
 def test_the_table_and_the_chart_have_the_papers_figures_beside_ours(monkeypatch):
     ours = {f"{scheme}{case}": 0.5 for scheme in ("single", "exact") for case in ("", "_up", "_worst", "_worst_up")}
     rates = [Fraction(d, 10) for d in range(4)]
-    rows = [Row(r, 300, PAPER_XNOISE[r, 300], additional(300, int(r * 300)) / MEBI, ours) for r in rates]
-    monkeypatch.setattr(experiment, "rows", lambda clients, tell: rows)
-    shown = experiment.network([300])
+    rows = [Row(r, 300, PAPER_XNOISE[r, 300], additional_bytes(300, int(r * 300)) / MEBI, ours) for r in rates]
+    monkeypatch.setattr(experiment, "count_rows", lambda clients, report: rows)
+    shown = experiment.compare_traffic([300])
     rebasing, xnoise = ([list(column.cells) for column in table.columns] for table in shown.tables)
     *rebasing, model, projected = rebasing
     assert projected == ["0.2"] * 3  # it hardly grows with the model
@@ -71,4 +80,4 @@ def test_the_table_and_the_chart_have_the_papers_figures_beside_ours(monkeypatch
 
 def test_too_few_clients_are_refused():
     with pytest.raises(InputError, match="at least 4"):
-        experiment.network([3])
+        experiment.compare_traffic([3])

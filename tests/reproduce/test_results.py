@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dordis.reproduce.costs import Costs
-from dordis.reproduce.paper_mix import OVERLAP, PAPER
-from dordis.reproduce.round_times import RESNET, Configuration, figure
+from reproduce.costs import Costs
+from reproduce.costs_paper import OVERLAP, PAPER
+from reproduce.round_times import RESNET, Configuration, run_figure
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 LINK = re.compile(r"\]\(([^)#:]+)\)")
@@ -31,7 +31,7 @@ def test_round_times_are_those_of_the_code(name):
     measured = msgspec.json.decode((RESULTS / "rounds" / "costs.json").read_bytes(), type=Costs)
     mix = {"paper": PAPER, "overlap": OVERLAP, "measured": measured}[name]
     assert results["costs"][name] == msgspec.to_builtins(mix, str_keys=True)
-    computed = msgspec.to_builtins(figure(mix, [Configuration(RESNET)])[0])
+    computed = msgspec.to_builtins(run_figure(mix, [Configuration(RESNET)])[0])
     (recorded,) = (row for row in results["rounds"] if all(row[key] == computed[key] for key in KEY))
     for key, value in computed.items():
         assert recorded[key] == (pytest.approx(value) if isinstance(value, float | dict) else value)

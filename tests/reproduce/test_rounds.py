@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from dordis.errors import InputError
-from dordis.reproduce import round_times, rounds
-from dordis.reproduce.costs import Costs
-from dordis.reproduce.paper_mix import OVERLAP, PAPER
-from dordis.reproduce.round_times import configurations
+from reproduce import round_times, rounds
+from reproduce.costs import Costs
+from reproduce.costs_paper import OVERLAP, PAPER
+from reproduce.round_times import configurations
 
 MEASURED = msgspec.structs.replace(PAPER, name="measured", padded=False)
 
@@ -18,7 +18,7 @@ def few(monkeypatch):
     shown = [shown for shown in configurations() if not shown.plus and shown.rate * 10 == 1]
     monkeypatch.setattr(round_times, "configurations", lambda: shown)
     monkeypatch.setattr(round_times, "SIZES", (16, 32))
-    monkeypatch.setattr("dordis.reproduce.claims.RATES", round_times.RATES[1:2])
+    monkeypatch.setattr("reproduce.claims.RATES", round_times.RATES[1:2])
 
 
 def titles(experiment):
@@ -27,7 +27,7 @@ def titles(experiment):
 
 @pytest.mark.slow
 def test_every_mix_has_its_rounds_its_tables_and_its_claims():
-    experiment = rounds.rounds([PAPER, OVERLAP, MEASURED])
+    experiment = rounds.compare_rounds([PAPER, OVERLAP, MEASURED])
     data = msgspec.to_builtins(experiment.data, str_keys=True)
     assert set(data) == {"costs", "rounds", "claims"}
     assert len(data["rounds"]) == 3 * 4 * 3
@@ -41,7 +41,7 @@ def test_every_mix_has_its_rounds_its_tables_and_its_claims():
 
 
 def test_every_configuration_has_its_chart():
-    charts = dict(rounds.rounds([PAPER]).charts)
+    charts = dict(rounds.compare_rounds([PAPER]).charts)
     assert len(charts) == 4 + 4 * 2
     gantt, bars = charts["gantt-paper-cnn-1m-100-secagg"], charts["bars-paper-vgg-19-20m-16-secagg-10"]
     assert gantt.rows == ("plain", "chunk 1", "chunk 2")
@@ -67,7 +67,7 @@ def test_a_file_that_holds_no_costs_is_refused(tmp_path):
 
 
 def test_overhead_shows_shares_and_charts_them():
-    experiment = rounds.overhead([PAPER, OVERLAP, MEASURED])
+    experiment = rounds.compare_overhead([PAPER, OVERLAP, MEASURED])
     assert len(experiment.data["rounds"]) == 2 * 2 * 2 * 4
     assert [column.header for column in experiment.tables[0].columns] == [
         "graph",

@@ -11,8 +11,20 @@ import msgspec
 import numpy as np
 
 from dordis import wire
-from dordis.adversary.missed import HELD, NAMED, Following, past_sum
-from dordis.adversary.participants import (
+from dordis.errors import DordisError
+from dordis.kernels.packing import pack
+from dordis.privacy import scaling
+from dordis.privacy.encoding import Grid
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.quantising import quantise
+from dordis.protocol import MemoryJournal, Message
+from dordis.protocols.delivery import Dispatch
+from dordis.protocols.distributed_dp import encoding_of
+from dordis.protocols.parameters import Projection
+from dordis.protocols.secagg.messages import AdvertiseKeys
+from dordis.rounds.invitation import Invite, SendModel, Train
+from tests.adversary.missed import HELD, NAMED, Following, past_sum
+from tests.adversary.participants import (
     BITS,
     CLIP,
     COMPLETE,
@@ -28,19 +40,7 @@ from dordis.adversary.participants import (
     random_update,
     words,
 )
-from dordis.adversary.session import SET_UP, Session, Trail
-from dordis.errors import DordisError
-from dordis.kernels.packing import pack
-from dordis.privacy import skellam
-from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.requantising import requantised
-from dordis.protocol import MemoryJournal, Message
-from dordis.protocols.delivery import Dispatch
-from dordis.protocols.distributed_dp import encoding_of
-from dordis.protocols.parameters import Projection
-from dordis.protocols.secagg.messages import AdvertiseKeys
-from dordis.rounds.invitation import Invite, SendModel, Train
+from tests.adversary.session import SET_UP, Session, Trail
 from tests.rounds.test_fuzz import mutated
 
 LIMIT = 1 << 30
@@ -100,11 +100,11 @@ def shaped(session: Session, rng: random.Random) -> dict[str, Any]:
     dim = rng.choice((DIM, rng.choice(SIZES)))
     buckets = rng.choice((0, rng.choice(SIZES)))
     kept = buckets or dim
-    block = rng.choice((1, skellam.block_size(min(kept, 1 << 40)), rng.choice(SIZES)))
+    block = rng.choice((1, scaling.block_size(min(kept, 1 << 40)), rng.choice(SIZES)))
     padded = -(-kept // block) * block
     length = min(padded, 2**63 - 1)
     ends = sorted({max(1, length // 2), length}) if rng.random() < 0.2 else [length]
-    sensitivity = skellam.sensitivity(1.0, CLIP, min(length, 1 << 40), folded=bool(buckets)).squared
+    sensitivity = scaling.sensitivity(1.0, CLIP, min(length, 1 << 40), folded=bool(buckets)).squared
     agreed_on = session.parameters.encoding
     sensitivity = rng.choice((agreed_on.sensitivity, min(sensitivity, 2**63 - 1)))
     encoding = msgspec.structs.replace(agreed_on, block=block, sensitivity=sensitivity)
@@ -170,9 +170,9 @@ def next_sum(session: Session, dim: int) -> Message:
     if dim <= BUCKETS:
         return past_sum(session)
     grid = Grid(dim, BUCKETS, 1.0, BITS, BUCKETS)
-    folded = DSkellam(grid, CLIP, skellam.sensitivity(1.0, CLIP, BUCKETS, folded=True).squared)
+    folded = DSkellam(grid, CLIP, scaling.sensitivity(1.0, CLIP, BUCKETS, folded=True).squared)
     request = past_sum(session, encoding=encoding_of(folded, bytes(32)), ends=words(BUCKETS))
-    return msgspec.structs.replace(request, vector=requantised(np.zeros(BUCKETS, np.uint32), grid))
+    return msgspec.structs.replace(request, vector=quantise(np.zeros(BUCKETS, np.uint32), grid))
 
 
 if __name__ == "__main__":

@@ -9,24 +9,25 @@ import numpy as np
 
 from dordis.errors import ParametersRefused
 from dordis.kernels.packing import pack
-from dordis.pipeline.executor import in_turn
+from dordis.pipeline.executor import serialise_exchange
 from dordis.privacy.encoding import Grid, chunk_ends
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.planning import default_threshold
-from dordis.privacy.skellam import sensitivity
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.scaling import sensitivity
+from dordis.privacy.setting import default_threshold
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Message
+from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import Dispatch, Store
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
-from dordis.protocols.parameters import Parameters, agree_on
+from dordis.protocols.parameters import Parameters
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.plaintext.messages import Begin, Contribute, Disclose
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.app import AppClient
 from dordis.rounds.client import Client
+from dordis.rounds.engine import AgreedRound, RoundEngine
 from dordis.rounds.invitation import Invitation, Invite, SendModel, Train
 from dordis.rounds.model import ModelBytes
-from dordis.rounds.server import AgreedRound, RoundEngine
 from dordis.rounds.terms import Terms
 from dordis.simulation.exchange import LocalExchange
 from tests.protocols.rounds import public_key, signing_key
@@ -34,12 +35,12 @@ from tests.protocols.rounds import public_key, signing_key
 IDS = (1, 2, 3, 4, 5, 6, 7)
 DIM, BLOCK, SCALE, VARIANCE = 30, 8, 64.0, 50
 RUN, ROTATION = bytes(range(32)), bytes(range(32, 64))
-MODEL = ModelBytes.of(np.arange(40.0) / 7)
+MODEL = ModelBytes.from_numbers(np.arange(40.0) / 7)
 PIECE = 64
 
 
 def agreed(clients: Collection[int] = IDS, index: int = 0, chunks: int = 1, **options: Any) -> Parameters:
-    """Agree on a round of updates in blocks of eight, from the model above, with the clipping `bit` if given."""
+    """Agree on a round of updates in blocks of eight, from the model above, with a further release `bit` if given."""
     mechanism, bit = options.pop("mechanism", None) or skellam(options.pop("bits", 20)), options.pop("bit", None)
     ends, t = chunk_ends(DIM, BLOCK, chunks), default_threshold(len(clients), 1)
     usual = {"run": RUN, "threshold": t, "tolerance": len(clients) - t, "model": MODEL.digest}
@@ -50,8 +51,8 @@ def agreed(clients: Collection[int] = IDS, index: int = 0, chunks: int = 1, **op
         index=index,
         clients=clients,
         bits=mechanism.grid.bits,
-        ends=ends if bit is None else [*ends, ends[-1] + 1],
-        encoding=encoding_of(mechanism, ROTATION, 0 if bit is None else bit.scale),
+        ends=ends if bit is None else [*ends, ends[-1] + bit.release.length],
+        encoding=encoding_of(mechanism, ROTATION, () if bit is None else [bit.release]),
         **usual | options,
     )
 
@@ -70,7 +71,7 @@ def invite_to(parameters: Parameters, start: ModelBytes = MODEL, /, **changes: A
         protocol="plaintext",
         registry=b"",
         dim=DIM,
-        terms=Terms.of(parameters),
+        terms=Terms.from_parameters(parameters),
         model=start.digest,
         model_bytes=len(start.data),
         dtype=start.dtype,
@@ -167,6 +168,9 @@ class Witness:
         self._asked("attend")
         self.machines.append(machine)
 
+    def conclude(self, parameters, survivors):
+        self.survivors = survivors
+
     def _asked(self, what):
         self.diary.append(what)
         if self.refuses == what:
@@ -197,7 +201,12 @@ class Federation:
         registry = options.pop("registry", {u: public_key(u) for u in members})
         tap = options.pop("tap", lambda exchange: exchange)
         self.engine = RoundEngine(
-            in_turn(tap(self.exchange)), protocol, registry, lambda index: [*members], meter=self.exchange, **options
+            serialise_exchange(tap(self.exchange)),
+            protocol,
+            registry,
+            lambda index: [*members],
+            meter=self.exchange,
+            **options,
         )
 
     @classmethod
@@ -214,5 +223,5 @@ class Federation:
 
     def sum(self, parameters: Parameters, **options: Any):
         """Sum, with the mechanism that the parameters name unless another is given."""
-        mechanism = options.pop("mechanism", None) or DistributedDP.of(parameters, DIM).mechanism
+        mechanism = options.pop("mechanism", None) or DistributedDP.from_parameters(parameters, DIM).mechanism
         return self.engine.sum(AgreedRound(parameters, mechanism, **options))

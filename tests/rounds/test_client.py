@@ -4,6 +4,7 @@ import contextlib
 import gc
 import weakref
 from dataclasses import replace
+from fractions import Fraction
 
 import msgspec
 import numpy as np
@@ -20,6 +21,9 @@ from dordis.errors import (
     UnexpectedRequest,
     UnusableUpdate,
 )
+from dordis.owner.directory import ClientDirectory
+from dordis.privacy.further_releases import FurtherRelease, PlannedRelease
+from dordis.privacy.records.encoding import RecordEncoding
 from dordis.protocols.delivery import Dispatch, Store, Stored
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.plaintext import PLAINTEXT
@@ -29,6 +33,7 @@ from dordis.protocols.secagg.messages import CollectInput, PrepareInput
 from dordis.rounds.app import AppForm, RoundInfo
 from dordis.rounds.invitation import LARGEST_MODEL, Accepted, PieceReceived, Ready, SendModel, Train
 from dordis.rounds.model import ModelBytes
+from dordis.rounds.terms import check_terms_kept
 from dordis.rounds.user_code import ZeroOnFailure
 from tests.rounds.parties import (
     DIM,
@@ -111,7 +116,7 @@ def test_what_is_uploaded_is_the_update_encoded_for_the_parameters_of_the_round(
     member = Member(ME, replace(PLAINTEXT, client=spying), update=np.linspace(-1, 1, DIM) / 5)
     member.handle(*until(course(quiet), Contribute))
     (vector,) = seen
-    decoded = DistributedDP.of(quiet, DIM).mechanism.decode(vector, 1, quiet.encoding.rotation)
+    decoded = DistributedDP.from_parameters(quiet, DIM).mechanism.decode(vector, 1, quiet.encoding.rotation)
     assert np.allclose(decoded, member.app.update, atol=2 / quiet.encoding.scale)
 
 
@@ -268,7 +273,7 @@ def altered(model):
     ("invite", "sent"),
     [
         (invite_to(P), pieces(altered(MODEL))),
-        (invite_to(P, model=ModelBytes.of(np.zeros(40)).digest), pieces()),
+        (invite_to(P, model=ModelBytes.from_numbers(np.zeros(40)).digest), pieces()),
         (invite_to(P, model=b""), pieces()),
         (invite_to(P, dtype="<f8"), pieces()),
         (invite_to(P, model_bytes=164), pieces()),
@@ -303,7 +308,7 @@ def test_the_model_that_the_application_makes_of_the_sum_need_not_be_sent():
     member = after(*until(WHOLE, Dispatch))
     member.app.following = np.arange(40.0) * 3
     member.handle(*sums(P))
-    told = ModelBytes.of(np.arange(40.0) * 3)
+    told = ModelBytes.from_numbers(np.arange(40.0) * 3)
     assert not Member(ME).handle(invite_to(NEXT, told))[0].has_model
     assert member.handle(invite_to(NEXT, told)) == [Accepted(selected=True, has_model=True)]
     member.handle(Train())
@@ -312,7 +317,7 @@ def test_the_model_that_the_application_makes_of_the_sum_need_not_be_sent():
 
 
 def test_an_application_without_a_model_is_sent_none():
-    empty = ModelBytes.of(())
+    empty = ModelBytes.from_numbers(())
     member = Member(ME)
     assert member.handle(invite_to(P, empty)) == [Accepted(selected=True, has_model=True)]
     assert member.handle(Train()) == [Ready()]
@@ -439,7 +444,7 @@ def test_an_invitation_to_another_application_is_refused_before_the_owner_is_ask
 @pytest.mark.parametrize("dtype", ["<f4", "<f8", "<f2"])
 def test_no_data_is_touched_for_a_model_of_numbers_that_are_not_finite_or_huge(value, dtype):
     with np.errstate(over="ignore"):
-        model = ModelBytes.of([0.0, value, 1.0], dtype)
+        model = ModelBytes.from_numbers([0.0, value, 1.0], dtype)
     member = after(invite_to(P, model), *pieces(model))
     with pytest.raises(ParametersRefused, match="not finite or beyond 4294967296"):
         member.handle(Train())
@@ -483,12 +488,13 @@ TERMS = {
     "scheme": "exact",
     "clip": P.encoding.clip * 1.01,
     "cost": invite_to(P).terms.cost * (1 - 1e-9),
+    "further": ("correct answers",),
 }
 """Promises that the parameters do not keep."""
 UNFIT = {
     "another index": ({}, agreed(index=9, chunks=2)),
     "another run": ({}, agreed(index=3, chunks=2, run=bytes(32))),
-    "another model": ({}, agreed(index=3, chunks=2, model=ModelBytes.of(np.zeros(40)).digest)),
+    "another model": ({}, agreed(index=3, chunks=2, model=ModelBytes.from_numbers(np.zeros(40)).digest)),
     "no model": ({}, changed(P, model=b"")),
     "against a rule": ({}, changed(P, bits=40)),
 } | {name: ({"terms": changed(invite_to(P).terms, **{name: value})}, P) for name, value in TERMS.items()}
@@ -504,7 +510,17 @@ def test_parameters_that_do_not_fit_the_invitation_are_refused_before_the_owner_
 
 
 def test_every_promise_is_tested():
-    assert set(TERMS) == set(type(invite_to(P).terms).__struct_fields__)
+    assert {*TERMS, "records"} == set(type(invite_to(P).terms).__struct_fields__)
+
+
+def test_a_promise_about_records_is_kept():
+    terms = invite_to(P).terms
+    promised = changed(terms, records=RecordEncoding(sampling=2**31, length=2**22, shift=4, records=10, events=5))
+    check_terms_kept(terms, terms)
+    with pytest.raises(ParametersRefused):
+        check_terms_kept(promised, terms)
+    with pytest.raises(ParametersRefused):
+        check_terms_kept(terms, promised)
 
 
 def test_better_parameters_than_promised_are_taken():
@@ -663,3 +679,27 @@ def test_a_contribution_is_the_encoded_update_with_noise():
     assert [type(answer).__name__ for answer in answers].count("Contribution") == 2
     sizes = [len(answer.vector) for answer in answers if isinstance(answer, Contribution)]
     assert sizes == [4 * (span.stop - span.start) for span in P.chunks]
+
+
+def test_values_of_further_releases_are_the_same_bytes_after_a_kill(tmp_path):
+    """A number without an exact double, a negative zero and the least double above zero; nothing is made twice."""
+    values = np.array([1 / 3, -0.0, 5e-324])
+    parameters = agreed(index=3, bit=PlannedRelease(FurtherRelease("right", 7, values.size, 20), Fraction(4000)))
+
+    def started():
+        member = Member(ME, journals=ClientDirectory(tmp_path).journals)
+        member.app.further_values = lambda round, model: member.diary.append("further_values") or {"right": values}
+        return member
+
+    before = started()
+    before.handle(invite_to(parameters), *pieces(), Train())
+    update = before.client.round._update.update.tobytes()
+    before.client.stop()
+    again = started()
+    again.client.restore(parameters.round)
+    again.handle(Train())
+    restored = again.client.round._update
+    assert (restored.update.tobytes(), restored.values["right"].tobytes()) == (update, values.tobytes())
+    assert "further_values" in before.diary
+    assert "further_values" not in again.diary
+    again.handle(Begin(parameters))

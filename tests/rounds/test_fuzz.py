@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from dordis import wire
-from dordis.adversary.participants import BOTH, OTHER_MODEL, agreed
-from dordis.adversary.session import SHARES, Session, Trail
 from dordis.errors import DordisError
 from dordis.kernels.packing import pack
 from dordis.protocol import ENCODER, MemoryJournal, Message
 from dordis.protocols.delivery import Dispatch, Store
 from dordis.protocols.secagg.messages import CollectInput, PrepareInput, RemoveNoise
 from dordis.rounds.invitation import Invite, SendModel, Train
+from tests.adversary.participants import BOTH, OTHER_MODEL, agreed
+from tests.adversary.session import SHARES, Session, Trail
 
 NUMBERS = (0, 1, -1, 2, 7, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63))
 FLOATS = (0.0, -0.0, -1.0, 1e-320, 1e155, 1e308, float("inf"), float("-inf"), float("nan"))

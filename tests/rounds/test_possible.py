@@ -13,19 +13,18 @@ from scipy.stats import binom, skellam
 
 from dordis.errors import ImpossibleSum
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.clipping import Bit
+from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
-from dordis.privacy.mechanisms.ddgauss import DDGauss
-from dordis.privacy.mechanisms.local_gaussian import LocalGaussian
-from dordis.privacy.mechanisms.none import NoMechanism
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.noise import NoiseLaw, add_noise
-from dordis.privacy.planning import Setting, plan
-from dordis.privacy.skellam import sensitivity
+from dordis.privacy.mechanisms.baselines import CentralGaussian, LocalGaussian, NoMechanism
+from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.planning import plan
+from dordis.privacy.scaling import sensitivity
+from dordis.privacy.setting import Setting
+from dordis.privacy.skellam_noise import NoiseLaw, add_noise
+from dordis.protocols.cohort import agree_on
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput
-from dordis.protocols.parameters import agree_on
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, masking
 from dordis.rounds.possible import (
@@ -33,15 +32,16 @@ from dordis.rounds.possible import (
     PASSED,
     VACUOUS,
     SumLaw,
-    bit_threshold,
     check_possible,
     chunk_law,
     describe_check,
+    further_threshold,
     plan_margin,
     plan_warnings,
     signal_bound,
     threshold,
 )
+from tests.privacy.clipping_bits import planned_bit
 from tests.rounds.parties import BLOCK, DIM, IDS, SCALE, Federation, agreed, invite_to
 from tests.rounds.parties import skellam as usual
 
@@ -121,7 +121,7 @@ def test_where_clients_round_to_the_nearest_nothing_but_the_sensitivity_bounds_t
 
 @pytest.mark.parametrize("variance", [0.5, 4, 100, 1e4])
 def test_the_clipping_bit_has_a_bound_of_its_own(variance):
-    reach = math.sqrt(bit_threshold(10, 30, variance))
+    reach = math.sqrt(further_threshold(10, clipping_bit(30), variance))
     beyond = skellam.sf(math.ceil(reach - 300) - 1, variance / 2, variance / 2)
     assert beyond < CHANCE
     assert reach < 300 + 8 * math.sqrt(variance) + 12
@@ -140,7 +140,7 @@ def test_more_tests_in_a_round_leave_each_a_smaller_chance():
 def output_of(parameters, total, chunk=0, survivors=IDS, stayed=None):
     size = parameters.chunks[chunk]
     vector = (np.resize(np.asarray(total, np.int64), size.stop - size.start) % 2**parameters.bits).astype(np.uint32)
-    return ChunkOutput.of(parameters, chunk, vector, survivors, stayed or {})
+    return ChunkOutput.from_plan(parameters, chunk, vector, survivors, stayed or {})
 
 
 def round_of(grid, variance):
@@ -197,7 +197,7 @@ def test_garbage_in_one_block_of_many_is_noticed_although_the_whole_is_not_too_l
 
 def test_noise_that_could_not_be_removed_counts():
     parameters = agreed()
-    private = DistributedDP.of(parameters, DIM)
+    private = DistributedDP.from_parameters(parameters, DIM)
     stayed = {u: ks for u, ks in parameters.due(0, IDS).items() if ks}
     assert stayed
     less, more = (output_of(parameters, 0, stayed=due) for due in ({}, stayed))
@@ -208,7 +208,7 @@ def test_noise_that_could_not_be_removed_counts():
 
 def test_fewer_survivors_make_shorter_sums():
     parameters = agreed(chunks=2)
-    private = DistributedDP.of(parameters, DIM)
+    private = DistributedDP.from_parameters(parameters, DIM)
     laws = [chunk_law(private, 0, len(u3), output_of(parameters, 0, 0, u3).left) for u3 in (IDS, IDS[1:])]
     assert laws[0].length == PADDED // 2
     assert threshold(laws[0]) > threshold(laws[1])
@@ -241,7 +241,7 @@ def test_a_wrong_mask_seed_in_any_chunk_ends_the_round_before_the_sum_is_used(mo
 
 def test_a_hundred_wrong_mask_seeds_are_noticed_and_no_right_one_is():
     parameters = agreed()
-    private, rng = DistributedDP.of(parameters, DIM), np.random.default_rng(5)
+    private, rng = DistributedDP.from_parameters(parameters, DIM), np.random.default_rng(5)
     for _ in range(100):
         check_possible(private, 0, output_of(parameters, rng.integers(-60, 60, PADDED)))
         with pytest.raises(ImpossibleSum):
@@ -250,14 +250,14 @@ def test_a_hundred_wrong_mask_seeds_are_noticed_and_no_right_one_is():
 
 @pytest.mark.parametrize("protocol", [SECAGG, PLAINTEXT], ids=["secagg", "plaintext"])
 def test_a_round_says_that_its_sum_was_checked(protocol):
-    parameters, home = agreed(bit=Bit(scale=1000, variance=Fraction(4))), Federation.of(protocol)
+    parameters, home = agreed(bit=planned_bit(1000, 4)), Federation.of(protocol)
     home.gather(invite_to(parameters))
     assert home.sum(parameters).sum_check == PASSED
 
 
 def test_a_bit_that_more_clients_than_there_are_would_make_is_noticed():
-    parameters = agreed(bit=Bit(scale=1000, variance=Fraction(4)))
-    private = DistributedDP.of(parameters, DIM)
+    parameters = agreed(bit=planned_bit(1000, 4))
+    private = DistributedDP.from_parameters(parameters, DIM)
     check_possible(private, 1, output_of(parameters, [-7010], chunk=1))
     with pytest.raises(ImpossibleSum):
         check_possible(private, 1, output_of(parameters, [7200], chunk=1))
@@ -290,7 +290,7 @@ def test_sums_whose_law_is_not_known_are_not_checked_and_say_so(mechanism):
 
 def test_a_check_that_garbage_would_pass_is_called_vacuous():
     parameters = agreed(bits=9)
-    private = DistributedDP.of(parameters, DIM)
+    private = DistributedDP.from_parameters(parameters, DIM)
     assert describe_check(private, [output_of(parameters, 0)]) == VACUOUS
 
 

@@ -138,7 +138,7 @@ def transcript(app, model, dtype):
         return deliver
 
     home = Federation(members, SECAGG, registry=registry, tap=tap)
-    start = ModelBytes.of(model, dtype)
+    start = ModelBytes.from_numbers(model, dtype)
     for index in (3, 4):
         parameters = agreed(CLIENTS, index=index, mode=MALICIOUS, model=start.digest)
         try:

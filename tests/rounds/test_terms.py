@@ -7,19 +7,21 @@ import msgspec
 import pytest
 
 from dordis.errors import ParametersRefused
-from dordis.federation.design import Design, ProtocolKind
-from dordis.federation.strategies import Central, Conservative, Local, NoNoise, Orig, XNoise
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.mechanisms.ddgauss import DDGauss
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.planning import Setting
+from dordis.privacy.mechanisms.distributed_discrete_gaussian import DDGauss
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.setting import Setting
+from dordis.privacy.strategies import Central, Conservative, Local, NoNoise, Orig, XNoise
 from dordis.protocols.costs import noise_ratios
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.rounds.terms import Terms, check_terms, check_terms_kept
+from dordis.runs.plan import RoundPlan
+from dordis.runs.threat_model import ThreatModel
 from tests.rounds.parties import IDS, VARIANCE, agreed
 
 P = agreed()
-KEPT = Terms.of(P)
+KEPT = Terms.from_parameters(P)
 TIGHTER = {
     "mode": MALICIOUS,
     "clients": len(IDS) + 1,
@@ -29,6 +31,8 @@ TIGHTER = {
     "scheme": "exact",
     "clip": 1.001,
     "cost": KEPT.cost * (1 - 1e-12),
+    "records": RecordEncoding(2**32, 2**22, 20, 100, 3),
+    "further": ("correct answers",),
 }
 """Promises that the parameters do not keep."""
 LOOSER = {"clients": 2, "colluders": 0, "bits": 32, "cost": math.inf}
@@ -41,7 +45,7 @@ def changed(terms, **fields):
 def test_the_terms_of_parameters_are_read_from_them():
     assert (KEPT.mode, KEPT.clients, KEPT.colluders, KEPT.bits) == (SEMI_HONEST, 7, 1, 20)
     assert (KEPT.mechanism, KEPT.scheme, KEPT.clip) == ("skellam", "single", 1.0)
-    least = min(plan.reserved() for plan in P.plans)
+    least = min(plan.reserved_variance() for plan in P.plans)
     assert least >= VARIANCE
     assert noise_ratios(P) == [least / P.encoding.sensitivity]
     assert KEPT.cost == pytest.approx(P.encoding.sensitivity / (least - Fraction(1, 2)), rel=1e-12)
@@ -74,7 +78,7 @@ def test_a_cost_that_is_none_is_refused(cost):
 def test_noise_counts_for_nothing_where_the_sensitivity_is_not_declared(sensitivity):
     silent = msgspec.structs.replace(P, encoding=msgspec.structs.replace(P.encoding, sensitivity=sensitivity))
     assert noise_ratios(silent) == [0]
-    assert Terms.of(silent).cost == math.inf
+    assert Terms.from_parameters(silent).cost == math.inf
 
 
 STRATEGIES = [
@@ -88,9 +92,9 @@ STRATEGIES = [
 @pytest.mark.parametrize(("strategy", "kind"), STRATEGIES, ids=lambda given: getattr(given, "__name__", str(given)))
 def test_every_cohort_from_the_least_on_keeps_what_was_promised(strategy, kind, colluders):
     setting = Setting(ParticipationSchedule(40, 16, 20), dim=100, colluders=colluders)
-    design = Design(strategy, setting, 6.0, ProtocolKind(MALICIOUS), kind)
+    design = RoundPlan(strategy, setting, 6.0, ThreatModel(MALICIOUS), kind)
     least = design.setting.t
     promised = design.promise(least)
     for clients in (least, least + 1, 12, 13, 15, 16):
-        check_terms_kept(promised, Terms.of(design.sized(clients).example(), design.kind))
+        check_terms_kept(promised, Terms.from_parameters(design.for_clients(clients).example(), design.kind))
     assert promised.clients == least

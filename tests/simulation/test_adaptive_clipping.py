@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from dordis.federation import records
-from dordis.federation.ledger import verify
+from dordis.ledger.ledger import verify_ledger
 from dordis.privacy.clipping import Quantile, next_bound
-from dordis.report.facts import gather
-from dordis.report.figures import figures
-from dordis.report.statement import statement
-from dordis.report.tables import settings
+from dordis.records import run_records
+from dordis.report.facts import read_facts
+from dordis.report.figures import draw_figures
+from dordis.report.statement import write_statement
+from dordis.report.tables import settings_table
 from dordis.simulation.run import prepare
-from tests.federation.ledgers import new_ledger
+from tests.ledger.ledgers import new_ledger
 from tests.simulation.whole_runs import settings_of
 
 QUANTILE = (
@@ -56,7 +56,7 @@ def test_update_and_bit_together_keep_the_budget_and_nearly_use_it_up(noise):
     design = design_of(settings_of(*QUANTILE, *keys, "privacy.epsilon=6.0"))
     ledger = new_ledger(bytes(32), design.budget)
     for index in range(design.cap):
-        shrunk = design.clipped(8.0 / (index + 1))
+        shrunk = design.for_clip(8.0 / (index + 1))
         parameters = shrunk.agree_on(run=bytes(32), index=index, clients=range(1, 25), rotation=bytes(32))
         assert len(design.charge(design.example()).releases) == 2
         ledger.reserve(shrunk.charge(parameters))
@@ -67,7 +67,7 @@ def test_update_and_bit_together_keep_the_budget_and_nearly_use_it_up(noise):
 
 def test_another_bound_changes_the_scale_and_nothing_else():
     design = design_of(settings_of(*QUANTILE))
-    other = design.clipped(0.5)
+    other = design.for_clip(0.5)
     assert other.mechanism.clip == 0.5
     assert other.mechanism.grid.scale == pytest.approx(design.mechanism.grid.scale * 16)
     assert other.plan.sigma == pytest.approx(design.plan.sigma / 16)
@@ -85,11 +85,11 @@ def test_a_resumed_run_goes_on_with_its_bound_and_all_is_charged(tmp_path, fidel
     again = prepare(settings_of(*QUANTILE, *keys)).resume(first.records.path)
     assert [done.record.number for done in again.rounds()] == [2, 3]
     result = again.close("rounds")
-    read = records.load(first.records.path)
+    read = run_records.load_run(first.records.path)
     assert all(done.below is not None for done in read.rounds)
     for before, after in pairwise(read.rounds):
         assert after.clip == pytest.approx(next_bound(before.clip, before.below, Quantile(rate=0.5)))
-    summary = verify(first.records.path / "ledger.jsonl")
+    summary = verify_ledger(first.records.path / "ledger.jsonl")
     assert (summary.completed, summary.epsilon) == (3, result.epsilon)
     assert result.epsilon <= 100.0
 
@@ -98,12 +98,12 @@ def test_the_report_says_that_the_bound_is_followed(tmp_path):
     run = start(tmp_path)
     for _ in run.rounds():
         pass
-    (facts,) = gather([run.records.path])
-    said = " ".join(text for item in statement(facts).items for text in item.paragraphs)
+    (facts,) = read_facts([run.records.path])
+    said = " ".join(text for item in write_statement(facts).items for text in item.paragraphs)
     assert "begins at 8 and follows the 50 % quantile" in said
     assert "epsilon covers both together" in said
-    assert {"clip", "below"} <= figures([facts]).keys()
-    assert "50 % quantile" in dict(settings(facts).rows)["clip"]
+    assert {"clip", "below"} <= draw_figures([facts]).keys()
+    assert "50 % quantile" in dict(settings_table(facts).rows)["clip"]
 
 
 @pytest.mark.parametrize("noise", ["central", "local", "none"])

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from dordis.cli.commands.run import show
-from dordis.federation import records
-from dordis.federation.evictions import read_evictions
+from dordis.cli.commands.run import print_outcome
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.protocols.secagg.messages import SharesDelivered
-from dordis.report.facts import gather
-from dordis.report.page import page
+from dordis.records import run_records
+from dordis.records.evictions import read_evictions
+from dordis.report.facts import read_facts
+from dordis.report.page import render_report
 from dordis.simulation.run import prepare
 from tests.simulation.whole_runs import settings_of
 
@@ -46,7 +46,7 @@ def test_a_liar_and_whom_it_accuses_are_evicted_for_the_run_and_after_a_resumpti
     assert {*failed.evicted} == gone
     assert "cannot use the shares" in failed.reason
     assert len(done.record.clients) == 6
-    assert {u for line in read_evictions(first.records.path / records.EVICTIONS) for u in line.clients} == gone
+    assert {u for line in read_evictions(first.records.path / run_records.EVICTIONS) for u in line.clients} == gone
     del liar[1:]
     again = prepare(settings_of(*KEYS)).resume(first.records.path)
     later = list(again.rounds())
@@ -59,9 +59,9 @@ def test_evictions_are_told_and_a_successor_inherits_them(tmp_path, liar, capsys
     first = prepare(settings_of(*KEYS)).start(tmp_path, "")
     result = first.complete()
     gone = sorted({liar[0][0], liar[0][-1]})
-    show(first, result, as_json=True)
+    print_outcome(first, result, as_json=True)
     assert json.loads(capsys.readouterr().out)["evicted"] == gone
-    told = page(gather([first.records.path]))
+    told = render_report(read_facts([first.records.path]))
     assert "Evicted clients (2)" in told
     assert f"<th scope=row>{gone[0]}, {gone[1]}</th><td>this run</td><td>0</td>" in told
     del liar[1:]
@@ -71,6 +71,6 @@ def test_evictions_are_told_and_a_successor_inherits_them(tmp_path, liar, capsys
     assert done.record.failures == ()
     assert done.record.evicted == ()
     assert {*gone}.isdisjoint(done.record.clients)
-    stored = records.load(second.records.path)
+    stored = run_records.load_run(second.records.path)
     assert list(stored.evicted) == gone
-    assert first.records.id.hex()[:16] in page(gather([second.records.path]))
+    assert first.records.id.hex()[:16] in render_report(read_facts([second.records.path]))

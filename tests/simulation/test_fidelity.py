@@ -12,19 +12,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dordis.availability.dropout_models import EARLY, DropoutSchedule
+from dordis.config.schema import Config
 from dordis.errors import RoundFailed
-from dordis.privacy.encoding import centred
+from dordis.privacy.encoding import centre
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG
 from dordis.rounds.client import ClientRound
 from dordis.rounds.gate import PrivacyGate
-from dordis.simulation.availability import EARLY
-from dordis.simulation.config import Config
-from dordis.simulation.departures import Departures
-from dordis.simulation.home import LocalRounds
 from dordis.simulation.ideal import IdealRounds
+from dordis.simulation.one_round import single_round
+from dordis.simulation.population import LocalRounds
 from dordis.simulation.run import prepare
-from dordis.simulation.single import single_round
 from tests.simulation.toys import Server
 from tests.simulation.whole_runs import settings_of
 
@@ -77,7 +76,7 @@ def one_round(config, leaving, fidelity, charge=lambda: None, cores=1):
     ids = home.identities.ids
 
     def rounds(run, selection):
-        clients, departures = home.made(run, selection), Departures(Script(leaving), job.protocol)
+        clients, departures = home.made(run, selection), DropoutSchedule(Script(leaving), job.protocol)
         for u in ids:
             clients[u].entropy = stream(u)
         if fidelity == "ideal":
@@ -223,7 +222,7 @@ def test_with_noise_both_have_the_same_law(noise, dropped):
     full, ideal = (one_round(config, leaving, fidelity) for fidelity in ("full", "ideal"))
     assert full.outputs[0].left == ideal.outputs[0].left
     bits = prepare(config).job.design.mechanism.grid.bits
-    one, other = (centred(sums.outputs[0].total, bits).astype(float) for sums in (full, ideal))
+    one, other = (centre(sums.outputs[0].total, bits).astype(float) for sums in (full, ideal))
     expected = float(full.outputs[0].left)
     for sample in (one, other):  # rounded zeros are zeros: all that is left is noise
         assert abs(sample.mean()) < 5 * np.sqrt(expected / sample.size)

@@ -10,17 +10,19 @@ import pytest
 
 from dordis.crypto import vrf
 from dordis.errors import DordisError
-from dordis.federation.beacon import SeedBeacon
-from dordis.federation.coordinator import Coordinator
-from dordis.federation.design import Design, ProtocolKind
-from dordis.federation.selection import Everyone, Verifiable
-from dordis.federation.strategies import XNoise
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.planning import Setting
+from dordis.privacy.setting import Setting
+from dordis.privacy.strategies import XNoise
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
-from dordis.simulation.home import SimulatedHome
-from dordis.simulation.single import home_of_updates
+from dordis.runs.coordinator import Coordinator
+from dordis.runs.plan import RoundPlan
+from dordis.runs.threat_model import ThreatModel
+from dordis.selection.balanced import EveryClient
+from dordis.selection.beacon import SeedBeacon
+from dordis.selection.vrf import VrfSelection
+from dordis.simulation.one_round import home_of_updates
+from dordis.simulation.population import SimulatedHome
 
 CLIENTS, DIM, RUN, STRICT = 24, 64, bytes(32), (3,)
 FIDELITIES = ("full", "ideal")
@@ -36,7 +38,7 @@ class Nobody:
         return {}
 
 
-class StolenProofs(Verifiable):
+class StolenProofs(VrfSelection):
     """A server that shows the proof of one client for another one, too."""
 
     def select(self, index, available, proofs):
@@ -50,6 +52,7 @@ class ChangesItsMind:
 
     def __init__(self, before, after):
         self.accept, self.train, self.attend, self.consent = before.accept, before.train, before.attend, after.consent
+        self.conclude = before.conclude
 
 
 class Changed(SimulatedHome):
@@ -68,7 +71,7 @@ def home_of(fidelity, protocol=SECAGG, change=lambda owner: owner):
     sparse = protocol.sparse
     once = ParticipationSchedule(CLIENTS, CLIENTS, 1)
     setting = Setting(once, dim=DIM, colluders=0 if sparse else 1, tolerance=2 if sparse else None)
-    design = Design(XNoise(), setting, 6.0, ProtocolKind(MALICIOUS, sparse, True))
+    design = RoundPlan(XNoise(), setting, 6.0, ThreatModel(MALICIOUS, sparse, True))
     entropy = np.random.default_rng(3).bytes
     home = home_of_updates(design, protocol, lambda u: np.full(DIM, 0.01), entropy, Nobody(), fidelity)
     kind = type("ChangedHome", (Changed,), {"change": staticmethod(change)})
@@ -76,10 +79,10 @@ def home_of(fidelity, protocol=SECAGG, change=lambda owner: owner):
 
 
 def everyone(home):
-    return Everyone(frozenset(home.identities.ids), RUN, home.job.design.setting.t)
+    return EveryClient(frozenset(home.identities.ids), RUN, home.job.design.setting.t)
 
 
-def lots(home, kind=Verifiable):
+def lots(home, kind=VrfSelection):
     return kind(home.registry, RUN, Fraction(CLIENTS), home.job.design.setting.t, home.beacon)
 
 
@@ -105,7 +108,7 @@ def with_policy(**lines):
 REFUSALS = {
     "a policy that asks for a larger quorum": (SECAGG, with_policy(quorum=Fraction(1))),
     "a policy that asks for more noise": (SECAGG, with_policy(variance=Fraction(10**12))),
-    "a cohort that was not due": (SECAGG, lambda owner: replace(owner, selection=Everyone(frozenset({3}), RUN, 1))),
+    "a cohort that was not due": (SECAGG, lambda owner: replace(owner, selection=EveryClient(frozenset({3}), RUN, 1))),
     "no beacon": (SECAGG_PLUS, lambda owner: replace(owner, beacon=None)),
     "another beacon": (SECAGG_PLUS, lambda owner: replace(owner, beacon=SeedBeacon(bytes(32)))),
 }

@@ -6,14 +6,14 @@ import json
 import msgspec
 import pytest
 
-from dordis.cli.commands.run import drive, show
-from dordis.cli.tables import console
+from dordis.cli.commands.run import print_outcome, run_rounds
+from dordis.cli.output import make_console
 from dordis.errors import ImpossibleSum, InputError
-from dordis.federation import records
-from dordis.federation.ledger import Ledger
+from dordis.ledger.ledger import Ledger
 from dordis.protocols.secagg import masking
-from dordis.report.facts import gather
-from dordis.report.page import page
+from dordis.records import run_records
+from dordis.report.facts import read_facts
+from dordis.report.page import render_report
 from dordis.simulation.run import prepare
 from tests.simulation.whole_runs import settings_of
 
@@ -48,17 +48,17 @@ def test_a_spoilt_sum_is_charged_not_used_and_tried_again(tmp_path, monkeypatch,
     assert "not used" in failed.reason
     assert (len(failed.survivors), failed.evicted) == (6, ())
     assert all((done.record.sum_check, done.record.failures) == ("passed", ()) for done in others)
-    spent = Ledger.open(run.records.path / records.LEDGER).round(0)
+    spent = Ledger.open(run.records.path / run_records.LEDGER).round(0)
     assert spent is not None
     assert {*failed.survivors} == {*spent.charge.clients}
-    assert not spent.facts
-    stored = records.load(run.records.path)
+    assert not spent.outcomes
+    stored = run_records.load_run(run.records.path)
     assert stored.sum_checks == {"passed": 3, "impossible": 1}
     assert not stored.evicted
-    html = page(gather([run.records.path]))
+    html = render_report(read_facts([run.records.path]))
     assert "1 impossible sum: charged and not used" in html
     assert ", ".join(map(str, failed.survivors)) in html
-    show(run, run.complete(), as_json=True)
+    print_outcome(run, run.complete(), as_json=True)
     assert json.loads(capsys.readouterr().out)["sum_check"] == {"passed": 3, "impossible": 1}
 
 
@@ -66,16 +66,16 @@ def test_a_run_whose_every_sum_is_spoilt_ends_and_names_the_clients_in_the_last_
     spoil(monkeypatch, rounds=range(10))
     run = prepare(settings_of(*KEYS, "federation.tries=2", "privacy.epsilon=20")).start(tmp_path, "")
     with pytest.raises(InputError, match=r"is garbage.* one of the clients \d+, .* or the server is faulty"):
-        drive(run, console(), "run --resume", quiet=True)
-    charged = Ledger.open(run.records.path / records.LEDGER)
-    stored = records.load(run.records.path)
+        run_rounds(run, make_console(), "run --resume", quiet=True)
+    charged = Ledger.open(run.records.path / run_records.LEDGER)
+    stored = run_records.load_run(run.records.path)
     assert [failed.index for failed in stored.failures] == [0, 1]
     for failed in stored.failures:  # U3 of every try, although no round has a line
         spent = charged.round(failed.index)
         assert spent is not None
         assert {*failed.survivors} == {*spent.charge.clients}
     assert (stored.rounds, stored.sum_checks) == ((), {"impossible": 2})
-    html = page(gather([run.records.path]))
+    html = render_report(read_facts([run.records.path]))
     assert "2 impossible sums: charged and not used" in html
     assert html.count("not finished") >= 2
     assert ", ".join(map(str, stored.failures[1].survivors)) in html
@@ -88,13 +88,13 @@ def test_attempts_that_failed_in_a_process_that_ended_are_still_known_when_the_r
     with pytest.raises(ImpossibleSum):
         list(run.rounds())
     path = run.records.path
-    with (path / records.FAILURES).open("ab") as file:
+    with (path / run_records.FAILURES).open("ab") as file:
         file.write(b'{"index":2,"rea')  # the machine stopped here
     del run
     gc.collect()
     resumed = prepare(config).resume(path)
     assert [done.record.failures for done in resumed.rounds()] == [(), (), ()]
-    stored = records.load(path)
+    stored = run_records.load_run(path)
     assert [failed.index for failed in stored.failures] == [0, 1]
     assert stored.sum_checks == {"passed": 3, "impossible": 2}
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError
-from dordis.federation import records
-from dordis.federation.ledger import verify
-from dordis.report.files import write
-from dordis.simulation.rehearsal import rehearse
+from dordis.ledger.ledger import verify_ledger
+from dordis.records import run_records
+from dordis.report.files import write_report
+from dordis.simulation.dry_run import rehearse
 from dordis.simulation.run import prepare
 from tests.simulation.whole_runs import settings_of
 
@@ -23,7 +23,7 @@ def check_means(job, means):
     """Every mean is half the bound, spread over its coordinates, but for the noise that was planned for any length."""
     assert [mean.size for mean in means] == [SHORT, LONG, LONG]
     for mean in means:
-        design, n = job.design.of_dim(mean.size), job.design.setting.clients
+        design, n = job.design.for_dim(mean.size), job.design.setting.clients
         # All of the mean lies along one direction, in which noise and rounding have the deviation of one coordinate.
         rounding = 0.5 * n**0.5 / design.mechanism.grid.scale
         along = float(mean.sum()) / mean.size**0.5
@@ -36,13 +36,13 @@ def test_updates_of_two_lengths_are_summed_charged_and_recorded(tmp_path, fideli
     list(run.rounds())
     result = run.close("rounds")
     check_means(run.job, run.job.app.means)
-    stored = records.load(run.records.path)
+    stored = run_records.load_run(run.records.path)
     assert stored.manifest.plan.dim == LONG
     assert [done.dim for done in stored.rounds] == [SHORT, LONG, LONG]
-    told = verify(run.records.path / "ledger.jsonl", run=run.records.id)
+    told = verify_ledger(run.records.path / "ledger.jsonl", run=run.records.id)
     assert (told.completed, told.epsilon) == (3, result.epsilon)
     assert 0 < result.epsilon <= 6
-    assert "at most 3,000; in turn 40, 3,000" in write([run.records.path]).read_text()
+    assert "at most 3,000; in turn 40, 3,000" in write_report([run.records.path]).read_text()
 
 
 def test_the_server_is_told_how_much_noise_is_in_a_sum(tmp_path):
@@ -57,9 +57,9 @@ def test_the_server_is_told_how_much_noise_is_in_a_sum(tmp_path):
 
 def test_rounds_of_every_length_cost_what_is_planned():
     design = job().job.design
-    short = design.of_dim(SHORT)
-    assert short is design.of_dim(SHORT)
-    assert design.of_dim(LONG) is design
+    short = design.for_dim(SHORT)
+    assert short is design.for_dim(SHORT)
+    assert design.for_dim(LONG) is design
     assert short.promise(short.least).cost == design.promise(design.least).cost == design.allowed
     assert short.plan.bits == design.plan.bits
     assert abs(short.sigma / design.sigma - 1) < 0.02

@@ -3,9 +3,9 @@
 import pytest
 
 from dordis.errors import InputError
-from dordis.federation.ledger import verify
-from dordis.report.facts import gather
-from dordis.report.statement import statement
+from dordis.ledger.ledger import verify_ledger
+from dordis.report.facts import read_facts
+from dordis.report.statement import write_statement
 from dordis.simulation.run import prepare
 from tests.simulation.whole_runs import settings_of
 
@@ -22,11 +22,11 @@ def test_it_costs_what_it_says_and_the_report_says_what_it_is(tmp_path, fidelity
     keys = (f"simulation.fidelity={fidelity}",)
     run, result = run_of(tmp_path / "own", "privacy.mechanism=tests.simulation.toys:Toy", *keys)
     assert (result.stopped, result.rounds) == ("rounds", 3)
-    summary = verify(run.records.path / "ledger.jsonl")
+    summary = verify_ledger(run.records.path / "ledger.jsonl")
     assert summary.mechanisms == ("tests.simulation.toys:Toy",)
     assert 0 < summary.epsilon == result.epsilon <= 6
-    (facts,) = gather([run.records.path])
-    said = " ".join(text for item in statement(facts).items for text in item.paragraphs)
+    (facts,) = read_facts([run.records.path])
+    said = " ".join(text for item in write_statement(facts).items for text in item.paragraphs)
     assert "Mechanism 'tests.simulation.toys:Toy': toy noise, for a test." in said
     _, ours = run_of(tmp_path / "skellam", *keys)
     assert ours.epsilon == pytest.approx(result.epsilon)  # it is the same noise

@@ -6,14 +6,14 @@ import pytest
 import dordis
 from dordis import AppClient, AppServer, wire
 from dordis.apps import histogram
+from dordis.config.reading import read_config
 from dordis.errors import InputError
-from dordis.federation.records import load
 from dordis.library import as_config
-from dordis.report.facts import gather
-from dordis.report.tables import settings
+from dordis.records.run_records import load_run
+from dordis.report.facts import read_facts
+from dordis.report.tables import settings_table
 from dordis.rounds.invitation import SendModel
-from dordis.simulation.reading import read
-from dordis.simulation.rehearsal import rehearse
+from dordis.simulation.dry_run import rehearse
 from dordis.simulation.run import prepare
 
 LENGTH = 30_000
@@ -30,6 +30,9 @@ class Server(AppServer):
 
     def use_output(self, round, aggregate):
         pass
+
+    def state(self):
+        return {}
 
 
 class Client(AppClient):
@@ -61,12 +64,12 @@ ADAPTIVE = {
 def test_clients_make_the_server_s_next_model_from_what_was_delivered(tmp_path):
     """The model is sent in the first round alone: after it, all who took part have one with the right digest."""
     result = dordis.run(SMALL | {"output": str(tmp_path)})
-    first, *others = load(result.path).rounds
+    first, *others = load_run(result.path).rounds
     assert first.model_bytes > 8 * 4 * 650
     assert [record.model_bytes for record in others] == [0, 0]
     assert {record.dim for record in (first, *others)} == {650}
     unfolded = dordis.run(SMALL | {"output": str(tmp_path), "privacy": {"epsilon": 50.0}})
-    before = load(unfolded.path).rounds[1]
+    before = load_run(unfolded.path).rounds[1]
     assert others[0].up < before.up - 8 * 1000
     assert others[0].down < before.down - 8 * 1000
 
@@ -74,7 +77,7 @@ def test_clients_make_the_server_s_next_model_from_what_was_delivered(tmp_path):
 def test_clients_that_missed_rounds_get_their_sums_where_these_are_shorter_than_the_model(tmp_path):
     """What is sent is what the list of clients of every round says, to the byte."""
     few = SMALL | {"output": str(tmp_path), "federation": {"clients": 24, "per_round": 8, "rounds": 7}}
-    records = load(dordis.run(few).path).rounds
+    records = load_run(dordis.run(few).path).rounds
     model, missed = 4 * 650, rehearse(prepare(as_config(few))).missed_bytes
     assert 3 * missed < model
     piece, last = wire.size(SendModel(0, bytes(model))), {}
@@ -94,14 +97,14 @@ def test_clients_that_missed_rounds_get_their_sums_where_these_are_shorter_than_
 
 def test_a_run_says_into_what_it_folds(tmp_path):
     result = dordis.run(SMALL | {"output": str(tmp_path), "simulation": {"fidelity": "ideal"}})
-    (facts,) = gather([result.path])
-    told = dict(settings(facts).rows)
+    (facts,) = read_facts([result.path])
+    told = dict(settings_table(facts).rows)
     assert told["folded into"].startswith("64 coordinates, 10.2 times fewer, error of a sum + ")
     assert facts.run.manifest.plan.upload_bytes == 64 * facts.run.manifest.plan.bits // 8
 
 
 def design_of(*keys):
-    return prepare(read(keys=keys)).job.design
+    return prepare(read_config(keys=keys)).job.design
 
 
 def test_small_models_means_and_histograms_are_not_folded():
@@ -121,7 +124,7 @@ def test_more_coordinates_than_there_are_is_a_mistake():
 
 def test_folding_adapts_to_updates_that_do_not_agree(tmp_path):
     settings = ADAPTIVE | {"output": str(tmp_path)}
-    first, second, third = load(dordis.run(settings).path).rounds
+    first, second, third = load_run(dordis.run(settings).path).rounds
     automatic = prepare(as_config(settings | {"privacy": {"epsilon": 20.0}})).job.design.setting.buckets
     assert first.buckets == automatic > 0
     assert second.buckets < first.buckets

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from dordis.errors import RoundFailed
-from dordis.privacy.mechanisms.central_gaussian import CentralGaussian
+from dordis.privacy.mechanisms.baselines import CentralGaussian
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.secagg import SECAGG
 from dordis.simulation import ideal
+from dordis.simulation.one_round import single_round
 from dordis.simulation.run import prepare
-from dordis.simulation.single import single_round
 from tests.simulation.test_fidelity import Script, stream
 from tests.simulation.whole_runs import settings_of
 

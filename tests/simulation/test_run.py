@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from dordis.errors import BudgetExceeded, BudgetUsedUp, InputError, TooManyDropouts
-from dordis.federation import records
-from dordis.federation.ledger import Ledger, verify
-from dordis.federation.records import Records
+from dordis.ledger.ledger import Ledger, verify_ledger
 from dordis.protocols.secagg.chunk import ChunkServer
-from dordis.report.files import write
+from dordis.records import run_records
+from dordis.records.run_records import RunRecords
+from dordis.report.files import write_report
 from dordis.rounds.app import RoundInfo
 from dordis.simulation.run import prepare
-from tests.held import HANG, held
+from tests.paused_processes import HANG, start_paused
 from tests.simulation.whole_runs import TOY, settings_of
 
 
@@ -30,9 +30,9 @@ def test_a_run_finishes_its_rounds_and_keeps_to_the_budget(tmp_path):
     result = run.close("rounds")
     assert [done.record.number for done in finished] == [1, 2, 3]
     assert 0 < result.epsilon <= 6
-    read = records.load(run.records.path)
+    read = run_records.load_run(run.records.path)
     assert [done.number for done in read.rounds] == [1, 2, 3]
-    summary = verify(run.records.path / "ledger.jsonl", run=run.records.id)
+    summary = verify_ledger(run.records.path / "ledger.jsonl", run=run.records.id)
     assert (summary.completed, summary.epsilon) == (3, result.epsilon)
     assert sorted(path.name for path in (run.records.path / "receipts").iterdir()) == [
         f"{done.record.index:06d}.json" for done in finished
@@ -61,9 +61,9 @@ def test_a_resumed_run_goes_on_after_its_last_finished_round(tmp_path, fidelity)
     np.testing.assert_array_equal(again.job.app.mean, mean)
     assert again.job.app.rounds == 1
     assert [done.record.number for done in again.rounds()] == [2, 3]
-    indices = [done.index for done in records.load(first.records.path).rounds]
+    indices = [done.index for done in run_records.load_run(first.records.path).rounds]
     assert len(set(indices)) == 3
-    assert verify(first.records.path / "ledger.jsonl").completed == 3
+    assert verify_ledger(first.records.path / "ledger.jsonl").completed == 3
 
 
 def test_a_round_that_was_charged_and_not_finished_stays_charged_and_its_index_used(tmp_path):
@@ -71,13 +71,13 @@ def test_a_round_that_was_charged_and_not_finished_stays_charged_and_its_index_u
     job = first.job
     rounds = first.rounds()
     next(rounds)
-    charged = {index for _, index in first._ledger.counted()}
+    charged = {index for _, index in first._ledger.owner_charges()}
     job.app.use_output = lambda *_: (_ for _ in ()).throw(RuntimeError("power cut"))
     with pytest.raises(RuntimeError, match="power cut"):
         next(rounds)
     again = prepare(settings_of()).resume(first.records.path)
     assert [done.record.index for done in again.rounds()] == [2, 3]
-    assert sorted(index for _, index in again._ledger.counted()) == [0, 1, 2, 3]
+    assert sorted(index for _, index in again._ledger.owner_charges()) == [0, 1, 2, 3]
     assert charged == {0}
 
 
@@ -113,7 +113,7 @@ def test_a_run_does_not_go_on_under_another_configuration(tmp_path):
             prepare(settings_of(key)).resume(first.records.path)
     with pytest.raises(InputError, match="another 'privacy'"):  # it would go on without its ledger
         prepare(settings_of("privacy.noise.kind=none")).resume(first.records.path)
-    assert records.load(first.records.path).result.stopped == "interrupted"
+    assert run_records.load_run(first.records.path).result.stopped == "interrupted"
     assert prepare(settings_of("performance.chunks=auto")).resume(first.records.path).done == 1
 
 
@@ -122,7 +122,7 @@ def test_a_run_that_goes_on_has_not_ended(tmp_path):
     next(first.rounds())
     first.close("interrupted")
     again = prepare(settings_of()).resume(first.records.path)
-    assert records.load(first.records.path).result is None  # its epsilon would soon be too small
+    assert run_records.load_run(first.records.path).result is None  # its epsilon would soon be too small
     next(again.rounds())
     assert again.close("interrupted").rounds == 2
 
@@ -130,7 +130,7 @@ def test_a_run_that_goes_on_has_not_ended(tmp_path):
 def test_a_run_does_not_go_on_with_other_keys(tmp_path):
     first = start(tmp_path)
     (first.records.path / "simulation.key").write_bytes(bytes(32))
-    with pytest.raises(InputError, match="not the keys that they began with"):
+    with pytest.raises(InputError, match="other keys than when it began"):
         prepare(settings_of()).resume(first.records.path)
     (first.records.path / "simulation.key").unlink()
     with pytest.raises(InputError, match="missing"):
@@ -244,11 +244,11 @@ def test_plaintext_runs_drops_out_and_reports_like_the_others(tmp_path, fidelity
         early = [u for stage in ("Begin", "Contribute") for u in record.dropped.get(stage, ())]
         assert record.survivors == (10 - len(early),)
         assert record.left >= record.wanted
-    manifest = records.load(run.records.path).manifest
+    manifest = run_records.load_run(run.records.path).manifest
     assert (manifest.stages, manifest.trust.hides_updates) == (("Begin", "Contribute", "Disclose"), False)
-    page = write([run.records.path]).read_text()
+    page = write_report([run.records.path]).read_text()
     assert "protects nobody" in page
-    assert verify(run.records.path / "ledger.jsonl").completed == 5
+    assert verify_ledger(run.records.path / "ledger.jsonl").completed == 5
 
 
 def test_plaintext_does_not_stand_up_to_a_malicious_server(tmp_path):
@@ -352,23 +352,23 @@ def test_the_same_seed_gives_the_same_clients_and_dropouts_and_other_secrets(tmp
 @pytest.mark.slow
 def test_kill_leaves_a_run_that_goes_on_with_its_ledger_intact(tmp_path):
     """Kill a real process in the middle of three rounds, each at another point, and let it go on until it is done."""
-    keys = [f"-c{key}" for key in (*TOY, "app.server=tests.simulation.held_toys:Server", "federation.clients=48",
+    keys = [f"-c{key}" for key in (*TOY, "app.server=tests.simulation.paused_toys:Server", "federation.clients=48",
                                    "federation.rounds=4", f"output={tmp_path}")]  # fmt: skip
     command, arguments = [sys.executable, "-m", "dordis", "run", "--json"], keys
     for finished, point in enumerate(["use_output 0", "evaluate 2", "state 3"]):
-        process = held([*command, *arguments], point, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = start_paused([*command, *arguments], point, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         process.kill()
         process.communicate()
         (path,) = (manifest.parent for manifest in tmp_path.glob("*/*/manifest.json"))
         arguments = ["--resume", str(path)]
-        assert len(records.load(path).rounds) == finished
+        assert len(run_records.load_run(path).rounds) == finished
     done = subprocess.run([*command, *arguments], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    told, read = json.loads(done.stdout), records.load(path)
+    told, read = json.loads(done.stdout), run_records.load_run(path)
     assert (told["rounds"], told["stopped"]) == (4, "rounds")
     assert [done.number for done in read.rounds] == [1, 2, 3, 4]
     assert [done.index for done in read.rounds] == [1, 3, 5, 6]  # the others were charged, and stay so
-    ledger = verify(path / "ledger.jsonl", run=Records.open(path).id)
+    ledger = verify_ledger(path / "ledger.jsonl", run=RunRecords.open(path).id)
     assert ledger.completed == 7
     assert ledger.epsilon == pytest.approx(told["epsilon"])
 

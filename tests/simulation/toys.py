@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dordis.privacy.mechanisms.skellam import DSkellam
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
 from dordis.rounds.app import AppClient, AppServer
 
 
@@ -54,8 +54,8 @@ class Own(DSkellam):
 class Toy(DSkellam, frozen=True, tag="tests.simulation.toys:Toy"):
     """A mechanism of somebody else's, under a name of its own, which the ledger charges by its prices."""
 
-    priced = True
-    words = "toy noise, for a test"
+    has_price_list = True
+    description = "toy noise, for a test"
 
 
 class Growing(AppServer):

@@ -1,7 +1,7 @@
 """Make and run whole jobs in tests."""
 
-from dordis.simulation.config import Config
-from dordis.simulation.reading import read
+from dordis.config.reading import read_config
+from dordis.config.schema import Config
 
 TOY = (
     "app.server=tests.simulation.toys:Server",
@@ -15,4 +15,4 @@ TOY = (
 
 def settings_of(*keys: str) -> Config:
     """Return a configuration of the toy application, with some settings of its own."""
-    return read(keys=[*TOY, *keys])
+    return read_config(keys=[*TOY, *keys])

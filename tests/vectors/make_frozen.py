@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dordis.config.reading import read_config
 from dordis.errors import DordisError
-from dordis.simulation.reading import read
 from dordis.simulation.run import prepare
-from tests.frozen import AXES, Choice, arithmetic, freeze, settings
+from tests.seeded_runs import AXES, Choice, arithmetic, freeze, settings
 
 COUNT = 200
 PATH = Path(__file__).with_name("frozen.json")
 NOTE = (
     "Digests of whole runs: of every message of every client in its order, of the ledger, of the rounds' records"
-    " without times and of the metrics, of the receipts, and of the model in the end; tests/frozen.py makes them."
+    " without times and of the metrics, of the receipts, and of the model in the end; tests/seeded_runs.py makes them."
 )
 WIDE = 10
 """So many runs have cohorts that are wide enough for a sparse graph; they take longest."""
@@ -57,7 +57,7 @@ def completed(fixed: Choice, rng: random.Random, chosen: list[Choice]) -> Choice
 def is_valid(choice: Choice) -> bool:
     """Tell whether such a run can be prepared."""
     try:
-        prepare(read(keys=settings(choice)))
+        prepare(read_config(keys=settings(choice)))
     except DordisError:
         return False
     return True

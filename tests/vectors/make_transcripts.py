@@ -12,17 +12,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dordis import drive, wire
+from dordis import protocol_driver as drive
+from dordis import wire
 from dordis.crypto import signature
 from dordis.privacy.encoding import Grid
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.skellam import sensitivity
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.scaling import sensitivity
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import Message, Requests
+from dordis.protocols.cohort import agree_on
 from dordis.protocols.delivery import Dispatch
 from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
-from dordis.protocols.parameters import MALICIOUS, Parameters, agree_on
+from dordis.protocols.parameters import MALICIOUS, Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.protocols.secagg.messages import (
     AdvertiseKeys,
@@ -34,7 +36,7 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     Unmask,
 )
-from dordis.rounds.missed import missed_sum
+from dordis.rounds.catch_up import missed_sum
 
 NOTE = f"Answers of protocol version {wire.VERSION}: they do not change within it."
 ENCODING = (
@@ -181,7 +183,7 @@ def signing_key(seed: bytes, u: int) -> bytes:
 
 def registry(p: Parameters, seed: bytes) -> dict[int, bytes]:
     """Return everyone's public signing key."""
-    return {u: signature.public(signing_key(seed, u)) for u in p.clients}
+    return {u: signature.public_key(signing_key(seed, u)) for u in p.clients}
 
 
 ROUNDS: dict[str, Callable[[], tuple[Parameters, Lost]]] = {
@@ -201,13 +203,13 @@ def updates_of(p: Parameters, seed: bytes) -> dict[int, np.ndarray]:
 
 def encoded(p: Parameters, seed: bytes, updates: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     """Return what clients put into the sum."""
-    private = DistributedDP.of(p, p.encoding.projection.dim)
+    private = DistributedDP.from_parameters(p, p.encoding.projection.dim)
     return {u: private.encode(x, Stream(hashlib.sha256(b"rounding" + seed).digest(), u)) for u, x in updates.items()}
 
 
 def used(p: Parameters, outputs: Sequence[ChunkOutput]) -> dict[str, Any]:
     """Return what is delivered of a folded sum, and what it decodes to."""
-    private = DistributedDP.of(p, p.encoding.projection.dim)
+    private = DistributedDP.from_parameters(p, p.encoding.projection.dim)
     sums = [Dispatch(k, len(each.survivors), private.delivered(k, each.total)) for k, each in enumerate(outputs)]
     return {
         "delivered": [message.vector.hex() for message in sums],
@@ -358,7 +360,7 @@ def exchanged(signed: dict[int, bytes]) -> dict[int, bytes]:
 
 REFUSALS: list[Refusal] = [
     ("no such mode", AdvertiseKeys, with_parameters(mode="friendly"), "ParametersRefused"),
-    ("a tolerance beyond n - t", AdvertiseKeys, with_parameters(tolerance=9), "ParametersRefused"),
+    ("a tolerance beyond n - t", AdvertiseKeys, with_parameters(n_min=1), "ParametersRefused"),
     ("as many colluders as the threshold", AdvertiseKeys, with_parameters(colluders=5), "ParametersRefused"),
     ("33 bits", AdvertiseKeys, with_parameters(bits=33), "ParametersRefused"),
     ("other noise tables", AdvertiseKeys, with_parameters(tables=bytes(32)), "ParametersRefused"),

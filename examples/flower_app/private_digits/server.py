@@ -8,7 +8,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from dordis.federation.registry import Registry
+from dordis.identity.registry import Registry
 from dordis.integrations.flower import DordisGrid
 from private_digits.task import accuracy, start
 

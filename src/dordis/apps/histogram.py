@@ -7,19 +7,18 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from dordis.apps.options import ClientTable, rows, shared
-from dordis.apps.pooled import PooledServer
+from dordis.apps.mean import PooledServer
+from dordis.apps.options import ClientTable, build_once, read_rows
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.rounds.app import FixedClient, Task
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Say whose histogram: that of the values in the .npy file `data`, or without one, of normal deviates.
+    """Options of the histogram of the values in the .npy file `data`; without a file, of normal deviates.
 
     k `edges` make k + 1 bins, the first and the last without end; a value on an edge is in the bin above it.  One
-    client changes the sum by 1: give the run a clip of 1.  `nonnegative` takes from the frequencies what only noise can
-    have put there.
+    client changes the sum by 1: set privacy.clip to 1.  `nonnegative` projects the frequencies to the simplex.
     """
 
     data: str = ""
@@ -28,9 +27,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.edges or not all(map(math.isfinite, self.edges)):
-            raise InputError("a histogram needs an edge or more, all finite")
+            raise InputError("a histogram needs at least one edge, and all edges must be finite")
         if any(high <= low for low, high in pairwise(self.edges)):
-            raise InputError("the edges of a histogram ascend")
+            raise InputError("the edges of a histogram must ascend")
 
 
 class Server(PooledServer):
@@ -41,14 +40,14 @@ class Server(PooledServer):
         self._nonnegative = nonnegative
 
     @classmethod
-    def of(cls, task: Task) -> Self:
-        """Make it from `Settings`."""
+    def from_task(cls, task: Task) -> Self:
+        """Construct it from `Settings`."""
         settings = _table(task).settings
         return cls(len(settings.edges) + 1, settings.nonnegative)
 
     def result(self) -> Floats:
         """Return the share of each bin; zeros before the first round."""
-        return on_simplex(self.pooled) if self._nonnegative and self.pooled.any() else self.pooled
+        return project_to_simplex(self.pooled) if self._nonnegative and self.pooled.any() else self.pooled
 
     def evaluate(self) -> dict[str, float]:
         """Return the frequencies by the number of the bin."""
@@ -56,28 +55,27 @@ class Server(PooledServer):
 
 
 class Client(FixedClient):
-    """Give 1 in the bin of one's value; the same in every round."""
+    """Add 1 to the bin of the client's value, in every round."""
 
     def __init__(self, value: float, edges: tuple[float, ...]) -> None:
         if math.isnan(value):
-            raise InputError("a value that is not a number is in no bin")
+            raise InputError("a client's value is NaN, which is in no bin")
         super().__init__(np.zeros(len(edges) + 1))
         self.update[np.searchsorted(edges, value, side="right")] = 1.0
 
     @classmethod
-    def of(cls, task: Task, place: int) -> Self:
-        """Make it from `Settings`."""
+    def from_task(cls, task: Task, place: int) -> Self:
+        """Construct it from `Settings`."""
         table = _table(task)
         return cls(float(table.row(place)[0]), table.settings.edges)
 
 
-def on_simplex(shares: Floats) -> Floats:
-    """Return the nearest shares, in the Euclidean norm, that are not negative and add up to 1.
+def project_to_simplex(shares: Floats) -> Floats:
+    """Return the Euclidean projection of shares onto the simplex: no share is negative, and they add up to 1.
 
-    All are lowered by the same amount, and cut at 0.  It is the likeliest histogram, given the same Gaussian noise on
-    every bin.
+    It is the maximum-likelihood histogram if every bin has the same Gaussian noise.
 
-    >>> on_simplex(np.array([0.75, 0.5, -0.25])).tolist()
+    >>> project_to_simplex(np.array([0.75, 0.5, -0.25])).tolist()
     [0.625, 0.375, 0.0]
     """
     descending = np.sort(shares)[::-1]
@@ -87,14 +85,14 @@ def on_simplex(shares: Floats) -> Floats:
     return cut
 
 
-def fill(settings: Settings, task: Task) -> ClientTable[Settings]:
-    """Read the values of all clients, or make them up: normal deviates."""
+def read_table(settings: Settings, task: Task) -> ClientTable[Settings]:
+    """Read the values of all clients, or draw normal deviates if no file is set."""
     if not settings.data:
         return ClientTable(settings, np.random.default_rng(task.seed).normal(size=(task.population, 1)))
-    values = rows(task.folder / settings.data, task.population)
+    values = read_rows(task.folder / settings.data, task.population)
     if values.shape[1] != 1:
         raise InputError(f"{settings.data} has {values.shape[1]} columns: a histogram takes one value a client")
     return ClientTable(settings, values)
 
 
-_table = shared(Settings, fill)
+_table = build_once(Settings, read_table)

@@ -6,18 +6,18 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from dordis.apps.options import ClientTable, rows, shared
-from dordis.apps.pooled import PooledServer
+from dordis.apps.options import ClientTable, build_once, read_rows
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
-from dordis.rounds.app import FixedClient, Task
+from dordis.privacy.scaling import Floats
+from dordis.protocols.distributed_dp import Aggregate
+from dordis.rounds.app import AppServer, FixedClient, RoundInfo, State, Task
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Say whose mean: that of the rows of the .npy file `data`, or without one, of made-up vectors of length `dim`.
+    """Options of the mean of the rows of the .npy file `data`; without a file, of drawn vectors of length `dim`.
 
-    `centre` is a public guess, the same for every coordinate; the closer it is to the mean, the smaller `bound` may be,
-    to which vectors less the centre are clipped.  Give the run the same bound as its clip.
+    `centre` is a public guess of the mean, the same for every coordinate.  It is subtracted from each vector, and the
+    difference is clipped to the norm `bound`: set privacy.clip to the same bound.
     """
 
     data: str = ""
@@ -32,58 +32,89 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"the bound on a vector's norm is positive and finite, not {self.bound}")
 
 
+class PooledServer(AppServer):
+    """Add up the sums of all rounds: the noise of their mean falls with every round."""
+
+    def __init__(self, dim: int) -> None:
+        self._total, self._count = np.zeros(dim), np.zeros(dim)
+
+    @property
+    def dim(self) -> int:
+        """Return the length of a client's vector."""
+        return self._total.size
+
+    def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
+        """Add the sum of a round and its number of clients by coordinate."""
+        self._total += aggregate.total
+        self._count += aggregate.counts
+
+    @property
+    def pooled(self) -> Floats:
+        """Return the mean over all participations so far; zeros before the first round."""
+        mean: Floats = self._total / np.maximum(self._count, 1)
+        return mean
+
+    def state(self) -> State:
+        """Return the sums so far."""
+        return {"total": self._total.copy(), "count": self._count.copy()}
+
+    def restore(self, state: State) -> None:
+        """Continue from stored sums."""
+        self._total, self._count = state["total"].copy(), state["count"].copy()
+
+
 class Server(PooledServer):
-    """Learn the mean; `result` is what is known of it so far."""
+    """Estimate the mean from all rounds so far."""
 
     def __init__(self, dim: int, centre: float = 0.0) -> None:
         super().__init__(dim)
         self._centre = centre
 
     @classmethod
-    def of(cls, task: Task) -> Self:
-        """Make it from `Settings`."""
+    def from_task(cls, task: Task) -> Self:
+        """Construct it from `Settings`."""
         table = _table(task)
         return cls(table.values.shape[1], table.settings.centre)
 
     def result(self) -> Floats:
-        """Return the mean, which is the centre before the first round."""
+        """Return the estimate; before the first round it is the centre."""
         return self._centre + self.pooled
 
     def evaluate(self) -> dict[str, float]:
-        """Return the mean over the coordinates, too."""
+        """Return the mean of the coordinates as a metric."""
         return {"mean": float(self.result().mean())}
 
 
 class Client(FixedClient):
-    """Give one's vector less the centre, clipped to the bound; the same in every round."""
+    """Give the client's vector minus the centre, clipped to the bound, in every round."""
 
     def __init__(self, vector: Floats, centre: float = 0.0, bound: float = 1.0) -> None:
-        super().__init__(clipped(np.asarray(vector, np.float64) - centre, bound))
+        super().__init__(clip_to_norm(np.asarray(vector, np.float64) - centre, bound))
 
     @classmethod
-    def of(cls, task: Task, place: int) -> Self:
-        """Make it from `Settings`."""
+    def from_task(cls, task: Task, place: int) -> Self:
+        """Construct it from `Settings`."""
         table = _table(task)
         return cls(table.row(place), table.settings.centre, table.settings.bound)
 
 
-def clipped(vector: Floats, bound: float) -> Floats:
-    """Scale a vector down to a norm of `bound` if it is longer.
+def clip_to_norm(vector: Floats, bound: float) -> Floats:
+    """Return a vector scaled down to the norm `bound` if it is longer.
 
-    >>> clipped(np.array([6.0, 8.0]), bound=5.0).tolist()
+    >>> clip_to_norm(np.array([6.0, 8.0]), bound=5.0).tolist()
     [3.0, 4.0]
     """
     norm = float(np.linalg.norm(vector))
     return vector if norm <= bound else vector * (bound / norm)
 
 
-def fill(settings: Settings, task: Task) -> ClientTable[Settings]:
-    """Read the vectors of all clients, or make them up: uniform, and within the bound."""
+def read_table(settings: Settings, task: Task) -> ClientTable[Settings]:
+    """Read the vectors of all clients, or draw uniform ones within the bound if no file is set."""
     if settings.data:
-        return ClientTable(settings, rows(task.folder / settings.data, task.population))
+        return ClientTable(settings, read_rows(task.folder / settings.data, task.population))
     reach = settings.bound / math.sqrt(settings.dim)
     values = settings.centre + np.random.default_rng(task.seed).uniform(-reach, reach, (task.population, settings.dim))
     return ClientTable(settings, values)
 
 
-_table = shared(Settings, fill)
+_table = build_once(Settings, read_table)

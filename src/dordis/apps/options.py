@@ -1,4 +1,4 @@
-"""What configured applications have in common: their options as settings, and a table that all clients share."""
+"""Options of configured applications, decoded once for all clients of a simulation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,59 +9,64 @@ from typing import Generic, TypeVar
 import msgspec
 import numpy as np
 
+from dordis.config.reading import explain_error
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.rounds.app import Task
-from dordis.simulation.reading import explained
 
 Settings = TypeVar("Settings")
 Shared = TypeVar("Shared")
 
 
-def shared(settings: type[Settings], make: Callable[[Settings, Task], Shared]) -> Callable[[Task], Shared]:
-    """Return what makes something of a task and its settings, and only once for tasks that are equal.
+def build_once(settings: type[Settings], make: Callable[[Settings, Task], Shared]) -> Callable[[Task], Shared]:
+    """Return a function that decodes the options of a task and calls `make` once for equal tasks.
 
     >>> class Settings(msgspec.Struct, frozen=True):
     ...     height: int = 2
-    >>> table = shared(Settings, lambda settings, task: [[task.seed] * task.population] * settings.height)
+    >>> table = build_once(Settings, lambda settings, task: [[task.seed] * task.population] * settings.height)
     >>> table(Task({"height": 1}, population=3, seed=7))
     [[7, 7, 7]]
     """
 
     @lru_cache(maxsize=1)
-    def build(options: bytes, population: int, seed: int, folder: Path) -> Shared:
+    def build(options: bytes, population: int, seed: int, folder: Path, by_record: bool, record: str) -> Shared:
         try:
-            return make(msgspec.json.decode(options, type=settings), Task({}, population, seed, folder))
+            return make(
+                msgspec.json.decode(options, type=settings),
+                Task(msgspec.json.decode(options), population, seed, folder, by_record, record),
+            )
         except msgspec.ValidationError as error:
-            raise InputError(explained(str(error), "app.options", settings)) from error
+            raise InputError(explain_error(str(error), "app.options", settings)) from error
 
-    return lambda task: build(
-        msgspec.json.encode(task.options, order="sorted"), task.population, task.seed, task.folder
-    )  # fmt: skip
+    def build_for(task: Task) -> Shared:
+        options = msgspec.json.encode(task.options, order="sorted")
+        return build(options, task.population, task.seed, task.folder, task.by_record, task.record)
+
+    return build_for
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTable(Generic[Settings]):
-    """The settings of an application, and what its clients hold."""
+    """The settings of an application and one row of values for each client."""
 
     settings: Settings
     values: Floats = field(repr=False)
 
     def row(self, place: int) -> Floats:
-        """Return what the client at a place holds."""
+        """Return the row of the client with this zero-based index."""
         check_place(place, len(self.values))
         row: Floats = self.values[place]
         return row
 
 
-def rows(path: Path, population: int) -> Floats:
+def read_rows(path: Path, population: int) -> Floats:
     """Read a .npy file of numbers: the first `population` rows, one client each, as (population, columns)."""
     try:
         table = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"cannot read {path}: pass a .npy file of numbers, one row for each client") from error
     if not isinstance(table, np.ndarray) or table.dtype.kind not in "fiub" or table.ndim not in (1, 2):
-        raise InputError(f"{path} is no table of numbers: pass a .npy file with one row for each client")
+        raise InputError(f"{path} is not a table of numbers: pass a .npy file with one row for each client")
     if len(table) < population or not table.size:
         raise InputError(f"{path} has {len(table)} rows, the population is {population}: each client needs one")
     table = table[:population].astype(np.float64)
@@ -71,6 +76,6 @@ def rows(path: Path, population: int) -> Floats:
 
 
 def check_place(place: int, population: int) -> None:
-    """Refuse a place that no client has."""
+    """Raise unless `place` is the zero-based index of a client."""
     if not 0 <= place < population:
-        raise InputError(f"the clients have places 0 to {population - 1}, not {place}")
+        raise InputError(f"there is no client with the index {place}: indices go from 0 to {population - 1}")

@@ -1,88 +1,178 @@
 """The command line: find the commands, run one of them, and turn a refusal into one line and an exit code.
 
-A command is a file in `commands`: the function of the same name, with its options, its help and its work.  A folder is
-a group of commands.  `--help` imports all of these files, so that what is heavy is imported where a command needs it.
+A command is a module in `commands` with a function of the same name.  A module with a table `COMMANDS` is a group of
+commands; its `DEFAULT` runs if no command is named.  `--help` imports all modules, so heavy imports stay in functions.
 
-What the exit codes mean is in `exits`.  Anything else is a bug and keeps its traceback.
+The exit codes are in `dordis.cli.output`.  An unexpected exception is a bug and keeps its traceback.
 """
 
 import errno
 import io
+import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from dordis import __version__
-from dordis.cli import commands, exits
-from dordis.errors import BudgetExceeded, DordisError
+from dordis.cli import commands
+from dordis.cli.output import EXIT_CODES, INTERRUPTED, OVER_BUDGET, REFUSED
+from dordis.errors import DISK_FULL, BudgetExceeded, DordisError
 
-FIRST = ("run", "report", "mean", "histogram", "init", "doctor", "demo", "profile", "plan", "attack", "audit")
-"""Commands that `--help` lists first, most used ones before others; the rest follow by name."""
+Sections = Mapping[str, tuple[str, ...]]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""What the system says if a file cannot take any more: no bug, and nothing that dordis can mend."""
+SECTIONS: Sections = {
+    "Compute privately": ("run", "mean", "histogram"),
+    "Prepare a run": ("init", "data", "bounds", "plan", "rehearse", "profile"),
+    "Read results": ("report", "ledger", "verify", "explain", "export", "audit"),
+    "Deploy on several machines": ("keys", "serve", "join", "status"),
+    "Get to know dordis": ("demo", "doctor"),
+}
+"""Commands by task, as `dordis --help` lists them."""
 
-MISSING = "Missing command."
-"""What typer says if there is no command, without a word on which ones there are."""
+MOVED = {
+    "attack": "The attacks are in the repository, not in the package: clone it and run `make attack`.",
+    "reproduce": "The paper's experiments are in the repository, not in the package: clone it and run "
+    "`python -m reproduce`.",
+}
+"""Former commands, and the line that each of them prints."""
 
 
-def group_of(package: ModuleType) -> typer.Typer:
-    """Return the commands in a package, and the groups in it."""
-    # Plain tracebacks, because pretty ones may print local variables, and those may be secrets.
-    group = typer.Typer(
+class _Command(TyperCommand):
+    def get_help(self, ctx: Any) -> str:
+        return _unescape(super().get_help(ctx))
+
+
+class _Group(TyperGroup):
+    """Commands, listed by section; the command `default` runs if none is named."""
+
+    default: ClassVar[str] = ""
+    sections: ClassVar[Sections] = {}
+
+    def get_help(self, ctx: Any) -> str:
+        return _unescape(super().get_help(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if self.default and (not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        listed = [name for name, command in self.commands.items() if not command.hidden]
+        sections = {title: [name for name in names if name in listed] for title, names in self.sections.items()}
+        named = {name for names in sections.values() for name in names}
+        sections["Other commands" if named else "Commands"] = [name for name in listed if name not in named]
+        width = max(map(len, listed), default=0)
+        for title, names in sections.items():
+            if names:
+                with formatter.section(title):
+                    room = formatter.width - 6 - width
+                    formatter.write_dl(
+                        [(name.ljust(width), self.commands[name].get_short_help_str(room)) for name in names]
+                    )
+
+
+def _unescape(text: str) -> str:
+    """Remove the backslashes that typer writes before brackets, for rich, even where rich is switched off."""
+    return text.replace("\\[", "[")
+
+
+def build_group(package: ModuleType, sections: Sections | None = None) -> typer.Typer:
+    """Return the commands and groups of commands in a package."""
+    group = _new_group(package.__doc__, sections=sections or {})
+    for found in iter_modules(package.__path__):
+        module = import_module(f"{package.__name__}.{found.name}")
+        if not hasattr(module, "COMMANDS"):
+            group.command(cls=_Command)(getattr(module, found.name))
+            continue
+        below = _new_group(module.__doc__, default=getattr(module, "DEFAULT", ""))
+        for name, command in module.COMMANDS.items():
+            below.command(name, cls=_Command)(command)
+        group.add_typer(below, name=found.name)
+    return group
+
+
+def _new_group(help_text: str | None, **attributes: Any) -> typer.Typer:
+    # Plain tracebacks: pretty ones may print local variables, which may be secrets.
+    return typer.Typer(
         name="dordis",
-        help=package.__doc__,
+        cls=type("_ConfiguredGroup", (_Group,), attributes),
+        help=help_text,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    names = {module.name: module.ispkg for module in iter_modules(package.__path__)}
-    for name in sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)):
-        module = import_module(f"{package.__name__}.{name}")
-        if names[name]:
-            group.add_typer(group_of(module), name=name)
-        else:
-            group.command()(getattr(module, name))
-    return group
 
 
-app = group_of(commands)
+def _add_moved(group: typer.Typer, name: str, line: str) -> None:
+    """Add a hidden command that prints a line, with any arguments."""
 
-# The root of what typer raises about wrong usage: a class of click in its older versions, of its own in newer ones.
+    def print_line() -> None:
+        typer.echo(line)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    group.command(name, hidden=True, context_settings=anything)(print_line)
+
+
+app = build_group(commands, SECTIONS)
+for _name, _line in MOVED.items():
+    _add_moved(app, _name, _line)
+
+# The root of typer's usage errors: a class of click in older versions of typer, of its own in newer ones.
 USAGE: Any = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "format_message"))
 
 
 def main() -> None:
     """Run the command line and exit."""
+    run_app(app, "dordis")
+
+
+def run_app(commands: typer.Typer, name: str) -> None:
+    """Run a group of commands as a program of this name, turn its errors into one line each, and exit."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone shows ? for the rest
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for other characters
     try:
-        sys.exit(app(prog_name="dordis", standalone_mode=False))
+        sys.exit(commands(prog_name=name, standalone_mode=False))
     except USAGE as error:
         reason = error.format_message()
-        _refuse("Missing command: --help lists them." if reason == MISSING else reason)
+        _refuse("Missing command: --help lists them." if reason == "Missing command." else reason)
     except typer.Abort:
-        sys.exit(exits.INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except BudgetExceeded as error:
-        _refuse(str(error), exits.OVER_BUDGET)
+        _refuse(str(error), OVER_BUDGET)
     except DordisError as error:
         _refuse("; ".join((str(error), *getattr(error, "__notes__", ()))))
     except MemoryError as error:
         _refuse(f"there is not enough memory: {str(error) or 'take fewer clients, bins or coordinates'}")
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in (*DISK_FULL, errno.EPIPE):
             raise
+        _abandon_output()
         where = f" at {error.filename}" if error.filename else ""
         _refuse("; ".join((f"cannot write{where}: {error.strerror}", *getattr(error, "__notes__", ()))))
 
 
-def _refuse(reason: str, code: int = exits.REFUSED) -> None:
-    typer.echo("dordis: " + " ".join(reason.split()), err=True)
+def _abandon_output() -> None:
+    """Discard output that cannot be written: Python would try again at its exit, and print a traceback."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
+def _refuse(reason: str, code: int = REFUSED) -> None:
+    """Print the reason in one line; sections of TOML to paste, if it ends with some, follow as they are."""
+    said, section, paste = reason.partition("\n[")
+    typer.echo("dordis: " + " ".join(said.split()), err=True)
+    if section:
+        typer.echo(f"[{paste}", err=True)
     sys.exit(code)
 
 
@@ -92,7 +182,10 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help=commands.__doc__, epilog=exits.table())
+_EXIT_CODES = "Exit codes:\n\n\b\n" + "\n".join(f"{code:>5}  {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+@app.callback(help=commands.__doc__, epilog=_EXIT_CODES)
 def _dordis(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")

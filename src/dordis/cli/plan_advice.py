@@ -1,17 +1,18 @@
-"""How many clients a run needs, in plain sentences: the end of what `dordis plan` prints."""
+"""Advice at the end of `dordis plan noise`: whether the clients suffice, and which numbers are better."""
 
 from dordis.privacy.advice import (
     ENOUGH,
     EQUAL,
     NOTHING,
     Advice,
-    clients_for,
-    parameters_for,
+    clients_for_ratio,
+    describe_ratio,
+    list_warnings,
+    parameters_for_ratio,
     run_ratio,
-    warnings,
 )
 from dordis.privacy.planning import Plan
-from dordis.report.numbers import size as amount
+from dordis.report.numbers import format_bytes
 from dordis.rounds.possible import plan_warnings
 
 
@@ -19,16 +20,22 @@ def sentences(advice: Advice) -> tuple[str, ...]:
     """Return the sentences, the warnings last."""
     plan = advice.plan
     warned = (f"warning: {warning}" for warning in all_warnings(plan))
-    return (mean(plan), whole(plan), lever(advice), needed(plan), choice(advice.chosen), *warned)
+    return (
+        _describe_round(plan),
+        describe_run(plan),
+        describe_larger_rounds(advice),
+        _describe_needs(plan),
+        _describe_choice(advice.chosen),
+        *warned,
+    )
 
 
 def all_warnings(plan: Plan) -> tuple[str, ...]:
     """Return all warnings about a plan, impossible sums included."""
-    return *warnings(plan), *plan_warnings(plan)
+    return *list_warnings(plan), *plan_warnings(plan)
 
 
-def mean(plan: Plan) -> str:
-    """Say what the noise does to the mean of a round."""
+def _describe_round(plan: Plan) -> str:
     ratio = plan.signal_to_noise
     return (
         f"The mean of {plan.setting.clients:,} clients comes with noise that is {1 / ratio:.3g} times as long as the "
@@ -37,8 +44,8 @@ def mean(plan: Plan) -> str:
     )
 
 
-def whole(plan: Plan) -> str:
-    """Say what all rounds have together."""
+def describe_run(plan: Plan) -> str:
+    """Say what signal-to-noise ratio all rounds have together, and what it grows with."""
     cohort = plan.setting.participation
     alone, both = "the clients a round", "the square root of the clients a round times all clients"
     grows = alone if cohort.accounting == "all-rounds" else both
@@ -47,34 +54,25 @@ def whole(plan: Plan) -> str:
     else:
         more = "more rounds alone do not help, because a client that takes part more often needs more noise"
     rounds = "The one round has" if cohort.rounds == 1 else f"All {cohort.rounds:,} rounds together have"
-    return f"{rounds} a ratio of {run_ratio(plan):.3g}: {verdict(run_ratio(plan))}. It grows with {grows}; {more}."
+    return (
+        f"{rounds} a ratio of {run_ratio(plan):.3g}: {describe_ratio(run_ratio(plan))}. It grows with {grows}; {more}."
+    )
 
 
-def verdict(ratio: float) -> str:
-    """Say what a ratio lets a model learn."""
-    if ratio < NOTHING:
-        return "the noise drowns everything"
-    if ratio < EQUAL:
-        return "the noise is longer than the signal, and only coarse things are learnt"
-    if ratio < ENOUGH:
-        return "a model is learnt, and the noise costs accuracy"
-    return "the noise costs little accuracy"
-
-
-def lever(advice: Advice) -> str:
-    """Say what more clients a round would do."""
+def describe_larger_rounds(advice: Advice) -> str:
+    """Say what more clients a round would bring."""
     if not advice.larger:
         return "A round cannot have more clients than these: more clients in all, or a smaller model, would help."
     ratios = ", ".join(f"{plan.setting.clients:,} have {run_ratio(plan):.3g}" for plan in advice.larger)
     return f"More clients a round are the best lever. At the same epsilon: {ratios}."
 
 
-def needed(plan: Plan) -> str:
-    """Say how many clients, or how small a model, the ratios take that matter."""
+def _describe_needs(plan: Plan) -> str:
+    """Say how many clients, or how small a model, give a signal-to-noise ratio of 1 and of 10."""
     clients = " and ".join(
-        f"{clients_for(plan, ratio):,} clients for a ratio of {ratio:g}" for ratio in (EQUAL, ENOUGH)
+        f"{clients_for_ratio(plan, ratio):,} clients for a ratio of {ratio:g}" for ratio in (EQUAL, ENOUGH)
     )
-    models = [f"{count:,}" for ratio in (EQUAL, ENOUGH) if (count := parameters_for(plan, ratio))]
+    models = [f"{count:,}" for ratio in (EQUAL, ENOUGH) if (count := parameters_for_ratio(plan, ratio))]
     smaller = f"a model of about {' or '.join(models)} parameters" if models else "no model is small enough"
     return (
         f"It takes about {clients}, with the same part of them in a round; "
@@ -82,29 +80,31 @@ def needed(plan: Plan) -> str:
     )
 
 
-def choice(chosen: Plan) -> str:
-    """Say how many clients a round and rounds dordis would choose, and what they cost."""
-    cohort, size = chosen.setting.participation, chosen.bytes_per_client
-    if run_ratio(chosen) < NOTHING:
-        return f"No other numbers of clients a round and rounds help: {cohort.per_round:,} a round have a ratio of " + (
-            f"{run_ratio(chosen):.3g}, and a client would send {amount(size)} {times(cohort.releases)} for nothing."
+def _describe_choice(chosen: Plan) -> str:
+    """Say which numbers of clients and rounds dordis would choose, and what they cost."""
+    cohort, size, ratio = chosen.setting.participation, chosen.bytes_per_client, run_ratio(chosen)
+    upload, often = format_bytes(size), _times(cohort.releases)
+    if ratio < NOTHING:
+        return (
+            f"No other numbers of clients a round and rounds help: {cohort.per_round:,} a round have a ratio of "
+            f"{ratio:.3g}, and a client would send {upload} {often} for nothing."
         )
     return (
         f"dordis would choose {cohort.per_round:,} clients a round and {cohort.rounds:,} "
         f"{'round' if cohort.rounds == 1 else 'rounds'}, with a ratio of "
-        f"{run_ratio(chosen):.3g}: a client takes part {times(cohort.releases)} and sends {amount(size)} each time, "
-        f"{amount(size * cohort.releases)} in all; the server takes in {amount(size * cohort.per_round)} a round. "
+        f"{ratio:.3g}: a client takes part {often} and sends {upload} each time, "
+        f"{format_bytes(size * cohort.releases)} in all; the server receives {format_bytes(size * cohort.per_round)} "
+        "a round. "
         "Keys, shares and the model come on top."
     )
 
 
-def times(count: int) -> str:
-    """Say how often."""
+def _times(count: int) -> str:
     return "once" if count == 1 else "twice" if count == 2 else f"{count:,} times"
 
 
-def fields(advice: Advice) -> dict[str, object]:
-    """Return the same for programs."""
+def advice_fields(advice: Advice) -> dict[str, object]:
+    """Return the advice as JSON fields."""
     chosen = advice.chosen.setting.participation
     return {
         "signal_to_noise_run": run_ratio(advice.plan),

@@ -1,6 +1,10 @@
-"""What `dordis run` shows: the rounds as they finish, what goes on now, and in the end what it came to."""
+"""What `dordis run` shows: finished rounds, the present stage, and a summary at the end."""
 
+import secrets
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -9,30 +13,36 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from dordis.cli import tables
-from dordis.federation.coordinator import Finished
-from dordis.federation.job import Job
-from dordis.federation.manifest import how_run
-from dordis.federation.records import Result as Outcome
-from dordis.federation.records import RoundRecord
-from dordis.federation.run import Home
-from dordis.report.facts import Facts
-from dordis.report.figures import spaced
-from dordis.simulation.config import Simulation
+from dordis.cli.output import facts_table
+from dordis.config.schema import Simulation
+from dordis.durable_files import write_new
+from dordis.errors import InputError
+from dordis.records.manifest import DEPLOYED, describe_fidelity
+from dordis.records.run_records import RoundRecord
+from dordis.records.run_records import RunOutcome as Outcome
+from dordis.report.facts import RunFacts
+from dordis.report.figures import split_words
+from dordis.report.live import LiveRun
+from dordis.report.live_server import LivePage, is_loopback
+from dordis.rounds.watch import StageBegan, WatchEvent
+from dordis.runs.coordinator import FinishedRound
+from dordis.runs.job import Job
+from dordis.runs.run import Population, Run
 
-SHOWN = 10
-"""Rounds that are shown while a run goes on."""
+TOKEN, LARGEST_PORT = "page.token", 65535
+LIVE_ROUNDS = 10
+"""The last rounds, which the live display shows."""
 
 
 class Display:
-    """Show a run: live on a terminal, one line a round elsewhere, nothing if it is to be quiet."""
+    """Show a run: live on a terminal, one line per round elsewhere, nothing if quiet."""
 
     def __init__(
-        self, job: Job, home: Home, done: int, console: Console, *, quiet: bool, verbose: bool = False
+        self, job: Job, home: Population, done: int, console: Console, *, quiet: bool, verbose: bool = False
     ) -> None:
         self._job, self._home, self._console = job, home, console
         self._quiet, self._verbose = quiet, verbose
-        self._rows: deque[Finished] = deque(maxlen=SHOWN)
+        self._rows: deque[FinishedRound] = deque(maxlen=LIVE_ROUNDS)
         self._stage = ""
         self._progress = Progress(
             TextColumn("rounds"),
@@ -52,13 +62,13 @@ class Display:
 
     def __enter__(self) -> "Display":
         if not self._quiet:
-            self._console.print(headline(self._job, self._home.fidelity, self._home.where))
+            self._console.print(describe_run(self._job, self._home.fidelity, self._home.where))
             if self._job.app.unit:
                 self._console.print(self._job.app.unit)
             if self._job.app.measured:
                 self._console.print(self._job.app.measured)
             if saving := self._job.design.saving:
-                self._console.print(saving.words)
+                self._console.print(saving.description)
         if self._is_live:
             self._live.start()
         return self
@@ -68,28 +78,29 @@ class Display:
         if self._is_live:
             self._live.stop()
 
-    def stage(self, name: str) -> None:
-        """Take note of what begins."""
-        self._stage = name
+    def watch(self, event: WatchEvent) -> None:
+        """Show the stage that begins."""
+        if isinstance(event, StageBegan):
+            self._stage = event.stage
 
-    def finished(self, finished: Finished) -> None:
-        """Take note of a finished round."""
+    def add_round(self, finished: FinishedRound) -> None:
+        """Show a finished round."""
         self._rows.append(finished)
         self._progress.update(self._task, completed=finished.record.number)
         if not self._quiet and not self._is_live:
-            self._console.print(line(finished, self._job))
+            self._console.print(describe_round(finished, self._job))
         if self._verbose:
-            self.note(stage_times(finished.record))
+            self.print_note(describe_stages(finished.record))
 
-    def note(self, text: str) -> None:
-        """Say something beside the rounds."""
+    def print_note(self, text: str) -> None:
+        """Print a line beside the rounds, unless quiet."""
         if not self._quiet:
             self._console.print(text)
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [self._table(), self._progress]
         if self._rows:
-            parts.append(Text(stage_times(self._rows[-1].record), style="dim", no_wrap=True, overflow="ellipsis"))
+            parts.append(Text(describe_stages(self._rows[-1].record), style="dim", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(f"now: {self._stage}" if self._stage else "", style="dim"))
         return Group(*parts)
 
@@ -103,24 +114,74 @@ class Display:
             values = row.metrics.values
             table.add_row(
                 str(row.record.number),
-                shown(metric, values[metric]) if metric in values else "",
-                spent(row.record, self._job),
+                format_metric(metric, values[metric]) if metric in values else "",
+                format_spent(row.record, self._job),
                 f"{row.record.seconds:.2f}",
-                Text(dropouts(row.record), no_wrap=True, overflow="ellipsis"),
+                Text(describe_dropouts(row.record), no_wrap=True, overflow="ellipsis"),
             )
         return table
 
 
-def headline(job: Job, fidelity: str, where: str) -> str:
-    """Say in one line what runs."""
+@contextmanager
+def serve_page(under_way: "Run", address: str | None, console: Console) -> Iterator[LiveRun | None]:
+    """Serve the live page of a run at `[HOST:]PORT` while the run goes on; None serves nothing.
+
+    At another host than this machine it needs the token in the run's directory, which a resumed run keeps.
+    """
+    if address is None:
+        yield None
+        return
+    host, port = read_address(address)
+    records, home = under_way.records, under_way.home
+    server = (lambda: getattr(home, "server", None)) if home.fidelity == DEPLOYED else None
+    live = LiveRun(records.path, None if server is None else lambda: s.connected() if (s := server()) else ())
+    least = under_way.job.design.least
+
+    def explain_unready() -> str:
+        count = live.snapshot().connected
+        return "" if count is None or count >= least else f"{count} clients are connected, {least} are needed"
+
+    page = LivePage(live, records.manifest, "" if is_loopback(host) else read_token(records.path), explain_unready)
+    console.print(f"watch it at {page.start(host, port)}", highlight=False)
+    try:
+        yield live
+    except BaseException as error:
+        live.end(f"stopped: {' '.join(str(error).split()) or 'it was interrupted'}")
+        raise
+    finally:
+        page.stop()
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Read `PORT` or `HOST:PORT`; the host is this machine if not given.
+
+    >>> read_address("8766"), read_address("0.0.0.0:80")
+    (('127.0.0.1', 8766), ('0.0.0.0', 80))
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > LARGEST_PORT:
+        raise InputError(f"--page takes PORT or HOST:PORT, not '{text}'")
+    return host or "127.0.0.1", int(port)
+
+
+def read_token(path: Path) -> str:
+    """Return the token of a run's page, which is made once and kept in the run's directory, for its owner only."""
+    file = path / TOKEN
+    if not file.exists():
+        write_new(file, secrets.token_urlsafe(24).encode())
+    return file.read_text()
+
+
+def describe_run(job: Job, fidelity: str, where: str) -> str:
+    """Describe a run in one line."""
     config, design = job.config, job.design
     federation, protocol = config.federation, config.protocol
-    as_run = how_run(fidelity, where).partition(",")[0]
+    as_run = describe_fidelity(fidelity, where).partition(",")[0]
     if as_run != fidelity:
         as_run += f" with {fidelity} fidelity"
     goal = f"epsilon {design.epsilon:g}, delta {design.delta:g}" if design.proves else "no privacy"
     if design.proves:
-        goal += f" {design.mechanism.noise_from.against}"
+        goal += f" {design.mechanism.noise_from.adversary}"
     return (
         f"{config.name}: {federation.clients} clients, {federation.per_round} a round, {federation.rounds} rounds; "
         f"{config.privacy.noise.name} noise, {goal}; {protocol.use} against a {protocol.mode} server, "
@@ -128,52 +189,63 @@ def headline(job: Job, fidelity: str, where: str) -> str:
     )
 
 
-def line(finished: Finished, job: Job) -> str:
-    """Say a round in one line."""
-    metrics = ", ".join(f"{name} {shown(name, value)}" for name, value in finished.metrics.values.items())
+def describe_round(finished: FinishedRound, job: Job) -> str:
+    """Describe a finished round in one line."""
+    metrics = ", ".join(f"{name} {format_metric(name, value)}" for name, value in finished.metrics.values.items())
     record = finished.record
-    parts = [metrics, f"epsilon {spent(record, job)}", f"dropped {dropouts(record)}", f"{record.seconds:.2f} s"]
+    parts = [
+        metrics,
+        f"epsilon {format_spent(record, job)}",
+        f"dropped {describe_dropouts(record)}",
+        f"{record.seconds:.2f} s",
+    ]
     return f"round {record.number}: " + "; ".join(part for part in parts if part)
 
 
-def shown(name: str, value: float) -> str:
-    """Write a metric for people."""
+def format_metric(name: str, value: float) -> str:
+    """Format a metric: accuracies in percent."""
     return f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"
 
 
-def spent(record: RoundRecord, job: Job) -> str:
-    """Write epsilon so far, of the budget."""
+def format_spent(record: RoundRecord, job: Job) -> str:
+    """Format the epsilon spent so far and the budget."""
     return "none" if record.epsilon is None else f"{record.epsilon:.2f} of {job.design.epsilon:g}"
 
 
-def dropouts(record: RoundRecord) -> str:
-    """Write how many dropped out, and where."""
+def describe_dropouts(record: RoundRecord) -> str:
+    """Return the number of dropouts of a round, in all and by stage."""
     counts = {stage: len(clients) for stage, clients in record.dropped.items()}
-    listed = ", ".join(f"{spaced(stage)} {count}" for stage, count in counts.items())
+    listed = ", ".join(f"{split_words(stage)} {count}" for stage, count in counts.items())
     return f"{sum(counts.values())} of {len(record.clients)}" + (f": {listed}" if listed else "")
 
 
-def stage_times(record: RoundRecord) -> str:
-    """Write the seconds of every stage of a round, the longest first."""
+def describe_stages(record: RoundRecord) -> str:
+    """Return the seconds of the six longest stages of a round."""
     longest = sorted(record.stages.items(), key=lambda stage: -stage[1])[:6]
     return "last round: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in longest)
 
 
-def summary(facts: Facts, result: Outcome) -> Table:
-    """Lay out what a run came to."""
+def summary_table(facts: RunFacts, result: Outcome) -> Table:
+    """Return the outcome of a run."""
     run, budget = facts.run, "" if facts.budget is None else f" of {facts.budget:g}"
-    proved = "nothing is proved" if facts.stated is None else f"{facts.stated:.3f}{budget} at {result.delta:g}"
-    if facts.overspent:
+    proved = (
+        "nothing is proved"
+        if facts.reportable_epsilon is None
+        else f"{facts.reportable_epsilon:.3f}{budget} at {result.delta:g}"
+    )
+    if facts.is_overspent:
         proved += ": OVERSPENT"
     ended = {"rounds": "all done", "budget": "the next one would pass the budget"}.get(result.stopped, result.stopped)
-    rows = {name: shown(name, value) for name, value in result.metrics.items()}
+    rows = {name: format_metric(name, value) for name, value in result.metrics.items()}
     rows |= {"epsilon, delta": proved, "rounds": f"{result.rounds} of {run.manifest.rounds}, {ended}"}
-    if facts.proof is not None and not facts.proof.is_spent:
-        rows["spent so far"] = f"{facts.spent:.3f}; the stated epsilon is larger: {facts.proof.basis.value}"
-    if facts.stated is not None and facts.trust.simulated:
-        rows["a deployment like this"] = f"would be ({facts.stated:.4g}, {result.delta:g})-differentially private"
+    if facts.stated_epsilon is not None and not facts.stated_epsilon.is_spent:
+        rows["spent so far"] = f"{facts.spent:.3f}; the stated epsilon is larger: {facts.stated_epsilon.basis.value}"
+    if facts.reportable_epsilon is not None and facts.trust.simulated:
+        rows["a deployment like this"] = (
+            f"would be ({facts.reportable_epsilon:.4g}, {result.delta:g})-differentially private"
+        )
     if run.manifest.predecessor is not None:
-        rows["goes on from"] = f"run {run.manifest.predecessor.run[:16]}, {run.manifest.before} rounds: epsilon adds up"
+        rows["continues"] = f"run {run.manifest.predecessor.run[:16]}, {run.manifest.before} rounds: epsilon adds up"
     if run.rounds:
         lost = sum(len(clients) for record in run.rounds for clients in record.dropped.values())
         asked = sum(len(record.clients) for record in run.rounds)
@@ -187,19 +259,19 @@ def summary(facts: Facts, result: Outcome) -> Table:
     if up := [record.up / len(record.clients) for record in run.rounds if record.up is not None]:
         rows["upload of a client"] = f"{sum(up) / len(up) / 1e3:,.1f} kB a round"
     rows |= {"seconds": f"{result.seconds:.1f}", "run as": run.manifest.how, "records": str(run.path)}
-    return tables.facts(rows, run.manifest.name)
+    return facts_table(rows, run.manifest.name)
 
 
-def upcoming(job: Job, simulation: Simulation, costs: dict[str, float | int | str | None]) -> Table:
-    """Lay out what a run would be."""
-    rows = {name.replace("_", " "): expected(name, value) for name, value in costs.items()}
-    return tables.facts(rows, headline(job, simulation.fidelity, simulation.where))
+def forecast_table(job: Job, simulation: Simulation, forecast: dict[str, float | int | str | None]) -> Table:
+    """Return the plan and the expected costs of a run."""
+    rows = {name.replace("_", " "): format_forecast(name, value) for name, value in forecast.items()}
+    return facts_table(rows, describe_run(job, simulation.fidelity, simulation.where))
 
 
-def expected(name: str, value: float | str | None) -> str:
-    """Write what a run would be for people.
+def format_forecast(name: str, value: float | str | None) -> str:
+    """Format an expected value.
 
-    >>> expected("bytes_up", 20833.42), expected("epsilon", 5.99999999), expected("sigma", None)
+    >>> format_forecast("bytes_up", 20833.42), format_forecast("epsilon", 5.99999999), format_forecast("sigma", None)
     ('20,833', '6', 'none')
     """
     if value is None:

@@ -21,12 +21,12 @@ _LOW_ORDER = frozenset({0, 1, _P - 1, _ORDER_8, _ORDER_8_TWIN})
 
 def generate(entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
     """Draw a private key."""
-    return _checked(entropy(KEY_BYTES))
+    return _check_private(entropy(KEY_BYTES))
 
 
-def public(private: bytes) -> bytes:
+def public_key(private: bytes) -> bytes:
     """Compute the public key of a private one."""
-    return crypto_scalarmult_base(_checked(private))
+    return crypto_scalarmult_base(_check_private(private))
 
 
 def validate(peer_public: bytes) -> None:
@@ -43,7 +43,7 @@ def agree(private: bytes, peer_public: bytes) -> bytes:
     """Compute the raw secret shared with a peer: derive keys from it, never use it as one."""
     _check_public(peer_public)
     try:
-        return crypto_scalarmult(_checked(private), peer_public)
+        return crypto_scalarmult(_check_private(private), peer_public)
     except nacl.exceptions.RuntimeError:
         # libsodium fails exactly when the output would be all zero, that is for points of low order.
         raise InvalidKey("the X25519 public key is a point of low order") from None
@@ -54,7 +54,7 @@ def _check_public(peer_public: bytes) -> None:
         raise InvalidKey(f"an X25519 public key has {KEY_BYTES} bytes, got {len(peer_public)}")
 
 
-def _checked(private: bytes) -> bytes:
+def _check_private(private: bytes) -> bytes:
     # libsodium's binding reads 32 bytes whatever it is given.
     if len(private) != KEY_BYTES:
         raise InputError(f"an X25519 private key has {KEY_BYTES} bytes, got {len(private)}")

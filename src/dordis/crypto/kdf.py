@@ -48,7 +48,7 @@ def expand(seed: bytes, info: bytes, length: int) -> bytes:
 def commit(label: bytes, parameter_hash: bytes, secret: bytes) -> bytes:
     """Commit to a uniformly random 32-byte secret: hiding because it is random, binding because SHA-256 is.
 
-    Whoever opens the commitment reveals the secret; the checker computes this again and compares.
+    To open the commitment, reveal the secret; the verifier recomputes the commitment and compares.
     """
     _check_secret(secret)
     _check_parameter_hash(parameter_hash)

@@ -1,15 +1,16 @@
-"""AES-128-CTR keystream, any slice of it, and masks: vectors of keystream over Z_{2^b}.
+"""AES-128-CTR keystream, any slice of it, masks over Z_{2^b}, and permutations that every party can recompute.
 
 A stream's block m is AES-128(key, nonce || BE32(2 + m)).  A mask's coordinates are little-endian lanes of
 ceil(b/8) bytes of the stream, cut to b bits.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from dordis.crypto import kdf
 from dordis.errors import InputError
 from dordis.kernels import ring
-from dordis.kernels.arrays import check_array, check_bits
+from dordis.kernels.compiler import check_array, check_bits
 
 KEY_BYTES, NONCE_BYTES = 16, 12
 STREAM_BYTES = KEY_BYTES + NONCE_BYTES
@@ -47,7 +48,7 @@ class Stream:
     nonce: bytes
 
     @classmethod
-    def of(cls, derived: bytes) -> "Stream":
+    def from_bytes(cls, derived: bytes) -> "Stream":
         """Take the key and the nonce out of 28 derived bytes."""
         if len(derived) != STREAM_BYTES:
             raise InputError(f"a stream is made from {STREAM_BYTES} derived bytes, not {len(derived)}")
@@ -62,35 +63,35 @@ def from_seed(seed: bytes, use: bytes) -> Stream:
     """Derive the keystream that a seed of 32 bytes gives for one use."""
     if len(seed) != SEED_BYTES:
         raise InputError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
-    return Stream.of(kdf.expand(seed, use, STREAM_BYTES))
+    return Stream.from_bytes(kdf.expand(seed, use, STREAM_BYTES))
 
 
-def start(stream: Stream, block: int = 0) -> CipherContext:
-    """Open a stream at one of its 16-byte blocks; `generate` reads on from there."""
+def open_stream(stream: Stream, block: int = 0) -> CipherContext:
+    """Open a stream at one of its 16-byte blocks; `fill_keystream` reads on from there."""
     counter = (FIRST_COUNTER + block).to_bytes(4, "big")
     return Cipher(algorithms.AES128(stream.key), modes.CTR(stream.nonce + counter)).encryptor()
 
 
-def generate(context: CipherContext, out: npt.NDArray[np.uint8]) -> None:
+def fill_keystream(context: CipherContext, out: npt.NDArray[np.uint8]) -> None:
     """Fill `out`, whose size is a multiple of 16 up to 256 KiB, with the next bytes of the stream."""
     context.update_into(_ZEROS[: out.size].data, out.data)
 
 
-def keystream(stream: Stream, first: int, count: int) -> npt.NDArray[np.uint8]:
+def read_keystream(stream: Stream, first: int, count: int) -> npt.NDArray[np.uint8]:
     """Return `count` bytes of a stream from byte `first` on."""
     if first < 0 or count < 0 or first + count > LONGEST:
         raise InputError(f"a stream has bytes 0 to {LONGEST - 1}; {count} from {first} on are not among them")
     if not count:
         return np.empty(0, np.uint8)  # `first` may be one past the last block
     skip = first % BLOCK
-    context = start(stream, first // BLOCK)
+    context = open_stream(stream, first // BLOCK)
     out = np.empty(-(-(skip + count) // BLOCK) * BLOCK, np.uint8)
     for at in range(0, out.size, CALL):
-        generate(context, out[at : at + CALL])
+        fill_keystream(context, out[at : at + CALL])
     return out[skip : skip + count]
 
 
-def mask(stream: Stream, count: int, bits: int, first: int = 0) -> ring.Vector:
+def make_mask(stream: Stream, count: int, bits: int, first: int = 0) -> ring.Vector:
     """Return coordinates first .. first + count - 1 of a stream's mask over Z_{2^bits}."""
     if count < 0:
         raise InputError(f"a mask has 0 or more coordinates, not {count}")
@@ -109,16 +110,16 @@ def add_masks(
 ) -> None:
     """Add and subtract masks, modulo 2^bits, in place; `acc` holds the coordinates from `first` on."""
     check_ring(acc, bits)
-    if first < 0 or (first + acc.size) * _width(bits) > LONGEST:
-        raise InputError(f"a mask of {bits} bits has coordinates 0 to {LONGEST // _width(bits) - 1}")
+    if first < 0 or (first + acc.size) * _lane_bytes(bits) > LONGEST:
+        raise InputError(f"a mask of {bits} bits has coordinates 0 to {LONGEST // _lane_bytes(bits) - 1}")
     signed = [(stream, np.uint32(0)) for stream in added] + [(stream, np.uint32(2**32 - 1)) for stream in subtracted]
     head = min(-first % GROUP, acc.size)
     if head:  # the slice starts inside a group: make the whole group and keep the slice's part
         group, at = np.zeros(GROUP, np.uint32), first % GROUP
         group[at : at + head] = acc[:head]
-        _addition(group, signed, bits, first - at)()
+        _prepare_addition(group, signed, bits, first - at)()
         acc[:head] = group[at : at + head]
-    in_threads(lambda at, end: _addition(acc[at:end], signed, bits, first + at), head, acc.size, threads)
+    run_in_threads(lambda at, end: _prepare_addition(acc[at:end], signed, bits, first + at), head, acc.size, threads)
 
 
 def check_ring(acc: npt.NDArray[Any], bits: int) -> None:
@@ -127,7 +128,7 @@ def check_ring(acc: npt.NDArray[Any], bits: int) -> None:
     check_array("acc", acc, np.uint32, written=True)
 
 
-def _addition(
+def _prepare_addition(
     acc: ring.Vector, signed: Sequence[tuple[Stream, np.uint32]], bits: int, first: int
 ) -> Callable[[], None]:
     """Prepare to walk the vector once, a row of keystream at a time; every stream adds to each row's coordinates.
@@ -135,9 +136,9 @@ def _addition(
     What is returned does that with hardly a step between calls that release the GIL: a thread that has to wait for
     another's steps loses as much time as a call takes.
     """
-    width = _width(bits)
+    width = _lane_bytes(bits)
     add, lane = (ring.add_three_byte_lanes, "u4") if width == 3 else (ring.add_lanes, f"u{width}")
-    ciphers = [start(stream, first * width // BLOCK).update_into for stream, _ in signed]
+    ciphers = [open_stream(stream, first * width // BLOCK).update_into for stream, _ in signed]
     flips = np.array([flip for _, flip in signed], np.uint32)
     lanes = CALL // width // GROUP * GROUP
     buffer = np.empty(ROWS * lanes * width, np.uint8)
@@ -160,19 +161,19 @@ def _addition(
                         update_into(zeros, out)
                     add(target, rows, flip)
                 if bits < 32:
-                    ring.cut(target, np.uint32(2**bits - 1))
+                    ring.reduce_modulo(target, np.uint32(2**bits - 1))
 
     return walk
 
 
-def in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int, end: int, threads: int) -> None:
+def run_in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int, end: int, threads: int) -> None:
     """Share the coordinates first .. end - 1 out in whole groups; the cuts do not show in the result.
 
     The work on each part is prepared here, one after the other, and then done side by side.
     """
     step = -(-(end - first) // max(1, threads) // GROUP) * GROUP
     works = [prepare(at, min(at + step, end)) for at in range(first, end, max(1, step))]
-    others = [_workers(os.getpid()).submit(work) for work in works[1:]]
+    others = [_get_workers(os.getpid()).submit(work) for work in works[1:]]
     try:
         for work in works[:1]:  # here: a thread less to wake
             work()
@@ -184,7 +185,7 @@ def in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int, en
 
 
 @cache
-def _workers(process: int) -> ThreadPoolExecutor:
+def _get_workers(process: int) -> ThreadPoolExecutor:
     """Keep threads at hand: to start one takes as long as three calls of the cipher.
 
     They belong to one process, because a process that is forked off has none of its parent's threads.
@@ -192,6 +193,37 @@ def _workers(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix=f"dordis-{process}")
 
 
-def _width(bits: int) -> int:
+def _lane_bytes(bits: int) -> int:
     """Return the bytes of a lane."""
     return (bits + 7) // 8
+
+
+Item = TypeVar("Item")
+
+WORD_BITS = 64
+_BATCH = 8 * 512
+
+
+def shuffle(items: Sequence[Item], stream: Stream) -> list[Item]:
+    """Return the items in the order that the stream gives: each order as likely as any other."""
+    order, drawn = list(items), read_words(stream)
+    for last in range(len(order) - 1, 0, -1):
+        other = draw_below(last + 1, drawn)
+        order[last], order[other] = order[other], order[last]
+    return order
+
+
+def draw_below(bound: int, drawn: Iterator[int]) -> int:
+    """Return the first word modulo `bound`, skipping those in the last, incomplete run of residues.
+
+    >>> draw_below(3, iter([2**64 - 1, 5]))
+    2
+    """
+    complete = 2**WORD_BITS - 2**WORD_BITS % bound
+    return next(word for word in drawn if word < complete) % bound
+
+
+def read_words(stream: Stream) -> Iterator[int]:
+    """Read a stream as little-endian words of eight bytes."""
+    for at in count(0, _BATCH):
+        yield from read_keystream(stream, at, _BATCH).view("<u8").tolist()

@@ -40,13 +40,13 @@ def split(
     >>> Interpolation([3, 1], threshold=2).combine(shares[[2, 0]]) == (bytes(range(32)),)
     True
     """
-    at = _checked_points(points)
+    at = _check_points(points)
     if not 1 <= threshold <= len(points):
         raise InputError(f"threshold is {threshold}; pass one from 1 to the number of points, {len(points)}")
     width = LIMBS * len(secrets)
     coefficients = np.empty((threshold, width), np.uint32)
     coefficients[0] = _to_limbs(secrets).ravel()
-    coefficients[1:] = _uniform((threshold - 1) * width, entropy).reshape(threshold - 1, width)
+    coefficients[1:] = _draw_elements((threshold - 1) * width, entropy).reshape(threshold - 1, width)
     return multiply(vandermonde(at, threshold), coefficients).reshape(len(points), len(secrets), LIMBS)
 
 
@@ -65,7 +65,7 @@ class Interpolation:
     def __post_init__(self) -> None:
         """Check the points and the threshold; fewer points than the threshold are a `SharingError`."""
         object.__setattr__(self, "points", tuple(self.points))
-        _checked_points(self.points)
+        _check_points(self.points)
         if self.threshold < 1:
             raise InputError(f"threshold is {self.threshold}; pass at least 1")
         if len(self.points) < self.threshold:
@@ -74,7 +74,7 @@ class Interpolation:
     def combine(self, shares: Shares) -> tuple[bytes, ...]:
         """Recover the secrets from the first `threshold` points of shares of shape (points, secrets, 9).
 
-        The result is only as good as these shares: whoever takes them from others has their hashes.
+        Wrong shares give wrong secrets: callers check shares of other parties against their hashes first.
         """
         columns = self._columns(shares)[: self.threshold]
         return _to_secrets(multiply(self._weights, columns).reshape(-1, LIMBS))
@@ -112,7 +112,7 @@ def from_bytes(data: bytes, count: int = 1) -> Shares:
     return shares
 
 
-def _checked_points(points: Sequence[int]) -> Shares:
+def _check_points(points: Sequence[int]) -> Shares:
     if not all(0 < point < PRIME for point in points):
         raise InputError("a point is out of range: pass points from 1 to 2^31 - 2")
     if len(set(points)) != len(points):
@@ -130,7 +130,7 @@ def _check_shares(shares: Shares, dimensions: int) -> None:
         raise InputError("a share is out of range: pass limbs below 2^31 - 1")
 
 
-def _uniform(count: int, entropy: Callable[[int], bytes]) -> Shares:
+def _draw_elements(count: int, entropy: Callable[[int], bytes]) -> Shares:
     """Draw field elements: four little-endian bytes each, the top bit cleared, the value p rejected."""
     accepted = np.empty(0, np.uint32)
     while accepted.size < count:

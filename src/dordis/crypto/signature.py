@@ -14,17 +14,17 @@ SIGNATURE_BYTES = 64
 
 def generate(entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
     """Draw a private key: the 32-byte seed of RFC 8032."""
-    return _checked(entropy(KEY_BYTES))
+    return _check_private(entropy(KEY_BYTES))
 
 
-def public(private: bytes) -> bytes:
+def public_key(private: bytes) -> bytes:
     """Compute the public key of a private one."""
-    return crypto_sign_seed_keypair(_checked(private))[0]
+    return crypto_sign_seed_keypair(_check_private(private))[0]
 
 
 def sign(private: bytes, message: bytes) -> bytes:
     """Sign a message, deterministically."""
-    return crypto_sign(message, crypto_sign_seed_keypair(_checked(private))[1])[:SIGNATURE_BYTES]
+    return crypto_sign(message, crypto_sign_seed_keypair(_check_private(private))[1])[:SIGNATURE_BYTES]
 
 
 def validate(public: bytes) -> None:
@@ -50,7 +50,7 @@ def verify(public: bytes, message: bytes, signature: bytes) -> None:
         raise InvalidSignature("the signature does not verify under this key and message") from None
 
 
-def _checked(private: bytes) -> bytes:
+def _check_private(private: bytes) -> bytes:
     if len(private) != KEY_BYTES:
         raise InputError(f"an Ed25519 private key has {KEY_BYTES} bytes, got {len(private)}")
     return private

@@ -27,7 +27,7 @@ class KeyAgreement(Protocol):
     def generate(self, entropy: Entropy, /) -> bytes:
         """Draw a private key."""
 
-    def public(self, private: bytes, /) -> bytes:
+    def public_key(self, private: bytes, /) -> bytes:
         """Compute the public key of a private one."""
 
     def validate(self, peer_public: bytes, /) -> None:
@@ -85,7 +85,7 @@ class Sharing(Protocol):
 class Streams(Protocol):
     """The maker of keystreams."""
 
-    def of(self, derived: bytes, /) -> Any:
+    def from_bytes(self, derived: bytes, /) -> Any:
         """Name the one keystream that these derived bytes are for."""
 
 
@@ -110,7 +110,7 @@ class Prg(Protocol):
         first: int = 0,
         threads: int = 1,
     ) -> None:
-        """Add and subtract masks, modulo 2^bits, in place, in so many threads; acc has coordinates from `first` on."""
+        """Add and subtract masks modulo 2^bits in place, in `threads` threads; `acc` begins at coordinate `first`."""
 
 
 class Signature(Protocol):

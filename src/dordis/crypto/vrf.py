@@ -37,14 +37,14 @@ def generate(entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
     return signature.generate(entropy)
 
 
-def public(private: bytes) -> bytes:
+def public_key(private: bytes) -> bytes:
     """Compute the public key of a private one."""
-    return signature.public(private)
+    return signature.public_key(private)
 
 
 def prove(private: bytes, alpha: bytes) -> bytes:
-    """Evaluate the function on `alpha` and return the proof pi (5.1), of which `output` is the value."""
-    Y = public(private)
+    """Evaluate the function on `alpha` and return the proof pi (5.1), of which `proof_to_hash` is the value."""
+    Y = public_key(private)
     x, prefix = _expand(private)
     H = _encode_to_curve(Y, alpha)
     gamma = crypto_scalarmult_ed25519_noclamp(x, H)
@@ -78,7 +78,7 @@ def validate_key(public: bytes) -> None:
     signature.validate(public)
 
 
-def output(proof: bytes) -> bytes:
+def proof_to_hash(proof: bytes) -> bytes:
     """Return the output beta of a proof (5.2) that is one's own or has been verified."""
     return _hash_gamma(_decode_proof(proof)[0])
 

@@ -1,4 +1,4 @@
-"""How kernels are compiled: without the GIL, cached on disk, and never in silence."""
+"""Compile kernels without the GIL, cached on disk, with a note on stderr; check the arrays that are passed to them."""
 
 import sys
 import time
@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
+import numpy.typing as npt
 from numba.core import event
+
+from dordis.errors import InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CLEARED = "\r\x1b[K"
-"""Written to a terminal: the line is empty, and begins anew."""
+"""Control sequence that erases the current line of a terminal."""
 
 
 def kernel(function: Function) -> Function:
@@ -20,7 +24,7 @@ def kernel(function: Function) -> Function:
     return compiled
 
 
-def inlined(function: Function) -> Function:
+def inline_kernel(function: Function) -> Function:
     """Compile a small function into the kernels that call it."""
     compiled: Function = numba.njit(nogil=True, cache=True, inline="always")(function)
     return compiled
@@ -29,8 +33,8 @@ def inlined(function: Function) -> Function:
 class _Progress(event.Listener):  # type: ignore[misc]
     """Say on stderr that kernels are being compiled: a first use takes seconds and should not look hung.
 
-    A terminal shows it in a line that goes away again.  Elsewhere, and where rich shows something live and puts its own
-    stream in place of stderr, which knows whole lines alone, it is said once.
+    On a terminal the line is erased afterwards.  Elsewhere, and while rich shows a live display, which replaces stderr
+    by a stream of whole lines, it is printed once.
     """
 
     def __init__(self) -> None:
@@ -54,12 +58,12 @@ class _Progress(event.Listener):  # type: ignore[misc]
         self._depth -= 1
         if self._depth == 0:
             self._seconds += time.monotonic() - self._started
-            if _has_lines_that_go():
+            if _is_rewritable_terminal():
                 sys.stderr.write(CLEARED)
                 sys.stderr.flush()
 
     def _announce(self, name: str) -> None:
-        if _has_lines_that_go():
+        if _is_rewritable_terminal():
             so_far = f"once on this machine ({self._seconds:.0f} s so far)"
             sys.stderr.write(f"{CLEARED}dordis: compiling {name}, {so_far}")
         elif not self._announced:
@@ -68,8 +72,8 @@ class _Progress(event.Listener):  # type: ignore[misc]
         sys.stderr.flush()
 
 
-def _has_lines_that_go() -> bool:
-    """Tell whether what is written can be taken away again."""
+def _is_rewritable_terminal() -> bool:
+    """Tell whether stderr is a terminal on which a line can be erased."""
     return sys.stderr.isatty() and sys.stderr is sys.__stderr__
 
 
@@ -80,3 +84,28 @@ def _kernel_name(compilation: Any) -> str | None:
 
 
 event.register("numba:compile", _Progress())
+
+
+def check_array(name: str, array: npt.NDArray[Any], *dtypes: type[np.generic], written: bool = False) -> Any:
+    """Return a contiguous vector of one of `dtypes` for a kernel, as a read-only view unless it is to be written.
+
+    A kernel is compiled once per argument type, and read-only is part of the type: views spare a second compilation.
+    """
+    wanted = " or ".join(dtype.__name__ for dtype in dtypes)
+    if not isinstance(array, np.ndarray) or array.dtype not in dtypes:
+        raise InputError(f"{name} must be an array of {wanted}: got {getattr(array, 'dtype', type(array).__name__)}")
+    if array.ndim != 1 or not array.flags.c_contiguous:
+        raise InputError(f"{name} must be one-dimensional and contiguous: pass np.ascontiguousarray(...).ravel()")
+    if written:
+        if not array.flags.writeable:
+            raise InputError(f"{name} is written in place but is read-only: pass a copy")
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def check_bits(bits: int) -> None:
+    """Refuse a number of bits that an element of uint32 cannot have."""
+    if type(bits) is not int or not 1 <= bits <= 32:
+        raise InputError(f"bits must be an integer from 1 to 32: got {bits!r}")

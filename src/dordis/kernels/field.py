@@ -7,7 +7,7 @@ are folded (2^31 = 1 mod p) once.
 import numpy as np
 from numpy.typing import NDArray
 
-from dordis.kernels.compiler import inlined, kernel
+from dordis.kernels.compiler import inline_kernel, kernel
 
 PRIME = 2**31 - 1
 
@@ -22,7 +22,7 @@ _ONE = np.uint64(1)
 _TILE = 256
 
 
-@inlined
+@inline_kernel
 def _fold(value: np.uint64) -> np.uint64:
     """Return a number congruent to `value`, below 2^34."""
     return (value & _P) + (value >> _BITS)

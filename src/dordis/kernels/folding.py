@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.kernels.arrays import check_array
-from dordis.kernels.compiler import kernel
+from dordis.kernels.compiler import check_array, kernel
 
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Real = TypeVar("Real", npt.NDArray[np.float32], npt.NDArray[np.float64])
@@ -22,7 +21,7 @@ WORD = 32
 def fold(x: Reals, buckets: int, signs: npt.NDArray[np.uint8], factor: float = 1.0) -> Reals:
     """Return the sums of the coordinates of each bucket, times `factor`, less those whose bit of `signs` is set.
 
-    Bit i is bit i % 8 of byte i // 8.  NaN and infinity are not looked for.
+    Bit i is bit i % 8 of byte i // 8.  NaN and infinity are not detected.
     """
     x = check_array("x", x, np.float32, np.float64)
     signs = _check(x.size, buckets, signs)

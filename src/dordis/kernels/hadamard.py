@@ -1,9 +1,10 @@
-"""Rotate a vector: random signs, then the orthonormal Walsh-Hadamard transform (Sylvester order) of each block.
+"""Deal a vector to blocks, and rotate them: random signs, then the orthonormal Walsh-Hadamard transform of each block.
 
-A transform of length r * c is one of length r along the columns and one of length c along the rows of an r by c matrix.
-Inside a *leaf*, which fits the first-level cache, rows are turned into columns by a transposition, because only columns
-leave neighbours in memory to the same instruction.  Above the leaf, a *panel* of columns is copied to the cache,
-transformed over all its rows and copied back, so memory is crossed once per factor of up to 256.
+Transforms are in Sylvester order.  One of length r * c is one of length r along the columns and one of length c along
+the rows of an r by c matrix.  Inside a *leaf*, which fits the first-level cache, rows are turned into columns by a
+transposition, because only columns leave neighbours in memory to the same instruction.  Above the leaf, a *panel* of
+columns is copied to the cache, transformed over all its rows and copied back, so memory is crossed once per factor of
+up to 256.
 """
 
 import math
@@ -13,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.kernels.arrays import check_array
-from dordis.kernels.compiler import kernel
+from dordis.kernels.compiler import check_array, kernel
 
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _LEAF = 4096
 _PANEL = 64  # columns: four cache lines of float32, so that the copies run at the speed of memory
+_TILE = 64  # places of each block that are dealt at a time
 _MOST_LEVELS = 8  # doublings per panel: more would not fit the cache
 
 
@@ -27,7 +28,7 @@ def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
     """Flip x[i] where bit i of `signs` is set, then transform each block, in place.
 
     Bit i is bit i % 8 of byte i // 8.  `block` is a power of two that divides the length.  NaN and infinity are not
-    looked for: they spread over their block, and rounding refuses them.
+    detected here: they spread over their block, and rounding refuses them.
     """
     x, signs = _check(x, block, signs)
     leaf = min(block, _LEAF)
@@ -45,8 +46,32 @@ def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
     _unrotate_leaves(x, leaf, signs, _scale(x, block))
 
 
-def _check(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> tuple[Any, Any]:
-    x = check_array("x", x, np.float32, np.float64, written=True)
+def rotate_integers(x: npt.NDArray[np.int64], block: int, signs: npt.NDArray[np.uint8]) -> None:
+    """Do as `rotate` in exact integers and without the factor 1 / sqrt(block), in place.
+
+    The caller ensures that sums of `block` numbers stay below 2^63.
+    """
+    exact, signs = _check(x, block, signs, np.int64)
+    leaf, unscaled = min(block, _LEAF), exact.dtype.type(1)
+    _rotate_leaves(exact, leaf, signs, unscaled)
+    if block > leaf:
+        _transform_above(exact, leaf, block)
+
+
+def deal_to_blocks(x: npt.NDArray[Any], block: int, factor: float = 1.0) -> npt.NDArray[Any]:
+    """Return factor * x dealt to blocks in turn: x[i] is place i // B of block i mod B, with B blocks in all.
+
+    The vector is padded with zeros to whole blocks.  Integers are dealt too, by an integer factor.
+    """
+    x = check_array("x", x, np.float32, np.float64, np.int64)
+    blocks = -(-x.size // block)
+    dealt = np.empty(blocks * block, x.dtype)
+    _deal_to_blocks(x, block, blocks, x.dtype.type(factor), dealt)
+    return dealt
+
+
+def _check(x: Any, block: int, signs: npt.NDArray[np.uint8], *types: type[np.generic]) -> tuple[Any, Any]:
+    x = check_array("x", x, *(types or (np.float32, np.float64)), written=True)
     if type(block) is not int or block < 1 or block & (block - 1):
         raise InputError(f"block must be a power of two: got {block!r}")
     if x.size % block:
@@ -59,6 +84,24 @@ def _check(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> tuple[Any, Any
 
 def _scale(x: Reals, block: int) -> np.floating[Any]:
     return x.dtype.type(1.0 / math.sqrt(block))
+
+
+@kernel
+def _deal_to_blocks(x: Reals, block: int, blocks: int, factor: np.floating[Any], dealt: Reals) -> None:
+    """Read a few places of all blocks, which lie together, and write whole cache lines to each block."""
+    whole = x.size // blocks
+    for start in range(0, whole, _TILE):
+        stop = min(start + _TILE, whole)
+        read = x[start * blocks : stop * blocks]
+        for row in range(blocks):
+            line = dealt[row * block + start : row * block + stop]
+            for place in range(line.size):
+                line[place] = read[place * blocks + row] * factor
+    for row in range(blocks):
+        tail = dealt[row * block + whole : (row + 1) * block]
+        tail[:] = 0
+        if whole * blocks + row < x.size:
+            tail[0] = x[whole * blocks + row] * factor
 
 
 @kernel

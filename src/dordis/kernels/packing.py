@@ -5,7 +5,6 @@ and stores move one element (or two, while two fit) at a time; stores overlap, a
 it spilled.  The last elements, where a 64-bit access would leave the array, go byte by byte.
 """
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -14,23 +13,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from dordis.errors import InputError
-from dordis.kernels.arrays import check_array, check_bits
-from dordis.kernels.compiler import kernel
+from dordis.kernels.compiler import check_array, check_bits, kernel
 
 Packed = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
-
-
-class PackedElsewhere(ABC):
-    """Packed elements that another process holds, and adds up where it is."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of bytes."""
-
-    @abstractmethod
-    def add_to(self, total: npt.NDArray[np.uint32], bits: int) -> None:
-        """Have the elements added, sooner or later; those that `add_packed` would refuse are refused now."""
-
 
 _WIDEST_PAIR = 28  # two elements and up to 7 bits carried over must fit 64 bits
 
@@ -74,7 +59,7 @@ def unpack(
     >>> unpack(bytes.fromhex("2103"), 4, 3).tolist()
     [1, 2, 3]
     """
-    packed = _packed(data, bits, count)
+    packed = _check_packed(data, bits, count)
     out = _output(out, count, np.uint32)
     groups = _whole_groups(count, bits)
     _unpack_groups(packed, bits, out, groups)
@@ -82,7 +67,7 @@ def unpack(
     return out
 
 
-def add_packed(total: npt.NDArray[np.uint32], data: Packed | PackedElsewhere, bits: int) -> None:
+def add_packed(total: npt.NDArray[np.uint32], data: Packed, bits: int) -> None:
     """Add packed elements to a vector modulo 2^32, in one pass; bytes that `pack` would not have written add nothing.
 
     >>> total = np.array([10, 10, 10], dtype=np.uint32)
@@ -91,10 +76,7 @@ def add_packed(total: npt.NDArray[np.uint32], data: Packed | PackedElsewhere, bi
     [11, 12, 13]
     """
     check_array("total", total, np.uint32, written=True)
-    if isinstance(data, PackedElsewhere):
-        data.add_to(total, bits)
-        return
-    packed = _packed(data, bits, total.size)
+    packed = _check_packed(data, bits, total.size)
     groups = _whole_groups(total.size, bits)
     (_add_pairs if bits <= _WIDEST_PAIR else _add_singles)(packed, bits, total, groups)
     rest = total[8 * groups :]
@@ -103,21 +85,16 @@ def add_packed(total: npt.NDArray[np.uint32], data: Packed | PackedElsewhere, bi
     rest += elements
 
 
-def _packed(data: Packed, bits: int, count: int) -> npt.NDArray[np.uint8]:
+def _check_packed(data: Packed, bits: int, count: int) -> npt.NDArray[np.uint8]:
     """Return the bytes of exactly `count` elements, as `pack` writes them."""
     packed: npt.NDArray[np.uint8] = check_array("data", _as_array(data), np.uint8)
-    check_packed(packed.size, int(packed[-1]) if packed.size else 0, bits, count)
-    return packed
-
-
-def check_packed(size: int, last: int, bits: int, count: int) -> None:
-    """So many bytes, of which this is the last, are what `pack` writes for `count` elements."""
-    wanted = packed_size(count, bits)
-    if size != wanted:
-        raise InputError(f"{count} elements of {bits} bits take {wanted} bytes: got {size}")
+    size = packed_size(count, bits)
+    if packed.size != size:
+        raise InputError(f"{count} elements of {bits} bits take {size} bytes: got {packed.size}")
     padding = 8 * size - count * bits
-    if padding and last >> (8 - padding):
+    if padding and int(packed[-1]) >> (8 - padding):
         raise InputError(f"the last {padding} bits are padding and must be zero")
+    return packed
 
 
 def _as_array(data: Packed) -> npt.NDArray[np.uint8]:

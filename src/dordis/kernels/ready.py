@@ -1,4 +1,4 @@
-"""Set numba up when this is imported, not when a first kernel is called: for a process that others are forked from.
+"""Set up numba on import instead of at the first kernel call, for a process from which others are forked.
 
 It takes a third of a second of CPU.
 """

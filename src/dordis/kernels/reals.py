@@ -1,4 +1,9 @@
-"""Weighted sums of vectors of real numbers, in float64 whatever the type of the numbers."""
+"""Round real vectors to integers, at random without bias or to the nearest; sum and measure real vectors.
+
+Gradients of single records are clipped, quantised and added in exact integers.  Floating-point sums depend on their
+order and on each other: added in float32, a thousand records may change by a tenth of the clip bound when one of them
+is left out.  Here every record becomes integers by itself first.
+"""
 
 import math
 
@@ -6,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.kernels.arrays import check_array
-from dordis.kernels.compiler import kernel
+from dordis.kernels.compiler import check_array, kernel
+
+_LANES = 32  # sums kept side by side: four vector registers, so that additions do not wait for each other
 
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -27,3 +33,213 @@ def add_weighted(total: npt.NDArray[np.float64], x: Reals, weight: float) -> Non
 def _add_weighted(total: npt.NDArray[np.float64], x: Reals, weight: float) -> None:
     for i in range(total.size):
         total[i] += weight * np.float64(x[i])
+
+
+def sum_squares(x: Reals) -> float:
+    """Return the sum of squares, added in the same order on every machine; NaN and infinity spread."""
+    return float(_sum_squares(check_array("x", x, np.float32, np.float64)))
+
+
+@kernel
+def _sum_squares(x: Reals) -> float:
+    sums = np.zeros(_LANES)
+    whole = x.size // _LANES * _LANES
+    for start in range(0, whole, _LANES):
+        part = x[start : start + _LANES]
+        for lane in range(_LANES):
+            sums[lane] += np.float64(part[lane]) * np.float64(part[lane])
+    total = 0.0
+    for lane in range(_LANES):
+        total += sums[lane]
+    for i in range(whole, x.size):
+        total += np.float64(x[i]) * np.float64(x[i])
+    return total
+
+
+_LEAST = -(2.0**31)
+_MOST = 2.0**31 - 1.0
+
+
+def round_stochastically(
+    x: Reals,
+    scale: float,
+    randomness: npt.NDArray[np.uint32],
+    out: npt.NDArray[np.int32],
+) -> None:
+    """Set out[i] to y = x[i] * scale rounded up with probability frac(y), down otherwise, in float64.
+
+    It is rounded up where randomness[i] / 2^32 < frac(y): `randomness` is uniform, secret and used once.  A chance that
+    is not a multiple of 2^-32 is exceeded by less than 2^-32.  If any result does not fit, `out` is left all zero.
+    """
+    x = check_array("x", x, np.float32, np.float64)
+    randomness = check_array("randomness", randomness, np.uint32)
+    out = check_array("out", out, np.int32, written=True)
+    if not x.size == randomness.size == out.size:
+        raise InputError(f"x, randomness and out must be equally long: got {x.size}, {randomness.size}, {out.size}")
+    if not math.isfinite(scale):
+        raise InputError(f"scale must be finite: got {scale}")
+    if not _round_stochastically(x, float(scale), randomness, out):
+        out.fill(0)
+        raise InputError("x must be finite and must fit 32-bit integers once scaled and rounded")
+
+
+def round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> None:
+    """Set out[i] to x[i] * scale rounded to the nearest integer; if any result does not fit, `out` is left all zero."""
+    x = check_array("x", x, np.float32, np.float64)
+    out = check_array("out", out, np.int32, written=True)
+    if x.size != out.size:
+        raise InputError(f"x and out must be equally long: got {x.size}, {out.size}")
+    if not _round_to_nearest(x, float(scale), out):
+        out.fill(0)
+        raise InputError("x must be finite and must fit 32-bit integers once scaled and rounded")
+
+
+def sum_integer_squares(x: npt.NDArray[np.int32]) -> int:
+    """Return the exact sum of squares, whatever the length and the values."""
+    high, low = _sum_integer_squares(check_array("x", x, np.int32))
+    return (int(high) << 32) + int(low)
+
+
+@kernel
+def _round_stochastically(
+    x: Reals,
+    scale: float,
+    randomness: npt.NDArray[np.uint32],
+    out: npt.NDArray[np.int32],
+) -> bool:
+    """Round every coordinate; return whether all results are finite and fit."""
+    misfits = 0
+    for i in range(x.size):
+        y = np.float64(x[i]) * scale
+        down = np.floor(y)  # stays a float, so that NaN and infinity reach the comparison below
+        rounded = down + (1.0 if np.float64(randomness[i]) * 2.0**-32 < y - down else 0.0)
+        fits = _LEAST <= rounded <= _MOST  # false for NaN
+        misfits += 0 if fits else 1
+        out[i] = np.int32(rounded if fits else 0.0)
+    return misfits == 0
+
+
+@kernel
+def _round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> bool:
+    """Round every coordinate; return whether all results are finite and fit."""
+    misfits = 0
+    for i in range(x.size):
+        rounded = np.rint(np.float64(x[i]) * scale)
+        fits = _LEAST <= rounded <= _MOST  # false for NaN
+        misfits += 0 if fits else 1
+        out[i] = np.int32(rounded if fits else 0.0)
+    return misfits == 0
+
+
+@kernel
+def _sum_integer_squares(x: npt.NDArray[np.int32]) -> tuple[np.uint64, np.uint64]:
+    """Sum the high and the low 32 bits of the squares apart: neither sum can pass 2^64 below 2^32 coordinates."""
+    high = np.uint64(0)
+    low = np.uint64(0)
+    for i in range(x.size):
+        square = np.uint64(np.int64(x[i]) * np.int64(x[i]))
+        high += square >> np.uint64(32)
+        low += square & np.uint64(0xFFFFFFFF)
+    return high, low
+
+
+LEAST_LENGTH, MOST_LENGTH = 2**22, 2**23
+"""C_q, the largest norm of a quantised record, is at least the first and below the second."""
+MOST_SHIFT = 32
+_SHRINKING = 1 - 2.0**-10
+_TRIES = 64
+_PIECE = 1024  # coordinates between two looks at the norm: 2^10 squares below 2^48 do not overflow
+
+
+def add_records(
+    rows: Reals, used: npt.NDArray[np.bool_], clip: float, length: int, total: npt.NDArray[np.int64]
+) -> int:
+    """Add the quantised rows that are `used` to `total`; return how many have a norm up to `clip`, less the others.
+
+    A row g becomes q = round(C_q g / max(c, ||g||)).  Its norm is checked in the integers: while it is above
+    C_q = `length`, the factor shrinks by 2^-10.  Rows that are not finite add nothing and count for nothing.
+    """
+    total = check_array("total", total, np.int64, written=True)
+    if rows.shape != (used.size, total.size) or used.dtype != np.bool_:
+        raise InputError(f"rows have the shape {(used.size, total.size)}, not {rows.shape}, and booleans for use")
+    flat = check_array("rows", rows.reshape(-1), np.float32, np.float64)
+    if not LEAST_LENGTH <= length < MOST_LENGTH:
+        raise InputError(f"quantised records have a norm of 2^22 up to 2^23, not {length}")
+    if not 0 < clip < math.inf:
+        raise InputError(f"the clip bound is a number above 0, not {clip}")
+    return int(_add_records(flat, np.array(used), float(clip), length, total))
+
+
+def round_with_dither(
+    x: npt.NDArray[np.int64], shift: int, words: npt.NDArray[np.uint32], mask: int, out: npt.NDArray[np.uint32]
+) -> None:
+    """Set out[i] to (x[i] + u) >> shift modulo mask + 1, where u is the upper `shift` bits of a uniform word."""
+    if not x.size == words.size == out.size or not 0 <= shift <= MOST_SHIFT:
+        raise InputError(f"a dither has 0 to {MOST_SHIFT} bits, and a word for each of {x.size} numbers")
+    _round_with_dither(x, shift, words, np.uint32(mask), out)
+
+
+@kernel
+def _add_records(
+    rows: Reals, used: npt.NDArray[np.bool_], clip: float, length: int, total: npt.NDArray[np.int64]
+) -> int:
+    below = 0
+    for i in range(used.size):
+        if not used[i]:
+            continue
+        row = rows[i * total.size : (i + 1) * total.size]
+        norm = np.sqrt(_square_in_lanes(row))
+        if not norm < np.inf:  # NaN too
+            continue
+        below += 1 if norm <= clip else -1
+        factor = length / max(clip, norm)
+        for _ in range(_TRIES):
+            if _fits(row, factor, length):
+                _add(row, factor, total)
+                break
+            factor *= _SHRINKING
+    return below
+
+
+@kernel
+def _square_in_lanes(row: Reals) -> float:
+    """Add the squares in eight lanes, in an order that depends on the length alone."""
+    lanes = np.zeros(8)
+    whole = row.size >> 3 << 3
+    for j in range(0, whole, 8):
+        for lane in range(8):
+            lanes[lane] += np.float64(row[j + lane]) * np.float64(row[j + lane])
+    for j in range(whole, row.size):
+        lanes[j - whole] += np.float64(row[j]) * np.float64(row[j])
+    return float(lanes.sum())
+
+
+@kernel
+def _fits(row: Reals, factor: float, length: int) -> bool:
+    """Return whether the squared norm of the quantised row is at most length^2, in exact integers."""
+    bound, squared = length * length, np.int64(0)
+    for start in range(0, row.size, _PIECE):
+        part = row[start : start + _PIECE]
+        for j in range(part.size):
+            scaled = abs(np.rint(np.float64(part[j]) * factor))
+            q = np.int64(min(scaled, length + 1.0))  # enough to be refused, and its square does not overflow
+            squared += q * q
+        if squared > bound:
+            return False
+    return True
+
+
+@kernel
+def _add(row: Reals, factor: float, total: npt.NDArray[np.int64]) -> None:
+    for j in range(row.size):
+        total[j] += np.int64(np.rint(np.float64(row[j]) * factor))
+
+
+@kernel
+def _round_with_dither(
+    x: npt.NDArray[np.int64], shift: int, words: npt.NDArray[np.uint32], mask: np.uint32, out: npt.NDArray[np.uint32]
+) -> None:
+    unused = np.uint64(32 - shift)
+    for i in range(x.size):
+        dither = np.int64(np.uint64(words[i]) >> unused)
+        out[i] = np.uint32((x[i] + dither) >> shift) & mask

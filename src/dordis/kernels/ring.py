@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dordis.kernels.compiler import inlined, kernel
+from dordis.kernels.compiler import inline_kernel, kernel
 
 Vector = npt.NDArray[np.uint32]
 Rows = npt.NDArray[Any]
 
 
-@inlined
-def _signed(value: np.uint32, flip: np.uint32) -> np.uint32:
+@inline_kernel
+def _apply_sign(value: np.uint32, flip: np.uint32) -> np.uint32:
     return (np.uint32(value) ^ flip) - flip
 
 
@@ -29,11 +29,11 @@ def add_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
         f0, f1, f2, f3 = flips[r], flips[r + 1], flips[r + 2], flips[r + 3]
         r0, r1, r2, r3 = rows[r], rows[r + 1], rows[r + 2], rows[r + 3]
         for i in range(acc.size):
-            acc[i] += _signed(r0[i], f0) + _signed(r1[i], f1) + _signed(r2[i], f2) + _signed(r3[i], f3)
+            acc[i] += _apply_sign(r0[i], f0) + _apply_sign(r1[i], f1) + _apply_sign(r2[i], f2) + _apply_sign(r3[i], f3)
     for r in range(fours, len(rows)):
         f0, r0 = flips[r], rows[r]
         for i in range(acc.size):
-            acc[i] += _signed(r0[i], f0)
+            acc[i] += _apply_sign(r0[i], f0)
 
 
 @kernel
@@ -70,19 +70,19 @@ def add_three_byte_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
                 acc[i] += lanes[i - 4 * groups]
 
 
-@inlined
+@inline_kernel
 def _four_lanes(words: Vector, group: int, flip: np.uint32) -> tuple[np.uint32, np.uint32, np.uint32, np.uint32]:
     w0, w1, w2 = words[3 * group], words[3 * group + 1], words[3 * group + 2]
     return (
-        _signed(w0, flip),
-        _signed((w0 >> np.uint32(24)) | (w1 << np.uint32(8)), flip),
-        _signed((w1 >> np.uint32(16)) | (w2 << np.uint32(16)), flip),
-        _signed(w2 >> np.uint32(8), flip),
+        _apply_sign(w0, flip),
+        _apply_sign((w0 >> np.uint32(24)) | (w1 << np.uint32(8)), flip),
+        _apply_sign((w1 >> np.uint32(16)) | (w2 << np.uint32(16)), flip),
+        _apply_sign(w2 >> np.uint32(8), flip),
     )
 
 
 @kernel
-def cut(acc: Vector, mask: np.uint32) -> None:
+def reduce_modulo(acc: Vector, mask: np.uint32) -> None:
     """Reduce every coordinate modulo 2^b, mask = 2^b - 1."""
     for i in range(acc.size):
         acc[i] &= mask

@@ -1,1 +1,1 @@
-"""Clients and server on machines of their own: log-in, connections, deadlines."""
+"""Deployed runs: server and clients on machines of their own, over TLS."""

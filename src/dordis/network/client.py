@@ -1,41 +1,50 @@
-"""A client's side of the network: connect, log in, answer what is asked, and come back if the connection breaks.
+"""A client's connection to the server: log in, reply to requests, and reconnect when the connection breaks.
 
-Connections go out, never in.  What is asked is answered by a `rounds.client.Client`, one request after the other, in a
-thread; what is large comes for the next request, and leaves for the one before, while one is worked on.
+Connections are outgoing only.  A `rounds.client.Client` handles one request after the other in a worker thread; the
+download for the next request and the upload of the previous reply proceed meanwhile.
 """
 
 import asyncio
 import logging
 import operator
 import secrets
-import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
-from typing import Any, Protocol
+from functools import partial, reduce
+from typing import Any
 
 import aiohttp
 from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, WebSocketError, WSMsgType
 
 from dordis import wire
-from dordis.errors import DordisError, InputError, LoginRefused, MalformedMessage
-from dordis.network.bulk import seal
+from dordis.errors import DISK_FULL, DordisError, InputError, LoginRefused, MalformedMessage
+from dordis.network.authentication import ExpiryWatch, LoginCredentials
+from dordis.network.client_transfers import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Address,
+    ServerBusy,
+    Transfers,
+    check_not_busy,
+    describe_error,
+)
+from dordis.network.log_lines import ClientRoundLog
 from dordis.network.messages import (
     MACHINE_BYTES,
     SUBPROTOCOL,
     VERSION_HEADER,
-    Answered,
-    Asked,
-    Beside,
+    BodyInfo,
     Challenge,
-    Declined,
-    Ended,
     FromServer,
     Hello,
+    Refusal,
+    Reply,
+    Request,
+    Shutdown,
     Welcome,
 )
-from dordis.network.training import OwnerLog
-from dordis.network.transfers import FIRST_PAUSE, LONGEST_PAUSE, Address, Bodies, Busy, check_not_busy, told
+from dordis.network.timed_training import OwnerLog
+from dordis.owner.receipts import KeptReceipts
 from dordis.protocol import Message, Party, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.summing import SummingProtocol
@@ -45,119 +54,152 @@ from dordis.rounds.client import Client
 log = logging.getLogger("dordis.network")
 
 HEARTBEAT = 20.0
-KEPT = 25.0
-"""Seconds that a connection is kept for the next transfer: less than a server keeps it."""
-FAILED = ""
-"""Reason sent for an unexpected error: none.  The owner finds the error in the log."""
+"""Seconds between pings on a control connection."""
+KEEP_ALIVE = 25.0
+"""Seconds that an idle connection is kept for the next transfer: less than the server keeps it."""
+POLICY_VIOLATION = 1008
+"""WebSocket close code with which a server refuses a client."""
+NO_REASON = ""
+"""Error name in the refusal after an unexpected error; the details are in the client's own log."""
 LONGEST_SILENCE = 24 * 3600.0
-"""Seconds without a request after which a client leaves a round: a server that was stopped has so long to go on."""
+"""Seconds without a request after which a client leaves a round; a stopped server can resume the round until then."""
 
 
 class InvalidFrame(ConnectionError):
-    """A frame that is no message of dordis, or none that may come now: its connection is dropped."""
+    """The server sent a frame that is not a message of dordis, or not one for this point of the protocol."""
 
 
-class LogIn(Protocol):
-    """What a client proves itself with."""
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """Return the TLS of the client."""
-        ...
-
-    def answer(self, challenge: bytes, server_certificate: bytes) -> bytes:
-        """Answer the challenge of a server; nothing, where TLS has proved it."""
-        ...
-
-
-def kinds_of(protocol: SummingProtocol) -> Any:
-    """Return the union of all requests that a client may get."""
+def accepted_requests(protocol: SummingProtocol) -> Any:
+    """Return the union of all message types that a client accepts as requests."""
     kinds = (*requests_in(vars(invitation)), *protocol.requests, *requests_in(vars(delivery)))
     return reduce(operator.or_, kinds)
 
 
 class Participant:
-    """Take part in the rounds of a server, until the run is over or the log-in is refused.
+    """A client that takes part in a server's run until the run is over or its log-in is refused.
 
-    `party` makes what answers, for the run that the server names: the same one as long as the run is the same.  A round
-    in which nothing is asked for so many seconds of `silence` is left, and one that is under way when the run is over:
-    with that its secrets are erased.
+    `create_party` creates the machine that handles requests, once for each run.  After `silence` seconds without a
+    request, and when the run is over, the open round is left and its secrets are erased.
     """
 
     def __init__(
         self,
         address: Address,
-        credentials: LogIn,
-        party: Callable[[Welcome], Party],
+        credentials: LoginCredentials,
+        create_party: Callable[[Welcome], Party],
         protocol: SummingProtocol,
         silence: float = LONGEST_SILENCE,
         failures: OwnerLog | None = None,
+        receipts: KeptReceipts | None = None,
+        events: Callable[[str], None] = lambda error: None,
+        rounds: ClientRoundLog | None = None,
+        expiry: ExpiryWatch | None = None,
     ) -> None:
-        self._address, self._credentials, self.made, self._silence = address, credentials, party, silence
-        self._timer: asyncio.TimerHandle | None = None
-        self._kinds = kinds_of(protocol)
+        self._address, self._credentials, self._silence = address, credentials, silence
+        self.create_party = create_party
+        self._silence_timer: asyncio.TimerHandle | None = None
+        self._kinds = accepted_requests(protocol)
         self._machine = secrets.token_bytes(MACHINE_BYTES)
-        self._turn, self._fetching = asyncio.Lock(), asyncio.Lock()
-        self._failures = failures or OwnerLog()
+        self._handling, self._downloading = asyncio.Lock(), asyncio.Lock()
+        self._failures, self._receipts = failures or OwnerLog(), receipts
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="dordis-client")
         self._joined: tuple[bytes, Party] | None = None
+        self.events, self._event, self._rounds = events, "", rounds or ClientRoundLog()
+        self._expiry, self._has_handled = expiry or ExpiryWatch("this client's"), False
 
-    async def stay(self, once: bool = False) -> None:
-        """Connect, and again whenever the connection breaks, later each time; `once` does not come back.
+    async def stay(self, once: bool = False, follow: bool = False) -> None:
+        """Take part until the run is over; reconnect with growing pauses, unless `once`.
 
-        Pauses grow until a connection lasts.  Proxy variables of the environment are honoured.
+        With `follow`, stay for the next run of the server, also if this run is not what the owner agreed to.  The pause
+        starts anew after a connection that lasted longer than it, or on which a request was handled.
         """
+        watch = asyncio.ensure_future(self._expiry.watch(lambda: self._credentials.certificate))
+        try:
+            await self._stay(once, follow)
+        finally:
+            watch.cancel()
+
+    async def _stay(self, once: bool, follow: bool) -> None:
         pause, clock = FIRST_PAUSE, asyncio.get_running_loop().time
         while True:
-            began = clock()
+            began, self._has_handled = clock(), False
             async with new_session() as session:
                 try:
-                    if await self._connected(session):
-                        self._summarise()
+                    farewell = await self._participate(session)
+                    pause = FIRST_PAUSE if self._has_handled or clock() - began > pause else pause
+                    if farewell is not None and (once or (farewell.run_over and not follow)):
+                        self._summarise_failures()
                         return
-                    pause = FIRST_PAUSE if clock() - began > pause else pause
-                except Busy as busy:
+                    self._note(describe_farewell(farewell))
+                except ServerBusy as busy:
                     pause = busy.seconds
                 except InvalidFrame as error:
-                    log.warning("left %s:%d, and try again: %s", self._address.host, self._address.port, told(error))
+                    self._note(f"left {self._address} and will try again: {describe_error(error)}")
+                except LoginRefused as error:
+                    self.events(str(error))
+                    raise
+                except DordisError as error:
+                    self.events(str(error))
+                    if not follow:
+                        raise
+                    self._note(f"waiting for the next run: {error}")
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    log.info("no connection to %s:%d: %s", self._address.host, self._address.port, told(error))
+                    self._note(f"no connection to {self._address}: {describe_error(error)}; reconnecting")
             if once:
-                raise InputError(f"the connection to {self._address.host}:{self._address.port} broke, or there is none")
-            await wait_to_connect(pause)
+                raise InputError(f"the connection to {self._address} failed or broke; without --once it is repeated")
+            await wait_to_reconnect(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    def _note(self, event: str) -> None:
+        """Log why this client is not connected, once for each reason."""
+        if event != self._event:
+            log.warning("%s", event)
+            self.events(event)
+        self._event = event
+
+    def reload(self) -> None:
+        """Read key and certificate again, for the next connection; keep the old ones if that fails."""
+        try:
+            self._credentials = self._credentials.reload()
+        except DordisError as error:
+            log.warning("the certificate was not read again: %s", error)
+        else:
+            log.info("the certificate was read again, for the next connection")
+
     def stop(self) -> None:
-        """Stop answering, and keep the round under way in its journal: it can be restored."""
+        """Stop handling requests; the open round stays in its journal, from which it can be restored."""
         if self._joined is not None and isinstance(self._joined[1], Client):
             self._joined[1].stop()
 
-    def _summarise(self) -> None:
-        """Log at the end how often user code failed."""
+    def _summarise_failures(self) -> None:
+        """Log how often the application failed."""
         if self._failures.count:
             log.error(
-                "the application failed or was late %d times, and updates may have been zero: see the errors above",
+                "the application failed or was late %d times, so that updates may have been zero: see the errors above",
                 self._failures.count,
             )
 
-    async def _connected(self, session: ClientSession) -> bool:
-        """Answer what is asked on one connection; tell whether the run is over."""
-        async with await self._opened(session, "/login") as socket:
+    async def _participate(self, session: ClientSession) -> Shutdown | None:
+        """Log in and reply to requests on one connection; return the server's farewell, if it sent one."""
+        async with await self._open_socket(session, "/login") as socket:
             welcome = await self._log_in(socket)
-        bodies = Bodies(session, self._address, welcome, self._credentials.context)
-        async with await self._opened(session, "/control", bodies.headers) as socket:
+        transfers = Transfers(session, self._address, welcome, self._credentials.context)
+        async with await self._open_socket(session, "/control", transfers.headers) as socket:
+            party = self._party(welcome)  # raises before any reply if the owner refuses the run
             log.info("connected as client %d", welcome.client)
-            party = self._answering(welcome)  # raises if the run is refused, before anything is answered
+            self._event = ""
+            self.events("")
+            await self._check_history(transfers, party, complete=True)
             async with asyncio.TaskGroup() as group:
-                ended = await self._answer(socket, bodies, party, group)
+                ended = await self._serve_requests(socket, transfers, party, group)
         if isinstance(ended, Exception):
             raise ended
         return ended
 
-    async def _opened(
+    async def _open_socket(
         self, session: ClientSession, path: str, headers: Mapping[str, str] | None = None
     ) -> ClientWebSocketResponse:
-        """Open a WebSocket."""
+        """Open a WebSocket; raise LoginRefused if certificate or version do not fit."""
         try:
             return await session.ws_connect(
                 self._address.url(path),
@@ -171,157 +213,187 @@ class Participant:
         except aiohttp.WSServerHandshakeError as error:
             if error.status == 426:
                 theirs = error.headers.get(VERSION_HEADER) if error.headers else "another version"
-                raise LoginRefused(f"the server speaks {theirs}, this client {SUBPROTOCOL}: install the same") from None
+                raise LoginRefused(
+                    f"the server speaks {theirs}, this client {SUBPROTOCOL}: install the same version of dordis"
+                ) from None
             check_not_busy(error.status, error.headers or {})
             raise
         except aiohttp.ClientConnectorCertificateError as error:
             raise LoginRefused(f"the server's certificate is not accepted: {error.certificate_error}") from None
 
     async def _log_in(self, socket: ClientWebSocketResponse) -> Welcome:
-        asked = await _received(socket)
-        if not isinstance(asked, Challenge):
-            raise InvalidFrame("the server does not ask who this is")
+        challenge = await _receive(socket)
+        if not isinstance(challenge, Challenge):
+            raise InvalidFrame("the server began the log-in without a challenge")
         tls = socket.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else b""
-        answer = self._credentials.answer(asked.challenge, certificate)
+        answer = self._credentials.answer(challenge.challenge, certificate)
         await socket.send_bytes(wire.encode(Hello(answer, self._machine, self._joined[0] if self._joined else b"")))
-        welcome = await _received(socket)
+        welcome = await _receive(socket)
         if not isinstance(welcome, Welcome):
-            raise InvalidFrame("the server does not say welcome")
+            raise InvalidFrame("the server ended the log-in without a welcome")
         return welcome
 
-    def _answering(self, welcome: Welcome) -> Party:
-        """Return what answers in this run."""
+    def _party(self, welcome: Welcome) -> Party:
+        """Return the machine that handles the requests of this run."""
         if self._joined is None or self._joined[0] != welcome.run:
-            self._joined = (welcome.run, self.made(welcome))
-            self._expect(self._joined[1])
+            self._joined = (welcome.run, self.create_party(welcome))
+            self._restart_silence_timer(self._joined[1])
         return self._joined[1]
 
-    def _expect(self, party: Party) -> None:
-        """Begin to count the seconds of silence anew."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._silence, self._leave, party)
+    def _restart_silence_timer(self, party: Party) -> None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+        self._silence_timer = asyncio.get_running_loop().call_later(self._silence, self._leave_round, party)
 
-    def _leave(self, party: Party) -> None:
-        """Leave the round that is under way, unless a request is being answered: then it is not silent."""
-        if isinstance(party, Client) and not (self._turn.locked() or self._fetching.locked()):
+    def _leave_round(self, party: Party) -> None:
+        """Leave the open round, unless a request of it is being handled."""
+        if isinstance(party, Client) and not (self._handling.locked() or self._downloading.locked()):
+            self._rounds.end()
             party.close()
 
-    async def _answer(
-        self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, group: asyncio.TaskGroup
-    ) -> bool | LoginRefused | InvalidFrame:
-        """Answer requests in the order in which they come, until the connection ends: the run is over, or not, or why.
+    async def _serve_requests(
+        self, socket: ClientWebSocketResponse, transfers: Transfers, party: Party, group: asyncio.TaskGroup
+    ) -> Shutdown | LoginRefused | InvalidFrame | None:
+        """Reply to requests until the connection ends; return the server's farewell, if it sent one.
 
-        A refusal is returned: raised, a group of tasks would wrap it.
+        A refusal or an invalid frame is returned as an exception: raised here, the task group would wrap it.
         """
         tasks: list[asyncio.Task[None]] = []
         try:
             while True:
-                message = await _received(socket)
-                if isinstance(message, Ended):
-                    if message.over:
-                        self._leave(party)
-                    return True
-                if not isinstance(message, Asked):
-                    raise InvalidFrame("the server sent a message of the log-in after it")
+                message = await _receive(socket)
+                if isinstance(message, Shutdown):
+                    if message.run_over:
+                        self._rounds.end()
+                        self._leave_round(party)
+                        self._joined = None
+                    return message
+                if not isinstance(message, Request):
+                    raise InvalidFrame(f"the server sent {type(message).__name__} after the log-in")
                 tasks = [task for task in tasks if not task.done()]
-                tasks.append(group.create_task(self._one(socket, bodies, party, message)))
+                tasks.append(group.create_task(self._reply_to(socket, transfers, party, message)))
         except (LoginRefused, InvalidFrame) as error:
             return error
         except ConnectionError:
-            return False
+            return None
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _one(self, socket: ClientWebSocketResponse, bodies: "Bodies", party: Party, asked: Asked) -> None:
-        """Answer one request: fetch what belongs to it, work on it in turn, send what belongs to the answer."""
-        is_answered = False
+    async def _reply_to(
+        self, socket: ClientWebSocketResponse, transfers: Transfers, party: Party, request: Request
+    ) -> None:
+        """Reply to one request: download its body, handle it in turn, send the reply and upload its vector."""
+        is_sent = False
         try:
-            reply = await self._reply(bodies, party, asked)
+            reply = await self._handle(transfers, party, request)
             vector = wire.bulk_of(reply)
-            beside = Beside(len(vector), seal(vector)) if len(vector) else None
-            is_answered = await _sent(socket, Answered(asked.id, wire.encode(reply), beside))
-            if beside is not None:
-                await bodies.put(asked.id, vector)
+            body = BodyInfo.from_upload(vector) if len(vector) else None
+            is_sent = await _send(socket, Reply(request.id, wire.encode(reply), body))
+            if body is not None:
+                await transfers.upload(request.id, vector)
+                await asyncio.get_running_loop().run_in_executor(self._worker, self._rounds.take_part)
             return
         except DordisError as error:
-            log.warning("declined: %s", error)
+            self._rounds.decline(error)
             reason = type(error).__name__
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            log.info("a request is left unanswered: %s", told(error))
-            return
-        except Exception:  # only the round ends: no message of a server may end the client
+            if not isinstance(error, OSError) or error.errno not in DISK_FULL:
+                log.info("a request is left without a reply: %s", describe_error(error))
+                return
+            self._rounds.decline(f"the state of this client cannot be written: {describe_error(error)}")
+            reason = NO_REASON
+        except Exception:  # no request may end the client: only its round ends
             log.exception(
                 "declined: an unexpected error; this client continues with the next round; please report this"
             )
-            reason = FAILED
-        if not is_answered:
-            await _sent(socket, Declined(asked.id, reason))
+            reason = NO_REASON
+        if not is_sent:
+            await _send(socket, Refusal(request.id, reason))
 
-    async def _reply(self, bodies: "Bodies", party: Party, asked: Asked) -> Message:
-        """Return the answer to one request."""
-        kind, bulk = wire.kind_of(asked.frame, self._kinds), b""
+    async def _check_history(self, transfers: Transfers, party: Party, *, complete: bool) -> None:
+        """Raise HistoryContradicted if the server's history does not fit the receipts that this client kept."""
+        if self._receipts is None or self._joined is None or not isinstance(party, Client):
+            return
+        run, keys, kept = self._joined[0], party.members, self._receipts
+        shown = await transfers.history(-1 if complete else max(kept.read(run).shown, default=-1))
+        compare = partial(kept.compare, run, shown, keys, complete=complete)
+        await asyncio.get_running_loop().run_in_executor(self._worker, compare)
+
+    async def _handle(self, transfers: Transfers, party: Party, request: Request) -> Message:
+        """Return the reply of the party; requests are handled in the order in which they arrive."""
+        kind, bulk = wire.kind_of(request.frame, self._kinds), b""
         if isinstance(party, Client):
-            party.check_expected(kind, 0 if asked.beside is None else asked.beside.size)
-        if asked.beside is not None or issubclass(kind, invitation.Invite):  # a new round waits for earlier bodies
-            async with self._fetching:
-                bulk = b"" if asked.beside is None else await bodies.fetch(asked.beside)
-        async with self._turn:
-            request = wire.decode(asked.frame, kind, bulk=bulk)
-            reply = await self._handle(party, request)
-            self._expect(party)
+            party.check_expected(kind, 0 if request.body is None else request.body.size)
+        if request.body is not None or issubclass(kind, invitation.Invite):  # a new round waits for earlier downloads
+            async with self._downloading:
+                bulk = b"" if request.body is None else await transfers.download(request.body)
+                if issubclass(kind, invitation.Invite):
+                    await self._check_history(transfers, party, complete=False)
+        async with self._handling:
+            message = wire.decode(request.frame, kind, bulk=bulk)
+            if isinstance(message, invitation.Invite):
+                self._rounds.begin(message.info.run, message.info.index)
+            reply = await asyncio.get_running_loop().run_in_executor(self._worker, party.handle, message)
+            self._restart_silence_timer(party)
+            self._has_handled = True
         return reply
 
-    async def _handle(self, party: Party, request: Message) -> Message:
-        """Answer a request in the worker thread, one after the other, also across connections."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, party.handle, request)
+
+def describe_farewell(farewell: Shutdown | None) -> str:
+    """Say in one line why a connection ended, and what this client does next."""
+    if farewell is None:
+        return "the connection to the server broke: reconnecting"
+    if farewell.run_over:
+        return "the run is over: waiting for the next run of this server"
+    reason = "".join(letter if letter.isprintable() else "?" for letter in farewell.reason[:120])
+    return f"the server stopped before the run was over ({reason or 'no reason given'}): reconnecting"
 
 
-async def wait_to_connect(seconds: float) -> None:
-    """Wait for about so many seconds, so that clients that were cut off together do not come back together."""
+async def wait_to_reconnect(seconds: float) -> None:
+    """Wait for 0.5 to 1.5 times `seconds`, so that clients cut off together do not reconnect together."""
     await asyncio.sleep(seconds * (0.5 + secrets.randbelow(1000) / 1000))
 
 
 def new_session() -> ClientSession:
-    """Return what makes connections: they go to the server alone, through a proxy if the environment names one."""
+    """Return an HTTP session that follows no redirects and uses the proxy of the environment, if any."""
     trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(_stay_here)
+    trace.on_request_redirect.append(_refuse_redirect)
     timeout = ClientTimeout(total=None, sock_connect=30.0)
-    connector = aiohttp.TCPConnector(keepalive_timeout=KEPT)
+    connector = aiohttp.TCPConnector(keepalive_timeout=KEEP_ALIVE)
     return ClientSession(
         connector=connector, trust_env=True, timeout=timeout, auto_decompress=False, trace_configs=[trace]
     )
 
 
-async def _stay_here(*_: Any) -> None:
-    """A server must not send its clients to other machines, which it may not reach itself."""
-    raise aiohttp.ClientConnectionError("the server sends this client elsewhere, and it does not go")
+async def _refuse_redirect(*_: Any) -> None:
+    """Refuse redirects, which could lead a client to machines that the server cannot reach itself."""
+    raise aiohttp.ClientConnectionError("the server redirects this client to another address, which is refused")
 
 
-async def _received(socket: ClientWebSocketResponse) -> Any:
-    """Return the next message of the server; a connection that ended is a `ConnectionError`, or a refusal."""
+async def _receive(socket: ClientWebSocketResponse) -> Any:
+    """Return the server's next message; raise ConnectionError at the end of the connection, or LoginRefused."""
     message = await socket.receive()
     if message.type is WSMsgType.BINARY:
         try:
             return wire.decode(message.data, FromServer)  # type: ignore[arg-type]
         except MalformedMessage as error:
-            raise InvalidFrame(f"the server sent what is no message of dordis: {error}") from None
+            raise InvalidFrame(f"the server sent a frame that is not a message of dordis: {error}") from None
     if message.type is WSMsgType.TEXT or isinstance(message.data, WebSocketError):
-        raise InvalidFrame("the server sent what is no message of dordis: text, or no frame of a WebSocket")
-    if message.type is WSMsgType.CLOSE and message.data == 1008:
+        raise InvalidFrame("the server sent a text frame or an invalid WebSocket frame")
+    if message.type is WSMsgType.CLOSE and message.data == POLICY_VIOLATION:
         raise LoginRefused(f"the server refused: {message.extra}")
     raise ConnectionResetError("the connection ended")
 
 
-async def _sent(socket: ClientWebSocketResponse, message: Message) -> bool:
-    """Send, if the connection is still there, and tell whether: what is not answered is asked again."""
+async def _send(socket: ClientWebSocketResponse, message: Message) -> bool:
+    """Send a message; return False if the connection has ended: the server then repeats its request."""
     if socket.closed:
         return False
     try:
         await socket.send_bytes(wire.encode(message))
     except ConnectionError as error:
-        log.info("an answer was not sent: %s", told(error))
+        log.info("a reply was not sent: %s", describe_error(error))
         return False
     return True

@@ -1,41 +1,51 @@
-"""Who may connect: few at once that have not said who they are, each for a short time, and the others in their turn.
-
-A server and the processes that only receive listen in this way.
-"""
+"""Accepting TLS connections: few at once before log-in, each for a short time, so that strangers cost little."""
 
 import asyncio
+import contextlib
 import logging
+import math
+import resource
 import socket
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
 from dordis.errors import InputError
-from dordis.network.straight import CHUNK, StraightHandler
+from dordis.network.metered_tls import MeteredTLS, metered_tls
 
 log = logging.getLogger("dordis.network")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-LOGIN, FAREWELL = 10.0, 1.0
-"""Seconds for TLS, for a request and for a log-in, each; and to end a connection."""
-STRANGERS, HURRIED = 256, 5.0
-"""Connections that have not logged in, at once; if there are so many, each has only so many seconds in all."""
-KEPT = 30.0
-"""Seconds that a client's connection stays open without a request: another costs TLS a millisecond of CPU."""
+LOGIN_TIMEOUT, TLS_SHUTDOWN_TIMEOUT = 10.0, 1.0
+"""Seconds for the TLS handshake, for the first request and for the log-in, each; and for the end of TLS."""
+MOST_SILENT = 1024
+"""Connections at once on which TLS has not begun; of more the oldest is dropped."""
+MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
+"""Connections with TLS at once that have not logged in.  If another one waits, one is dropped for it that is older than
+SHORT_PENDING_TIME, or LONG_PENDING_TIME if it has sent a request."""
+LOG_PAUSE, MOST_FAILURES_LOGGED = 10.0, 20
+"""Seconds between two log lines on dropped connections, and how many failed handshakes are logged meanwhile."""
+KEEP_ALIVE = 30.0
+"""Seconds that an idle connection of a client stays open: a new TLS handshake costs a millisecond of CPU."""
 BACKLOG = 1024
-"""Connections that wait to be accepted."""
+"""Connections that the operating system queues before they are accepted."""
 LINGER = 0.1
-"""Seconds that a body which is not wanted is read on, so that its sender sees the answer."""
-EXHAUSTED = 1.0
-"""Seconds until connections are accepted again where the machine had no room for one more."""
+"""Seconds for which the body of a refused request is still read, so that its sender gets the response."""
+ACCEPT_PAUSE = 1.0
+"""Seconds before the next attempt when the operating system could not accept a connection."""
+MOST_RESERVED = 320
+"""Most file descriptors that are kept free of connections: for ledger, receipts and files of slow uploads."""
+READ_BUFFER = 1 << 16
+"""Bytes of a request that aiohttp buffers; it stops reading from the connection at twice as many."""
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that listens."""
+def open_listener(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raise InputError if the address is in use or not of this machine."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
@@ -43,128 +53,324 @@ def bound(host: str, port: int) -> socket.socket:
         raise InputError(f"cannot listen at {host}:{port}: {error.strerror}") from None
 
 
-class Connections:
-    """The connections of an application; `is_known` tells whether a request shows a valid token."""
+class SilentSockets:
+    """Accepted connections without TLS: it starts when the first bytes have come, for the newest connection first.
 
-    def __init__(self, app: web.Application, context: ssl.SSLContext, is_known: Callable[[web.Request], bool]) -> None:
-        app.middlewares.append(self._settling)
-        self._context, self._is_known = context, is_known
-        context.sslobject_class = _Logging
-        self._runner = web.AppRunner(app, shutdown_timeout=1.0, handler_cancellation=True)
-        self._space = memoryview(bytearray(CHUNK))
+    A connection with TLS takes 300 kB.  Newest first, because a client in a hurry is found among any number of
+    connections that are held open to keep it out.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._ready: dict[socket.socket, None] = {}
+        self._has_ready = asyncio.Event()
+
+    def add(self, accepted: socket.socket) -> None:
+        """Take a connection; of more than MOST_SILENT the oldest is dropped."""
+        accepted.setblocking(False)
+        if len(self._silent) + len(self._ready) >= MOST_SILENT:
+            self._drop(next(iter(self._silent or self._ready)))
+        self._silent[accepted] = self._loop.call_later(LOGIN_TIMEOUT, self._drop, accepted)
+        self._loop.add_reader(accepted, self._begin, accepted)
+
+    async def wait(self) -> None:
+        """Wait until a connection is ready for TLS."""
+        await self._has_ready.wait()
+
+    def take(self) -> socket.socket | None:
+        """Return the newest connection that is ready for TLS, or None if none is left."""
+        accepted, _ = self._ready.popitem() if self._ready else (None, None)
+        self._note_ready()
+        return accepted
+
+    def close(self) -> None:
+        """Close all connections."""
+        for accepted in (*self._silent, *self._ready):
+            self._drop(accepted)
+
+    def _begin(self, accepted: socket.socket) -> None:
+        """Take the first bytes of a connection for its readiness, or its end for its end."""
+        try:
+            is_open = bool(accepted.recv(1, socket.MSG_PEEK))
+        except OSError:
+            is_open = False
+        if is_open:
+            self._stop_watching(accepted)
+            self._ready[accepted] = None
+            self._note_ready()
+        else:
+            self._drop(accepted)
+
+    def _drop(self, accepted: socket.socket) -> None:
+        self._stop_watching(accepted)
+        self._ready.pop(accepted, None)
+        self._note_ready()
+        accepted.close()
+
+    def _stop_watching(self, accepted: socket.socket) -> None:
+        if (timer := self._silent.pop(accepted, None)) is not None:
+            timer.cancel()
+            self._loop.remove_reader(accepted)
+
+    def _note_ready(self) -> None:
+        if self._ready:
+            self._has_ready.set()
+        else:
+            self._has_ready.clear()
+
+
+@dataclass(eq=False)
+class Stranger:
+    """A connection with TLS that has not logged in."""
+
+    since: float
+    end: asyncio.Future[None]
+    """Set when the connection is lost, or its request is authorised or answered."""
+    has_request: bool = False
+
+    def drop_time(self) -> float:
+        """Return the time from which on the connection may be dropped for another one."""
+        return self.since + (LONG_PENDING_TIME if self.has_request else SHORT_PENDING_TIME)
+
+    def release(self) -> None:
+        """Free the pre-login slot."""
+        if not self.end.done():
+            self.end.set_result(None)
+
+
+class StrangerProtocol(asyncio.Protocol):
+    """Pass everything on to aiohttp's handler, and notice when the connection is lost."""
+
+    def __init__(self, handler: web.RequestHandler, stranger: Stranger) -> None:
+        self.handler, self.stranger = handler, stranger
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.handler.data_received(data)
+
+    def eof_received(self) -> None:
+        self.handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self.handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.handler.resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.stranger.release()
+        self.handler.connection_lost(exc)
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of open files as far as it may; return how many connections that leaves room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(MOST_RESERVED, soft // 2)
+
+
+class HandshakeLog:
+    """Log failed TLS handshakes with address and reason, at most MOST_FAILURES_LOGGED in LOG_PAUSE seconds."""
+
+    def __init__(self) -> None:
+        self._since, self._failures = -math.inf, 0
+
+    def fail(self, address: str, error: BaseException, now: float) -> None:
+        """Log a failure, or leave it out; how many were left out is logged with the next one."""
+        if now - self._since >= LOG_PAUSE:
+            if (omitted := self._failures - MOST_FAILURES_LOGGED) > 0:
+                log.warning("%d more TLS handshakes failed", omitted)
+            self._since, self._failures = now, 0
+        self._failures += 1
+        if self._failures <= MOST_FAILURES_LOGGED:
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+            log.warning("refused a connection from %s: TLS failed: %s", address, reason or type(error).__name__)
+
+
+def peer_address(accepted: socket.socket) -> str:
+    """Return the address of the other side, or words if the connection is lost already."""
+    try:
+        return str(accepted.getpeername()[0])
+    except OSError:
+        return "an unknown address"
+
+
+class Connections:
+    """All connections of a web application; `is_authorised` tells whether a request carries a valid access token."""
+
+    def __init__(
+        self, app: web.Application, context: ssl.SSLContext, is_authorised: Callable[[web.Request], bool]
+    ) -> None:
+        app.middlewares.append(self._end_pending)
+        self._context, self._is_authorised = context, is_authorised
+        context.sslobject_class = MeteredTLS
+        self._runner = web.AppRunner(
+            app,
+            shutdown_timeout=1.0,
+            handler_cancellation=True,
+            access_log=None,
+            auto_decompress=False,  # an upload has the announced length, whatever encoding it claims
+            lingering_time=LINGER,
+            keepalive_timeout=KEEP_ALIVE,
+            read_bufsize=READ_BUFFER,
+        )
         self._listener: socket.socket | None = None
-        self._strangers: dict[asyncio.Task[None], float] = {}
-        self._settled: WeakKeyDictionary[Any, asyncio.Future[None]] = WeakKeyDictionary()
+        self._silent = SilentSockets()
+        self._pending: dict[Stranger, asyncio.Task[None]] = {}
+        self._handshakes = HandshakeLog()
+        self._slot_freed, self._dropped, self._drops_logged = asyncio.Event(), 0, -math.inf
         self._sockets: set[socket.socket] = set()
-        self._accepting: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._most = raise_descriptor_limit()
 
     async def open(self, listener: socket.socket) -> None:
-        """Accept connections."""
+        """Begin to accept connections."""
         await self._runner.setup()
         listener.setblocking(False)
         self._listener = listener
-        self._accepting = asyncio.ensure_future(self._accept(listener))
+        self._tasks = [asyncio.ensure_future(work) for work in (self._accept(listener), self._start_connections())]
 
     async def close(self) -> None:
-        """End all connections, and wait until they have ended."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
+        """Close all connections, and wait until they are closed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
+        self._silent.close()
         await self._runner.cleanup()
-        for task in tuple(self._strangers):
+        for task in tuple(self._pending.values()):
             task.cancel()
-        while self._count():
-            await asyncio.sleep(0.01)  # TLS is shutting down, for FAREWELL seconds at most
+        while self._count_open():
+            await asyncio.sleep(0.01)  # TLS shuts down within TLS_SHUTDOWN_TIMEOUT
 
-    def _count(self) -> int:
+    def _count_open(self) -> int:
         self._sockets = {one for one in self._sockets if one.fileno() >= 0}
         return len(self._sockets)
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Accept connections, as long as there are not too many of strangers."""
-        loop, most = asyncio.get_running_loop(), STRANGERS
+        """Accept connections for ever."""
+        loop, prune_at = asyncio.get_running_loop(), MOST_SILENT
         while True:
-            await self._make_room()
+            await self._wait_for_descriptor()
             try:
                 accepted, _ = await loop.sock_accept(listener)
             except OSError as error:
-                log.warning("cannot accept connections: %s", error.strerror)
-                await asyncio.sleep(EXHAUSTED)
+                log.warning("cannot accept connections: %s; next attempt in %g s", error.strerror, ACCEPT_PAUSE)
+                await asyncio.sleep(ACCEPT_PAUSE)
                 continue
             self._sockets.add(accepted)
-            if len(self._sockets) > most:
-                most = 2 * self._count() + STRANGERS
-            task = asyncio.ensure_future(self._meet(accepted))
-            self._strangers[task] = loop.time()
-            task.add_done_callback(lambda task: self._strangers.pop(task, None))
+            if len(self._sockets) > prune_at:
+                prune_at = 2 * self._count_open() + MOST_SILENT
+            self._silent.add(accepted)
 
-    async def _make_room(self) -> None:
-        """Wait until there is room for a stranger; whoever has taken its time goes first."""
-        while len(self._strangers) >= STRANGERS:
-            task, since = next(iter(self._strangers.items()))
-            left = since + HURRIED - asyncio.get_running_loop().time()
+    async def _start_connections(self) -> None:
+        """Start TLS on connections for ever, on MOST_PENDING at a time that have not logged in."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._silent.wait()
+            await self._wait_for_slot()
+            if (accepted := self._silent.take()) is None:
+                continue
+            stranger = Stranger(loop.time(), loop.create_future())
+            task = asyncio.ensure_future(self._start_tls(accepted, stranger))
+            self._pending[stranger] = task
+            task.add_done_callback(partial(self._free_slot, stranger, accepted))
+
+    def _free_slot(self, stranger: Stranger, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._pending.pop(stranger, None)
+        self._slot_freed.set()
+        if task.cancelled():  # before it began
+            accepted.close()
+
+    async def _wait_for_slot(self) -> None:
+        """Wait for a free pre-login slot while a connection waits for it; drop old connections without a request."""
+        loop = asyncio.get_running_loop()
+        while len(self._pending) >= MOST_PENDING:
+            next_drop = min(self._pending, key=Stranger.drop_time)
+            left = next_drop.drop_time() - loop.time()
             if left <= 0:
-                log.warning("too many connections have not logged in: the oldest is cut off")
-                self._strangers.pop(task)
-                task.cancel()
-            else:
-                await asyncio.wait(self._strangers, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                self._drop(next_drop)
+                return
+            self._slot_freed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):  # wait_for may lose a cancellation
+                    await self._slot_freed.wait()
 
-    def _handler(self) -> StraightHandler:
-        return StraightHandler(self._space, self._runner.server, lingering_time=LINGER, keepalive_timeout=KEPT)
+    async def _wait_for_descriptor(self) -> None:
+        """Wait until there are fewer connections than the limit of open files leaves room for."""
+        if len(self._sockets) < self._most or self._count_open() < self._most:
+            return
+        log.warning("%d connections are open, and no more fit the limit of open files: others wait", self._most)
+        while self._count_open() >= self._most:
+            await asyncio.sleep(ACCEPT_PAUSE)
 
-    async def _meet(self, accepted: socket.socket) -> None:
-        """Begin TLS, and stay until it is settled who this is, or too late."""
+    def _drop(self, stranger: Stranger) -> None:
+        """Drop a connection that has not logged in; log how many were dropped, at most every LOG_PAUSE seconds."""
+        self._pending.pop(stranger).cancel()
+        self._dropped += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._drops_logged >= LOG_PAUSE:
+            log.warning(
+                "%d connections have not logged in: %d of the oldest were dropped for new ones",
+                MOST_PENDING,
+                self._dropped,
+            )
+            self._dropped, self._drops_logged = 0, now
+
+    async def _start_tls(self, accepted: socket.socket, stranger: Stranger) -> None:
+        """Start TLS, and hold the pre-login slot until the first request is authorised or answered, or time is up."""
         loop, transport = asyncio.get_running_loop(), None
+        assert self._runner.server is not None  # noqa: S101  set up by `open`
+        handler, address = self._runner.server(), peer_address(accepted)
         try:
-            async with asyncio.timeout(3 * LOGIN):
+            async with asyncio.timeout(3 * LOGIN_TIMEOUT):
                 transport, _ = await loop.connect_accepted_socket(
-                    self._handler,
+                    lambda: StrangerProtocol(handler, stranger),
                     accepted,
                     ssl=self._context,
-                    ssl_handshake_timeout=LOGIN,
-                    ssl_shutdown_timeout=FAREWELL,
+                    ssl_handshake_timeout=LOGIN_TIMEOUT,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT,
                 )
-                await self._settled.setdefault(transport, loop.create_future())
-        except (OSError, TimeoutError, asyncio.CancelledError):
+                await stranger.end
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:
             if transport is not None:
                 transport.abort()
-            else:
-                accepted.close()
+                return
+            accepted.close()
+            if not isinstance(error, asyncio.CancelledError):  # dropped for another one, which is logged
+                self._handshakes.fail(address, error, loop.time())
 
     @web.middleware
-    async def _settling(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let a client's connection stay; that of anybody else ends with its first request."""
-        known = self._is_known(request)
-        if known:
-            self._settle(request)
+    async def _end_pending(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Free the pre-login slot; a connection whose request carries no valid token is closed after a refusal."""
+        authorised = self._is_authorised(request)
+        self._note_request(request, is_over=authorised)
+        if authorised and (tls := metered_tls(request.transport)) is not None:
+            tls.allowed = math.inf
         try:
             response = await handler(request)
         except web.HTTPException as refusal:
-            if not known:
+            if not authorised:
                 refusal.force_close()
             raise
         finally:
-            self._settle(request)
+            self._note_request(request, is_over=True)
         return response
 
-    def _settle(self, request: web.Request) -> None:
-        if request.transport is not None:
-            settled = self._settled.setdefault(request.transport, asyncio.get_running_loop().create_future())
-            if not settled.done():
-                settled.set_result(None)
-
-
-class _Logging(ssl.SSLObject):
-    """TLS that tells why it failed: asyncio keeps that to itself."""
-
-    def do_handshake(self) -> None:
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            log.warning("refused a connection: TLS failed: %s", error.reason or error)
-            raise
+    def _note_request(self, request: web.Request, *, is_over: bool) -> None:
+        """Note that a connection has a request; if `is_over`, it is no stranger any more."""
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            return  # `connection_lost` frees the slot
+        if isinstance(protocol := transport.get_protocol(), StrangerProtocol):
+            protocol.stranger.has_request = True
+            if is_over:
+                protocol.stranger.release()
+                transport.set_protocol(protocol.handler)

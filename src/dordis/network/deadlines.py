@@ -1,55 +1,65 @@
-"""How long the server waits for an answer: a fixed time for each kind of request, or what clients were seen to take."""
+"""Deadlines for replies: a fixed one for each kind of request, or one learned from the times that replies took."""
 
+import logging
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from dordis.federation.config import Deadlines
+from dordis.config.schema import Deadlines
+from dordis.protocol import ClientId
 
-REMEMBERED = 1000
-"""Answers of each kind that a quantile is taken over: the last ones."""
-ENOUGH = 20
-"""Answers that must have been seen before the fixed deadline gives way to a quantile."""
+log = logging.getLogger("dordis.network")
+
+MOST_SAMPLES = 1000
+"""Latest replies of a kind from which its deadline is learned."""
+LEAST_SAMPLES = 20
+"""Replies of a kind before which its fixed deadline is used."""
+LONGEST_REST = 16
+"""Most rounds for which a client that misses deadlines is left out."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Deadlines as a configuration says, and what they are learnt from."""
+@dataclass
+class AdaptiveDeadlines:
+    """Deadlines by kind of request, as configured, and the reply times from which they are learned."""
 
     settings: Deadlines
     train_seconds: float | None = None
-    """Fixed time of training, if one is agreed on; its deadline follows from it and is not learnt."""
-    _seen: Mapping[str, deque[float]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=REMEMBERED)))
+    """Agreed fixed time of training, if any; the deadline of training follows from it and is never learned."""
+    _samples: Mapping[str, deque[float]] = field(
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
+    )
+    _typical: dict[str, float] = field(default_factory=dict)
+    """Quantiles of the samples, until the next sample."""
 
-    def seconds(self, kind: str) -> float:
-        """Return how long to wait for answers to a kind of request.
+    def deadline(self, kind: str) -> float:
+        """Return the seconds that a client has for the reply to one request of a kind.
 
-        >>> patience = Patience(Deadlines(stage=60.0, quantile=0.9, factor=2.0, least=0.5))
-        >>> patience.seconds("Unmask")
+        >>> deadlines = AdaptiveDeadlines(Deadlines(stage=60.0, quantile=0.9, factor=2.0, least=0.5))
+        >>> deadlines.deadline("Unmask")
         60.0
         >>> for k in range(100):
-        ...     patience.saw("Unmask", k / 100)
-        >>> patience.seconds("Unmask")
+        ...     deadlines.record("Unmask", k / 100)
+        >>> deadlines.deadline("Unmask")
         1.8
         """
-        given, most, seen = self.settings, self.most(kind), self._seen[kind]
-        if kind == "Train":  # its deadline is not learnt
-            return most
-        if given.quantile is None or len(seen) < ENOUGH:
-            return most
-        typical = sorted(seen)[min(len(seen) - 1, int(given.quantile * len(seen)))]
-        return min(most, max(given.least, given.factor * typical))
+        settings, fixed, samples = self.settings, self.fixed_deadline(kind), self._samples[kind]
+        if kind == "Train" or settings.quantile is None or len(samples) < LEAST_SAMPLES:
+            return fixed
+        if kind not in self._typical:
+            self._typical[kind] = sorted(samples)[min(len(samples) - 1, int(settings.quantile * len(samples)))]
+        return min(fixed, max(settings.least, settings.factor * self._typical[kind]))
 
-    def most(self, kind: str) -> float:
-        """Return the fixed deadline: the time of a client for all requests of a kind in a round."""
-        given, usual = self.settings, self.settings.stage
+    def fixed_deadline(self, kind: str) -> float:
+        """Return the configured deadline, which bounds a client's time for all requests of a kind in a round."""
+        settings, default = self.settings, self.settings.stage
         if kind == "Train":
-            usual = given.train if self.train_seconds is None else self.train_seconds + given.stage
-        return given.stages.get(kind, usual)
+            default = settings.train if self.train_seconds is None else self.train_seconds + settings.stage
+        return settings.stages.get(kind, default)
 
-    def saw(self, kind: str, seconds: float) -> None:
-        """Take note of how long an answer took."""
-        self._seen[kind].append(seconds)
+    def record(self, kind: str, seconds: float) -> None:
+        """Record the time that a reply took."""
+        self._samples[kind].append(seconds)
+        self._typical.pop(kind, None)
 
 
 @dataclass
@@ -57,7 +67,7 @@ class _UsedTime:
     """Seconds that a client has used for a kind of request, its open requests, and when the first of them was sent."""
 
     seconds: float = 0.0
-    waiting: int = 0
+    open_requests: int = 0
     since: float = 0.0
 
 
@@ -66,7 +76,7 @@ class TimeAllowances:
 
     Time with several open requests of a kind counts once.
 
-    >>> allowances = TimeAllowances(Patience(Deadlines(stage=60.0)))
+    >>> allowances = TimeAllowances(AdaptiveDeadlines(Deadlines(stage=60.0)))
     >>> allowances.start(1, "SendModel", now=0.0)
     60.0
     >>> allowances.stop(1, "SendModel", now=59.0)
@@ -74,30 +84,76 @@ class TimeAllowances:
     1.0
     """
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, deadlines: AdaptiveDeadlines) -> None:
+        self._deadlines = deadlines
         self._used: defaultdict[tuple[int, str], _UsedTime] = defaultdict(_UsedTime)
 
-    def begin(self) -> None:
-        """Begin a round: reset the time of all clients."""
+    def begin_round(self) -> None:
+        """Reset the time of all clients."""
         self._used.clear()
 
     def start(self, client: int, kind: str, now: float) -> float:
-        """Return the seconds that a client has for a request sent now."""
+        """Record a request sent now; return the seconds that the client has for the reply."""
         used = self._used[client, kind]
-        if not used.waiting:
+        if not used.open_requests:
             used.since = now
-        used.waiting += 1
-        return left_for(self._patience, kind, used.seconds + now - used.since)
+        used.open_requests += 1
+        return remaining_time(self._deadlines, kind, used.seconds + now - used.since)
 
     def stop(self, client: int, kind: str, now: float) -> None:
-        """Record that a request was answered or given up."""
+        """Record that a request was replied to or given up."""
         used = self._used[client, kind]
-        used.waiting = max(0, used.waiting - 1)
-        if not used.waiting:
+        used.open_requests = max(0, used.open_requests - 1)
+        if not used.open_requests:
             used.seconds += now - used.since
 
 
-def left_for(patience: Patience, kind: str, used: float) -> float:
-    """Return the seconds left for an answer of a client that has used `used` seconds in this round."""
-    return min(patience.seconds(kind), max(0.0, patience.most(kind) - used))
+def remaining_time(deadlines: AdaptiveDeadlines, kind: str, used: float) -> float:
+    """Return the seconds left for a reply of a client that has used `used` seconds in this round."""
+    return min(deadlines.deadline(kind), max(0.0, deadlines.fixed_deadline(kind) - used))
+
+
+class SlowClients:
+    """Clients that missed a deadline in the latest rounds that they were invited to; they are invited last.
+
+    A client that missed one is left out of the next round, then of the next 2, 4 and at most LONGEST_REST rounds after
+    each further miss, and like all others again after a round in time.  At most `most` clients are left out at once, so
+    that a round has as many clients as if they had dropped out.  No method of selection is affected: all let the server
+    do without clients that are not there.
+
+    >>> slow = SlowClients(most=1)
+    >>> slow.end_round({1, 2, 3}, missed={3: "Train"})
+    >>> sorted(slow.without_resting({1, 2, 3}))
+    [1, 2]
+    """
+
+    def __init__(self, most: int, totals: Mapping[ClientId, Mapping[str, int]] | None = None) -> None:
+        self._most = most
+        self.totals = {client: dict(stages) for client, stages in (totals or {}).items()}
+        """By client and request, how many rounds of the run it left because it missed the deadline."""
+        self.misses: dict[ClientId, int] = {}
+        """By client, how many of the latest rounds in a row it missed a deadline in."""
+        self._rest: dict[ClientId, int] = {}
+
+    def end_round(self, invited: Collection[ClientId], missed: Mapping[ClientId, str]) -> None:
+        """Note which of the invited clients missed a deadline, and at which request."""
+        for client in invited:
+            if client not in missed:
+                self.misses.pop(client, None)
+                continue
+            self.misses[client] = self.misses.get(client, 0) + 1
+            stages = self.totals.setdefault(client, {})
+            stages[missed[client]] = stages.get(missed[client], 0) + 1
+            self._rest[client] = min(LONGEST_REST, 2 ** (self.misses[client] - 1))
+            log.warning(
+                "client %d missed a deadline in %d of its latest rounds in a row: it is invited last in the next %d",
+                client,
+                self.misses[client],
+                self._rest[client],
+            )
+
+    def without_resting(self, available: Collection[ClientId]) -> frozenset[ClientId]:
+        """Return the clients to invite to the next round: all but the slowest that rest, at most `most`."""
+        resting = sorted(self._rest, key=lambda client: (-self.misses.get(client, 0), client))[: self._most]
+        self._rest = {client: rounds - 1 for client, rounds in self._rest.items() if rounds > 1}
+        return frozenset(available) - frozenset(resting)

@@ -1,7 +1,7 @@
-"""The exchange over the network: requests go out together, answers come until a deadline, whoever misses it is out.
+"""The exchange over the network: send requests together, yield the replies that arrive before the deadline.
 
-It runs on the event loop of the server.  The flows that use it run in threads: replies are handed to them one by one,
-and the buffer of a vector is used again as soon as the next reply is asked for.
+It runs on the server's event loop.  Rounds run in other threads and take replies one by one; the buffer of a vector is
+reused as soon as the next reply is taken.
 """
 
 import asyncio
@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from dordis import wire
-from dordis.errors import DordisError, MalformedMessage, ProtocolError
-from dordis.network.bulk import Blobs
-from dordis.network.deadlines import Patience, TimeAllowances
-from dordis.network.intake import HeldHere, check_size
-from dordis.network.messages import Answered, Asked, Beside, Declined
-from dordis.network.uploads import HeldElsewhere, Uploads
+from dordis.errors import BudgetRefused, DordisError, MalformedMessage, ParticipationRefused, ProtocolError
+from dordis.network.deadlines import AdaptiveDeadlines, TimeAllowances
+from dordis.network.downloads import DownloadEndpoint
+from dordis.network.messages import BodyInfo, Refusal, Reply, Request
+from dordis.network.uploads import ReceivedVector, UploadEndpoint, check_upload_size
 from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to, requests_in
 from dordis.protocols import delivery
 from dordis.protocols.parameters import Parameters
@@ -26,266 +25,284 @@ from dordis.rounds.invitation import Invite
 from dordis.rounds.meter import MessageMeter
 
 log = logging.getLogger("dordis.network")
+BUDGET_ERRORS = frozenset({BudgetRefused.__name__, ParticipationRefused.__name__})
+"""Errors by which clients decline because of their owners' budgets."""
 
 LARGEST_ELEMENT = 4
-"""Bytes of a coordinate at most, in any protocol."""
+"""Largest number of bytes for a coordinate, in any protocol."""
+TOO_SLOW, DISCONNECTED, VIOLATION = "too slow", "disconnected", "protocol violation"
+"""Reasons of an exclusion; any other one is the name of the error with which a client declined."""
 
 Send = Callable[[ClientId, bytes], bool]
-"""Sends to a client, if it is connected; tells whether it is."""
-Body = HeldHere | HeldElsewhere
-Arrived = tuple["Asking", bytes, Body | None]
+"""Queues a message for a client; returns False if the client is not connected."""
+Arrival = tuple["PendingRequest", bytes, ReceivedVector | None]
+"""A request, the frame of its reply, and the vector that came with it."""
 
 
 @dataclass(eq=False)
-class Asking:
-    """One request to one client, until it is answered or given up."""
+class PendingRequest:
+    """One request to one client, until it is replied to or given up."""
 
     id: int
     client: ClientId
     request: Message
-    call: "Call"
+    batch: "RequestBatch"
     message: bytes
     started: float
-    answer: Answered | None = None
+    reply: Reply | None = None
     announced: int = 0
     """Size of the upload that the client announced, 0 if none."""
     timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(eq=False)
-class Call:
-    """Requests that went out together, and what has come of them."""
+class RequestBatch:
+    """Requests that were sent together, and the replies that have arrived; None in the queue ends them."""
 
-    number: int
     open: set[int] = field(default_factory=set)
-    arrivals: "SimpleQueue[Arrived | None]" = field(default_factory=SimpleQueue)
-    offered: list[bytes] = field(default_factory=list)
+    arrivals: "SimpleQueue[Arrival | None]" = field(default_factory=SimpleQueue)
+    offers: list[bytes] = field(default_factory=list)
+    """Digests of the bodies offered for download."""
 
 
 class NetworkExchange(MessageMeter):
-    """Ask clients that are connected, and those that come back in time."""
+    """Exchange requests and replies with connected clients, and with those that reconnect in time."""
 
-    def __init__(self, send: Send, uploads: Uploads, blobs: Blobs, patience: Patience) -> None:
+    def __init__(
+        self, send: Send, uploads: UploadEndpoint, downloads: DownloadEndpoint, deadlines: AdaptiveDeadlines
+    ) -> None:
         super().__init__()
-        self._send, self._uploads, self._blobs, self._patience = send, uploads, blobs, patience
-        self._allowances = TimeAllowances(patience)
+        self._send, self._uploads, self._downloads, self._deadlines = send, uploads, downloads, deadlines
+        self._allowances = TimeAllowances(deadlines)
         self._loop = asyncio.get_running_loop()
-        self._ids = 0
-        self._calls: set[Call] = set()
-        self._open: defaultdict[ClientId, dict[int, Asking]] = defaultdict(dict)
+        self._last_id = 0
+        self._batches: set[RequestBatch] = set()
+        self._open: defaultdict[ClientId, dict[int, PendingRequest]] = defaultdict(dict)
         self._given_up: defaultdict[ClientId, set[int]] = defaultdict(set)
-        self._out: set[ClientId] = set()
-        self._absent: dict[ClientId, asyncio.TimerHandle] = {}
+        self.exclusions: dict[ClientId, str] = {}
+        """Clients that are excluded from the round, with the reason: a constant of this module, or an error name."""
+        self.late: dict[ClientId, str] = {}
+        """Clients that are excluded because they were too slow, with the name of the request."""
+        self._grace_timers: dict[ClientId, asyncio.TimerHandle] = {}
         self._parameters: Parameters | None = None
 
     async def __call__(self, requests: Requests) -> Replies:
-        """Send the requests; the replies that come in time are given one by one."""
-        self.note(next(iter(requests.values()), None))
-        self._ids += 1
-        call, messages = Call(self._ids), {}
-        self._calls.add(call)
+        """Send requests; return an iterator over the replies that arrive before their deadlines."""
+        self.prepare(next(iter(requests.values()), None))
+        batch, messages = RequestBatch(), {}
+        self._batches.add(batch)
         for u, request in requests.items():
-            if u in self._out:
+            if u in self.exclusions:
                 continue
             if id(request) not in messages:  # a broadcast is encoded once
-                messages[id(request)] = self._offered(call, request)
-            self._ask(call, u, request, *messages[id(request)])
-        if not call.open:
-            self._end(call)
-        return self._replies(call)
+                messages[id(request)] = self._encode(batch, request)
+            self._request(batch, u, request, *messages[id(request)])
+        if not batch.open:
+            self._end(batch)
+        return self._replies(batch)
 
-    def note(self, request: Message | None) -> None:
-        """Take note of a round that begins, and of its parameters."""
+    def prepare(self, request: Message | None) -> None:
+        """Begin a new round if `request` is its invitation, or note the parameters that open the summing protocol."""
         if isinstance(request, Invite):
-            self._abandon_calls()
-            self._out.clear()
-            self._allowances.begin()
-            self._uploads.begin()
+            self._abandon_batches()
+            self.exclusions.clear()
+            self.late.clear()
+            self._allowances.begin_round()
+            self._uploads.begin_round()
         elif isinstance(request, Opening):
             self._parameters = request.parameters
 
-    def _abandon_calls(self) -> None:
-        """Give up what is left of a round that failed: what was asked, and what came and nobody took."""
-        for call in self._calls:
-            for asking in [asking for askings in self._open.values() for asking in askings.values()]:
-                if asking.call is call:
-                    self._give_up(asking)
-            while not call.arrivals.empty():
-                if (arrived := call.arrivals.get()) is not None and arrived[2] is not None:
-                    arrived[2].release()
-        self._calls.clear()
+    def _abandon_batches(self) -> None:
+        """Give up what is left of a failed round: open requests, and replies that were not taken."""
+        for batch in self._batches:
+            for pending in [one for requests in self._open.values() for one in requests.values()]:
+                if pending.batch is batch:
+                    self._give_up(pending)
+            while not batch.arrivals.empty():
+                if (arrival := batch.arrivals.get()) is not None and arrival[2] is not None:
+                    arrival[2].release()
+        self._batches.clear()
 
-    def _offered(self, call: Call, request: Message) -> tuple[bytes, Beside | None]:
+    def _encode(self, batch: RequestBatch, request: Message) -> tuple[bytes, BodyInfo | None]:
+        """Return the frame of a request and the announcement of its body, which is offered for download."""
         bulk = wire.bulk_of(request)
-        beside = self._blobs.offer(bulk) if len(bulk) else None
-        if beside is not None:
-            call.offered.append(beside.digest)
-        return wire.encode(request), beside
+        body = self._downloads.offer(bulk) if len(bulk) else None
+        if body is not None:
+            batch.offers.append(body.digest)
+        return wire.encode(request), body
 
-    def _ask(self, call: Call, u: ClientId, request: Message, frame: bytes, beside: Beside | None) -> None:
-        self._ids += 1
-        message = wire.encode(Asked(self._ids, frame, beside))
-        asking = Asking(self._ids, u, request, call, message, self._loop.time())
-        seconds = self._allowances.start(u, type(request).__name__, asking.started)
-        asking.timer = self._loop.call_later(seconds, self._expire, asking)
-        self._open[u][asking.id] = asking
-        call.open.add(asking.id)
-        size = len(frame) + (0 if beside is None else beside.size)
-        self.count_request(u, type(request), size)
+    def _request(self, batch: RequestBatch, u: ClientId, request: Message, frame: bytes, body: BodyInfo | None) -> None:
+        self._last_id += 1
+        message = wire.encode(Request(self._last_id, frame, body))
+        pending = PendingRequest(self._last_id, u, request, batch, message, self._loop.time())
+        seconds = self._allowances.start(u, type(request).__name__, pending.started)
+        pending.timer = self._loop.call_later(seconds, self._expire, pending)
+        self._open[u][pending.id] = pending
+        batch.open.add(pending.id)
+        self.count_request(u, type(request), len(frame) + (0 if body is None else body.size))
         if not self._send(u, message):
             self.disconnected(u)
 
-    def _replies(self, call: Call) -> Iterator[tuple[ClientId, Message]]:
-        """Yield replies in the thread of a flow, as they come; they are decoded here."""
-        while (arrived := call.arrivals.get()) is not None:
-            asking, frame, body = arrived
+    def _replies(self, batch: RequestBatch) -> Iterator[tuple[ClientId, Message]]:
+        """Decode and yield replies in the thread of the round, as they arrive."""
+        while (arrival := batch.arrivals.get()) is not None:
+            pending, frame, vector = arrival
             try:
-                bulk = b"" if body is None else body.bulk
-                yield asking.client, wire.decode(frame, reply_to(asking.request), bulk=bulk)
+                bulk = b"" if vector is None else vector.bytes
+                yield pending.client, wire.decode(frame, reply_to(pending.request), bulk=bulk)
             except MalformedMessage as error:
-                self._loop.call_soon_threadsafe(self._refuse, asking.client, error)
-                yield asking.client, Garbled()
+                self._loop.call_soon_threadsafe(self._refuse, pending.client, error)
+                yield pending.client, Garbled()
             finally:
-                if body is not None:
-                    self._loop.call_soon_threadsafe(body.release)
-        self._uploads.merge(call.number)
-        self._loop.call_soon_threadsafe(self._calls.discard, call)
+                if vector is not None:
+                    self._loop.call_soon_threadsafe(vector.release)
+        self._loop.call_soon_threadsafe(self._batches.discard, batch)
 
-    # What clients send
+    # Messages from clients
 
-    def answered(self, u: ClientId, message: Answered) -> None:
-        """Take an answer; one that was never asked for, or comes twice, raises."""
-        asking = self._open[u].get(message.id)
-        if asking is None or asking.answer is not None:
-            self._check_late(u, message.id, asking)
+    def take_reply(self, u: ClientId, reply: Reply) -> None:
+        """Take a reply; raise if nothing was requested, or if it comes twice."""
+        pending = self._open[u].get(reply.id)
+        if pending is None or pending.reply is not None:
+            self._check_late(u, reply.id, pending)
             return
-        if message.beside is None:
-            asking.answer = message
-            self._arrived(asking, message, None)
+        if reply.body is None:
+            pending.reply = reply
+            self._complete(pending, reply, None)
             return
-        check_size(message.beside.size, self._most(asking.request))
+        check_upload_size(reply.body.size, self._largest_upload(pending.request))
         try:
-            check_same_size(asking.announced, message.beside.size)
+            check_same_size(pending.announced, reply.body.size)
         except MalformedMessage:
-            self._garble(asking)
+            self._complete_garbled(pending)
             return
-        asking.answer, asking.announced = message, message.beside.size
-        self._uploads.expect(u, message.id, message.beside, asking.call.number)
+        pending.reply, pending.announced = reply, reply.body.size
+        self._uploads.expect(u, reply.id, reply.body)
 
-    def declined(self, u: ClientId, message: Declined) -> None:
-        """Take note that a client has left the round by itself.
+    def take_refusal(self, u: ClientId, refusal: Refusal) -> None:
+        """Exclude a client that refuses a request from the round.
 
-        Whoever declines what is delivered refuses nothing: it was restarted, say, after it had closed the round.
+        A client that refuses a delivery is not named: it may have restarted after it closed the round.
         """
-        asking = self._open[u].get(message.id)
-        if asking is None:
-            self._check_late(u, message.id, None)
-        elif isinstance(asking.request, requests_in(vars(delivery))):
-            self._leave(u)
+        pending = self._open[u].get(refusal.id)
+        if pending is None:
+            self._check_late(u, refusal.id, None)
+        elif isinstance(pending.request, requests_in(vars(delivery))):
+            self.exclude(u, refusal.error)
         else:
-            self._refuse(u, ProtocolError(f"the client declined: {message.error[:64]!a}"))
+            if refusal.error in BUDGET_ERRORS:
+                log.warning("client %d declined: its owner's privacy budget does not cover this round", u)
+            self.exclusions.setdefault(u, refusal.error)
+            self._refuse(u, ProtocolError(f"the client declined: {refusal.error[:64]!a}"))
 
-    def delivered(self, u: ClientId, id: int, body: Body) -> None:
-        """Take a vector that has come whole."""
-        asking = self._open[u].get(id)
-        if asking is None or asking.answer is None:
-            body.release()
+    def take_vector(self, u: ClientId, id: int, vector: ReceivedVector) -> None:
+        """Take a complete upload."""
+        pending = self._open[u].get(id)
+        if pending is None or pending.reply is None:
+            vector.release()
         else:
-            self._arrived(asking, asking.answer, body)
+            self._complete(pending, pending.reply, vector)
 
-    def _arrived(self, asking: Asking, answer: Answered, body: Body | None) -> None:
-        self.sent[asking.client] += len(answer.frame) + (0 if answer.beside is None else answer.beside.size)
-        self._patience.saw(type(asking.request).__name__, self._loop.time() - asking.started)
-        asking.call.arrivals.put((asking, answer.frame, body))
-        self._close(asking)
+    def _complete(self, pending: PendingRequest, reply: Reply, vector: ReceivedVector | None) -> None:
+        self.sent[pending.client] += len(reply.frame) + (0 if reply.body is None else reply.body.size)
+        self._deadlines.record(type(pending.request).__name__, self._loop.time() - pending.started)
+        pending.batch.arrivals.put((pending, reply.frame, vector))
+        self._close(pending)
 
-    def _garble(self, asking: Asking) -> None:
-        """Close a request with a garbled answer: the server's machine then names the client."""
-        self._uploads.forget(asking.client, asking.id)
-        asking.call.arrivals.put((asking, b"", None))
-        self._close(asking)
+    def _complete_garbled(self, pending: PendingRequest) -> None:
+        """Complete a request with an unreadable reply, so that the server's machine names the client."""
+        self._uploads.forget(pending.client, pending.id)
+        pending.batch.arrivals.put((pending, b"", None))
+        self._close(pending)
 
-    def _check_late(self, u: ClientId, id: int, asking: Asking | None) -> None:
-        """An answer may be late, once; anything else is not an honest client's."""
-        if asking is not None or id not in self._given_up[u]:
-            raise ProtocolError("an answer came that nobody asked for, or a second time")
+    def _check_late(self, u: ClientId, id: int, pending: PendingRequest | None) -> None:
+        """Raise ProtocolError unless this is the first late reply to a request that was given up."""
+        if pending is not None or id not in self._given_up[u]:
+            raise ProtocolError("a reply came to no open request, or came twice")
         self._given_up[u].discard(id)
 
-    def _most(self, request: Message) -> int:
-        """Return the bytes that may come beside the answer to a request."""
+    def _largest_upload(self, request: Message) -> int:
+        """Return the largest upload in bytes that a request allows, 0 if none."""
         kind, chunk = reply_to(request), getattr(request, "chunk", None)
         if not kind.bulk or chunk is None or self._parameters is None:
             return 0
         span = self._parameters.chunks[chunk]
         return LARGEST_ELEMENT * int(span.stop - span.start)
 
-    # Who comes and goes
+    # Connections and exclusions
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether an answer is expected."""
-        return any(call.open for call in self._calls)
+        """Tell whether a reply is outstanding."""
+        return any(batch.open for batch in self._batches)
 
     def connected(self, u: ClientId) -> list[bytes]:
-        """Return what a client that has come, or come back, has still to answer."""
-        timer = self._absent.pop(u, None)
+        """Return the open requests to a client that has connected, to be sent again."""
+        timer = self._grace_timers.pop(u, None)
         if timer is not None:
             timer.cancel()
         self._given_up[u].clear()
-        for asking in self._open[u].values():
-            asking.answer = None
-        return [asking.message for asking in self._open[u].values()]
+        for pending in self._open[u].values():
+            pending.reply = None
+        return [pending.message for pending in self._open[u].values()]
 
     def disconnected(self, u: ClientId) -> None:
-        """Wait a little for a client that went while something was asked of it."""
-        if self._open[u] and u not in self._absent:
-            self._absent[u] = self._loop.call_later(self._patience.settings.grace, self._gone, u)
+        """Exclude a disconnected client with open requests, unless it is back after the grace time."""
+        if self._open[u] and u not in self._grace_timers:
+            self._grace_timers[u] = self._loop.call_later(self._deadlines.settings.grace, self._end_grace, u)
 
-    def _gone(self, u: ClientId) -> None:
-        self._absent.pop(u, None)
-        self._leave(u)
+    def _end_grace(self, u: ClientId) -> None:
+        self._grace_timers.pop(u, None)
+        self.exclude(u, DISCONNECTED)
 
-    def _expire(self, asking: Asking) -> None:
-        if asking.id in self._open[asking.client]:
-            self._leave(asking.client)
+    def _expire(self, pending: PendingRequest) -> None:
+        if pending.id in self._open[pending.client]:
+            kind, waited = type(pending.request).__name__, self._loop.time() - pending.started
+            fields = {"client": pending.client, "request": pending.id}
+            log.warning(
+                "client %d leaves the round: no reply to %s after %.1f s", pending.client, kind, waited, extra=fields
+            )
+            self.late.setdefault(pending.client, kind)
+            self.exclude(pending.client, TOO_SLOW)
 
     def _refuse(self, u: ClientId, error: DordisError) -> None:
         self.errors.append((u, error))
-        log.info("client %d leaves the round: %s", u, error)
-        self._leave(u)
+        log.info("client %d leaves the round: %s", u, error, extra={"client": u})
+        self.exclude(u)
 
-    def _leave(self, u: ClientId) -> None:
-        """Put a client out of the round: whatever is asked of it, in all chunks, is given up at once."""
-        self._out.add(u)
-        for asking in list(self._open[u].values()):
-            self._give_up(asking)
+    def exclude(self, u: ClientId, reason: str = VIOLATION) -> None:
+        """Exclude a client from the rest of the round: its open requests in all chunks are given up at once."""
+        self.exclusions.setdefault(u, reason)
+        for pending in list(self._open[u].values()):
+            self._give_up(pending)
 
-    def _give_up(self, asking: Asking) -> None:
-        self._given_up[asking.client].add(asking.id)
-        self._uploads.forget(asking.client, asking.id)
-        self._close(asking)
+    def close(self) -> None:
+        """Give up all open requests: a server that stops waits for no deadline."""
+        for pending in [one for requests in self._open.values() for one in requests.values()]:
+            self._give_up(pending)
 
-    def leave(self, u: ClientId) -> None:
-        """Put a client out of the round that has broken the rules of the network."""
-        self._leave(u)
+    def _give_up(self, pending: PendingRequest) -> None:
+        self._given_up[pending.client].add(pending.id)
+        self._uploads.forget(pending.client, pending.id)
+        self._close(pending)
 
-    def _close(self, asking: Asking) -> None:
-        if self._open[asking.client].pop(asking.id, None) is not None:
-            self._allowances.stop(asking.client, type(asking.request).__name__, self._loop.time())
-        if asking.timer is not None:
-            asking.timer.cancel()
-        asking.call.open.discard(asking.id)
-        if not asking.call.open:
-            self._end(asking.call)
+    def _close(self, pending: PendingRequest) -> None:
+        if self._open[pending.client].pop(pending.id, None) is not None:
+            self._allowances.stop(pending.client, type(pending.request).__name__, self._loop.time())
+        if pending.timer is not None:
+            pending.timer.cancel()
+        pending.batch.open.discard(pending.id)
+        if not pending.batch.open:
+            self._end(pending.batch)
 
-    def _end(self, call: Call) -> None:
-        for digest in call.offered:
-            self._blobs.withdraw(digest)
-        call.offered.clear()
-        call.arrivals.put(None)
+    def _end(self, batch: RequestBatch) -> None:
+        for digest in batch.offers:
+            self._downloads.withdraw(digest)
+        batch.offers.clear()
+        batch.arrivals.put(None)
 
 
 def check_same_size(announced: int, size: int) -> None:
-    """An upload that is announced again, after a new connection, has the same size."""
+    """Raise MalformedMessage if an upload is announced again, after a reconnection, with another size."""
     if announced not in (0, size):
         raise MalformedMessage(f"an upload was announced with {announced} bytes before, and with {size} bytes now")

@@ -1,6 +1,6 @@
-"""The server's side of the network: who is connected, one WebSocket each, and the paths for what is large.
+"""The server: control connections of clients, log-in, and the endpoints for uploads and downloads.
 
-No protocol is run here: `exchange` moves its messages, `login` says who a client is.
+It runs no protocol: `exchange` moves the messages of a round, `authentication` decides which client may log in.
 """
 
 import asyncio
@@ -8,35 +8,37 @@ import contextlib
 import logging
 import secrets
 import socket
-import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
-from aiohttp import WSMsgType, web
+from aiohttp import WebSocketError, WSMsgType, web
 
 from dordis import wire
-from dordis.errors import DordisError, LoginRefused, MalformedMessage
+from dordis.errors import DordisError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network import connections
-from dordis.network.bulk import GRAIN, Blobs, pieces_of
-from dordis.network.connections import Connections, bound
-from dordis.network.deadlines import Patience
+from dordis.network.authentication import Authenticator, ExpiryWatch
+from dordis.network.connections import Connections, open_listener
+from dordis.network.deadlines import AdaptiveDeadlines
+from dordis.network.downloads import DownloadEndpoint
 from dordis.network.exchange import NetworkExchange
-from dordis.network.lines import Line, Lines
 from dordis.network.messages import (
     CHALLENGE_BYTES,
     MACHINE_BYTES,
     SUBPROTOCOL,
     VERSION_HEADER,
-    Answered,
     Challenge,
-    Declined,
-    Ended,
     FromClient,
     Hello,
+    Refusal,
+    Reply,
+    Shutdown,
     Welcome,
 )
-from dordis.network.uploads import Uploads
+from dordis.network.receipts import ReceiptEndpoint
+from dordis.network.sessions import AccessTokens, Session, Sessions, client_certificate
+from dordis.network.uploads import TransferSlots, UploadEndpoint
 from dordis.protocol import ClientId
 
 log = logging.getLogger("dordis.network")
@@ -44,73 +46,66 @@ log = logging.getLogger("dordis.network")
 Result = TypeVar("Result")
 
 HEARTBEAT = 20.0
-"""Seconds between signs of life on a connection."""
+"""Seconds between pings on a control connection."""
 LARGEST_HELLO = 8192
-"""Bytes that are taken from whoever has not logged in."""
-TAKEN = 30.0
-"""Seconds in which a client takes a piece of what it fetches."""
-REFUSED = 1008
-"""WebSocket's code for a client that is not wanted."""
-BANNED = 60.0
-"""Seconds for which a client that broke the rules is not let in again."""
-
-
-class Door(Protocol):
-    """Whoever says which client is at the other end."""
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """Return the TLS of the server."""
-        ...
-
-    def admit(self, certificate: bytes | None, challenge: bytes, answer: bytes) -> ClientId:
-        """Return the client that showed a certificate in TLS, or answered a challenge; else raise `LoginRefused`."""
-        ...
-
-    def revoked(self) -> frozenset[ClientId]:
-        """Return the clients of the run that were revoked since it began."""
-        ...
+"""Largest frame before log-in, in bytes."""
+FRAMES = (WSMsgType.BINARY, WSMsgType.TEXT, WSMsgType.PING, WSMsgType.PONG)
+"""Frames of a client that do not end its connection."""
+POLICY_VIOLATION = 1008
+"""WebSocket close code for a refused client."""
+BAN = 60.0
+"""Seconds for which a client that violated the network protocol cannot log in."""
+FAREWELL = 5.0
+"""Seconds that clients which lost their connection have to reconnect and learn that the run is over."""
+CLOSE_TIMEOUT = 5.0
+"""Seconds that a client has to answer the close frame when the server stops."""
+CUT_TIMEOUT = 0.05
+"""Seconds that a client which violated the protocol has to answer the close frame."""
 
 
 class Server:
-    """Clients that are connected, and the exchange with them; it runs on an event loop of its own thread.
+    """A server and its exchange with connected clients, on an event loop in its own thread.
 
-    Clients are given the `manifest`, whose hash is the run id.  `limit` bounds the frames of clients.  Vectors are
-    received in so many processes of their own as `receivers` says.
+    Clients get the `manifest` at log-in; its hash is the id of the `run`.  `largest_frame` bounds their frames.
+    `receipts` is the directory of the run's receipts, which clients compare with their own.
     """
 
     def __init__(
         self,
-        door: Door,
+        authenticator: Authenticator,
         run: bytes,
-        patience: Patience,
+        deadlines: AdaptiveDeadlines,
         *,
         manifest: bytes = b"",
-        limit: int = wire.LIMIT,
-        receivers: int = 0,
+        largest_frame: int = wire.LIMIT,
+        receipts: Path | None = None,
     ) -> None:
-        self._manifest = manifest
-        self._door, self._run, self._limit, self._receivers = door, run, limit, receivers
-        self._lines = Lines()
-        self._banned: dict[ClientId, float] = {}
+        self._authenticator, self._run, self._manifest = authenticator, run, manifest
+        self._largest_frame = largest_frame
+        self._sessions, self._tokens = Sessions(), AccessTokens()
+        self._banned_until: dict[ClientId, float] = {}
+        self._seen: set[ClientId] = set()
+        """Clients that have been connected during the run."""
         self._closing: set[asyncio.Future[bool]] = set()
+        self._expiry: asyncio.Future[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="dordis network", daemon=True)
         self._thread.start()
         self._connections: Connections | None = None
         self.port = 0
-        self.blobs = Blobs()
-        self.uploads, self.exchange = self.perform(self._made(patience))
-        self.intake = self.uploads.intake
+        slots = TransferSlots()
+        self.uploads = UploadEndpoint(self._tokens, slots, lambda *upload: self.exchange.take_vector(*upload))
+        self.downloads = DownloadEndpoint(self._tokens, slots)
+        self._receipts = ReceiptEndpoint(self._tokens, receipts)
+        self.exchange = self.perform(self._create_exchange(deadlines))
 
-    async def _made(self, patience: Patience) -> tuple[Uploads, NetworkExchange]:
-        uploads = Uploads(lambda u, id, body: self.exchange.delivered(u, id, body), self._cut)
-        return uploads, NetworkExchange(self._send, uploads, self.blobs, patience)
+    async def _create_exchange(self, deadlines: AdaptiveDeadlines) -> NetworkExchange:
+        return NetworkExchange(self._send, self.uploads, self.downloads, deadlines)
 
-    # For the thread that runs the rounds
+    # Called from the thread that runs the rounds
 
     def perform(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the loop of the network, and wait for it."""
+        """Run a coroutine on the server's event loop, and wait for its result."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -119,56 +114,59 @@ class Server:
             raise
 
     def start(self, host: str, port: int) -> None:
-        """Listen; processes that only receive listen at the ports that follow."""
-        listener = bound(host, port)
-        self.uploads.start(self._receivers, host, port, self._door.context)
+        """Listen at an address; port 0 chooses a free one."""
+        listener = open_listener(host, port)
         self.port = int(listener.getsockname()[1])
         self.perform(self._listen(listener))
 
-    def stop(self, *, over: bool = False) -> None:
-        """Tell the clients that the server stops, and whether the run is over; close."""
-        self.perform(self._close(over))
+    def stop(self, *, run_over: bool = False, reason: str = "") -> None:
+        """Tell clients that the server stops, and whether the run is over or why not; close all connections.
+
+        If the run is over, clients that have been connected and are not have a few seconds to learn it.
+        """
+        if run_over:
+            self._sessions.wait(self._seen.issubset, FAREWELL)
+        self.perform(self._close(Shutdown(run_over, reason)))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def connected(self) -> frozenset[ClientId]:
-        """Return the clients that are connected."""
-        return self._lines.clients()
+        """Return the connected clients."""
+        return self._sessions.clients()
 
     def wait(self, enough: Callable[[frozenset[ClientId]], bool], seconds: float | None = None) -> frozenset[ClientId]:
-        """Wait until enough clients are connected, or for so many seconds; return who is."""
-        return self._lines.wait(enough, seconds)
+        """Wait until `enough` accepts the connected clients, or `seconds` have passed; return the connected clients."""
+        return self._sessions.wait(enough, seconds)
 
-    def dismiss(self, clients: Collection[ClientId]) -> None:
-        """Cut off clients that are not members any more."""
-        self.perform(self._dismiss(clients))
+    def disconnect_revoked(self, clients: Collection[ClientId]) -> None:
+        """Disconnect clients that were revoked, and exclude them from the round."""
+        self.perform(self._disconnect_revoked(clients))
+        self._seen.difference_update(clients)
 
-    # On the loop
+    # Called on the event loop
 
-    async def _dismiss(self, clients: Collection[ClientId]) -> None:
+    async def _disconnect_revoked(self, clients: Collection[ClientId]) -> None:
         for client in clients:
-            self.uploads.dismiss(client)
-            self.exchange.leave(client)
-            if (line := self._lines.get(client)) is not None:
-                log.warning("client %d is cut off: it was revoked", client)
-                await line.socket.close(code=REFUSED, message=b"this client was revoked")
+            self._tokens.revoke(client)
+            self.exchange.exclude(client)
+            if (session := self._sessions.get(client)) is not None:
+                log.warning("client %d is disconnected: it was revoked", client)
+                await session.socket.close(code=POLICY_VIOLATION, message=b"this client was revoked")
 
     async def _listen(self, listener: socket.socket) -> None:
         app = web.Application()
         app.add_routes([web.get("/login", self._login), web.get("/control", self._control)])
-        app.add_routes([web.get("/blobs/{digest}", self._fetch)])
-        app.add_routes(self.intake.routes())
-        self._connections = Connections(app, self._door.context, self.intake.is_known)
+        app.add_routes([web.get("/receipts", self._receipts.get)])
+        app.add_routes([web.get("/blobs/{digest}", self.downloads.get), *self.uploads.routes()])
+        self._connections = Connections(app, self._authenticator.context, self._tokens.is_valid)
         await self._connections.open(listener)
+        watch = ExpiryWatch("the server's", self._authenticator.now)
+        self._expiry = asyncio.ensure_future(watch.watch(lambda: self._authenticator.credentials.certificate))
 
-    async def _close(self, over: bool) -> None:
-        """Tell every client, and end what is left."""
-        for line in self._lines.all():
-            with contextlib.suppress(ConnectionError):
-                await line.socket.send_bytes(wire.encode(Ended(over)))
-                await line.socket.close()
-        await self.uploads.close()
+    async def _close(self, farewell: Shutdown) -> None:
+        self.exchange.close()
+        await asyncio.gather(*(self._dismiss(session, wire.encode(farewell)) for session in self._sessions.all()))
         if self._connections is not None:
             await self._connections.close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -176,171 +174,149 @@ class Server:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _dismiss(self, session: Session, farewell: bytes) -> None:
+        """Send a client the last message, and close its connection; a client that does not answer is cut off."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await session.socket.send_bytes(farewell)
+                await session.socket.close()
+
     def _send(self, u: ClientId, message: bytes) -> bool:
-        line = self._lines.get(u)
-        if line is not None:
-            line.outgoing.put_nowait(message)
-        return line is not None
+        session = self._sessions.get(u)
+        if session is not None:
+            session.outgoing.put_nowait(message)
+        return session is not None
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        """Find out who a client is, in small frames only, and give it a token for everything else."""
+        """Handle a log-in: small frames only; a client that succeeds gets an access token."""
         check_version(request.headers)
-        socket = web.WebSocketResponse(protocols=(SUBPROTOCOL,), max_msg_size=LARGEST_HELLO, compress=False)
+        socket = web.WebSocketResponse(
+            protocols=(SUBPROTOCOL,), autoping=False, max_msg_size=LARGEST_HELLO, compress=False
+        )
         await socket.prepare(request)
         try:
-            async with asyncio.timeout(connections.LOGIN):
-                await socket.send_bytes(wire.encode(await self._admitted(request, socket)))
+            async with asyncio.timeout(connections.LOGIN_TIMEOUT):
+                await socket.send_bytes(wire.encode(await self._authenticate(request, socket)))
             await socket.close()
         except (DordisError, TimeoutError, TypeError) as error:
-            log.warning("refused %s: %s", request.remote, error or "no log-in in time")
-            await socket.close(code=REFUSED, message=_reason(error))
+            log.warning("refused the log-in from %s: %s", request.remote, error or "it took too long")
+            await socket.close(code=POLICY_VIOLATION, message=_close_reason(error))
         return socket
 
-    async def _admitted(self, request: web.Request, socket: web.WebSocketResponse) -> Welcome:
-        """Challenge whoever connects; welcome a client that is let in."""
+    async def _authenticate(self, request: web.Request, socket: web.WebSocketResponse) -> Welcome:
+        """Send a challenge, and return the welcome for the client that answers it; else raise LoginRefused."""
         challenge = secrets.token_bytes(CHALLENGE_BYTES)
         await socket.send_bytes(wire.encode(Challenge(challenge)))
         hello = wire.decode(await socket.receive_bytes(), Hello, LARGEST_HELLO)
         if len(hello.machine) != MACHINE_BYTES:
-            raise MalformedMessage("a machine is named by 16 bytes")
-        client = self._door.admit(shown_by(request), challenge, hello.answer)
+            raise MalformedMessage(f"the machine id has {len(hello.machine)} bytes, not {MACHINE_BYTES}")
+        shown = client_certificate(request)
+        client = self._authenticator.authenticate(shown, challenge, hello.answer)
         self._check_not_banned(client)
-        await self._leave_if_dead(client, hello.machine)
-        self._lines.check_absent(client, hello.machine)
-        token, port = self.uploads.admit(client, hello.machine)
+        await self._end_dead_session(client, hello.machine)
+        self._sessions.check_not_in_use(client, hello.machine)
         manifest = b"" if hello.run == self._run else self._manifest
-        return Welcome(client, self._run, manifest, token, port)
+        return Welcome(client, self._run, manifest, self._tokens.issue(client, hello.machine, shown))
 
-    async def _leave_if_dead(self, client: ClientId, machine: bytes) -> None:
-        """Give up a line of a client at whose other end there is nobody any more: it was started again, say."""
-        line = self._lines.get(client)
-        if line is None or line.machine == machine or await line.answers():
+    async def _end_dead_session(self, client: ClientId, machine: bytes) -> None:
+        """End the session of a client that logs in from a new machine or process, if the old one answers no ping."""
+        session = self._sessions.get(client)
+        if session is None or session.machine == machine or await session.answers_ping():
             return
-        log.warning("client %d comes again, and its connection of before is dead", client)
-        self._end(line)
+        log.warning("client %d logs in again, and its previous connection is dead", client)
+        if self._sessions.remove(session):
+            self.exchange.disconnected(client)
+        self._close_later(session)
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
-        """Take what a client sends until it leaves."""
+        """Handle the control connection of a logged-in client until it ends."""
         check_version(request.headers)
-        client, machine = self.intake.holder(request)
+        holder = self._tokens.holder(request)
         socket = web.WebSocketResponse(
-            protocols=(SUBPROTOCOL,), heartbeat=HEARTBEAT, autoping=False, max_msg_size=self._limit, compress=False
+            protocols=(SUBPROTOCOL,),
+            heartbeat=HEARTBEAT,
+            autoping=False,
+            max_msg_size=self._largest_frame,
+            compress=False,
         )
         await socket.prepare(request)
-        line = Line(client, machine, socket)
+        session = Session(holder.client, holder.machine, socket, request.transport)
+        session.limit_bytes(self._largest_frame)
         try:
-            before = self._lines.put(line)
+            replaced = self._sessions.add(session)
         except LoginRefused as error:
-            log.warning("refused %s: %s", request.remote, error)
-            await socket.close(code=REFUSED, message=_reason(error))
+            log.warning("refused the connection from %s: %s", request.remote, error)
+            await socket.close(code=POLICY_VIOLATION, message=_close_reason(error))
             return socket
-        if before is not None:
-            self._part(before)
-        await self._serve(line)
+        if replaced is not None:
+            self._close_later(replaced)
+        await self._serve(session)
         return socket
 
-    def _part(self, line: Line) -> None:
-        """Close a line, in its own time."""
-        self._closing.add(task := asyncio.ensure_future(line.socket.close()))
+    def _close_later(self, session: Session) -> None:
+        """Close a session's connection without waiting for it."""
+        self._closing.add(task := asyncio.ensure_future(session.socket.close()))
         task.add_done_callback(self._closing.discard)
 
-    def _end(self, line: Line) -> None:
-        """Take note that a line is no more."""
-        if self._lines.remove(line):
-            self.exchange.disconnected(line.client)
-        self._part(line)
-
-    def _cut(self, clients: Collection[ClientId]) -> None:
-        """Have clients log in again."""
-        for line in [line for line in self._lines.all() if line.client in clients]:
-            self._part(line)
-
     def _check_not_banned(self, client: ClientId) -> None:
-        if self._banned.get(client, 0.0) > self._loop.time():
-            raise LoginRefused(f"client {client} broke the rules of the network: it may come again later")
+        left = self._banned_until.get(client, 0.0) - self._loop.time()
+        if left > 0:
+            raise LoginRefused(f"client {client} violated the network protocol: log in again in {left:.0f} s")
 
-    async def _serve(self, line: Line) -> None:
-        """Take what a client sends, until it leaves or breaks the rules."""
-        writer = asyncio.ensure_future(line.write())
-        log.info("client %d is connected", line.client)
-        for message in self.exchange.connected(line.client):
-            line.outgoing.put_nowait(message)
+    async def _serve(self, session: Session) -> None:
+        """Take a client's messages until it disconnects or violates the protocol."""
+        sending = asyncio.ensure_future(session.send_queued())
+        self._seen.add(session.client)
+        log.info("client %d is connected", session.client, extra={"client": session.client})
+        for message in self.exchange.connected(session.client):
+            session.outgoing.put_nowait(message)
         try:
-            async for received in line.socket:
-                line.alive.set()
-                match received.type:
-                    case WSMsgType.BINARY:
-                        self._take(line.client, received.data)
-                    case WSMsgType.PING:
-                        await line.socket.pong(received.data)
-                    case WSMsgType.PONG:
-                        continue
-                    case _:
-                        break
+            async for received in session.socket:
+                if isinstance(received.data, WebSocketError):
+                    raise ProtocolError(f"an invalid WebSocket frame came: {received.data}")
+                if received.type not in FRAMES:
+                    break
+                session.take_frame(received.type, len(received.data), self._loop.time())
+                if received.type is WSMsgType.BINARY:
+                    self._take(session.client, received.data)
+                elif received.type is WSMsgType.PING:
+                    await session.socket.pong(received.data)
         except DordisError as error:
-            log.warning("client %d is cut off: %s", line.client, error)
-            self._banned[line.client] = self._loop.time() + BANNED
-            self.exchange.leave(line.client)
-            self.uploads.dismiss(line.client)
-            await line.socket.close(code=REFUSED, message=_reason(error))
+            self._ban(session.client, str(error))
+            await session.cut(POLICY_VIOLATION, _close_reason(error), CUT_TIMEOUT)
+        except ConnectionError:
+            pass  # it broke while a ping was answered
         finally:
-            writer.cancel()
-            if self._lines.remove(line):
-                self.exchange.disconnected(line.client)
-            log.info("client %d is gone", line.client)
+            sending.cancel()
+            if session.tls is not None and session.tls.is_flooded:  # the connection was cut, and this task ended
+                self._ban(session.client, "fragments without content came, or more bytes than messages have")
+            if self._sessions.remove(session):
+                self.exchange.disconnected(session.client)
+            log.info("client %d is disconnected", session.client, extra={"client": session.client})
+
+    def _ban(self, client: ClientId, reason: str) -> None:
+        """Exclude a client that violated the protocol from the round, and refuse its log-ins for BAN seconds."""
+        log.warning("client %d is banned for %g s: %s", client, BAN, reason, extra={"client": client})
+        self._banned_until[client] = self._loop.time() + BAN
+        self.exchange.exclude(client)
+        self._tokens.revoke(client)
 
     def _take(self, client: ClientId, data: bytes) -> None:
-        match wire.decode(data, FromClient, self._limit):  # type: ignore[arg-type]
-            case Answered() as message:
-                self.exchange.answered(client, message)
-            case Declined() as message:
-                self.exchange.declined(client, message)
-
-    async def _fetch(self, request: web.Request) -> web.StreamResponse:
-        """Give what is offered under a digest, or the rest of it; it is public to all clients of the run."""
-        client = self.intake.client(request)
-        try:
-            data = self.blobs.get(bytes.fromhex(request.match_info["digest"]))
-            start = request.http_range.start or 0
-        except ValueError:
-            raise web.HTTPBadRequest from None
-        if data is None or not 0 <= start <= len(data):
-            raise web.HTTPNotFound
-        response = web.StreamResponse(status=206 if start else 200)
-        response.content_length = len(data) - start
-        with self.intake.slot(client):
-            await response.prepare(request)
-            await written(response, pieces_of(data, start))
-        return response
-
-
-async def written(response: web.StreamResponse, pieces: AsyncIterator[memoryview]) -> None:
-    """Write a body; a client that takes nothing of it for a while is left."""
-    loop = asyncio.get_running_loop()
-    async with asyncio.timeout(TAKEN) as limit:
-        later = loop.time() + GRAIN * TAKEN
-        async for piece in pieces:
-            await response.write(piece)
-            if loop.time() >= later:
-                later = loop.time() + GRAIN * TAKEN
-                limit.reschedule(loop.time() + TAKEN)
-
-
-def shown_by(request: web.Request) -> bytes | None:
-    """Return the certificate that TLS was shown, in DER, if any."""
-    tls = request.transport.get_extra_info("ssl_object") if request.transport else None
-    shown: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
-    return shown
-
-
-def _reason(error: BaseException) -> bytes:
-    """Return what fits into the end of a WebSocket."""
-    return str(error).encode("ascii", "replace")[:120]
+        match wire.decode(data, FromClient, self._largest_frame):  # type: ignore[arg-type]
+            case Reply() as reply:
+                self.exchange.take_reply(client, reply)
+            case Refusal() as refusal:
+                self.exchange.take_refusal(client, refusal)
 
 
 def check_version(headers: Mapping[str, str]) -> None:
-    """Both sides speak the same version; the client is told which one is spoken here."""
+    """Raise HTTP 426, with this server's versions, unless the client speaks the same versions."""
     offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
     if SUBPROTOCOL not in offered:
         log.warning("refused a client of another version: %s", ", ".join(offered)[:80])
         raise web.HTTPUpgradeRequired(headers={VERSION_HEADER: SUBPROTOCOL})
+
+
+def _close_reason(error: BaseException) -> bytes:
+    """Return an error message that fits into a WebSocket close frame."""
+    return str(error).encode("ascii", "replace")[:120]

@@ -1,292 +1,347 @@
-"""Where the vectors of clients go: to the server's process, or to some that only receive (`performance.receivers`).
+"""Receiving the vectors that clients upload by HTTPS PUT: whole or not at all, into a few reused buffers.
 
-A client keeps the receiver that it was given.  A receiver that ends is started again, and its clients log in again; a
-round in which it had added something fails, before anything of that chunk is opened.  One that ends again and again is
-not replaced any more: its clients get another one, or the server's own process if none is left.
+An upload is announced first, so that its size is bounded before memory is allocated.  One that breaks off is resumed
+where it stopped.  A slow sender loses its buffer to waiting ones, and its upload continues in a temporary file.
 """
 
 import asyncio
-import logging
-import multiprocessing
-import socket
-import ssl
-from collections.abc import Callable, Collection
-from concurrent.futures import TimeoutError as NotInTime
+import re
+import tempfile
+from collections import Counter, deque
+from collections.abc import AsyncIterable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
-import numpy as np
+from aiohttp import ClientError, web
 
-from dordis.errors import InputError, ReceiverLost, RoundFailed
-from dordis.kernels.packing import PackedElsewhere, add_packed, check_packed, pack
-from dordis.kernels.ring import Vector
-from dordis.network.connections import bound
-from dordis.network.intake import HeldHere, Intake
-from dordis.network.messages import Beside
-from dordis.network.receiver import (
-    Add,
-    Came,
-    Dismiss,
-    Expect,
-    Forget,
-    FromReceiver,
-    Grant,
-    HandOver,
-    NextRound,
-    Order,
-    OrderChannel,
-    Summed,
-    receive,
-)
+from dordis.errors import DordisError, MalformedMessage
+from dordis.network.messages import BodyInfo
+from dordis.network.sessions import AccessTokens
 from dordis.protocol import ClientId
 
-log = logging.getLogger("dordis.network")
+BUFFERS = 4
+MOST_UPLOADS, MOST_TRANSFERS = 256, 4
+"""Simultaneous uploads of all clients, and transfers of one client; more are refused with RETRY_LATER."""
+ANNOUNCEMENT_DELAY = 5.0
+"""Seconds that an upload waits for its announcement, which comes on another connection."""
+SLOW = 1.0
+"""Seconds after which a sender may lose its buffer to a waiting one."""
+STALL, PROGRESS = 5.0, 4096
+"""An upload is cut off if fewer than PROGRESS bytes arrive in STALL seconds."""
+CHECKS_PER_TIMEOUT = 10
+"""How often at most a timeout of a transfer is extended in its own length: extending it at every piece costs CPU."""
+RETRY_LATER = {"Retry-After": "1"}
 
-RESTARTS = 16
-"""Largest number of receive processes that a server restarts."""
-PORT_TRIES, PORT_PAUSE = 50, 0.1
-"""Tries, and seconds between them, to bind the port of a receive process that ended."""
-HANDED_OVER = 60.0
-"""Seconds in which a receiver hands a sum over."""
-
-
-@dataclass(eq=False)
-class RemoteSum:
-    """What a receiver adds up for the server: into which vector it goes in the end."""
-
-    total: Vector
-    bits: int
-    bodies: int = 0
-    summed: "asyncio.Future[Summed] | None" = None
+_ID = re.compile("[0-9]{1,15}")
+_RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 
-@dataclass(eq=False)
-class ReceiverProcess:
-    """A receiver, as the server's process sees it."""
+class LeastRate:
+    """A block that raises TimeoutError if fewer than PROGRESS bytes move within `seconds`."""
 
-    process: Any
-    channel: OrderChannel
-    port: int
-    clients: set[ClientId] = field(default_factory=set)
-    expected: dict[tuple[ClientId, int], tuple[int, int]] = field(default_factory=dict)
-    """The sum that a body belongs to, and its size."""
-    sums: dict[int, RemoteSum] = field(default_factory=dict)
-    ended: bool = False
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._moved, self._next_check = seconds, 0, 0.0
+        self._loop, self._timeout = asyncio.get_running_loop(), asyncio.timeout(seconds)
 
-
-class HeldElsewhere(PackedElsewhere):
-    """A body that has come whole to a receiver."""
-
-    def __init__(self, uploads: "Uploads", remote: ReceiverProcess, came: Came, sum: int, size: int) -> None:
-        self._uploads, self._remote, self._came, self._sum, self._size = uploads, remote, came, sum, size
-        self._added = False
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def bulk(self) -> Any:
-        """Return what stands for the bytes."""
+    async def __aenter__(self) -> "LeastRate":
+        await self._timeout.__aenter__()
+        self._next_check = self._loop.time() + self._seconds / CHECKS_PER_TIMEOUT
         return self
 
-    def add_to(self, total: Vector, bits: int) -> None:
-        """Have the receiver add it; what it adds up is added to the total when all replies have been taken."""
-        check_packed(self._size, self._came.last, bits, total.size)
-        remote, came = self._remote, self._came
-        if remote.ended:
-            raise ReceiverLost
-        remote.sums.setdefault(self._sum, RemoteSum(total, bits)).bodies += 1
-        self._added = True
-        self._uploads.order(remote, Add(came.client, came.id, self._sum, int(total.size), bits))
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._timeout.__aexit__(*raised)
+
+    def count(self, size: int) -> None:
+        """Count bytes that moved."""
+        self._moved += size
+        if self._moved >= PROGRESS and (now := self._loop.time()) >= self._next_check:
+            self._moved, self._next_check = 0, now + self._seconds / CHECKS_PER_TIMEOUT
+            self._timeout.reschedule(now + self._seconds)
+
+
+class TransferSlots:
+    """A bound on the simultaneous transfers of one client, uploads and downloads together."""
+
+    def __init__(self) -> None:
+        self._transfers: Counter[ClientId] = Counter()
+
+    @contextmanager
+    def hold(self, client: ClientId) -> Iterator[None]:
+        """Count a transfer of a client; raise HTTP 503 if it has MOST_TRANSFERS under way."""
+        if self._transfers[client] >= MOST_TRANSFERS:
+            raise web.HTTPServiceUnavailable(headers={"Connection": "close", **RETRY_LATER})
+        self._transfers[client] += 1
+        try:
+            yield
+        finally:
+            self._transfers[client] -= 1
+
+
+class BufferPool:
+    """A few buffers for all uploads; nothing is read from a sender while it waits for one."""
+
+    def __init__(self, count: int = BUFFERS) -> None:
+        self._free: list[bytearray] = [bytearray() for _ in range(count)]
+        self._waiting: deque[asyncio.Future[bytearray]] = deque()
+        self._receiving: set[Upload] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def acquire(self, size: int) -> bytearray:
+        """Return a buffer of at least `size` bytes, as soon as one is free."""
+        if self._free:
+            buffer = self._free.pop()
+        else:
+            future: asyncio.Future[bytearray] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            if self._timer is None:
+                self._reclaim_from_slow()
+            buffer = await future
+        return buffer if len(buffer) >= size else bytearray(size)
+
+    def release(self, buffer: bytearray) -> None:
+        """Take a buffer back, and give it to the sender that has waited longest."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(buffer)
+                return
+        self._free.append(buffer)
+
+    def add_receiving(self, upload: "Upload") -> None:
+        """Register an incomplete upload that holds a buffer."""
+        self._receiving.add(upload)
+
+    def remove_receiving(self, upload: "Upload") -> None:
+        """Unregister an upload that is complete or has lost its buffer."""
+        self._receiving.discard(upload)
+
+    def _reclaim_from_slow(self) -> None:
+        """Take the buffers of slow senders, every SLOW seconds while a sender waits for one."""
+        loop = asyncio.get_running_loop()
+        for upload in [upload for upload in self._receiving if loop.time() - upload.since > SLOW]:
+            upload.move_to_file()
+        self._timer = loop.call_later(SLOW, self._reclaim_from_slow) if self._waiting else None
+
+
+class Upload:
+    """One announced upload, and the part of it that has arrived, in a buffer or in a temporary file."""
+
+    def __init__(self, info: BodyInfo, pool: BufferPool) -> None:
+        self.info, self._pool = info, pool
+        self.received, self.since = 0, 0.0
+        self.is_receiving = False
+        self._buffer: bytearray | None = None
+        self._file: IO[bytes] | None = None
+
+    async def receive(self, pieces: AsyncIterable[bytes]) -> None:
+        """Append pieces; raise TimeoutError if they stall, MalformedMessage if they are more than announced."""
+        if self._buffer is None and self._file is None:
+            self._buffer = await self._pool.acquire(self.info.size)
+            self.since = asyncio.get_running_loop().time()
+            self._pool.add_receiving(self)
+        try:
+            async with LeastRate(STALL) as rate:
+                async for piece in pieces:
+                    self._append(piece)
+                    rate.count(len(piece))
+        finally:
+            if self.received < self.info.size:
+                self.move_to_file()
+
+    def _append(self, piece: bytes) -> None:
+        end = self.received + len(piece)
+        if end > self.info.size:
+            raise MalformedMessage(f"an upload is longer than the announced {self.info.size} bytes")
+        if self._buffer is not None:
+            self._buffer[self.received : end] = piece
+        elif self._file is not None:
+            self._file.write(piece)
+        else:
+            raise MalformedMessage("an upload was given up while it arrived")
+        self.received = end
+
+    def move_to_file(self) -> None:
+        """Continue in a temporary file, and release the buffer."""
+        if self._buffer is None:
+            return
+        self._file = tempfile.TemporaryFile(prefix="dordis-")  # noqa: SIM115  closed by `close`
+        self._file.write(memoryview(self._buffer)[: self.received])
+        self._release_buffer()
+
+    async def finish(self) -> bytearray:
+        """Return the buffer with the complete upload, which the caller releases; a wrong digest discards the upload."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            self._buffer = await self._pool.acquire(self.info.size)
+            file.seek(0)
+            file.readinto(memoryview(self._buffer)[: self.info.size])  # type: ignore[attr-defined]
+            file.close()
+        self._pool.remove_receiving(self)
+        if self._buffer is None:
+            raise MalformedMessage("this upload was received before")
+        try:
+            self.info.check_upload(memoryview(self._buffer)[: self.info.size])
+        except MalformedMessage:
+            self.received = 0
+            self._release_buffer()
+            raise
+        buffer, self._buffer = self._buffer, None
+        return buffer
+
+    def close(self) -> None:
+        """Discard what has arrived."""
+        self._release_buffer()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _release_buffer(self) -> None:
+        self._pool.remove_receiving(self)
+        if self._buffer is not None:
+            self._pool.release(self._buffer)
+            self._buffer = None
+
+
+@dataclass(eq=False)
+class ReceivedVector:
+    """A complete upload in a buffer of the pool."""
+
+    bytes: memoryview = field(repr=False)
+    _buffer: bytearray = field(repr=False)
+    _pool: BufferPool = field(repr=False)
 
     def release(self) -> None:
-        """Have it dropped, unless it was added."""
-        if not self._added:
-            self._remote.channel.send(Forget(self._came.client, self._came.id))
+        """Return the buffer to the pool."""
+        self._pool.release(self._buffer)
 
 
-Delivered = Callable[[ClientId, int, HeldHere | HeldElsewhere], None]
+Deliver = Callable[[ClientId, int, ReceivedVector], None]
+"""Called with client, request id and vector of each complete upload; the callee releases the vector."""
 
 
-class Uploads:
-    """Tell who is to put what where; `delivered` is told what has come, `cut` who has to log in again.
+class UploadEndpoint:
+    """The HTTP endpoint /vectors/{request id}: PUT uploads a vector or its rest, HEAD tells how much has arrived."""
 
-    All but `start`, `merge` and `order` are for the event loop of the server.
-    """
+    def __init__(self, tokens: AccessTokens, slots: TransferSlots, deliver: Deliver) -> None:
+        self._tokens, self._slots, self._deliver = tokens, slots, deliver
+        self._pool = BufferPool()
+        self._expected: dict[tuple[ClientId, int], Upload] = {}
+        self._completed: dict[ClientId, set[int]] = {}
+        self._early: dict[tuple[ClientId, int], asyncio.Event] = {}
+        self._uploads = 0
 
-    def __init__(self, delivered: Delivered, cut: Callable[[Collection[ClientId]], None]) -> None:
-        self._delivered, self._cut = delivered, cut
-        self._loop = asyncio.get_running_loop()
-        self.intake = Intake(delivered)
-        self.remotes: list[ReceiverProcess] = []
-        self._readers: list[asyncio.Task[None]] = []
-        self._machines: dict[ClientId, ReceiverProcess] = {}
-        self._fork: Callable[[int], tuple[Any, socket.socket, int]] | None = None
-        self._restarts = RESTARTS
-
-    def start(self, count: int, host: str, port: int, context: ssl.SSLContext) -> None:
-        """Start receivers, at the ports that follow one, or at any if that is 0."""
-        for bits in (1, 32):  # so that both ways to pack are compiled once, here, and not by each receiver
-            add_packed(np.zeros(1, np.uint32), pack(np.zeros(1, np.uint32), bits), bits)
-
-        def fork(port: int) -> tuple[Any, socket.socket, int]:
-            with bound(host, port) as listener:
-                ours, theirs = socket.socketpair()
-                with theirs:
-                    forking = multiprocessing.get_context("fork")
-                    process = forking.Process(target=receive, args=(listener, context, theirs), daemon=True)
-                    process.start()
-                return process, ours, int(listener.getsockname()[1])
-
-        self._fork = fork
-        for k in range(1, count + 1):
-            asyncio.run_coroutine_threadsafe(self._attach(*fork(port and port + k)), self._loop).result()
-
-    async def _attach(self, process: Any, pair: socket.socket, port: int) -> None:
-        remote = ReceiverProcess(process, await OrderChannel.over(pair), port)
-        self.remotes.append(remote)
-        self._readers.append(asyncio.ensure_future(self._read(remote)))
-
-    async def close(self) -> None:
-        """End the receivers, also one that is just being started in the place of another."""
-        self._fork = None
-        while reading := [reader for reader in self._readers if not reader.done()]:
-            for remote in self.remotes:
-                remote.ended = True
-                remote.channel.close()
-            await asyncio.gather(*reading)
-        for remote in self.remotes:
-            await asyncio.to_thread(remote.process.join)
-
-    # Who puts what where
-
-    def admit(self, client: ClientId, machine: bytes) -> tuple[bytes, int]:
-        """Return a token for all that a client does from now on, and the port for its vectors, if it is another."""
-        token, remote = self.intake.admit(client, machine), self._machines.get(client)
-        living = [one for one in self.remotes if not one.ended]
-        if (remote is None or remote.ended) and living:
-            remote = self._machines[client] = min(living, key=lambda one: len(one.clients))
-            remote.clients.add(client)
-        if remote is None or remote.ended:
-            return token, 0
-        remote.channel.send(Grant(client, token))
-        return token, remote.port
-
-    def dismiss(self, client: ClientId) -> None:
-        """Take nothing more from a client, and give it nothing."""
-        self.intake.dismiss(client)
-        if (remote := self._remote(client)) is not None:
-            remote.channel.send(Dismiss(client))
-
-    def expect(self, client: ClientId, id: int, beside: Beside, sum: int) -> None:
-        """Take a body of this size for a request; it belongs to a sum."""
-        remote = self._remote(client)
-        if remote is None:
-            self.intake.expect(client, id, beside)
+    def expect(self, client: ClientId, id: int, info: BodyInfo) -> None:
+        """Accept the upload for a request; one that is announced again is resumed."""
+        upload = self._expected.get((client, id))
+        self._completed.get(client, set()).discard(id)  # it was dropped when its client disconnected
+        if upload is None:
+            self._expected[client, id] = Upload(info, self._pool)
         else:
-            remote.expected[client, id] = sum, beside.size
-            remote.channel.send(Expect(client, id, beside))
+            upload.info = BodyInfo(upload.info.size, info.digest)
+        if (client, id) in self._early:
+            self._early[client, id].set()
 
     def forget(self, client: ClientId, id: int) -> None:
-        """Take no body for a request any more."""
-        self.intake.forget(client, id)
-        remote = self._remote(client)
-        if remote is not None and remote.expected.pop((client, id), None) is not None:
-            remote.channel.send(Forget(client, id))
+        """Refuse the upload for a request from now on, and discard what has arrived."""
+        upload = self._expected.pop((client, id), None)
+        if upload is not None:
+            upload.close()
 
-    def begin(self) -> None:
-        """Forget what was put in the round before."""
-        self.intake.begin()
-        for remote in self.remotes:
-            remote.expected.clear()
-            remote.sums.clear()
-            if not remote.ended:
-                remote.channel.send(NextRound())
+    def begin_round(self) -> None:
+        """Forget the completed uploads of the previous round."""
+        self._completed.clear()
 
-    def _remote(self, client: ClientId) -> ReceiverProcess | None:
-        remote = self._machines.get(client)
-        return None if remote is None or remote.ended else remote
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of the endpoint."""
+        return [web.put("/vectors/{id}", self.put), web.head("/vectors/{id}", self.head)]
 
-    # What receivers say
+    async def head(self, request: web.Request) -> web.Response:
+        """Tell how many bytes of an upload have arrived."""
+        client, id = self._tokens.holder(request).client, _parse_id(request.match_info["id"])
+        if id in self._completed.get(client, ()):
+            return web.Response(status=204)
+        upload = self._expected.get((client, id))
+        if upload is None:
+            return web.Response(status=404)
+        return web.Response(headers={"Upload-Offset": str(upload.received)})
 
-    async def _read(self, remote: ReceiverProcess) -> None:
-        async for order in remote.channel.orders(FromReceiver):
-            match order:
-                case Came():
-                    self._came(remote, order)
-                case Summed() if order.sum in remote.sums and (waiting := remote.sums[order.sum].summed) is not None:
-                    waiting.set_result(order)
-        if not remote.ended:
-            await self._recover(remote)
+    async def put(self, request: web.Request) -> web.Response:
+        """Receive an upload, or the rest of it."""
+        client, id = self._tokens.holder(request).client, _parse_id(request.match_info["id"])
+        if id in self._completed.get(client, ()):
+            return _close_with(204)
+        with self._slots.hold(client):
+            return await self._receive(client, id, request)
 
-    def _came(self, remote: ReceiverProcess, came: Came) -> None:
-        sum, size = remote.expected.pop((came.client, came.id), (0, 0))
-        if size:
-            self._delivered(came.client, came.id, HeldElsewhere(self, remote, came, sum, size))
-        else:  # the deadline has passed meanwhile
-            remote.channel.send(Forget(came.client, came.id))
-
-    async def _recover(self, remote: ReceiverProcess) -> None:
-        """Restart a receive process that ended, and have its clients log in again."""
-        log.error("a receive process has ended: its %d clients log in again", len(remote.clients))
-        remote.ended = True
-        remote.channel.close()
-        for waiting in (one.summed for one in remote.sums.values()):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(ReceiverLost())
-        await self._replace(remote)
-        self._cut(frozenset(remote.clients))
-
-    async def _replace(self, remote: ReceiverProcess) -> None:
-        """Start a new receive process on the port of one that ended, as soon as the port is free."""
-        if not self._restarts:
-            return
-        self._restarts -= 1
-        for _ in range(PORT_TRIES):
-            if self._fork is None:  # the server stops
-                return
-            try:
-                forked = self._fork(remote.port)
-            except InputError:  # the port is not free yet
-                await asyncio.sleep(PORT_PAUSE)
-            else:
-                await self._attach(*forked)
-                return
-        log.error("port %d is still in use: the receive process that ended is not restarted", remote.port)
-
-    # In the thread of a flow
-
-    def order(self, remote: ReceiverProcess, order: Order) -> None:
-        """Tell a receiver something."""
-        self._loop.call_soon_threadsafe(remote.channel.send, order)
-
-    def merge(self, sum: int) -> None:
-        """Add what the receivers have added up to the total; nothing is added to it afterwards."""
-        parts = [(remote, remote.sums[sum]) for remote in self.remotes if sum in remote.sums]
-        handing = [
-            (wanted, asyncio.run_coroutine_threadsafe(self._handed_over(remote, sum, wanted), self._loop))
-            for remote, wanted in parts
-        ]
-        for wanted, handed in handing:
-            try:
-                summed = handed.result(HANDED_OVER)
-            except NotInTime:
-                raise RoundFailed(f"a receive process did not hand its sum over in {HANDED_OVER:g} seconds") from None
-            check_all_added(summed, wanted)
-            add_packed(wanted.total, summed.data, wanted.bits)
-
-    async def _handed_over(self, remote: ReceiverProcess, sum: int, wanted: RemoteSum) -> Summed:
-        if remote.ended:
-            raise ReceiverLost
-        wanted.summed = self._loop.create_future()
-        remote.channel.send(HandOver(sum, wanted.bits))
+    async def _receive(self, client: ClientId, id: int, request: web.Request) -> web.Response:
+        upload = await self._announced(client, id)
+        if upload is None:
+            return _close_with(404)
+        if upload.is_receiving or self._uploads >= MOST_UPLOADS:
+            return _close_with(503, RETRY_LATER)
+        if _parse_offset(request, upload.info.size) != upload.received:
+            return _close_with(416, {"Upload-Offset": str(upload.received)})
+        upload.is_receiving = True
+        self._uploads += 1
         try:
-            return await wanted.summed
+            await upload.receive(request.content.iter_any())
+            if upload.received < upload.info.size:
+                return _close_with(400)
+            buffer = await upload.finish()
+        except (TimeoutError, ClientError, ConnectionError, web.RequestPayloadError):
+            return _close_with(408)
+        except DordisError:
+            return _close_with(422)
         finally:
-            remote.sums.pop(sum, None)
+            upload.is_receiving = False
+            self._uploads -= 1
+        if self._expected.pop((client, id), None) is None:  # the deadline has passed meanwhile
+            self._pool.release(buffer)
+            return _close_with(404)
+        self._completed.setdefault(client, set()).add(id)
+        view = memoryview(buffer)[: upload.info.size]
+        self._deliver(client, id, ReceivedVector(view, buffer, self._pool))
+        return web.Response(status=204)
+
+    async def _announced(self, client: ClientId, id: int) -> Upload | None:
+        """Return the announced upload; wait ANNOUNCEMENT_DELAY seconds for the announcement if it has not come."""
+        if (client, id) not in self._expected:
+            event = self._early.setdefault((client, id), asyncio.Event())
+            try:
+                await asyncio.wait_for(event.wait(), ANNOUNCEMENT_DELAY)
+            except TimeoutError:
+                return None
+            finally:
+                self._early.pop((client, id), None)
+        return self._expected.get((client, id))
 
 
-def check_all_added(handed: Summed, wanted: RemoteSum) -> None:
-    """A sum that is handed over is of as many vectors as the server accepted."""
-    if handed.bodies != wanted.bodies:
-        raise RoundFailed(f"a receive process has added {handed.bodies} vectors, and {wanted.bodies} were accepted")
+def check_upload_size(size: int, largest: int) -> None:
+    """Raise MalformedMessage if a client announces an empty upload or more bytes than its request allows."""
+    if not 0 < size <= largest:
+        raise MalformedMessage(f"an upload of {size} bytes was announced, where 1 to {largest} are allowed")
+
+
+def _parse_id(text: str) -> int:
+    if not _ID.fullmatch(text):
+        raise web.HTTPNotFound(headers={"Connection": "close"})
+    return int(text)
+
+
+def _parse_offset(request: web.Request, size: int) -> int:
+    """Return the offset at which a body starts; raise HTTP 411 or 413 unless it ends at `size`."""
+    length = request.content_length
+    if length is None:
+        raise web.HTTPLengthRequired
+    text = request.headers.get("Content-Range")
+    match = _RANGE.fullmatch(text) if text is not None else None
+    first, last, whole = (int(number) for number in match.groups()) if match else (0, length - 1, length)
+    if whole != size or last != size - 1 or length != size - first:
+        raise web.HTTPRequestEntityTooLarge(max_size=size, actual_size=length)
+    return first
+
+
+def _close_with(status: int, headers: dict[str, str] | None = None) -> web.Response:
+    """Respond before the body was read: the connection cannot be used again."""
+    return web.Response(status=status, headers={"Connection": "close", **(headers or {})})

@@ -1,1 +1,1 @@
-"""Chunks of a round overlap on clients, network and server: stages, their duration, how many chunks, running them."""
+"""Pipelined rounds: chunks overlap on clients, network and server.  Stages, performance model, planner, executor."""

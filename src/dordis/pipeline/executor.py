@@ -1,7 +1,7 @@
 """Run a round in a pipeline: the set-up, then all chunks at once, each stage as soon as its predecessors have ended.
 
-Plain execution is one chunk.  What the server computes runs where the caller says: in threads, so that it overlaps with
-clients, or on a virtual clock.
+Plain execution is one chunk.  The caller decides where the server computes: in threads, overlapping with clients, or on
+a virtual clock.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dordis.drive import AsyncExchange, Exchange, begin, resume
 from dordis.errors import InputError
-from dordis.pipeline.stages import Stage, name, predecessors, stages
-from dordis.protocol import SETUP, ClientId, Message, Replies, Requests, Resource, Step
+from dordis.pipeline.stages import Stage, group_stages, predecessors, step_name
+from dordis.protocol import SETUP, ClientId, Message, OpenCall, Replies, Requests, Resource, Role, Step
+from dordis.protocol_driver import AsyncExchange, Exchange, begin, resume
 
 Result = TypeVar("Result")
 Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Where the server computes: call the function somewhere, return what it returns."""
+"""Where the server computes: calls a function there and returns its result."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -76,11 +76,11 @@ class Timeline(msgspec.Struct, frozen=True):
 
 def execute(setup: Iterable[Step], chunks: Sequence[Iterable[Step]], exchange: Exchange) -> Timeline:
     """Run a round with clients in this process; what they and the server compute runs in threads."""
-    return asyncio.run(execute_async(setup, chunks, in_turn(exchange)))
+    return asyncio.run(execute_async(setup, chunks, serialise_exchange(exchange)))
 
 
-def in_thread(work: Callable[[], Result]) -> "asyncio.Future[Result]":
-    """Compute in a thread.  What is returned is no task: whoever cancels all tasks cannot take a thread for ended."""
+def run_in_thread(work: Callable[[], Result]) -> "asyncio.Future[Result]":
+    """Compute in a thread; return a future, since cancelling a task would not end the thread."""
     return asyncio.get_running_loop().run_in_executor(None, work)
 
 
@@ -88,19 +88,19 @@ async def execute_async(
     setup: Iterable[Step],
     chunks: Sequence[Iterable[Step]],
     exchange: AsyncExchange,
-    compute: Compute = in_thread,
+    compute: Compute = run_in_thread,
 ) -> Timeline:
-    """Run the set-up, then the chunks, which have the same stages; tell when everything ran.
+    """Run the set-up, then all chunks, which have the same stages; return when each step ran.
 
-    The first failure ends the round and is raised as it was.  Then, and when this is cancelled, nothing is left
-    running: requests not made yet are not made, and what the server was computing is awaited, for it cannot be stopped.
+    The first failure ends the round and is raised unchanged.  Then, and when this is cancelled, nothing keeps running:
+    no further request is made, and a running computation of the server, which cannot be stopped, is awaited.
     """
-    workflows = [stages(chunk) for chunk in chunks]
+    workflows = [group_stages(chunk) for chunk in chunks]
     resources = [stage.resource for stage in workflows[0]] if workflows else []
     if any([stage.resource for stage in workflow] != resources for workflow in workflows):
         raise InputError("all chunks must go through the same stages")
     conductor = _Conductor(exchange, compute)
-    for s, stage in enumerate(stages(setup)):
+    for s, stage in enumerate(group_stages(setup)):
         await conductor.perform(SETUP, s, stage)
     done = {(s, c): asyncio.Event() for s in range(len(resources)) for c in range(len(workflows))}
 
@@ -111,12 +111,12 @@ async def execute_async(
             await conductor.perform(c, s, stage)
             done[s, c].set()
 
-    await _all(process(c) for c in range(len(workflows)))
+    await _run_all(process(c) for c in range(len(workflows)))
     return Timeline(tuple(conductor.spans))
 
 
 class _Conductor:
-    """Perform stages and note when; once one was cancelled, no further request is made."""
+    """Performs stages and records when; once one is cancelled, no further request is made."""
 
     def __init__(self, exchange: AsyncExchange, compute: Compute) -> None:
         self._exchange, self._compute = exchange, compute
@@ -131,46 +131,48 @@ class _Conductor:
             start = self._clock() - self._began
             await self._run(step)
             end = self._clock() - self._began
-            self.spans.append(Span(chunk, s, name(step), step.resource, start, end))
+            self.spans.append(Span(chunk, s, step_name(step), step.resource, start, end))
 
     async def _run(self, step: Step) -> None:
-        """Run one step: all that its flow does, it does where the server computes."""
-        flow = await self._computed(step.run)
+        """Run one step; its flow runs where the server computes."""
+        flow = await self._compute_result(step.run)
         if flow is None:
             return
         try:
-            requests = await self._computed(partial(begin, flow))
+            requests = await self._compute_result(partial(begin, flow))
             while requests is not None:
-                replies = self._while_wanted(await self._exchange(requests))
-                requests = await self._computed(partial(resume, flow, replies))
+                replies = self._take_until_stopped(await self._exchange(requests))
+                requests = await self._compute_result(partial(resume, flow, replies))
         finally:
             flow.close()
 
-    async def _computed(self, work: Callable[[], Result]) -> Result:
-        """Compute; if cancelled meanwhile, wait for the end of it: nobody may close a flow that is running."""
+    async def _compute_result(self, work: Callable[[], Result]) -> Result:
+        """Compute; if cancelled meanwhile, wait for the end: a running flow must not be closed."""
         task: asyncio.Future[Result] = asyncio.ensure_future(self._compute(work))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             self._stopped.set()
-            await _ended(task)
+            await _wait_for_end(task)
             raise
         return task.result()
 
-    def _while_wanted(self, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
-        """Pass the replies on, which may be made as they are asked for, until the round is stopped."""
+    def _take_until_stopped(self, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
+        """Yield the replies, which may be computed on demand, until the round is stopped."""
         for reply in replies:
             yield reply
             if self._stopped.is_set():
                 raise _Stopped
+        if self._stopped.is_set():  # the rest was given up: a flow must not take it for dropouts
+            raise _Stopped
 
 
 class _Stopped(Exception):  # it is no error: it takes a flow out of a round that has failed elsewhere
     pass
 
 
-async def _ended(task: "asyncio.Future[Result]") -> None:
-    """Wait until a task has ended, however often this is cancelled, and take note of what it raised."""
+async def _wait_for_end(task: "asyncio.Future[Result]") -> None:
+    """Wait until a task has ended, even if this is cancelled, and consume its exception."""
     while not task.done():
         try:
             await asyncio.wait([task])
@@ -180,8 +182,8 @@ async def _ended(task: "asyncio.Future[Result]") -> None:
         task.exception()
 
 
-async def _all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await all; at the first failure cancel the others, wait for their end, and raise it as it was."""
+async def _run_all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await all; at the first failure cancel the others, wait for their end, and raise it unchanged."""
     failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -193,20 +195,56 @@ async def _all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise failure
 
 
-def in_turn(exchange: Exchange) -> AsyncExchange:
-    """Let chunks in different threads use one exchange: a client answers one request at a time, when it is asked for.
+def serialise_exchange(exchange: Exchange) -> AsyncExchange:
+    """Let chunks in different threads share one exchange: a client answers one request at a time.
 
     The exchange may be called from several threads at once, never for the same client.
     """
-    locks: dict[ClientId, threading.Lock] = {}
+    locks: dict[tuple[Role, ClientId], threading.Lock] = {}
 
     def one_by_one(requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for u, request in requests.items():
-            with locks.setdefault(u, threading.Lock()):
+            with locks.setdefault((request.role, u), threading.Lock()):
                 answers = list(exchange({u: request}))
             yield from answers
 
-    async def later(requests: Requests) -> Replies:
-        return one_by_one(requests)
+    async def answer(requests: Requests) -> Replies:
+        return exchange(requests) if isinstance(requests, OpenCall) else one_by_one(requests)
 
-    return later
+    return answer
+
+
+async def execute_in_lockstep(
+    setup: Iterable[Step],
+    chunks: Sequence[Iterable[Step]],
+    exchange: AsyncExchange,
+    compute: Compute = run_in_thread,
+) -> Timeline:
+    """Run the set-up, then each step of all chunks at the same time; one span stands for a step of all chunks.
+
+    The exchange is called for every chunk before it has to answer for any, so that it can send one message for all.
+    """
+    clock = asyncio.get_running_loop().time
+    began, spans = clock(), []
+    steps = [(SETUP, (step,)) for step in setup] + [(0, same) for same in zip(*chunks, strict=True)]
+    for place, (chunk, same) in enumerate(steps):
+        start = clock() - began
+        await _run_step(same, exchange, compute)
+        spans.append(Span(chunk, place, step_name(same[0]), same[0].resource, start, clock() - began))
+    return Timeline(tuple(spans))
+
+
+async def _run_step(steps: Sequence[Step], exchange: AsyncExchange, compute: Compute) -> None:
+    flows = [await compute(step.run) for step in steps]
+    try:
+        due = [(flow, await compute(partial(begin, flow))) for flow in flows if flow is not None]
+        while due := [(flow, requests) for flow, requests in due if requests is not None]:
+            answers = await asyncio.gather(*(exchange(requests) for _, requests in due))
+            due = [
+                (flow, await compute(partial(resume, flow, replies)))
+                for (flow, _), replies in zip(due, answers, strict=True)
+            ]
+    finally:
+        for flow in flows:
+            if flow is not None:
+                flow.close()

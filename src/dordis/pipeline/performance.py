@@ -1,7 +1,9 @@
-"""How long a stage takes: tau_s = b1 d/m + b2 m + b3 (paper, equation 3), fitted to rounds as they were timed.
+"""How long a stage takes, and how many chunks the next round uses, learnt from the rounds of a run (section 4.2).
 
-Stragglers are no part of the model: of the timings at the same (d, m) the median counts, and of the medians those that
-lie far from the others weigh little.
+A stage takes tau_s = b1 d/m + b2 m + b3 (paper, equation 3).  Stragglers are no part of the model: of the timings at
+the same (d, m) the median counts, and medians far from the others weigh little.  A run tries 1, 2, 4, 8... chunks
+first, then plans the number from the timings; from time to time it tries another one again, in case a straggler spoilt
+its first try.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,19 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
+from dordis.pipeline.executor import Timeline
+from dordis.pipeline.planner import MOST_CHUNKS, plan_chunks
+from dordis.protocol import Resource
 
 Matrix = npt.NDArray[np.float64]
 
 KEPT = 32
-"""Timings that a profile keeps of each stage at each (d, m): the latest."""
+"""Number of latest timings that a profile keeps of each stage at each (d, m)."""
 POINTS = 64
-"""Different (d, m) that a profile keeps: those seen last."""
+"""Number of different (d, m) that a profile keeps: those observed last."""
 PASSES = 50
 """Passes of re-weighting: from least squares to least absolute deviations."""
 EXACT = 1e-6
 """Relative deviation below which a timing counts as met."""
 INSTANT = 1e-9
-"""Seconds below which nothing is told apart."""
+"""Seconds below which durations are not distinguished."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -41,9 +46,9 @@ class StageModel(msgspec.Struct, frozen=True):
     partition: float
     """b1: seconds per coordinate of the chunk."""
     intervention: float
-    """b2: seconds per chunk in the round, for they disturb each other."""
+    """b2: seconds per chunk of the round, since chunks slow each other down."""
     constant: float
-    """b3: seconds whatever the size, such as signatures and shares."""
+    """b3: seconds that do not depend on the size, such as signatures and shares."""
     error: float = 0.0
 
     def seconds(self, dim: int, m: int) -> float:
@@ -68,7 +73,7 @@ class SetupModel(msgspec.Struct, frozen=True):
 
 
 class PerformanceModel(msgspec.Struct, frozen=True):
-    """How long the set-up and every stage take."""
+    """The fitted duration of the set-up and of every stage."""
 
     setup: SetupModel
     stages: tuple[StageModel, ...]
@@ -84,7 +89,7 @@ class PerformanceModel(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """The timings of past rounds, of a micro-benchmark or of training itself; bounded, so that it can grow for ever."""
+    """Timings of past rounds, of a micro-benchmark or of training; old ones are dropped, so that it stays small."""
 
     setup: tuple[Sample, ...] = ()
     stages: tuple[tuple[Sample, ...], ...] = ()
@@ -96,19 +101,19 @@ class Profile(msgspec.Struct, frozen=True):
             raise InputError(f"a round of this profile has {len(known)} stages, each timed for the same chunks")
         m = len(stages[0])
         return Profile(
-            bounded((*self.setup, Sample(dim, m, setup))),
+            keep_latest((*self.setup, Sample(dim, m, setup))),
             tuple(
-                bounded((*past, *(Sample(dim, m, seconds) for seconds in chunks)))
+                keep_latest((*past, *(Sample(dim, m, seconds) for seconds in chunks)))
                 for past, chunks in zip(known, stages, strict=True)
             ),
         )
 
     def fit(self) -> PerformanceModel:
         """Fit all models; raise `InputError` while there are too few different (d, m) to tell the terms apart."""
-        return PerformanceModel(fit_setup(self.setup), tuple(fit(samples) for samples in self.stages))
+        return PerformanceModel(fit_setup(self.setup), tuple(fit_stage(samples) for samples in self.stages))
 
 
-def bounded(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+def keep_latest(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     """Return the latest samples of each (d, m), and only the (d, m) seen last."""
     kept: list[Sample] = []
     counts: dict[tuple[int, int], int] = {}
@@ -120,14 +125,14 @@ def bounded(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     return tuple(reversed(kept))
 
 
-def fit(samples: Iterable[Sample]) -> StageModel:
+def fit_stage(samples: Iterable[Sample]) -> StageModel:
     """Fit a stage; no coefficient is negative.
 
-    >>> model = fit(Sample(d, m, 1e-6 * d / m + 0.5) for d in (10**5, 10**6) for m in (1, 2, 4))
+    >>> model = fit_stage(Sample(d, m, 1e-6 * d / m + 0.5) for d in (10**5, 10**6) for m in (1, 2, 4))
     >>> round(model.seconds(10**6, m=8), 3)
     0.625
     """
-    points = medians(samples)
+    points = median_seconds(samples)
     terms = np.array([(d / m, m, 1.0) for d, m in points], dtype=np.float64).reshape(-1, 3)
     (b1, b2, b3), error = _fit(terms, list(points.values()))
     return StageModel(b1, b2, b3, error)
@@ -135,13 +140,13 @@ def fit(samples: Iterable[Sample]) -> StageModel:
 
 def fit_setup(samples: Iterable[Sample]) -> SetupModel:
     """Fit the set-up, whose cost does not depend on d."""
-    points = medians(samples)
+    points = median_seconds(samples)
     terms = np.array([(1.0, m) for _, m in points], dtype=np.float64).reshape(-1, 2)
     (a, b), error = _fit(terms, list(points.values()))
     return SetupModel(a, b, error)
 
 
-def medians(samples: Iterable[Sample]) -> dict[tuple[int, int], float]:
+def median_seconds(samples: Iterable[Sample]) -> dict[tuple[int, int], float]:
     """Return the median seconds at each (d, m)."""
     points: dict[tuple[int, int], list[float]] = {}
     for sample in samples:
@@ -169,3 +174,122 @@ def _fit(terms: Matrix, seconds: Sequence[float]) -> tuple[list[float], float]:
         deviation = np.abs(scaled @ coefficients - target) / size
         weights = 1 / np.sqrt(np.maximum(deviation, EXACT))
     return (coefficients / scale).tolist(), float(deviation.mean())
+
+
+WARMING = 1
+"""First rounds that do not count: they build tables and compile kernels."""
+RUNGS = 3
+"""Least number of different chunk counts to try: as many as the model has terms."""
+CONFIDENT = 3
+"""Rounds after which the measured time of a number of chunks counts more than the predicted one."""
+AGAIN = 8
+"""Interval, in rounds, at which another number of chunks is tried again."""
+WORTH = 1.25
+"""A number of chunks slower than the best by this factor is not tried again."""
+EQUAL = 1.03
+"""Completions within this factor are equal: then fewer chunks are better, for each costs keys and memory."""
+
+
+class AutoChunks(msgspec.Struct, frozen=True):
+    """The timings of a run so far, from which the number of chunks of the next round is chosen.
+
+    >>> AutoChunks().choose_chunks(dim=1_000_000, blocks=16)
+    1
+    """
+
+    seen: int = 0
+    """Rounds observed so far."""
+    resources: tuple[Resource, ...] = ()
+    """Of every stage."""
+    profile: Profile = Profile()
+    completions: tuple[Sample, ...] = ()
+    """Seconds of whole rounds."""
+
+    def choose_chunks(self, dim: int, blocks: int) -> int:
+        """Return the number of chunks for the next round, of `dim` coordinates: at most `blocks`."""
+        rungs = list_trial_chunks(blocks)
+        counts = self._count_trials(dim)
+        untried = self._find_untried(dim, rungs)
+        if untried is not None:
+            return untried
+        expected = self.expected_seconds(dim, blocks)
+        best = min(expected.values())
+        if self.seen % AGAIN == 0:
+            worth = [m for m in rungs if 0 < counts.get(m, 0) < CONFIDENT or expected[m] <= WORTH * best]
+            return min(worth, key=lambda m: (counts.get(m, 0), m), default=1)
+        return min(m for m, seconds in expected.items() if seconds <= EQUAL * best)
+
+    def observe(self, dim: int, timeline: Timeline) -> "AutoChunks":
+        """Return the timings with those of one more completed round; failed rounds must not be passed."""
+        if not timeline.resources:
+            return self
+        if self.resources and timeline.resources != self.resources:
+            raise InputError("the stages of a run do not change between its rounds")
+        known = msgspec.structs.replace(self, seen=self.seen + 1, resources=timeline.resources)
+        if self.seen < WARMING:
+            return known
+        seconds = timeline.stage_seconds
+        whole = Sample(dim, len(seconds[0]), timeline.completion)
+        return msgspec.structs.replace(
+            known,
+            profile=self.profile.observe(dim, timeline.setup_seconds, seconds),
+            completions=keep_latest((*self.completions, whole)),
+        )
+
+    def expected_seconds(self, dim: int, blocks: int) -> dict[int, float]:
+        """Return the expected seconds of a round by number of chunks, for numbers with a prediction or a measurement.
+
+        Predictions are corrected by measurements, since the schedule omits the time between stages.
+        """
+        limit = most_chunks(blocks)
+        measured = {m: seconds for m, seconds in self._measured_seconds(dim).items() if m <= limit}
+        predicted = self._predict_seconds(dim, limit)
+        both = measured.keys() & predicted.keys()
+        ratio = median(measured[m] / predicted[m] for m in both if predicted[m]) if any(map(predicted.get, both)) else 1
+        counts = self._count_trials(dim)
+        certain = {m: seconds for m, seconds in measured.items() if counts[m] >= CONFIDENT or m not in predicted}
+        return dict(sorted(({m: ratio * seconds for m, seconds in predicted.items()} | certain).items()))
+
+    def _predict_seconds(self, dim: int, limit: int) -> dict[int, float]:
+        """Return the completions that the fitted model gives, none while it cannot be fitted."""
+        try:
+            model = self.profile.fit()
+        except InputError:
+            return {}
+        seconds = {m: model.stage_seconds(dim, m) for m in range(1, limit + 1)}
+        return plan_chunks(self.resources, lambda m: seconds[m], model.setup.seconds, range(1, limit + 1)).completions
+
+    def _measured_seconds(self, dim: int) -> dict[int, float]:
+        at = median_seconds(sample for sample in self.completions if sample.dim == dim)
+        return {m: seconds for (_, m), seconds in at.items()}
+
+    def _count_trials(self, dim: int) -> dict[int, int]:
+        tried = [sample.chunks for sample in self.completions if sample.dim == dim]
+        return {m: tried.count(m) for m in tried}
+
+    def _find_untried(self, dim: int, rungs: Sequence[int]) -> int | None:
+        """Return the next untried number of chunks, while more chunks are faster or too little is known, or None."""
+        measured = self._measured_seconds(dim)
+        for place, m in enumerate(rungs):
+            if m not in measured:
+                below = [measured[lower] for lower in rungs[:place]]
+                return m if place < RUNGS or below[-1] <= min(below) else None
+        return None
+
+
+def most_chunks(blocks: int) -> int:
+    """Return the largest number of chunks considered for a vector of `blocks` blocks."""
+    if blocks < 1:
+        raise InputError(f"a vector has at least one block, not {blocks}")
+    return min(blocks, MOST_CHUNKS)
+
+
+def list_trial_chunks(blocks: int) -> tuple[int, ...]:
+    """Return the numbers of chunks to try: powers of two, and the largest possible one if those are too few.
+
+    >>> list_trial_chunks(16), list_trial_chunks(3), list_trial_chunks(1)
+    ((1, 2, 4, 8, 16), (1, 2, 3), (1,))
+    """
+    limit = most_chunks(blocks)
+    powers = [1 << place for place in range(limit.bit_length())]
+    return tuple(powers) if len(powers) >= RUNGS else tuple(sorted({*powers, limit}))

@@ -1,4 +1,4 @@
-"""How many chunks: the schedule for every m under the paper's constraints, the best m, and why (appendix C)."""
+"""Choose the number of chunks: the schedule of each m under the paper's constraints, and the best one (appendix C)."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,15 +11,15 @@ from dordis.protocol import Resource
 MOST_CHUNKS = 20
 """The paper's range: m in [20]."""
 ROUNDING = 1e-9
-"""Completions closer than this, relatively, are equal."""
+"""Relative difference below which two completion times are equal."""
 
 StageSeconds = Callable[[int], Sequence[float]]
-"""The seconds of every stage for one chunk, from m."""
+"""Returns, for m chunks, the seconds of every stage for one chunk."""
 SetupSeconds = Callable[[int], float]
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """When a stage of a chunk runs, in seconds since the round began."""
+    """Start and end of a stage of one chunk, in seconds since the round began."""
 
     stage: int
     chunk: int
@@ -29,31 +29,31 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """When everything runs, in the order of stages and, within, of chunks."""
+    """Start and end of every stage of every chunk, ordered by stage, then by chunk."""
 
     chunks: int
     setup: float
     slots: tuple[Slot, ...]
     critical: tuple[Slot, ...]
-    """A chain of slots without a gap from the end of the set-up to the end: to be faster, one of these must be."""
+    """The critical path: a chain of slots without a gap from the end of the set-up to the end of the round."""
 
     @property
     def completion(self) -> float:
         """Return when the last stage of the last chunk ends."""
         return self.slots[-1].end
 
-    def busy(self) -> dict[Resource, float]:
+    def busy_seconds(self) -> dict[Resource, float]:
         """Return the seconds for which each resource is busy after the set-up."""
         return _seconds_by_resource(self.slots)
 
     def utilisation(self) -> dict[Resource, float]:
-        """Return the share of the time after the set-up in which each resource is busy; the rest it is idle."""
+        """Return the fraction of the time after the set-up in which each resource is busy."""
         length = self.completion - self.setup
-        return {resource: seconds / length if length else 0.0 for resource, seconds in self.busy().items()}
+        return {resource: seconds / length if length else 0.0 for resource, seconds in self.busy_seconds().items()}
 
 
 class PipelinePlan(msgspec.Struct, frozen=True):
-    """The number of chunks to use, and what speaks for it."""
+    """The chosen number of chunks, with its schedule and the completion times of the alternatives."""
 
     chunks: int
     completions: dict[int, float]
@@ -63,7 +63,7 @@ class PipelinePlan(msgspec.Struct, frozen=True):
     critical: dict[Resource, float]
     """Seconds that each resource contributes to the critical path."""
     bottleneck: Resource
-    """The resource that is busy longest: no overlap makes the round shorter than that."""
+    """The resource that is busy longest; no schedule makes the round shorter than that."""
 
     @property
     def speedup(self) -> float:
@@ -72,42 +72,44 @@ class PipelinePlan(msgspec.Struct, frozen=True):
         return base / self.schedule.completion if self.schedule.completion else 1.0
 
     def explain(self) -> str:
-        """Say why this number of chunks, in a few sentences."""
+        """Explain in a few sentences why this number of chunks is best."""
         best = self.schedule.completion
         fewest = min(self.completions)
         shares = ", ".join(f"{resource.value} {share:.0%}" for resource, share in self.utilisation.items())
         path = ", ".join(f"{seconds:.3g} s of {resource.value}" for resource, seconds in self.critical.items())
         lines = [
-            f"{_counted(self.chunks)}: {best:.4g} s, {self.speedup:.2f} times as fast as {_counted(fewest)} "
-            f"({self.completions[fewest]:.4g} s).",
+            f"{_format_chunks(self.chunks)}: {best:.4g} s, {self.speedup:.2f} times as fast as "
+            f"{_format_chunks(fewest)} ({self.completions[fewest]:.4g} s).",
             f"The critical path is {self.schedule.setup:.3g} s of set-up, then {path}.",
             f"Busy after the set-up: {shares}; the bottleneck is {self.bottleneck.value}.",
         ]
         for other, reason in ((self.chunks - 1, "less overlaps"), (self.chunks + 1, "more is spent on each chunk")):
             if other in self.completions:
-                lines.append(f"{_counted(other)} would take {self.completions[other] - best:.3g} s more: {reason}.")
+                lines.append(
+                    f"{_format_chunks(other)} would take {self.completions[other] - best:.3g} s more: {reason}."
+                )
         return "\n".join(lines)
 
 
-def plan(
+def plan_chunks(
     resources: Sequence[Resource],
     seconds: StageSeconds,
     setup: SetupSeconds = lambda m: 0.0,
     numbers: Sequence[int] = range(1, MOST_CHUNKS + 1),
 ) -> PipelinePlan:
-    """Choose the number of chunks for which the round ends first; of equals, the smallest.
+    """Choose the number of chunks for which the round ends first; among equal ones, the smallest.
 
-    >>> plan([Resource.CLIENT, Resource.SERVER], lambda m: (6 / m + 1, 6 / m + 1)).chunks
+    >>> plan_chunks([Resource.CLIENT, Resource.SERVER], lambda m: (6 / m + 1, 6 / m + 1)).chunks
     2
     """
     if not numbers or min(numbers) < 1:
         raise InputError("name at least one number of chunks, each at least 1")
-    schedules = {m: schedule(resources, seconds(m), m, setup(m)) for m in sorted(numbers)}
+    schedules = {m: schedule_stages(resources, seconds(m), m, setup(m)) for m in sorted(numbers)}
     completions = {m: chosen.completion for m, chosen in schedules.items()}
     limit = min(completions.values()) * (1 + ROUNDING)
     chunks = min(m for m, completion in completions.items() if completion <= limit)
     best = schedules[chunks]
-    busy = best.busy()
+    busy = best.busy_seconds()
     return PipelinePlan(
         chunks=chunks,
         completions=completions,
@@ -118,10 +120,10 @@ def plan(
     )
 
 
-def schedule(resources: Sequence[Resource], seconds: Sequence[float], m: int, setup: float = 0.0) -> Schedule:
+def schedule_stages(resources: Sequence[Resource], seconds: Sequence[float], m: int, setup: float = 0.0) -> Schedule:
     """Start every stage of m chunks as soon as the constraints allow.
 
-    >>> schedule([Resource.CLIENT, Resource.SERVER], seconds=(2.0, 3.0), m=2).completion
+    >>> schedule_stages([Resource.CLIENT, Resource.SERVER], seconds=(2.0, 3.0), m=2).completion
     8.0
     """
     if len(seconds) != len(resources) or not resources:
@@ -131,11 +133,11 @@ def schedule(resources: Sequence[Resource], seconds: Sequence[float], m: int, se
         for c in range(m):
             start = max((slots[before].end for before in predecessors(resources, m, s, c)), default=setup)
             slots[s, c] = Slot(s, c, resource, start, start + seconds[s])
-    return Schedule(m, setup, tuple(slots.values()), _critical(resources, m, slots))
+    return Schedule(m, setup, tuple(slots.values()), _find_critical_path(resources, m, slots))
 
 
-def _critical(resources: Sequence[Resource], m: int, slots: dict[tuple[int, int], Slot]) -> tuple[Slot, ...]:
-    """Walk back from the end, each time to what was waited for."""
+def _find_critical_path(resources: Sequence[Resource], m: int, slots: dict[tuple[int, int], Slot]) -> tuple[Slot, ...]:
+    """Walk back from the last slot, each time to the predecessor that ended last."""
     path = [slots[len(resources) - 1, m - 1]]
     while before := predecessors(resources, m, path[-1].stage, path[-1].chunk):
         path.append(max((slots[pair] for pair in before), key=lambda slot: slot.end))
@@ -149,5 +151,5 @@ def _seconds_by_resource(slots: Sequence[Slot]) -> dict[Resource, float]:
     return seconds
 
 
-def _counted(m: int) -> str:
+def _format_chunks(m: int) -> str:
     return "1 chunk" if m == 1 else f"{m} chunks"

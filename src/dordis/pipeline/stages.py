@@ -1,4 +1,4 @@
-"""A chunk's steps as stages, one resource each, and what a stage must wait for (paper, table 1 and appendix C)."""
+"""The stages of a chunk, one resource each, and the predecessors of a stage (paper, table 1 and appendix C)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from dordis.protocol import Resource, Step
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive steps that keep the same resource busy: what is scheduled as one."""
+    """Consecutive steps that keep the same resource busy, scheduled as one."""
 
     resource: Resource
     steps: tuple[Step, ...]
 
 
-def stages(workflow: Iterable[Step]) -> tuple[Stage, ...]:
+def group_stages(workflow: Iterable[Step]) -> tuple[Stage, ...]:
     """Group consecutive steps by resource.
 
     >>> upload, unmask, remove = (Step(print, Resource(name)) for name in ("comm", "s-comp", "s-comp"))
-    >>> [(stage.resource.value, len(stage.steps)) for stage in stages([upload, unmask, remove])]
+    >>> [(stage.resource.value, len(stage.steps)) for stage in group_stages([upload, unmask, remove])]
     [('comm', 1), ('s-comp', 2)]
     """
     return tuple(Stage(resource, tuple(steps)) for resource, steps in groupby(workflow, lambda step: step.resource))
@@ -46,7 +46,7 @@ def predecessors(resources: Sequence[Resource], m: int, s: int, c: int) -> tuple
     return tuple(before)
 
 
-def name(step: Step) -> str:
+def step_name(step: Step) -> str:
     """Return the name of the function that a step runs."""
     run = step.run
     while isinstance(run, partial):

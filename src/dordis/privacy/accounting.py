@@ -18,15 +18,16 @@ from typing import NamedTuple
 import numpy as np
 
 from dordis.errors import InputError
-from dordis.privacy import discrete_gaussian, gdp, skellam
-from dordis.privacy.skellam import Floats, Orders
+from dordis.privacy import gdp, renyi
+from dordis.privacy.renyi import Orders
+from dordis.privacy.scaling import Floats
 
 PAPER_ORDERS = (*range(2, 129), 256)
 ORDERS = (*range(2, 129), *(round(128 * 2 ** (i / 16)) for i in range(1, 113)))
 """Up to 16,384, for small epsilon."""
 SAMPLE_DISTANCE = 2.0**-105
 """Total variation between one sample of Skellam or discrete Gaussian noise and its law, at most, at any variance."""
-CAP, ALL_ROUNDS = "cap", "all-rounds"
+CAP, ALL_ROUNDS, PAPER = "cap", "all-rounds", "paper"
 _LARGEST_EXPONENT = 700.0
 _ROUNDING = 1 + 1e-12  # the ledger computes the multiplier from sigma again: the last bit must not cost a round
 _HALF = Fraction(1, 2)
@@ -34,7 +35,7 @@ _HALF = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class SkellamSum:
-    """One sum under Skellam noise; `variance` is what may be counted on, in integer units."""
+    """One sum under Skellam noise of at least `variance`, in integer units."""
 
     l2_squared: float
     l1: float
@@ -85,22 +86,22 @@ class Guarantee(NamedTuple):
     order: int
 
 
-def curve(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
+def renyi_divergences(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
     """Return the Renyi divergence that an event allows, at each of the integer orders; unknown events raise."""
     alpha: Orders = np.asarray(orders)
     if not np.issubdtype(alpha.dtype, np.integer) or not alpha.size or alpha.min() < 2:
         raise InputError("orders are integers from 2 on")
     match event:
         case SkellamSum(l2_squared, l1, variance):
-            return skellam.rdp(alpha, l2_squared, l1, variance)
+            return renyi.skellam_rdp(alpha, l2_squared, l1, variance)
         case DiscreteGaussianSum(l2, l1, clients, scale, dim):
-            return discrete_gaussian.rdp(alpha, clients, scale, l2, l1, dim)
+            return renyi.discrete_gaussian_rdp(alpha, clients, scale, l2, l1, dim)
         case Gaussian(multiplier):
             return alpha / (2 * check_positive("the noise multiplier", multiplier) ** 2)
         case Repeated(inner, count):
-            return curve(inner, orders) * count
+            return renyi_divergences(inner, orders) * count
         case Composed(events):
-            return sum((curve(inner, orders) for inner in events), np.zeros(alpha.shape))
+            return sum((renyi_divergences(inner, orders) for inner in events), np.zeros(alpha.shape))
     raise InputError(f"no bound is known for {type(event).__name__}")
 
 
@@ -118,18 +119,18 @@ def theta_squared(event: Event) -> float:
         case Gaussian(multiplier):
             return gdp.gaussian_theta_squared(check_positive("the noise multiplier", multiplier))
         case Repeated(inner, count):
-            return composed([(theta_squared(inner), count)])
+            return compose_costs([(theta_squared(inner), count)])
         case Composed(events):
-            return composed((theta_squared(inner), 1) for inner in events)
+            return compose_costs((theta_squared(inner), 1) for inner in events)
     raise InputError(f"no bound is known for {type(event).__name__}")
 
 
-def composed(costs: Iterable[tuple[float, int]]) -> float:
+def compose_costs(costs: Iterable[tuple[float, int]]) -> float:
     """Return theta^2 of releases and how often each was made: the sum, infinite if one is."""
     each = tuple(costs)
     if any(cost == math.inf for cost, _ in each):
         return math.inf
-    return gdp.composed(gdp.repeated(cost, times) for cost, times in each)
+    return gdp.compose_costs(gdp.repeat_cost(cost, times) for cost, times in each)
 
 
 def epsilon(event: Event, delta: float, distance: float = 0.0) -> float:
@@ -145,30 +146,30 @@ def epsilon(event: Event, delta: float, distance: float = 0.0) -> float:
     cost = theta_squared(event)
     if cost < math.inf:
         return gdp.epsilon(cost, delta, distance)
-    return _converted(_smaller_curve(event), delta, ORDERS, distance).epsilon
+    return _convert_to_epsilon(_smaller_divergences(event), delta, ORDERS, distance).epsilon
 
 
 def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distance: float = 0.0) -> Guarantee:
-    """Return what the Renyi divergences of an event prove at `delta`, as in the paper; see `epsilon`.
+    """Return the guarantee at `delta` by the Renyi divergences of an event, as in the paper; see `epsilon`.
 
     >>> round(guarantee(Repeated(Gaussian(5.0), 10), delta=1e-5).epsilon, 2)
     2.81
     """
     check_delta(delta)
-    return _converted(curve(event, orders), delta, orders, distance)
+    return _convert_to_epsilon(renyi_divergences(event, orders), delta, orders, distance)
 
 
-def _smaller_curve(event: Event) -> Floats:
+def _smaller_divergences(event: Event) -> Floats:
     """Return the divergences of an event: of every release the smaller of its own and that of its theta^2."""
     match event:
         case Repeated(inner, count):
-            return _smaller_curve(inner) * count
+            return _smaller_divergences(inner) * count
         case Composed(events):
-            return sum((_smaller_curve(inner) for inner in events), np.zeros(len(ORDERS)))
-    return np.minimum(curve(event), theta_squared(event) * np.asarray(ORDERS) / 2)
+            return sum((_smaller_divergences(inner) for inner in events), np.zeros(len(ORDERS)))
+    return np.minimum(renyi_divergences(event), theta_squared(event) * np.asarray(ORDERS) / 2)
 
 
-def _converted(curve: Floats, delta: float, orders: Sequence[int], distance: float) -> Guarantee:
+def _convert_to_epsilon(curve: Floats, delta: float, orders: Sequence[int], distance: float) -> Guarantee:
     """Convert divergences at some orders to epsilon."""
     from dp_accounting.rdp import compute_epsilon
 
@@ -184,53 +185,67 @@ def _converted(curve: Floats, delta: float, orders: Sequence[int], distance: flo
 
 
 class ReleaseCost(NamedTuple):
-    """A release as it is accounted for, and the total variation between the noise in it and the law of that noise."""
+    """A release, and the total variation distance between the noise drawn for it and the law that is analysed."""
 
     event: Event
     distance: float
 
 
 @lru_cache(maxsize=1 << 12)
-def spent(costs: frozenset[tuple[ReleaseCost, int]], delta: float, renyi: bool = False) -> float:
-    """Return the epsilon of costs and how often each was paid; one order of adding up, whoever asks.
+def epsilon_spent(
+    costs: frozenset[tuple[ReleaseCost, int]], delta: float, orders: tuple[int, ...] | None = None
+) -> float:
+    """Return the epsilon of costs and their counts; costs are added in one fixed order, so that all parties agree.
 
-    `renyi` adds up Renyi divergences, whatever the noise.
+    Given `orders`, Renyi divergences at these orders are added up, whatever the noise.
     """
     if not costs:
         return 0.0
     ordered = sorted(costs, key=lambda paid: (type(paid[0].event).__name__, astuple(paid[0].event)))
     run = Composed(tuple(Repeated(cost.event, times) for cost, times in ordered))
     distance = math.fsum(cost.distance * times for cost, times in costs)
-    return guarantee(run, delta, distance=distance).epsilon if renyi else epsilon(run, delta, distance)
+    return epsilon(run, delta, distance) if orders is None else guarantee(run, delta, orders, distance).epsilon
 
 
 @dataclass(frozen=True)
 class ParticipationSchedule:
-    """Say how often one client's data is used, out of `population` clients with `per_round` in each round.
+    """How often one client takes part, out of `population` clients with `per_round` in each round.
 
-    Accounting is over the participation cap, which every client counts and keeps to, or over all rounds, as in the
-    paper.  The server knows who takes part: sampling amplifies nothing.  Nothing is set aside for rounds that fail:
-    what they cost is made up for by more noise in those that are left.
+    Accounting is over the participation cap, which every client counts and keeps to, or over all rounds; `paper` counts
+    all rounds too, and adds up Renyi divergences at the paper's orders (`orders`).  The server knows who takes part:
+    sampling amplifies nothing.  Nothing is set aside for rounds that fail: what they cost is made up for by more noise
+    in those that are left.
     """
 
     population: int
     per_round: int
     rounds: int
     accounting: str = CAP
+    cap: int | None = None
+    """The participation cap, where clients come as they like; None: that of a balanced schedule."""
 
     def __post_init__(self) -> None:
+        if self.cap is not None and self.cap < 1:
+            raise InputError(f"the participation cap is at least 1, not {self.cap}")
         if not 1 <= self.per_round <= self.population:
             raise InputError(f"of {self.population} clients 1 to {self.population} take part, not {self.per_round}")
         if self.rounds < 1:
             raise InputError(f"there is at least one round, not {self.rounds}")
-        if self.accounting not in (CAP, ALL_ROUNDS):
-            raise InputError(f"accounting is over the '{CAP}' or over '{ALL_ROUNDS}', not '{self.accounting}'")
+        if self.accounting not in (CAP, ALL_ROUNDS, PAPER):
+            raise InputError(f"accounting is '{CAP}', '{ALL_ROUNDS}' or '{PAPER}', not '{self.accounting}'")
+
+    @property
+    def orders(self) -> tuple[int, ...] | None:
+        """Return the Renyi orders of the paper's accounting; None for every other."""
+        return PAPER_ORDERS if self.accounting == PAPER else None
 
     @property
     def releases(self) -> int:
-        """Return how many rounds count for one client: the cap, ceil(R n / N), or all rounds."""
-        if self.accounting == ALL_ROUNDS:
+        """Return how many rounds count for one client: the cap, by default ceil(R n / N), or all rounds."""
+        if self.accounting != CAP:
             return self.rounds
+        if self.cap is not None:
+            return min(self.cap, self.rounds)
         return -(-self.rounds * self.per_round // self.population)
 
     def run(self, release: Event) -> Event:
@@ -238,8 +253,10 @@ class ParticipationSchedule:
         return Repeated(release, self.releases)
 
     def terms(self, against: str = "against the server, who knows who takes part") -> tuple[str, ...]:
-        """Return what every report of an epsilon must say with it."""
-        counted = "all rounds" if self.accounting == ALL_ROUNDS else "the participation cap"
+        """Return the assumptions that every report of an epsilon must state."""
+        counted = "the participation cap" if self.accounting == CAP else "all rounds"
+        if self.accounting == PAPER:
+            counted += ", as the sum of Renyi divergences,"
         return (
             f"for one client, its update replaced by zero, over {counted} ({self.releases} releases)",
             against,
@@ -253,10 +270,10 @@ def gaussian_multiplier(epsilon: float, releases: int, delta: float) -> float:
     Central privacy adds it once to the sum.  Local privacy has every client add it, so that the sum of n updates has
     sqrt(n) times as much.
     """
-    return multiplier_of(gdp.theta_budget(check_epsilon(epsilon), check_delta(delta)) / releases)
+    return multiplier_for_cost(gdp.theta_budget(check_epsilon(epsilon), check_delta(delta)) / releases)
 
 
-def multiplier_of(cost: float) -> float:
+def multiplier_for_cost(cost: float) -> float:
     """Return the least multiplier of Gaussian noise whose release costs this theta^2 at most."""
     return _ROUNDING / math.sqrt(check_positive("the cost of a release", cost))
 
@@ -271,7 +288,7 @@ LARGEST_DELTA = 1e-3
 
 
 def delta_warnings(delta: float, clients: int) -> tuple[str, ...]:
-    """Say what is wrong with a delta for so many clients, if anything is.
+    """Return warnings about a delta that is too large for this number of clients.
 
     >>> delta_warnings(1e-5, 1000)
     ()

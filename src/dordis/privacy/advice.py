@@ -7,12 +7,14 @@ participation, whatever R is.  Updates that agree less have less, so that the ra
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
-from dordis.errors import InputError
+from dordis.errors import HopelessPlan, InputError
 from dordis.privacy.accounting import delta_warnings
-from dordis.privacy.planning import Plan
+from dordis.privacy.planning import XNOISE, Plan
+from dordis.privacy.xnoise_components import Scheme
 
 NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
 """Ratios of a whole run: below the first next to nothing is learnt, from the last on the noise costs little."""
@@ -29,7 +31,7 @@ Replan = Callable[[int, int], Plan]
 
 @dataclass(frozen=True)
 class Advice:
-    """Hold what to tell about a plan: larger cohorts at the same budget, and the plan that dordis would choose."""
+    """Advice about a plan: plans with larger cohorts at the same budget, and the plan that dordis recommends."""
 
     plan: Plan
     larger: tuple[Plan, ...]
@@ -41,23 +43,54 @@ def run_ratio(plan: Plan) -> float:
     return plan.signal_to_noise * math.sqrt(plan.setting.participation.rounds)
 
 
+def describe_ratio(ratio: float) -> str:
+    """Say what a signal-to-noise ratio of a whole run lets a model learn."""
+    if ratio < NOTHING:
+        return "the noise drowns everything"
+    if ratio < EQUAL:
+        return "the noise is longer than the signal, and only coarse things are learnt"
+    if ratio < ENOUGH:
+        return "a model is learnt, and the noise costs accuracy"
+    return "the noise costs little accuracy"
+
+
+def describe_prospects(plan: Plan) -> str:
+    """Return one sentence: the ratio of the whole run, the expected outcome, and what a better one takes."""
+    ratio = run_ratio(plan)
+    said = f"signal-to-noise ratio of the run {ratio:.3g}: {describe_ratio(ratio)}"
+    return said if ratio >= ENOUGH else f"{said}. {describe_needs(plan, EQUAL if ratio < EQUAL else ENOUGH)}"
+
+
+def describe_needs(plan: Plan, ratio: float) -> str:
+    """Say how many clients, or how small a model, a ratio takes at the same epsilon."""
+    smaller = parameters_for_ratio(plan, ratio)
+    model = f", or a model of about {smaller:,} parameters instead of {plan.setting.dim:,}" if smaller else ""
+    return f"A ratio of {ratio:g} takes about {clients_for_ratio(plan, ratio):,} clients{model}, or a larger epsilon."
+
+
+def check_prospects(plan: Plan) -> None:
+    """Raise `HopelessPlan` if next to nothing can be learnt under the noise of a plan."""
+    if run_ratio(plan) < NOTHING:
+        raise HopelessPlan(run_ratio(plan), describe_needs(plan, EQUAL))
+
+
 def advise(plan: Plan, replan: Replan) -> Advice:
     """Look at larger cohorts, and choose the smallest that has enough, or else the largest that there can be."""
     cohort = plan.setting.participation
     population, n, rounds = cohort.population, cohort.per_round, cohort.rounds
-    larger = tuple(_possible(replan, sizes(n, population), rounds))
-    even = next(_possible(replan, (n,), whole_rounds(population, n, rounds)), plan)
+    larger = tuple(_plan_possible(replan, larger_cohorts(n, population), rounds))
+    even = next(_plan_possible(replan, (n,), whole_rounds(population, n, rounds)), plan)
     if run_ratio(even) >= ENOUGH or not larger:
         return Advice(plan, larger, even)
-    enough = two_digits(math.ceil(n * (ENOUGH / run_ratio(even)) ** 2))
+    enough = round_up_to_two_digits(math.ceil(n * (ENOUGH / run_ratio(even)) ** 2))
     wanted = max(n, min(enough, population, LARGEST_COHORT))
-    return Advice(plan, larger, next(_possible(replan, (wanted,), whole_rounds(population, wanted, rounds)), even))
+    return Advice(plan, larger, next(_plan_possible(replan, (wanted,), whole_rounds(population, wanted, rounds)), even))
 
 
-def sizes(per_round: int, population: int) -> tuple[int, ...]:
+def larger_cohorts(per_round: int, population: int) -> tuple[int, ...]:
     """Return larger cohorts: two, four and ten times as many clients a round, or all.
 
-    >>> sizes(100, 1000), sizes(400, 1000), sizes(10, 10)
+    >>> larger_cohorts(100, 1000), larger_cohorts(400, 1000), larger_cohorts(10, 10)
     ((200, 400, 1000), (800, 1000), ())
     """
     return tuple(sorted({min(times * per_round, population) for times in (2, 4, 10)} - {per_round}))
@@ -73,31 +106,31 @@ def whole_rounds(population: int, per_round: int, rounds: int) -> int:
     return min(participations * population // per_round, MORE_ROUNDS * rounds)
 
 
-def two_digits(count: int) -> int:
+def round_up_to_two_digits(count: int) -> int:
     """Round a count up to two digits.
 
-    >>> two_digits(1163), two_digits(7)
+    >>> round_up_to_two_digits(1163), round_up_to_two_digits(7)
     (1200, 7)
     """
     return -(-count // _unit(count)) * _unit(count)
 
 
-def clients_for(plan: Plan, ratio: float) -> int:
+def clients_for_ratio(plan: Plan, ratio: float) -> int:
     """Return about how many clients would have a ratio, with the same part of them in a round.
 
     The ratio grows as sqrt(N n), so in proportion to N.
     """
-    return max(2, two_digits(math.ceil(plan.setting.participation.population * ratio / run_ratio(plan))))
+    return max(2, round_up_to_two_digits(math.ceil(plan.setting.participation.population * ratio / run_ratio(plan))))
 
 
-def parameters_for(plan: Plan, ratio: float) -> int:
+def parameters_for_ratio(plan: Plan, ratio: float) -> int:
     """Return about how many parameters a model may have for a ratio, with the same clients; 0 if none can have it."""
     count = math.floor(plan.setting.dim * (run_ratio(plan) / ratio) ** 2)
     return count // _unit(count) * _unit(count)
 
 
-def warnings(plan: Plan) -> tuple[str, ...]:
-    """Say what is wrong with a plan, if anything is."""
+def list_warnings(plan: Plan) -> tuple[str, ...]:
+    """Return warnings about a plan: too much noise, or too large a delta or epsilon."""
     found, clients = [], plan.setting.participation.population
     if run_ratio(plan) < NOTHING:
         found.append(
@@ -107,8 +140,8 @@ def warnings(plan: Plan) -> tuple[str, ...]:
     found += delta_warnings(plan.setting.given_delta, clients)
     if plan.epsilon > LARGEST_EPSILON:
         found.append(
-            f"epsilon = {plan.epsilon:.3g} is above {LARGEST_EPSILON:g}: it promises a client next to nothing, even if "
-            "attacks that are known may fail"
+            f"an epsilon of {plan.epsilon:.3g} is above {LARGEST_EPSILON:g}: it promises a client next to nothing, "
+            "even if known attacks may fail"
         )
     return tuple(found)
 
@@ -118,10 +151,35 @@ def _unit(count: int) -> int:
     return int(10 ** max(0, len(str(count)) - 2))
 
 
-def _possible(replan: Replan, cohorts: tuple[int, ...], rounds: int) -> Iterator[Plan]:
+def _plan_possible(replan: Replan, cohorts: tuple[int, ...], rounds: int) -> Iterator[Plan]:
     """Plan for cohorts, leaving out those that the other settings do not allow."""
     for per_round in cohorts:
         try:
             yield replan(per_round, rounds)
         except InputError:
             continue
+
+
+RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
+
+
+@dataclass(frozen=True)
+class DropoutForecast:
+    """Epsilon if `dropped` clients drop out of every round, by noise scheme; None where a round gives no output."""
+
+    rate: Fraction
+    dropped: int
+    orig: float | None
+    conservative: float | None
+    xnoise: float | None
+
+
+def forecast_dropout(plan: Plan, rates: Sequence[Fraction] = RATES) -> tuple[DropoutForecast, ...]:
+    """Return epsilon at each rate of dropout, floor(rate n) clients in every round."""
+    xnoise = plan.setting.scheme if plan.setting.scheme in XNOISE else Scheme.SINGLE
+    schemes = (Scheme.ORIG, Scheme.CONSERVATIVE, xnoise)
+    lost = [(rate, math.floor(rate * plan.setting.clients)) for rate in rates]
+    return tuple(
+        DropoutForecast(rate, gone, *(plan.epsilon_with_dropout(gone, scheme) for scheme in schemes))
+        for rate, gone in lost
+    )

@@ -21,12 +21,12 @@ from dordis.crypto import prg
 from dordis.crypto.prg import SEED_BYTES as SEED_BYTES
 from dordis.errors import InputError
 from dordis.kernels import hadamard
-from dordis.kernels.arrays import check_array, check_bits
+from dordis.kernels.compiler import check_array, check_bits
 from dordis.kernels.folding import fold, unfold
+from dordis.kernels.reals import round_stochastically, round_to_nearest, sum_integer_squares, sum_squares
 from dordis.kernels.ring import Vector
-from dordis.kernels.rounding import round_stochastically, round_to_nearest, squared_norm
-from dordis.privacy import skellam
-from dordis.privacy.skellam import Floats, check_buckets, padded_length
+from dordis.privacy import scaling
+from dordis.privacy.scaling import Floats, check_buckets, padded_length
 
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Entropy = Callable[[int], bytes]
@@ -39,7 +39,7 @@ STOCHASTIC, NEAREST = "stochastic", "nearest"
 _SHRINKING = 1 - 1e-4
 _WORD = 4
 _STEP = prg.CALL // _WORD
-_DOT = 8192  # coordinates: BLAS would put more threads on longer ones, and wait for them
+_SHORT = 8192  # coordinates up to which BLAS sums squares: it would put more threads on longer ones
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -72,47 +72,38 @@ class Grid:
         check_buckets(self.dim, self.buckets)
 
     @property
-    def kept(self) -> int:
+    def summed_dim(self) -> int:
         """Return how many coordinates are summed: k, or all of them."""
         return self.buckets or self.dim
 
     @property
     def padded(self) -> int:
         """Return the length of the vector in the ring."""
-        return padded_length(self.kept, self.block)
+        return padded_length(self.summed_dim, self.block)
 
     @property
     def blocks(self) -> int:
         """Return B, the number of blocks."""
         return self.padded // self.block
 
-    def deal(self, x: Reals, factor: float = 1.0) -> Reals:
+    def deal(self, x: npt.NDArray[Any], factor: float = 1.0) -> npt.NDArray[Any]:
         """Return a copy in the order of the blocks, padded with zeros and multiplied by a factor."""
-        dealt = np.zeros(self.padded, x.dtype)
-        rows, whole, rest = self._places(dealt)
-        np.multiply(x[: whole * self.blocks].reshape(whole, self.blocks).T, factor, out=rows[:, :whole])
-        if rest:
-            np.multiply(x[whole * self.blocks :], factor, out=rows[:rest, whole])
-        return dealt
+        return hadamard.deal_to_blocks(x, self.block, factor)
 
     def collect(self, dealt: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """Undo `deal`: return a copy in the order of the coordinates, without padding."""
-        x = np.empty(self.kept, dealt.dtype)
+        x = np.empty(self.summed_dim, dealt.dtype)
         self.place(x, dealt, 0)
         return x
 
     def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
         """Write some whole blocks, which begin at a place of the vector in the ring, to where their coordinates are."""
         rows, first = dealt.reshape(-1, self.block), start // self.block
-        whole, rest = divmod(self.kept, self.blocks)
+        whole, rest = divmod(self.summed_dim, self.blocks)
         last = first + len(rows)
         x[: whole * self.blocks].reshape(whole, self.blocks)[:, first:last] = rows[:, :whole].T
         if first < rest:
             x[whole * self.blocks :][first:last] = rows[: rest - first, whole]
-
-    def _places(self, dealt: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int, int]:
-        """Return the blocks as rows, the places that are taken in all of them, and in how many one more is."""
-        return dealt.reshape(self.blocks, self.block), *divmod(self.kept, self.blocks)
 
 
 def chunk_ends(dim: int, block: int, chunks: int) -> list[int]:
@@ -140,49 +131,56 @@ def encode(
     The rotation comes from the public seed of the round, the rounding from the client's own entropy.  The squared
     norm in the integers never exceeds `bound`: the rounding is drawn again, as a whole, until it does not.
     """
-    turned = rotated(update, grid, public_seed, clip)
+    turned = rotate_update(update, grid, public_seed, clip)
     # What folding and floating point added to the norm on the way is clipped too: it would exceed the bound.
     scale = grid.scale * clip_factor(turned, clip)
-    if bound is not None and is_nearest(turned, scale, grid, clip):
-        vector = _shrunk(turned, scale, bound).view(np.uint32)
-    else:
-        vector = _rounded(turned, scale, entropy(SEED_BYTES), bound).view(np.uint32)
-    vector &= np.uint32(2**grid.bits - 1)
-    return vector
+    if bound is not None and is_rounded_to_nearest(turned, scale, grid, clip):
+        vector = _round_shrinking(turned, scale, bound).view(np.uint32)
+        vector &= np.uint32(2**grid.bits - 1)
+        return vector
+    secret = entropy(SEED_BYTES)
+    for draw in range(MOST_DRAWS):
+        stream = prg.from_seed(secret, b"dordis/v1/rounding/%d" % draw)
+        if draw:
+            turned = rotate_update(update, grid, public_seed, clip)  # overwritten by the draw before
+        vector, squared = _round_to_ring(turned, scale, stream, grid.bits)
+        if bound is None or is_bounded(squared, bound):
+            return vector
+    raise InputError(f"no rounding keeps to a squared norm of {bound}: the bound does not suit the scale and the clip")
 
 
-def rounding(grid: Grid, clip: float) -> str:
+def choose_rounding(grid: Grid, clip: float) -> str:
     """Return how updates that are clipped to this norm are rounded: folded ones to the nearest, if that errs little."""
-    fine = skellam.rounds_to_nearest(grid.scale * clip, grid.padded)
+    fine = scaling.is_fine_enough(grid.scale * clip, grid.padded)
     return NEAREST if grid.buckets and fine and clip < math.inf else STOCHASTIC
 
 
-def is_nearest(turned: Reals, scale: float, grid: Grid, clip: float) -> bool:
-    """Tell whether this vector is rounded to the nearest: a small one would be swallowed, and is rounded at random."""
-    large = scale * norm(turned) >= skellam.SMALL * math.sqrt(grid.padded)
-    return large and rounding(grid, clip) == NEAREST
+def is_rounded_to_nearest(turned: Reals, scale: float, grid: Grid, clip: float) -> bool:
+    """Tell whether this vector is rounded to the nearest; a small one would become 0 and is rounded at random."""
+    large = scale * norm(turned) >= scaling.SMALL * math.sqrt(grid.padded)
+    return large and choose_rounding(grid, clip) == NEAREST
 
 
-def rotated(update: Reals, grid: Grid, public_seed: bytes, clip: float = math.inf) -> Reals:
+def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = math.inf) -> Reals:
     """Return the clipped update, folded, dealt to blocks and rotated, in real units; folding may leave it longer."""
     x = check_update(update, grid)
-    dealt = grid.deal(*folded(x, grid, public_seed, clip_factor(x, clip)))
-    hadamard.rotate(dealt, grid.block, signs(public_seed, 0, grid.padded))
+    dealt = grid.deal(*fold_update(x, grid, public_seed, clip_factor(x, clip)))
+    hadamard.rotate(dealt, grid.block, draw_signs(public_seed, 0, grid.padded))
     return dealt
 
 
-def folded(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
-    """Return what is summed of an update, and the factor that is still to be applied."""
+def fold_update(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -> tuple[Reals, float]:
+    """Return the folded update (or the update itself if it is not folded) and the factor still to be applied."""
     if not grid.buckets:
         return x, factor
-    return fold(x, grid.buckets, signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0
+    return fold(x, grid.buckets, draw_signs(public_seed, 0, grid.dim, PROJECTION), factor), 1.0
 
 
-def unfolded(sums: Floats, grid: Grid, public_seed: bytes) -> Floats:
-    """Undo `folded`, but for the error that `dordis.privacy.projection` describes."""
+def unfold_sum(sums: Floats, grid: Grid, public_seed: bytes) -> Floats:
+    """Undo `fold_update`, but for the error that `dordis.privacy.projection` describes."""
     if not grid.buckets:
         return sums
-    return unfold(sums, grid.dim, signs(public_seed, 0, grid.dim, PROJECTION))
+    return unfold(sums, grid.dim, draw_signs(public_seed, 0, grid.dim, PROJECTION))
 
 
 def check_update(update: Reals, grid: Grid) -> Reals:
@@ -197,25 +195,25 @@ def decode(total: Vector, grid: Grid, public_seed: bytes) -> Floats:
     """Return a sum over the ring in real units."""
     if total.size != grid.padded:
         raise InputError(f"a sum of this round has {grid.padded} coordinates, not {total.size}")
-    return unfolded(grid.collect(unrotated(total, grid, public_seed)), grid, public_seed)
+    return unfold_sum(grid.collect(unrotate_sum(total, grid, public_seed)), grid, public_seed)
 
 
-def unrotated(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
+def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
     """Return a run of whole blocks in real units, still in the order of the blocks; `first` is its first coordinate."""
     total = check_array("a sum", total, np.uint32)
     if first % grid.block or total.size % grid.block or not 0 <= first <= first + total.size <= grid.padded:
         raise InputError(f"a chunk is a run of whole blocks of {grid.block} coordinates")
-    return unrotated_reals(centred(total, grid.bits), grid, public_seed, first)
+    return unrotate_integers(centre(total, grid.bits), grid, public_seed, first)
 
 
-def unrotated_reals(total: npt.NDArray[np.int32] | Floats, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Do as `unrotated` with a sum that was read already, in integer units."""
+def unrotate_integers(total: npt.NDArray[np.int32] | Floats, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
+    """Like `unrotate_sum`, for a sum of signed integers instead of ring elements."""
     x: Floats = np.divide(total, grid.scale)
-    hadamard.unrotate(x, grid.block, signs(public_seed, first, total.size))
+    hadamard.unrotate(x, grid.block, draw_signs(public_seed, first, total.size))
     return x
 
 
-def centred(total: Vector, bits: int) -> npt.NDArray[np.int32]:
+def centre(total: Vector, bits: int) -> npt.NDArray[np.int32]:
     """Return the representatives in -2^(b-1) .. 2^(b-1) - 1."""
     unused = 32 - bits
     signed: npt.NDArray[np.int32] = (total << np.uint32(unused)).view(np.int32)
@@ -225,77 +223,76 @@ def centred(total: Vector, bits: int) -> npt.NDArray[np.int32]:
 
 def norm(x: Reals) -> float:
     """Return the norm in float64, whatever the type of the numbers; it may be infinite."""
-    return math.sqrt(_squared(x))
+    return math.sqrt(_squared_norm(x))
 
 
 def clip_factor(x: Reals, clip: float) -> float:
     """Return min{1, c / ||x||}, or refuse a vector that is not finite."""
-    squared = _squared(x)
+    squared = _squared_norm(x)
     if math.isfinite(squared):
         norm = math.sqrt(squared)
         return min(1.0, clip / norm) if norm else 1.0
     if not np.isfinite(x).all():
         raise InputError("an update must be finite: it has a coordinate that is NaN or infinite")
     peak = float(np.abs(x).max())  # finite, but its square is not
-    return min(1.0, clip / peak / math.sqrt(_squared(x / x.dtype.type(peak))))
+    return min(1.0, clip / peak / math.sqrt(_squared_norm(x / x.dtype.type(peak))))
 
 
 @lru_cache(maxsize=4)
-def signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATION) -> npt.NDArray[np.uint8]:
+def draw_signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATION) -> npt.NDArray[np.uint8]:
     """Return the random signs of a round, one bit for each coordinate from `first` on, the lowest of a byte first.
 
-    They are public and read-only; those of the last calls are kept, as a simulation has many clients with the same.
+    They are public and read-only.  The signs of the last calls are cached: simulated clients of a round share them.
     """
     stream = prg.from_seed(public_seed, label)
     skip = first % 8
-    octets = prg.keystream(stream, first // 8, (skip + count + 7) // 8)
+    octets = prg.read_keystream(stream, first // 8, (skip + count + 7) // 8)
     if skip:  # only blocks of less than eight coordinates start inside a byte
         octets = np.packbits(np.unpackbits(octets, bitorder="little")[skip : skip + count], bitorder="little")
     octets.flags.writeable = False
     return octets
 
 
-def _rounded(x: Reals, scale: float, secret: bytes, bound: int | None) -> npt.NDArray[np.int32]:
-    """Round at random until the squared norm keeps to the bound, which must suit the scaled norm of x."""
-    rounded = np.empty(x.size, np.int32)
-    for draw in range(MOST_DRAWS):
-        _round(x, scale, prg.from_seed(secret, b"dordis/v1/rounding/%d" % draw), rounded)
-        if bound is None or is_bounded(rounded, bound):
-            return rounded
-    raise InputError(f"no rounding keeps to a squared norm of {bound}: the bound does not suit the scale and the clip")
-
-
-def _shrunk(x: Reals, scale: float, bound: int) -> npt.NDArray[np.int32]:
+def _round_shrinking(x: Reals, scale: float, bound: int) -> npt.NDArray[np.int32]:
     """Round to the nearest, shrinking the vector until its squared norm keeps to the bound."""
     rounded = np.empty(x.size, np.int32)
     for _ in range(MOST_DRAWS):
         round_to_nearest(x, scale, rounded)
-        if is_bounded(rounded, bound):
+        squared = sum_integer_squares(rounded)
+        if is_bounded(squared, bound):
             return rounded
-        scale *= min(_SHRINKING, math.sqrt(bound / squared_norm(rounded)))
+        scale *= min(_SHRINKING, math.sqrt(bound / squared))
     raise InputError(f"no rounding keeps to a squared norm of {bound}: the bound does not suit the scale and the clip")
 
 
-def is_bounded(rounded: npt.NDArray[np.int32], bound: int) -> bool:
-    """Tell whether a vector keeps to Delta2^2, exactly, whatever was done to it before: privacy rests on that."""
-    return squared_norm(rounded) <= bound
+def is_bounded(squared: int, bound: int) -> bool:
+    """Tell whether the squared norm of a rounded vector keeps to Delta2^2: privacy rests on that."""
+    return squared <= bound
 
 
-def _round(x: Reals, scale: float, stream: prg.Stream, out: npt.NDArray[np.int32]) -> None:
-    """Round the vector piece by piece, so that the randomness stays in the cache."""
-    context = prg.start(stream)
-    words = np.empty(min(_STEP, -(-x.size // _WORD) * _WORD), np.uint32)
+def _round_to_ring(x: Reals, scale: float, stream: prg.Stream, bits: int) -> tuple[Vector, int]:
+    """Return the vector rounded at random, over the ring, and its exact squared norm in the integers.
+
+    One pass over memory: what is drawn and rounded at a time stays in the cache.  A float32 vector is overwritten.
+    """
+    vector: Vector = x.view(np.uint32) if x.dtype == np.float32 else np.empty(x.size, np.uint32)
+    context, mask, squared = prg.open_stream(stream), np.uint32(2**bits - 1), 0
+    step = min(_STEP, -(-x.size // _WORD) * _WORD)
+    words, integers = np.empty(step, np.uint32), np.empty(step, np.int32)
     for at in range(0, x.size, _STEP):
         piece = x[at : at + _STEP]
-        used = words[: -(-piece.size // _WORD) * _WORD]  # the keystream comes in blocks of four words
-        prg.generate(context, used.view(np.uint8))
-        round_stochastically(piece, scale, used[: piece.size], out[at : at + _STEP])
+        used, rounded = words[: -(-piece.size // _WORD) * _WORD], integers[: piece.size]
+        prg.fill_keystream(context, used.view(np.uint8))  # in blocks of four words
+        round_stochastically(piece, scale, used[: piece.size], rounded)
+        squared += sum_integer_squares(rounded)
+        np.bitwise_and(rounded.view(np.uint32), mask, out=vector[at : at + _STEP])
+    return vector, squared
 
 
-def _squared(x: Reals) -> float:
+def _squared_norm(x: Reals) -> float:
     """Return the squared norm with float64 sums, whatever the type; it may be infinite or NaN."""
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller looks
-        if x.size <= _DOT and x.dtype == np.float64:
-            return float(x @ x)
-        parts = (x[at : at + _DOT].astype(np.float64, copy=False) for at in range(0, x.size, _DOT))
-        return sum(float(part @ part) for part in parts)
+    if x.size <= _SHORT:
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller looks
+            wide = x.astype(np.float64, copy=False)
+            return float(wide @ wide)
+    return sum_squares(x)

@@ -30,7 +30,7 @@ def theta_squared(l2_squared: Fraction | float, variance: Fraction | float) -> f
     >>> theta_squared(100, Fraction(401, 2))
     0.5
     """
-    squared, excess = _exact(l2_squared), _exact(variance) - Fraction(1, 2)
+    squared, excess = _to_fraction(l2_squared), _to_fraction(variance) - Fraction(1, 2)
     _check(squared >= 0, f"a squared sensitivity is a number from 0 on, not {l2_squared}")
     _check(excess > 0, f"Skellam noise is accounted for from a variance above 1/2, not {variance}")
     return _round_up(squared / excess)
@@ -38,19 +38,19 @@ def theta_squared(l2_squared: Fraction | float, variance: Fraction | float) -> f
 
 def gaussian_theta_squared(multiplier: Fraction | float) -> float:
     """Return theta^2 = 1 / z^2 of one release under Gaussian noise of z times its sensitivity, rounded up."""
-    exact = _exact(multiplier)
+    exact = _to_fraction(multiplier)
     _check(exact > 0, f"the noise multiplier is a number above 0, not {multiplier}")
     return _round_up(1 / exact**2)
 
 
-def composed(costs: Iterable[float]) -> float:
+def compose_costs(costs: Iterable[float]) -> float:
     """Return theta^2 of all releases that use the same client's data: the sum, rounded up."""
-    return _round_up(sum(map(_exact, costs), Fraction(0)))
+    return _round_up(sum(map(_to_fraction, costs), Fraction(0)))
 
 
-def repeated(cost: float, count: int) -> float:
+def repeat_cost(cost: float, count: int) -> float:
     """Return theta^2 of `count` releases of the same cost, rounded up."""
-    return _round_up(count * _exact(cost))
+    return _round_up(count * _to_fraction(cost))
 
 
 def delta(epsilon: float, theta_squared: float) -> float:
@@ -72,7 +72,7 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
     `distance` is the total variation between the noise that was drawn and the noise that was analysed; it costs
     (1 + e^epsilon) of itself in delta, and where that is more than half of delta nothing is proved.
 
-    >>> round(epsilon(composed([gaussian_theta_squared(5.0)] * 10), 1e-5), 2)
+    >>> round(epsilon(compose_costs([gaussian_theta_squared(5.0)] * 10), 1e-5), 2)
     2.59
     """
     _check(theta_squared >= 0, f"theta^2 is a number from 0 on, not {theta_squared}")
@@ -157,7 +157,7 @@ def _charge(epsilon: float, distance: float) -> float:
     return (1 + MARGIN) * (1 + math.exp(epsilon)) * distance if epsilon <= LARGEST_EPSILON else math.inf
 
 
-def _exact(value: Fraction | float) -> Fraction:
+def _to_fraction(value: Fraction | float) -> Fraction:
     _check(isinstance(value, Fraction) or math.isfinite(value), f"a finite number is needed, not {value}")
     return Fraction(value)
 

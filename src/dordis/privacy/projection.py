@@ -17,26 +17,27 @@ import msgspec
 
 from dordis.kernels.folding import WORD
 from dordis.kernels.packing import packed_size
-from dordis.privacy import skellam
-from dordis.privacy.planning import Plan, Setting
-from dordis.privacy.skellam import Floats
+from dordis.privacy import scaling
+from dordis.privacy.planning import Plan
+from dordis.privacy.scaling import Floats
+from dordis.privacy.setting import Setting
 
 AUTO, ADAPTIVE, OFF = "auto", "adaptive", "off"
 TAU = 0.04
-"""What the error may be of the noise, as variances, if all updates agree: 2 % of sigma."""
+"""Largest variance of the folding error, relative to the noise, if all updates agree: 2 % of sigma."""
 KNOWN_TAU = 0.2
-"""The same where it is known how far updates agree: 10 % of sigma."""
+"""The same if the alignment of updates was estimated: 10 % of sigma."""
 CONFIDENCE = 3.0
-"""Standard deviations above what was estimated of that."""
+"""Standard deviations of the upper confidence bound on the alignment."""
 REMEMBERED = 10
-"""Rounds over which it is averaged."""
+"""Rounds over which the alignment is averaged."""
 LEAST_BUCKETS = 1024
 """Fewer are never chosen: they would save next to nothing, and the norm of a folded update would vary too much."""
 LEAST_SAVING = 0.1
-"""Part of the upload that must be saved, or nothing is folded."""
+"""Least fraction of the upload that folding must save."""
 
 
-def chosen(setting: Setting, multiplier: float, rule: str | int, alignment: "Alignment | None" = None) -> int:
+def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignment: "Alignment | None" = None) -> int:
     """Return the number of buckets that a rule gives at this noise multiplier; 0: updates are not folded.
 
     `adaptive` is `auto` until there is an `alignment` from rounds before.
@@ -46,31 +47,35 @@ def chosen(setting: Setting, multiplier: float, rule: str | int, alignment: "Ali
     if rule == OFF:
         return 0
     if rule == ADAPTIVE and alignment is not None:
-        return automatic(setting.dim, setting.clients, multiplier, alignment.gamma(setting.clients), KNOWN_TAU)
+        return choose_buckets_automatically(
+            setting.dim, setting.clients, multiplier, alignment.gamma(setting.clients), KNOWN_TAU
+        )
     if isinstance(rule, str):
-        return automatic(setting.dim, setting.clients, multiplier)
-    buckets = whole(rule)
+        return choose_buckets_automatically(setting.dim, setting.clients, multiplier)
+    buckets = round_up_to_blocks(rule)
     return buckets if buckets < setting.dim else 0
 
 
-def automatic(dim: int, clients: int, multiplier: float, gamma: float = 1.0, tau: float = TAU) -> int:
+def choose_buckets_automatically(
+    dim: int, clients: int, multiplier: float, gamma: float = 1.0, tau: float = TAU
+) -> int:
     """Return k = d / (1 + tau d z^2 / (gamma n)^2) in whole blocks, or 0 where that saves next to nothing.
 
     gamma is ||sum|| / (n c): how far the updates agree.  z is the noise multiplier.
 
-    >>> automatic(11_200_000, 100, 1.8), automatic(650, 50, 2.0)
+    >>> choose_buckets_automatically(11_200_000, 100, 1.8), choose_buckets_automatically(650, 50, 2.0)
     (77824, 0)
     """
     exact = dim / (1 + tau * dim * (multiplier / (gamma * clients)) ** 2)
-    buckets = whole(max(LEAST_BUCKETS, math.ceil(exact)))
-    without = skellam.padded_length(dim, skellam.block_size(dim))
+    buckets = round_up_to_blocks(max(LEAST_BUCKETS, math.ceil(exact)))
+    without = scaling.padded_length(dim, scaling.block_size(dim))
     return buckets if buckets <= (1 - LEAST_SAVING) * without and buckets < dim else 0
 
 
-def whole(buckets: int) -> int:
+def round_up_to_blocks(buckets: int) -> int:
     """Return a number of buckets rounded up to whole blocks; with more of them the blocks may be larger."""
-    padded = max(WORD, skellam.padded_length(buckets, skellam.block_size(buckets)))
-    return padded if padded == buckets else whole(padded)
+    padded = max(WORD, scaling.padded_length(buckets, scaling.block_size(buckets)))
+    return padded if padded == buckets else round_up_to_blocks(padded)
 
 
 class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +90,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: int = 1
 
     @classmethod
-    def of(cls, total: Floats, kept: int, noise: float, reach: float) -> "Alignment":
+    def from_sum(cls, total: Floats, kept: int, noise: float, reach: float) -> "Alignment":
         """Estimate it from a decoded sum, of which `kept` coordinates were summed, each under `noise`, a variance.
 
         `reach` is n c.  The energy of the noise is taken off; what is left varies with the noise and with the signs.
@@ -95,7 +100,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         deviation = math.sqrt(2 * kept * noise**2 + 4 * signal * noise + signal**2 * 2 / kept)
         return cls(energy / reach**2, deviation / reach**2)
 
-    def next(self, observed: "Alignment") -> "Alignment":
+    def average_with(self, observed: "Alignment") -> "Alignment":
         """Return the average with one more round."""
         rounds = min(self.rounds + 1, REMEMBERED)
         weight = 1 / rounds
@@ -118,11 +123,11 @@ class Saving:
     unfolded_bytes: int
     """The same without folding, with as many bits."""
     error: float
-    """What is added to the noise on a coordinate at most, as part of sigma: if all updates have norm c and agree."""
+    """Largest folding error of a coordinate as a fraction of sigma: that of equal updates of norm c."""
 
     @property
-    def words(self) -> str:
-        """Say it in one sentence."""
+    def description(self) -> str:
+        """Describe the saving in one sentence."""
         return (
             f"{self.dim:,} coordinates are folded into {self.buckets:,}: an upload is "
             f"{self.unfolded_bytes / self.upload_bytes:.3g} times smaller, and the error of a sum grows by "
@@ -130,7 +135,7 @@ class Saving:
         )
 
 
-def saving(plan: Plan) -> Saving | None:
+def estimate_saving(plan: Plan) -> Saving | None:
     """Return what a plan saves by folding, or None if it does not fold."""
     setting = plan.setting
     if not setting.buckets:

@@ -1,8 +1,8 @@
 """What a round costs each of its clients: one function of the hashed parameters, for clients and server alike.
 
-The cost is a theta^2 (`dordis.privacy.gdp`), the sum over the releases of the round: the update, and the clipping bit
-where there is one.  A release counts on the least noise of its chunks that any U3 with |D| <= T leaves.  To leave a
-client out means that its update is zero and that its bit is 0, neither +s nor -s.
+The cost is a theta^2 (`dordis.privacy.gdp`), the sum over the releases of the round: the update, and further releases
+such as a clipping bit.  A release counts on the least noise of its chunks that any U3 with |D| <= T leaves.  To leave a
+client out means that its update is zero, and so is what it adds to every further release.
 """
 
 import math
@@ -15,8 +15,8 @@ from dordis.privacy import accounting, gdp
 from dordis.privacy.accounting import SAMPLE_DISTANCE, Event, SkellamSum
 from dordis.privacy.mechanisms import TABLE
 from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom
-from dordis.privacy.skellam import Sensitivity
-from dordis.protocols import neighbourhood
+from dordis.privacy.scaling import Sensitivity
+from dordis.protocols import sparse_graph
 from dordis.protocols.distributed_dp import mechanism_of, releases_of
 from dordis.protocols.parameters import Parameters
 
@@ -30,11 +30,13 @@ class RoundCost(NamedTuple):
     theta_squared: float
     distance: float
     failure: float = 0.0
+    sampled: tuple[int, int] | None = None
+    """p 2^32 and A, where the round is one of A events of sampled records."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
         """Return the cost of both."""
         costs = (self.theta_squared, other.theta_squared)
-        both = math.inf if math.inf in costs else gdp.composed(costs)
+        both = math.inf if math.inf in costs else gdp.compose_costs(costs)
         return RoundCost(both, self.distance + other.distance, self.failure + other.failure)
 
 
@@ -54,19 +56,21 @@ def round_cost(
         mechanism = mechanism_of(parameters, kind=kind)
         (update, least), *others = _sums(parameters)
         least += brought_variance(parameters)
-        events = [mechanism.release(least) if mechanism.priced else _skellam(update, least)]
+        events = [mechanism.release(least) if mechanism.has_price_list else _skellam(update, least)]
         events += [_skellam(changed, least) for changed, least in others]
     except InputError:
         return UNPROVED
     plan = parameters.plans[0]
-    samples = parameters.dim * len(parameters.clients) * (len(plan.base) + len(plan.removable))
-    cost = accounting.composed((accounting.theta_squared(event), 1) for event in events)
-    return RoundCost(cost, samples * SAMPLE_DISTANCE, float(graph_failure(parameters) + draw_failure))
+    samples = parameters.dim * parameters.n_max * (len(plan.base) + len(plan.removable))
+    cost = accounting.compose_costs((accounting.theta_squared(event), 1) for event in events)
+    records = parameters.encoding.records
+    sampled = (records.sampling, records.events) if records else None
+    return RoundCost(cost, samples * SAMPLE_DISTANCE, float(graph_failure(parameters) + draw_failure), sampled)
 
 
 def graph_failure(parameters: Parameters) -> Fraction:
     """Return the chance, at most, that the graph of a round does not keep secrecy: on the complete graph it does."""
-    return neighbourhood.failure(parameters.mode) if parameters.degree else NEVER
+    return sparse_graph.failure(parameters.mode) if parameters.is_sparse else NEVER
 
 
 def _sums(parameters: Parameters) -> list[tuple[Sensitivity, Fraction]]:
@@ -97,14 +101,14 @@ def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
 
 def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
     """Return the least noise of some chunks that the protocol leaves."""
-    return min(plan.reserved() for plan in {parameters.plans[chunk] for chunk in chunks})
+    return min(plan.reserved_variance() for plan in {parameters.plans[chunk] for chunk in chunks})
 
 
 def brought_variance(parameters: Parameters) -> Fraction:
-    """Return the least noise that clients bring with a mechanism of dordis; there is none of it on a clipping bit."""
-    written, n = parameters.encoding, len(parameters.clients)
-    if not written.noise or written.bit or written.mechanism not in TABLE:
+    """Return the least noise that clients bring with a mechanism of dordis; none is on further releases."""
+    written = parameters.encoding
+    if not written.noise or written.further_releases or written.mechanism not in TABLE:
         return Fraction(0)
     mechanism = mechanism_of(parameters)
-    kept = mechanism.kept(n - parameters.tolerance, n, parameters.colluders)
+    kept = mechanism.noise_variances(parameters.n_min, parameters.n_max, parameters.colluders)
     return Fraction(0 if mechanism.noise_from is NoiseFrom.SERVER else kept.charged)

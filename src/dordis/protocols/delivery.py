@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from dordis.errors import ProtocolError
 from dordis.protocol import ClientId, ClientState, Flow, Message, On, ProtocolClient, ProtocolServer, Resource, Step
-from dordis.protocols.collecting import collect
 from dordis.protocols.distributed_dp import Aggregate, Assembly, DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import Parameters
+from dordis.protocols.replies import collect
 
 
 class Received(Message, frozen=True):
@@ -155,9 +155,8 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
 
 def check_counted(survivors: int, parameters: Parameters) -> None:
-    """A sum is over n - T to n clients: divided by fewer, it would be a mean that is too large."""
-    n = len(parameters.clients)
-    if not max(1, n - parameters.tolerance) <= survivors <= n:
+    """A sum is over n_min to n_max clients: divided by fewer, it would be a mean that is too large."""
+    if not parameters.n_min <= survivors <= parameters.n_max:
         raise ProtocolError(f"a sum of this round is not over {survivors} clients")
 
 

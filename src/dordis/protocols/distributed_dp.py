@@ -3,8 +3,9 @@
 The protocol between the two knows nothing of it: it sums, and adds and removes the noise that the parameters name.
 """
 
+import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,20 +16,28 @@ from msgspec import UNSET, UnsetType
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.packing import Packed, pack, packed_size, unpack
 from dordis.kernels.ring import Vector
-from dordis.privacy.clipping import encode_bit, fraction_below
-from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfolded, unrotated, unrotated_reals
-from dordis.privacy.mechanisms import known
-from dordis.privacy.mechanisms.mechanism import Mechanism, check_folds
-from dordis.privacy.noise import SKELLAM
-from dordis.privacy.requantising import delivered_size, requantised, restored
-from dordis.privacy.skellam import BLOCKS_FROM, Floats, Sensitivity, block_size
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.clipping import CLIPPING_BIT, bit_value
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfold_sum, unrotate_integers, unrotate_sum
+from dordis.privacy.further_releases import FurtherRelease, FurtherSum
+from dordis.privacy.mechanisms import find_builtin_mechanism
+from dordis.privacy.mechanisms.mechanism import Mechanism, check_folding
+from dordis.privacy.quantising import delivered_size, dequantise, quantise
+from dordis.privacy.records.encoding import Integers, RecordEncoding, encode_sum, sensitivity
+from dordis.privacy.scaling import BLOCKS_FROM, Floats, Sensitivity, block_size
+from dordis.privacy.skellam_noise import SKELLAM
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.distributed_noise import ChunkOutput
-from dordis.protocols.parameters import Encoding, Parameters, Projection
+from dordis.protocols.parameters import Encoding, Parameters, Projection, check_further
 
 
-def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding:
-    """Write a mechanism down for the parameters, with the scale of the clipping bit."""
+def encoding_of(
+    mechanism: Mechanism,
+    rotation: bytes,
+    further: Sequence[FurtherRelease] = (),
+    records: RecordEncoding | UnsetType = UNSET,
+) -> Encoding:
+    """Write a mechanism and the further releases of a round down for the parameters."""
+    others = tuple(release for release in further if release.name != CLIPPING_BIT)
     return Encoding(
         mechanism=mechanism.name,
         clip=mechanism.clip,
@@ -36,24 +45,26 @@ def encoding_of(mechanism: Mechanism, rotation: bytes, bit: int = 0) -> Encoding
         scale=mechanism.grid.scale,
         block=mechanism.grid.block,
         rotation=rotation,
-        bit=bit,
+        bit=sum(release.scale for release in further if release.name == CLIPPING_BIT),
         noise=mechanism.noise or UNSET,
         projection=projection_of(mechanism),
+        records=records,
+        further=others or UNSET,
     )
 
 
 def projection_of(mechanism: Mechanism) -> Projection | UnsetType:
     """Write down how a mechanism folds updates; nothing if it does not."""
     grid = mechanism.grid
-    return Projection(grid.dim, grid.buckets, mechanism.rounding, mechanism.delivered) if grid.buckets else UNSET
+    return Projection(grid.dim, grid.buckets, mechanism.rounding, mechanism.delivered_bits) if grid.buckets else UNSET
 
 
 def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
-    """Return the noisy sums of a round and their chunks, as the ledger charges them: the update, and the bit if any."""
-    encoding, chunks = parameters.encoding, len(parameters.chunks)
-    bits = 1 if encoding.bit else 0
-    releases = [(Sensitivity(encoding.sensitivity, parameters.dim - bits), range(chunks - bits))]
-    return [*releases, (Sensitivity(encoding.bit**2, 1), range(chunks - 1, chunks))] if bits else releases
+    """Return the noisy sums of a round and their chunks, as the ledger charges them: the update, then further ones."""
+    encoding = parameters.encoding
+    update = Sensitivity(encoding.sensitivity, parameters.update_dim)
+    further = [release.sensitivity for release in encoding.further_releases]
+    return list(zip([update, *further], parameters.release_chunks, strict=True))
 
 
 def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
@@ -61,22 +72,22 @@ def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mech
 
     Whoever knows mechanisms of others passes the `kind` that it expects: the name alone imports none of them.
     """
-    written, kind = parameters.encoding, kind or known(parameters.encoding.mechanism)
+    written, kind = parameters.encoding, kind or find_builtin_mechanism(parameters.encoding.mechanism)
     projection = written.projection or None
-    length = projection.dim if projection else parameters.dim - (1 if written.bit else 0)
+    length = projection.dim if projection else parameters.update_dim
     buckets = projection.buckets if projection else 0
-    check_folds(kind, buckets)
+    check_folding(kind, buckets)
     grid = Grid(length if dim is None else dim, written.block, written.scale, parameters.bits, buckets)
-    mechanism = kind.read(grid, written.clip, written.sensitivity, written.noise or "")
+    mechanism = kind.from_parameters(grid, written.clip, written.sensitivity, written.noise or "")
     check_agreed(parameters, mechanism)
     check_scheme(parameters, mechanism)
-    check_bit_law(parameters, mechanism)
+    check_further_law(parameters, mechanism)
     return mechanism
 
 
 @dataclass(frozen=True, eq=False)
 class DecodedChunk:
-    """One chunk in real units, still in the order of the blocks; of the clipping bit, the fraction of norms below."""
+    """One chunk in real units, still in the order of the blocks; a further release in integer units."""
 
     values: Floats = field(repr=False)
     survivors: int
@@ -91,8 +102,11 @@ class Aggregate:
     """|U3| of each chunk."""
     by_block: npt.NDArray[np.int64] = field(repr=False)
     """|U3| of each block; coordinate i, or bucket i, is in block i mod B."""
-    below: float | None = None
-    """Fraction of clients whose norm is at most the clip bound, with noise; None if the round did not count them."""
+    further: Mapping[str, FurtherSum] = field(default_factory=dict)
+    """The sums of further releases, by their names."""
+
+    batch: float = 1.0
+    """What one client counts for: 1, or the expected number of its sampled records."""
 
     buckets: int = 0
     """How many coordinates were summed where updates were folded: coordinate i is in bucket i mod k."""
@@ -105,9 +119,9 @@ class Aggregate:
 
     @cached_property
     def mean(self) -> Floats:
-        """Return the mean over the clients that are in each coordinate."""
+        """Return the mean over the clients, or expected records, that are in each coordinate."""
         alike = len(set(self.survivors)) == 1
-        mean: Floats = self.total / (self.survivors[0] if alike else self.counts)
+        mean: Floats = self.total / ((self.survivors[0] if alike else self.counts) * self.batch)
         return mean
 
 
@@ -115,12 +129,12 @@ class Aggregate:
 class DistributedDP:
     """What comes before and after the sum in one round; both sides make it from the same parameters.
 
-    >>> from dordis.protocols.parameters import agree_on
+    >>> from dordis.protocols.cohort import agree_on
     >>> parameters = agree_on(run=bytes(32), index=0, clients=[1, 2], threshold=2, tolerance=0, bits=16,
     ...     ends=[4], encoding=Encoding(scale=100.0, block=4, rotation=bytes(32)))
-    >>> dp = DistributedDP.of(parameters, dim=3)
+    >>> dp = DistributedDP.from_parameters(parameters, dim=3)
     >>> total = sum(dp.encode(np.array(update)) for update in ([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]))
-    >>> dp.decode([ChunkOutput.of(parameters, 0, total, parameters.clients, {})]).mean.round(1).tolist()
+    >>> dp.decode([ChunkOutput.from_plan(parameters, 0, total, parameters.clients, {})]).mean.round(1).tolist()
     [2.0, 2.0, 2.0]
     """
 
@@ -128,7 +142,7 @@ class DistributedDP:
     mechanism: Mechanism
 
     @classmethod
-    def of(cls, parameters: Parameters, dim: int, kind: type[Mechanism] | None = None) -> "DistributedDP":
+    def from_parameters(cls, parameters: Parameters, dim: int, kind: type[Mechanism] | None = None) -> "DistributedDP":
         """Read the mechanism for updates of `dim` coordinates from the parameters; see `mechanism_of`."""
         return cls(parameters, mechanism_of(parameters, dim, kind))
 
@@ -137,64 +151,101 @@ class DistributedDP:
         check_scheme(self.parameters, self.mechanism)
         check_block(self.mechanism.grid)
         check_chunks(self.parameters, self.mechanism.grid)
+        check_records(self.parameters, self.mechanism)
 
-    def encode(self, update: Reals, entropy: Entropy = secrets.token_bytes) -> Vector:
-        """Return a client's input to the sum.  Make it once a round: every encoding of an update tells about it."""
-        encoding = self.parameters.encoding
+    def encode(
+        self, update: Reals, entropy: Entropy = secrets.token_bytes, values: Mapping[str, npt.ArrayLike] | None = None
+    ) -> Vector:
+        """Return a client's input to the sum.  Make it once a round: every encoding of an update tells about it.
+
+        `values` are the client's for the further releases; where one is missing, zeros are added.
+        """
+        encoding, bits = self.parameters.encoding, self.parameters.bits
         vector = self.mechanism.encode(update, encoding.rotation, entropy)
-        if not encoding.bit:
+        if not encoding.further_releases:
             return vector
-        bit = encode_bit(norm(update), encoding.clip, encoding.bit, self.parameters.bits)
-        return np.concatenate([vector, bit])
+        given = dict(values or {})
+        if encoding.bit:
+            given[CLIPPING_BIT] = bit_value(norm(update), encoding.clip)
+        further = [one.encode(given.get(one.name, np.zeros(one.length)), bits) for one in encoding.further_releases]
+        return np.concatenate([vector, *further])
+
+    @property
+    def records(self) -> RecordEncoding | None:
+        """Return how records are encoded, where they are the unit of privacy."""
+        return self.parameters.encoding.records or None
+
+    @property
+    def batch(self) -> float:
+        """Return what one client counts for in a mean: 1, or the expected number of its sampled records."""
+        return self.records.batch if self.records else 1.0
+
+    def encode_records(self, total: Integers, values: Mapping[str, npt.ArrayLike], seed: bytes) -> Vector:
+        """Return the exact sum of a client's quantised records as its input; `seed` is fresh, and gives the dither.
+
+        `values` are sums over the sampled records, for the further releases.
+        """
+        encoding, records = self.parameters.encoding, self.records
+        if records is None:
+            raise InputError("the unit of privacy of this round is the client: there is no sum of records to encode")
+        vector = encode_sum(total, self.mechanism.grid, records.shift, encoding.rotation, seed)
+        if not encoding.further_releases:
+            return vector
+        further = [one.encode_sum(values[one.name], self.parameters.bits) for one in encoding.further_releases]
+        return np.concatenate([vector, *further])
 
     @property
     def sums_reals(self) -> bool:
-        """Tell whether clipped updates may be summed without rounding: no noise is added to them, and no bit is."""
+        """Tell whether clipped updates may be summed without rounding: without noise and further releases."""
         mechanism, parameters = self.mechanism, self.parameters
         noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
         plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
-        return plain and not noisy and not parameters.encoding.bit
+        return plain and not noisy and not parameters.encoding.further_releases
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
         """Return the aggregate of clipped updates that were summed without rounding, with the server's noise if any."""
         self.mechanism.add_server_noise(total)
-        return self.aggregate(total, counts, None)
+        return self.aggregate(total, counts, {})
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
         """Return the aggregate from the sums of all chunks: of what is delivered of them, where that is less."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
-        if self.mechanism.delivered:
+        if self.mechanism.delivered_bits:
             decoded = [self.decode_chunk(k, chunk.total, len(chunk.survivors)) for k, chunk in enumerate(chunks)]
             return self.assemble(decoded)
-        below = None
-        if bit := self.parameters.encoding.bit:
-            *chunks, last = chunks
-            below = fraction_below(last.total, len(last.survivors), bit, self.parameters.bits)
-        whole = np.concatenate([chunk.total for chunk in chunks]) if len(chunks) > 1 else chunks[0].total
+        update = [chunks[chunk] for chunk in self.parameters.release_chunks[0]]
+        further = {
+            release.name: self._sum_further(release, output.total, len(output.survivors))
+            for release, output in zip(self.parameters.encoding.further_releases, chunks[len(update) :], strict=True)
+        }
+        whole = np.concatenate([chunk.total for chunk in update]) if len(update) > 1 else update[0].total
         total = self.mechanism.decode(whole, 1, self.parameters.encoding.rotation)
-        return self.aggregate(total, [len(chunk.survivors) for chunk in chunks], below)
+        return self.aggregate(total, [len(chunk.survivors) for chunk in update], further)
+
+    def _sum_further(self, release: FurtherRelease, total: Vector, survivors: int) -> FurtherSum:
+        return FurtherSum.from_total(release, total, survivors * self.batch, self.parameters.bits)
 
     def decode_chunk(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
         """Return the sum of one chunk in real units, for mechanisms that can decode chunk by chunk."""
         check_by_chunk(self.mechanism)
         self._check_length(chunk, total)
-        if self.mechanism.delivered:
+        if self.mechanism.delivered_bits:
             return self.decode_delivered(chunk, self.delivered(chunk, total), survivors)
         return self._decode_summed(chunk, total, survivors)
 
     def delivered(self, chunk: int, total: Vector) -> bytes:
         """Return the sum of a chunk as it is delivered: in fewer bits where updates are folded."""
         self._check_length(chunk, total)
-        if self.mechanism.delivered and not self.is_bit(chunk):
-            return requantised(total, self.mechanism.grid)
+        if self.mechanism.delivered_bits and self.further_release(chunk) is None:
+            return quantise(total, self.mechanism.grid)
         return pack(total, self.parameters.bits).tobytes()
 
     def delivered_size(self, chunk: int) -> int:
         """Return the bytes of the sum of a chunk as it is delivered."""
         span = self.parameters.chunks[chunk]
-        if self.mechanism.delivered and not self.is_bit(chunk):
+        if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return delivered_size(span.stop - span.start, self.mechanism.grid.block)
         return packed_size(span.stop - span.start, self.parameters.bits)
 
@@ -202,29 +253,29 @@ class DistributedDP:
         """Return the sum of one chunk in real units, from what was delivered: server and clients alike."""
         check_by_chunk(self.mechanism)
         span, grid = self.parameters.chunks[chunk], self.mechanism.grid
-        if not self.mechanism.delivered or self.is_bit(chunk):
+        if not self.mechanism.delivered_bits or self.further_release(chunk) is not None:
             total = unpack(data, self.parameters.bits, span.stop - span.start)
             return self._decode_summed(chunk, total, survivors)
-        read = restored(data, span.stop - span.start, grid)
-        return DecodedChunk(unrotated_reals(read, grid, self.parameters.encoding.rotation, span.start), survivors)
+        read = dequantise(data, span.stop - span.start, grid)
+        return DecodedChunk(unrotate_integers(read, grid, self.parameters.encoding.rotation, span.start), survivors)
 
     def _decode_summed(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return a sum, or that of the clipping bits, in real units."""
-        encoding = self.parameters.encoding
-        if self.is_bit(chunk):
-            below = fraction_below(total, survivors, encoding.bit, self.parameters.bits)
-            return DecodedChunk(np.array([below]), survivors)
-        start = self.parameters.chunks[chunk].start
-        return DecodedChunk(unrotated(total, self.mechanism.grid, encoding.rotation, start), survivors)
+        """Return a sum in real units, or that of a further release in integer units."""
+        if (release := self.further_release(chunk)) is not None:
+            return DecodedChunk(self._sum_further(release, total, survivors).units, survivors)
+        start, rotation = self.parameters.chunks[chunk].start, self.parameters.encoding.rotation
+        return DecodedChunk(unrotate_sum(total, self.mechanism.grid, rotation, start), survivors)
 
     def _check_length(self, chunk: int, total: Vector) -> None:
         span = self.parameters.chunks[chunk]
         if total.size != span.stop - span.start:
             raise InputError(f"chunk {chunk} has {span.stop - span.start} coordinates, not {total.size}")
 
-    def is_bit(self, chunk: int) -> bool:
-        """Tell whether a chunk holds nothing but the clipping bits."""
-        return bool(self.parameters.encoding.bit) and chunk == len(self.parameters.chunks) - 1
+    def further_release(self, chunk: int) -> FurtherRelease | None:
+        """Return the further release that a chunk is; None for a chunk of the update."""
+        further = self.parameters.encoding.further_releases
+        place = chunk - (len(self.parameters.chunks) - len(further))
+        return further[place] if place >= 0 else None
 
     def assemble(self, chunks: Sequence[DecodedChunk]) -> Aggregate:
         """Return the aggregate from all chunks, decoded one by one: what `decode` makes of their sums."""
@@ -235,11 +286,13 @@ class DistributedDP:
             assembly.add(chunk, decoded)
         return assembly.aggregate()
 
-    def aggregate(self, total: Floats, counts: Sequence[int], below: float | None) -> Aggregate:
+    def aggregate(self, total: Floats, counts: Sequence[int], further: Mapping[str, FurtherSum]) -> Aggregate:
         """Return the aggregate of a decoded sum, from how many clients are in each chunk."""
         grid = self.mechanism.grid
         blocks = [(span.stop - span.start) // grid.block for span in self.parameters.chunks]
-        return Aggregate(total, tuple(counts), np.repeat(counts, blocks[: len(counts)]), below, grid.buckets)
+        return Aggregate(
+            total, tuple(counts), np.repeat(counts, blocks[: len(counts)]), further, self.batch, grid.buckets
+        )
 
 
 class Assembly:
@@ -247,42 +300,63 @@ class Assembly:
 
     def __init__(self, private: DistributedDP) -> None:
         self._private, self._grid = private, private.mechanism.grid
-        self._kept = np.empty(self._grid.kept)
+        self._kept = np.empty(self._grid.summed_dim)
         self._survivors: dict[int, int] = {}
-        self._below: float | None = None
+        self._further: dict[str, FurtherSum] = {}
 
     def __len__(self) -> int:
-        return len(self._survivors) + (self._below is not None)
+        return len(self._survivors) + len(self._further)
 
     def add(self, chunk: int, decoded: DecodedChunk) -> None:
         """Put a chunk to its place."""
-        if self._private.is_bit(chunk):
-            self._below = float(decoded.values[0])
+        if (release := self._private.further_release(chunk)) is not None:
+            count = decoded.survivors * self._private.batch
+            self._further[release.name] = FurtherSum(decoded.values, release.scale, count)
         else:
             self._grid.place(self._kept, decoded.values, self._private.parameters.chunks[chunk].start)
             self._survivors[chunk] = decoded.survivors
 
     def aggregate(self) -> Aggregate:
         """Return the aggregate, when all chunks are there."""
-        total = unfolded(self._kept, self._grid, self._private.parameters.encoding.rotation)
+        total = unfold_sum(self._kept, self._grid, self._private.parameters.encoding.rotation)
         counts = [self._survivors[chunk] for chunk in sorted(self._survivors)]
-        return self._private.aggregate(total, counts, self._below)
+        return self._private.aggregate(total, counts, self._further)
 
 
 def check_by_chunk(mechanism: Mechanism) -> None:
     """Refuse a mechanism that does more to the whole sum than undo the encoding: its noise would be left out."""
-    if not mechanism.by_chunk:
+    if not mechanism.is_decoded_by_chunk:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' decodes whole vectors only, not chunk by chunk")
 
 
 def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
     """Refuse a mechanism other than the one that the round has agreed on."""
-    if parameters.encoding != encoding_of(mechanism, parameters.encoding.rotation, parameters.encoding.bit):
+    written = parameters.encoding
+    if written != encoding_of(mechanism, written.rotation, written.further_releases, written.records):
         raise ParametersRefused(f"the round has not agreed on this mechanism, '{mechanism.name}'")
     if len(parameters.encoding.rotation) != SEED_BYTES:
         raise ParametersRefused(f"the seed of the rotation has {SEED_BYTES} bytes")
     if parameters.bits != mechanism.grid.bits:
         raise ParametersRefused(f"the round's ring has {parameters.bits} bits, not {mechanism.grid.bits}")
+
+
+def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
+    """Refuse records whose scale, sensitivity or index is not what the accounting of their events rests on."""
+    records, grid = parameters.encoding.records, mechanism.grid
+    if not records:
+        return
+    records.check(grid.block)
+    if mechanism.name != "skellam" or grid.buckets:
+        raise ParametersRefused("sums of records are neither folded nor under other noise than Skellam's")
+    scaled_clip = records.scaled_clip(grid.block)
+    if not math.isclose(scaled_clip, grid.scale * mechanism.clip, rel_tol=1e-9):
+        raise ParametersRefused(f"s c = {grid.scale * mechanism.clip} is not what C_q and k give, {scaled_clip}")
+    if mechanism.sensitivity < sensitivity(scaled_clip, grid.padded):
+        raise ParametersRefused(f"one record may change the sum by more than Delta2^2 = {mechanism.sensitivity}")
+    if not 0 <= parameters.index < records.events:
+        raise ParametersRefused(
+            f"the plan has {records.events} events, and this is the one at index {parameters.index}"
+        )
 
 
 def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
@@ -296,27 +370,24 @@ def check_block(grid: Grid) -> None:
 
     A vector that is one block by its length may have shorter ones, so that it can have several chunks.
     """
-    length, block = grid.kept, block_size(grid.kept)
+    length, block = grid.summed_dim, block_size(grid.summed_dim)
     if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):
         raise ParametersRefused(f"{length} coordinates are rotated in blocks of {block}, not of {grid.block}")
 
 
-def check_bit_law(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Refuse a clipping bit under noise of another law: what the bit costs is known for Skellam noise only."""
-    if parameters.encoding.bit and mechanism.law != SKELLAM:
+def check_further_law(parameters: Parameters, mechanism: Mechanism) -> None:
+    """Refuse further releases under noise of another law: what they cost is known for Skellam noise only."""
+    if parameters.encoding.further_releases and mechanism.law != SKELLAM:
         raise ParametersRefused(
-            f"the noise of '{mechanism.name}' is not Skellam noise: privacy.clipping must be a fixed bound with it"
+            f"the noise of '{mechanism.name}' is not Skellam noise: privacy.clipping must be a fixed bound with it, "
+            "and the application must not have further releases"
         )
 
 
 def check_chunks(parameters: Parameters, grid: Grid) -> None:
     """Refuse chunks that are not runs of whole blocks, or that are not the whole vector."""
-    chunks, dim = parameters.chunks, parameters.dim
-    if parameters.encoding.bit:  # a chunk of one coordinate, after all others
-        chunks, dim = chunks[:-1], dim - 1
-        if parameters.chunks[-1] != slice(grid.padded, grid.padded + 1):
-            raise ParametersRefused("the clipping bit is the last chunk, of one coordinate")
-    if dim != grid.padded:
-        raise ParametersRefused(f"{grid.dim} coordinates are padded to {grid.padded}, not to {dim}")
-    if any(span.stop % grid.block for span in chunks):
+    check_further(parameters)
+    if parameters.update_dim != grid.padded:
+        raise ParametersRefused(f"{grid.dim} coordinates are padded to {grid.padded}, not to {parameters.update_dim}")
+    if any(parameters.chunks[chunk].stop % grid.block for chunk in parameters.release_chunks[0]):
         raise ParametersRefused(f"chunks end at multiples of the block, {grid.block}")

@@ -14,15 +14,14 @@ import numpy as np
 
 from dordis.errors import InputError
 from dordis.kernels.ring import Vector
-from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
-from dordis.privacy.noise import SKELLAM, NoiseLaw
-from dordis.privacy.xnoise import Due, context
+from dordis.privacy.skellam_noise import LARGEST_VARIANCE, SKELLAM, NoiseLaw
+from dordis.privacy.xnoise_components import Due, removal_context
 from dordis.protocol import ClientId, Flow, ProtocolServer, Resource, Step
 from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.parameters import Parameters, check_tables
 from dordis.protocols.summing import ChunkedServer, ChunkSum, SummingChunk, SummingServer, SummingSetup
-from dordis.protocols.vectors import HERE, Vectors
+from dordis.protocols.vector_backend import HERE, Vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +73,11 @@ class ChunkOutput:
     """Due components that could not be removed: they are still in the sum."""
     named: frozenset[ClientId] = frozenset()
     """Clients that lied; the sum is right nevertheless."""
+    signatures: Mapping[ClientId, bytes] = field(default_factory=dict, repr=False)
+    """A quorum's signatures on the survivors; empty if nothing was signed."""
 
     @classmethod
-    def of(
+    def from_plan(
         cls,
         parameters: Parameters,
         chunk: int,
@@ -84,11 +85,12 @@ class ChunkOutput:
         survivors: tuple[ClientId, ...],
         stayed: Due,
         named: frozenset[ClientId] = frozenset(),
+        signatures: Mapping[ClientId, bytes] | None = None,
     ) -> "ChunkOutput":
         """Return the output of a chunk with the noise that its plan leaves."""
-        plan, lots = parameters.plans[chunk], context(parameters.round, chunk, parameters.digest)
-        left, charged = plan.left(survivors, lots, stayed), plan.charged(survivors, lots)
-        return cls(total, survivors, left, charged, stayed, named)
+        plan, lots = parameters.plans[chunk], removal_context(parameters.round, chunk, parameters.digest)
+        left, charged = plan.variance_left(survivors, lots, stayed), plan.charged_variance(survivors, lots)
+        return cls(total, survivors, left, charged, stayed, named, signatures or {})
 
 
 def remove_noise(
@@ -101,7 +103,9 @@ def remove_noise(
     np.bitwise_and(summed.total, np.uint32(2**parameters.bits - 1), out=summed.total)
     due = parameters.due(chunk, summed.survivors) if summed.survivors else {}
     stayed = unreleased(due, summed.released)
-    return ChunkOutput.of(parameters, chunk, summed.total, summed.survivors, stayed, summed.named)
+    return ChunkOutput.from_plan(
+        parameters, chunk, summed.total, summed.survivors, stayed, summed.named, summed.signatures
+    )
 
 
 def unreleased(due: Due, released: Mapping[ClientId, Mapping[int, bytes]]) -> Due:

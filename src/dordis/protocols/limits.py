@@ -7,7 +7,7 @@ beyond these ceilings before anything is computed from them.  `docs/limits.md` s
 from typing import TYPE_CHECKING, NamedTuple
 
 from dordis.errors import ParametersRefused
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.xnoise_components import Scheme
 
 if TYPE_CHECKING:
     from dordis.protocols.parameters import Parameters
@@ -43,7 +43,11 @@ class Ceiling(NamedTuple):
 CEILINGS = (
     Ceiling("clients of a round, n", MOST_CLIENTS, "every client reads a proof and keys of every other"),
     Ceiling("chunks of a round, m", MOST_CHUNKS, "every chunk has keys and secrets of its own"),
-    Ceiling("different variances of the chunks", MOST_VARIANCES, "each has a noise plan; two are in use"),
+    Ceiling(
+        "different variances of the chunks",
+        MOST_VARIANCES,
+        "each has a noise plan; a further release has its own",
+    ),
     Ceiling("noise components of all variances", MOST_COMPONENTS, "each has a noise table: T + 1 with `exact`"),
     Ceiling("places in all noise tables", MOST_PLACES, "31 standard deviations each; seconds and 300 MB at the most"),
     Ceiling("degree of the graph, k", MOST_DEGREE, "its secrecy is computed exactly, on integers of k log n bits"),
@@ -68,12 +72,12 @@ def check_ceilings(parameters: "Parameters") -> None:
     names = (parameters.mode, parameters.scheme, encoding.mechanism, encoding.noise or "")
     hashes = (parameters.tables, parameters.model, parameters.beacon, encoding.rotation)
     for what, size, most in (
-        ("clients", len(parameters.members) // 8, MOST_CLIENTS),
+        ("clients", parameters.n_max, MOST_CLIENTS),
         ("chunks", max(len(parameters.ends) // 8, len(parameters.variances)), MOST_CHUNKS),
         ("different noise variances", len({*parameters.variances.values()}), MOST_VARIANCES),
-        ("neighbours for a client", parameters.degree, MOST_DEGREE),
         ("characters in a name", max(map(len, names)), LONGEST_NAME),
         ("bytes in a hash or seed", max(map(len, hashes)), LONGEST_HASH),
+        *parameters.own_sizes,
     ):
         if size > most:
             raise ParametersRefused(f"a round has at most {most} {what}, not {size}")

@@ -1,40 +1,42 @@
-"""What a round is agreed on: everything that is hashed, and the rules it must keep.
+"""The parameters of a round: everything that is hashed, and the rules it must keep.
 
-The server checks the rules when it configures a round, every client checks them again before it sends anything, and
-the hash goes into every derivation, commitment and ciphertext: two clients with different parameters cannot
-understand each other.
+The part here is common to all summing protocols: round, arrivals, ring, chunks, noise, encoding, model.  A protocol
+adds its own part in a subclass, such as `dordis.protocols.cohort.CohortParameters` with the list of clients U.  The
+server checks the rules when it configures a round, and every client again before it sends anything.  The hash goes
+into every derivation, commitment and ciphertext, so that clients with different parameters cannot read each other.
 """
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from dordis import wire
-from dordis.errors import MalformedMessage, ParametersRefused
-from dordis.privacy.cell_table import places
+from dordis.errors import ParametersRefused
+from dordis.privacy.clipping import clipping_bit
 from dordis.privacy.encoding import NEAREST, STOCHASTIC
-from dordis.privacy.noise import SKELLAM, NoiseLaw
-from dordis.privacy.requantising import BITS as DELIVERED
-from dordis.privacy.skellam import check_buckets
-from dordis.privacy.xnoise import Due, NoisePlan, Scheme, context, default_fraction, default_tolerance, fraction_of
+from dordis.privacy.further_releases import FurtherRelease
+from dordis.privacy.quantising import BITS as DELIVERED
+from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.scaling import check_buckets
+from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw, support_bound
+from dordis.privacy.xnoise_components import Due, NoisePlan, Scheme, default_fraction, parse_variance, removal_context
 from dordis.protocol import ClientId, Message
-from dordis.protocols import graph, limits
+from dordis.protocols import limits
 from dordis.protocols.escrow import Escrow
 from dordis.protocols.limits import check_ceilings, check_components, check_places
-from dordis.protocols.neighbourhood import check_neighbourhood, colluding_neighbours
 
 SEMI_HONEST = "semi-honest"
 MALICIOUS = "malicious"
 RUN_BYTES, INDEX_BYTES = 32, 8
 FOLDING = "random signs, modulo k"
 """The one rule by which updates are folded."""
-LARGEST_ID, _WORD = 2**63 - 1, 8
+LARGEST_ID, WORD = 2**63 - 1, 8
 Known = TypeVar("Known")
 
 Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
@@ -68,28 +70,43 @@ class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block: int = 1
     rotation: bytes = b""
     bit: int = 0
-    """Scale of the clipping bit, which is then the last chunk; 0 if there is none."""
+    """Scale of the clipping bit, the first further release; 0 if there is none."""
     noise: str | UnsetType = UNSET
     projection: Projection | UnsetType = UNSET
     """Left out where updates are summed at full length."""
+    records: RecordEncoding | UnsetType = UNSET
+    """How records are sampled and encoded, where they are the unit of privacy."""
+    further: tuple[FurtherRelease, ...] | UnsetType = UNSET
+    """Further releases beside the clipping bit; left out where there are none."""
+
+    @property
+    def further_releases(self) -> tuple[FurtherRelease, ...]:
+        """Return all further releases, in the order of their chunks: the clipping bit is the first, if there is one."""
+        return (*((clipping_bit(self.bit),) if self.bit else ()), *(self.further or ()))
 
 
-class Parameters(Message, frozen=True, dict=True):
-    """The parameters of one round; `members` and `ends` are little-endian words of eight bytes.
+class Assistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whom a client trusts beside the other clients: at most `faulty` of these helpers collude with the server."""
 
-    `round` is the run id followed by the round's index; `quorum` is the least number of clients at any stage, q, and
-    `threshold` the shares that rebuild a secret, t or t_k: on the complete graph, of degree 0, they are the same;
+    helpers: tuple[int, ...]
+    faulty: int
+    no_base: bool = False
+    """Whether more than `faulty` helpers may see an update under no noise at all."""
+
+
+class Parameters(Message, frozen=True, dict=True, kw_only=True):
+    """The common part of the parameters of one round; `ends` are little-endian words of eight bytes.
+
+    `round` is the run id followed by the round's index; a sum is over `n_min` to `n_max` clients; `colluders` is T_C;
     `ends` are the coordinates at which the chunks end; `variances` holds sigma*^2 of each chunk as a fraction;
-    `tables` is the hash of the noise tables.
+    `tables` is the hash of the noise tables.  Where clients come by themselves, `participations` is the largest number
+    of rounds of the run in which a client takes part; the noise is planned for it, and every client keeps to it.
     """
 
     mode: str
     round: bytes
-    members: bytes
-    quorum: int
-    degree: int
-    threshold: int
-    tolerance: int
+    n_min: int
+    n_max: int
     colluders: int
     bits: int
     ends: bytes
@@ -101,21 +118,55 @@ class Parameters(Message, frozen=True, dict=True):
     encoding: Encoding = Encoding()
     model: bytes = b""
     beacon: bytes = b""
+    participations: int | UnsetType = UNSET
 
     @cached_property
     def digest(self) -> bytes:
-        """Return the parameter hash; the protocol version is in it."""
+        """Return the parameter hash; the protocol version and the kind of parameters are in it."""
         return hashlib.sha256(b"dordis/v1/parameters" + wire.encode(self)).digest()
 
-    @cached_property
+    @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Return U, sorted."""
-        return tuple(ClientId(i) for i in _unpack(self.members))
+        """Return U, sorted; empty where no list of clients is fixed before the sum."""
+        return ()
 
-    @cached_property
-    def rank(self) -> dict[ClientId, int]:
-        """Return the place of each client in U."""
-        return {u: i for i, u in enumerate(self.clients)}
+    @property
+    def cohort(self) -> int:
+        """Return the number of clients that a client hides among: |U|, or n_min where there is no list U."""
+        return self.n_min
+
+    @property
+    def tolerance(self) -> int:
+        """Return T, the largest number of clients that may be missing from a sum: n_max - n_min."""
+        return self.n_max - self.n_min
+
+    @property
+    def quorum_fraction(self) -> Fraction | None:
+        """Return the least fraction of U that must answer every stage; None where clients answer only once."""
+        return None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Tell whether clients share secrets with some others only, along a graph drawn from the beacon."""
+        return False
+
+    @property
+    def colluders_around(self) -> int:
+        """Return the largest number of colluders that an honest client may share secrets with."""
+        return self.colluders
+
+    @property
+    def assistance(self) -> Assistance | None:
+        """Return the helpers that a client trusts; None where no helper opens the sum."""
+        return None
+
+    @property
+    def own_sizes(self) -> tuple[tuple[str, int, int], ...]:
+        """Return what the protocol's own part has, its size and the largest size, for `check_ceilings`."""
+        return ()
+
+    def check_own(self) -> None:
+        """Check the protocol's own part of the parameters; here there is none."""
 
     @property
     def run(self) -> bytes:
@@ -133,48 +184,33 @@ class Parameters(Message, frozen=True, dict=True):
         return self.mode == MALICIOUS
 
     @cached_property
-    def neighbourhoods(self) -> dict[ClientId, frozenset[ClientId]]:
-        """Return for each client those who share masks and secrets with it, and itself."""
-        everyone = frozenset(self.clients)
-        if self.degree == 0:
-            return dict.fromkeys(self.clients, everyone)
-        joined = graph.neighbours(self.clients, self.degree, graph.seed(self.beacon, self.digest))
-        return {u: frozenset((u, *vs)) for u, vs in joined.items()}
-
-    @property
-    def colluders_around(self) -> int:
-        """Return how many colluders an honest client may share secrets with: T_C, on SecAgg+ at most c_k."""
-        n, T_C, k = len(self.clients), self.colluders, self.degree
-        return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
-
-    def point(self, client: ClientId) -> int:
-        """Return the client's evaluation point for secret sharing."""
-        return 1 + self.rank[client]
-
-    @cached_property
     def chunks(self) -> tuple[slice, ...]:
         """Return the coordinates of each chunk."""
-        ends = _unpack(self.ends)
+        ends = unpack_words(self.ends)
         return tuple(slice(start, end) for start, end in zip((0, *ends), ends, strict=False))
 
     @property
     def dim(self) -> int:
         """Return the length of the whole vector."""
-        return _unpack(self.ends)[-1]
+        return unpack_words(self.ends)[-1]
+
+    @property
+    def update_dim(self) -> int:
+        """Return the length of the encoded update, without further releases."""
+        return self.dim - sum(release.length for release in self.encoding.further_releases)
+
+    @property
+    def release_chunks(self) -> tuple[range, ...]:
+        """Return the chunks of each release: those of the update, then one for each further release."""
+        chunks, further = len(self.chunks), len(self.encoding.further_releases)
+        return range(chunks - further), *(range(chunk, chunk + 1) for chunk in range(chunks - further, chunks))
 
     @cached_property
     def plans(self) -> tuple[NoisePlan, ...]:
         """Return the noise plan of each chunk."""
+        arrivals = self.n_max, self.tolerance, self.colluders
         plans = {
-            text: NoisePlan(
-                Scheme(self.scheme),
-                len(self.clients),
-                self.tolerance,
-                self.colluders,
-                fraction_of(text),
-                self.fraction,
-                self.reserve,
-            )
+            text: NoisePlan(Scheme(self.scheme), *arrivals, parse_variance(text), self.fraction, self.reserve)
             for text in set(self.variances.values())
         }
         return tuple(plans[self.variances[chunk]] for chunk in range(len(self.chunks)))
@@ -186,7 +222,7 @@ class Parameters(Message, frozen=True, dict=True):
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
         """Return the removable components that each member of U3 discloses."""
-        return self.plans[chunk].due(survivors, context(self.round, chunk, self.digest))
+        return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
         """Return what a pure function gives, computed once for this object; only ideal clients share an object."""
@@ -195,30 +231,18 @@ class Parameters(Message, frozen=True, dict=True):
             known[key] = compute()
         return known[key]
 
-    def pack(self, members: Iterable[ClientId]) -> bytes:
-        """Write a subset of U as a bitmap over sorted U."""
-        bits = sum(1 << self.rank[u] for u in members)
-        return bits.to_bytes(-(-len(self.clients) // 8), "little")
 
-    def unpack(self, bitmap: bytes) -> tuple[ClientId, ...]:
-        """Read a subset of U, sorted, from a bitmap of just the right length."""
-        bits, n = int.from_bytes(bitmap, "little"), len(self.clients)
-        if len(bitmap) != -(-n // 8) or bits >> n:
-            raise MalformedMessage("a set of clients is not a bitmap over the round's clients")
-        return tuple(u for i, u in enumerate(self.clients) if bits >> i & 1)
+Kind = TypeVar("Kind", bound=Parameters)
 
 
-def agree_on(
+def common_part(
     *,
     run: bytes,
     index: int,
-    clients: Collection[int],
-    threshold: int,
+    n_min: int,
+    n_max: int,
     bits: int,
     ends: Collection[int],
-    quorum: int | None = None,
-    degree: int = 0,
-    tolerance: int | None = None,
     colluders: int = 1,
     scheme: Scheme | None = None,
     variances: Collection[Fraction | int] | None = None,
@@ -228,39 +252,42 @@ def agree_on(
     encoding: Encoding | None = None,
     model: bytes = b"",
     beacon: bytes = b"",
-    law: NoiseLaw = SKELLAM,
+    participations: int | UnsetType = UNSET,
 ) -> Parameters:
-    """Write down and check the parameters of a round; what is left out takes its default.
+    """Write down the common part of a round's parameters, unchecked; omitted values take their defaults.
 
-    The default tolerance is `xnoise.default_tolerance`, by whether there is a `degree`.
     Noise is divided by the scheme `single` where variances are given.
     """
-    n, chunks = len(clients), len(ends)
-    if tolerance is None:
-        tolerance = default_tolerance(n, threshold, sparse=bool(degree))
     if scheme is None:
         scheme = Scheme.NONE if variances is None else Scheme.SINGLE
-    variances = [Fraction(0)] * chunks if variances is None else list(variances)
-    draft = Parameters(
+    given = [Fraction(0)] * len(ends) if variances is None else list(variances)
+    return Parameters(
         mode=mode,
         round=run + _word(index, "big"),
-        members=_pack(sorted(clients)),
-        quorum=threshold if quorum is None else quorum,
-        degree=degree,
-        threshold=threshold,
-        tolerance=tolerance,
+        n_min=n_min,
+        n_max=n_max,
         colluders=colluders,
         bits=bits,
-        ends=_pack(ends),
+        ends=pack_words(ends),
         scheme=scheme.value,
-        fraction=default_fraction(n, tolerance) if fraction is None else fraction,
+        fraction=default_fraction(n_max, n_max - n_min) if fraction is None else fraction,
         reserve=reserve,
-        variances={chunk: str(Fraction(variance)) for chunk, variance in enumerate(variances)},
+        variances={chunk: str(Fraction(variance)) for chunk, variance in enumerate(given)},
         tables=b"",
         encoding=encoding or Encoding(),
         model=model,
         beacon=beacon,
+        participations=participations,
     )
+
+
+def extend(common: Parameters, kind: type[Kind], **own: Any) -> Kind:
+    """Return parameters of a protocol's kind: the common part of some parameters, and the protocol's own fields."""
+    return kind(**{name: getattr(common, name) for name in Parameters.__struct_fields__}, **own)
+
+
+def complete(draft: Kind, law: NoiseLaw = SKELLAM) -> Kind:
+    """Check a draft of parameters and add the hash of the noise tables."""
     check_rules(draft)
     return msgspec.structs.replace(draft, tables=table_hash(draft, law))
 
@@ -275,82 +302,53 @@ def check_rules(parameters: Parameters) -> None:
     """Refuse parameters that break a rule; the server does at configuration, every client at set-up."""
     check_ceilings(parameters)
     check_identity(parameters)
-    check_thresholds(parameters)
+    parameters.check_own()
     check_vector(parameters)
     check_projection(parameters)
     check_noise(parameters)
 
 
 def check_identity(parameters: Parameters) -> None:
-    """Check the mode, the round id, and that U is sorted without repetition."""
+    """Check the mode and the round id."""
     if parameters.mode not in (SEMI_HONEST, MALICIOUS):
         raise ParametersRefused(f"there is no mode '{parameters.mode}'")
     if len(parameters.round) != RUN_BYTES + INDEX_BYTES:
         raise ParametersRefused(f"a round id has {RUN_BYTES} bytes of run and {INDEX_BYTES} of index")
-    if len(parameters.members) % _WORD or not parameters.members:
-        raise ParametersRefused("the clients of a round are ids of eight bytes each, at least one")
-    clients = parameters.clients
-    if list(clients) != sorted(set(clients)) or clients[-1] > LARGEST_ID:
-        raise ParametersRefused("the clients of a round are distinct ids in ascending order, below 2^63")
-
-
-def check_thresholds(parameters: Parameters) -> None:
-    """Check q (t on the complete graph), T and T_C against each other."""
-    n, q, T, T_C = len(parameters.clients), parameters.quorum, parameters.tolerance, parameters.colluders
-    if not 1 <= q <= n:
-        raise ParametersRefused(f"the quorum {q} must lie in 1..{n}")
-    if T_C < 0 or q <= T_C:
-        raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than the quorum {q}")
-    if not 0 <= T <= n - q:
-        raise ParametersRefused(f"the dropout tolerance T = {T} must lie in 0..{n - q}, n less the quorum")
-    if n - T <= T_C:
-        raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than n - T = {n - T}")
-    check_majority(parameters)
-    check_graph(parameters)
-
-
-def check_majority(parameters: Parameters) -> None:
-    """Against a malicious server two quorums must have an honest client in common: 2q > n + T_C."""
-    n, q, T_C = len(parameters.clients), parameters.quorum, parameters.colluders
-    if parameters.is_malicious and 2 * q <= n + T_C:
-        raise ParametersRefused(f"against a malicious server the quorum must exceed (n + T_C) / 2, not be {q}")
-
-
-def check_graph(parameters: Parameters) -> None:
-    """Check the share threshold against the graph."""
-    n, k = len(parameters.clients), parameters.degree
-    if k == 0 and parameters.threshold != parameters.quorum:
-        raise ParametersRefused("on the complete graph the quorum is the threshold of the shares")
-    if k:
-        check_neighbourhood(
-            n, parameters.tolerance, parameters.colluders, parameters.mode, parameters.quorum, k, parameters.threshold
-        )
-        check_unpredictable(parameters)
-
-
-def check_unpredictable(parameters: Parameters) -> None:
-    """A sparse graph depends on a beacon: whoever could choose its circle would surround a client with colluders."""
-    if len(parameters.beacon) < graph.BEACON_BYTES:
-        raise ParametersRefused(f"a sparse graph needs a beacon of {graph.BEACON_BYTES} bytes")
 
 
 def check_vector(parameters: Parameters) -> None:
     """Check the ring and the chunks."""
     if not 1 <= parameters.bits <= 32:
         raise ParametersRefused(f"bits must lie in 1..32, not {parameters.bits}")
-    if len(parameters.ends) % _WORD or not parameters.ends:
+    if len(parameters.ends) % WORD or not parameters.ends:
         raise ParametersRefused("the ends of the chunks are numbers of eight bytes each, at least one")
-    ends = _unpack(parameters.ends)
+    ends = unpack_words(parameters.ends)
     if list(ends) != sorted(set(ends)) or ends[0] == 0 or ends[-1] > limits.LARGEST_DIM:
         raise ParametersRefused("chunks end at ascending coordinates, from 1 to 2^31")
-    bit = parameters.encoding.bit
-    if bit < 0 or (bit and (len(ends) < 2 or ends[-1] - ends[-2] != 1)):
-        raise ParametersRefused("the clipping bit is the last chunk of two or more, of one coordinate")
+    check_further(parameters)
+
+
+def check_further(parameters: Parameters) -> None:
+    """Check that each further release is bounded, and a chunk of its own behind those of the update."""
+    further = parameters.encoding.further_releases
+    if len({release.name for release in further}) < len(further) or parameters.encoding.bit < 0:
+        raise ParametersRefused("further releases have different names, and the clipping bit a scale of 0 or more")
+    if len(parameters.chunks) <= len(further):
+        raise ParametersRefused(f"{len(further)} further releases, such as a clipping bit, need a chunk each")
+    spans = parameters.chunks[len(parameters.chunks) - len(further) :]
+    for release, span in zip(further, spans, strict=True):
+        name = release.name[: limits.LONGEST_NAME]
+        if min(release.scale, release.length, release.bound) < 1 or not release.name or name != release.name:
+            raise ParametersRefused(f"the further release '{name}' has a scale, length and bound of 1 or more")
+        if span.stop - span.start != release.length:
+            raise ParametersRefused(f"the further release '{name}' is a chunk of {release.length} coordinate(s)")
+        if release.scale * release.bound >= 2**31:
+            raise ParametersRefused(f"the values of the further release '{name}' do not fit any ring")
 
 
 def check_projection(parameters: Parameters) -> None:
     """Check that updates are folded by the known rule, into as many coordinates as are summed, and fewer than d."""
-    folded, length = parameters.encoding.projection, parameters.dim - (1 if parameters.encoding.bit else 0)
+    folded, length = parameters.encoding.projection, parameters.update_dim
     if not folded:
         return
     if folded.rule != FOLDING or folded.rounding not in (NEAREST, STOCHASTIC):
@@ -375,7 +373,7 @@ def check_noise(parameters: Parameters) -> None:
         raise ParametersRefused(f"c must be at least 1, not {parameters.fraction}")
     check_components(parameters)
     components = {v for plan in set(parameters.plans) for v in (*plan.base, *plan.removable)}
-    check_places(sum(map(places, components)))
+    check_places(sum(map(support_bound, components)))
 
 
 def table_hash(parameters: Parameters, law: NoiseLaw = SKELLAM) -> bytes:
@@ -385,16 +383,18 @@ def table_hash(parameters: Parameters, law: NoiseLaw = SKELLAM) -> bytes:
     return hashlib.sha256(b"dordis/v1/tables" + b"".join(plans[plan] for plan in parameters.plans)).digest()
 
 
-def _pack(numbers: Iterable[int]) -> bytes:
+def pack_words(numbers: Iterable[int]) -> bytes:
+    """Write numbers as little-endian words of eight bytes."""
     return b"".join(_word(number, "little") for number in numbers)
 
 
 def _word(number: int, order: Literal["little", "big"]) -> bytes:
     try:
-        return number.to_bytes(_WORD, order)
+        return number.to_bytes(WORD, order)
     except OverflowError:
         raise ParametersRefused(f"ids, ends of chunks and the round's index lie in 0..2^64 - 1, not {number}") from None
 
 
-def _unpack(words: bytes) -> tuple[int, ...]:
-    return tuple(np.frombuffer(words[: len(words) // _WORD * _WORD], "<u8").tolist())
+def unpack_words(words: bytes) -> tuple[int, ...]:
+    """Read little-endian words of eight bytes; a rest of fewer bytes is left out."""
+    return tuple(np.frombuffer(words[: len(words) // WORD * WORD], "<u8").tolist())

@@ -4,7 +4,7 @@ A protocol is a folder with a `SummingProtocol` in it, which one line of `dordis
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
@@ -13,14 +13,14 @@ import msgspec
 from msgspec import Meta
 
 from dordis.crypto.suite import Suite
-from dordis.errors import ProtocolError
+from dordis.errors import ProtocolError, TooFewClients
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
-from dordis.protocol import ClientId, ClientState, Journal, Message, ProtocolClient, ProtocolServer, Step
+from dordis.protocol import ClientId, ClientState, Journal, Message, Party, ProtocolClient, ProtocolServer, Role, Step
 from dordis.protocols.escrow import IssuedSecrets, Releases
 from dordis.protocols.limits import LONGEST_OPENING, LONGEST_PROOF, MOST_CLIENTS
-from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
-from dordis.protocols.vectors import HERE, Vectors
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Assistance, Parameters
+from dordis.protocols.vector_backend import HERE, Vectors
 
 Proof = Annotated[bytes, Meta(max_length=LONGEST_PROOF)]
 Proofs = Annotated[dict[int, Proof], Meta(max_length=MOST_CLIENTS)]
@@ -35,6 +35,33 @@ class Opening(Message, frozen=True):
     proofs: Proofs = msgspec.field(default_factory=dict)
 
 
+class SigningKeys(dict[ClientId, bytes]):
+    """The public signing keys of all clients; those of the `helpers`, whose ids are counted apart, are beside them."""
+
+    def __init__(self, clients: Mapping[ClientId, bytes], helpers: Mapping[ClientId, bytes]) -> None:
+        super().__init__(clients)
+        self.helpers = dict(helpers)
+
+
+def helper_keys(registry: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
+    """Return the public signing keys of the helpers; none if the registry has only clients."""
+    return registry.helpers if isinstance(registry, SigningKeys) else {}
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The parties of a round, from which a protocol writes its own part of the parameters."""
+
+    clients: tuple[ClientId, ...] = ()
+    """U; empty where clients come after the parameters are fixed."""
+    quorum: int = 0
+    """The least number of clients of U at any stage."""
+    sparse: bool = False
+    """Whether clients share secrets with some others only."""
+    introductions: Mapping[ClientId, Message] = field(default_factory=dict)
+    """The replies of all helpers to the protocol's introductory request; `Garbled` for those that did not answer."""
+
+
 @dataclass(frozen=True)
 class ChunkSum:
     """The sum of the inputs of U3, and the deposited secrets that the protocol released for it."""
@@ -46,6 +73,8 @@ class ChunkSum:
     """For each client its released secrets, counted from 0; one that could not be recovered is missing."""
     named: frozenset[ClientId] = frozenset()
     """Clients that were caught in a lie, which the sum survived."""
+    signatures: Mapping[ClientId, bytes] = field(default_factory=dict, repr=False)
+    """A quorum's signatures on the survivors, which others can verify; empty if nothing was signed."""
 
 
 class SumInput(Protocol):
@@ -75,6 +104,8 @@ class SummingSetup(ProtocolServer[None]):
     """The clients that completed it."""
     vectors: Vectors = HERE
     """Where the server computes on whole vectors: the same comes out."""
+    standing: Any = None
+    """What the server remembers of the parties of a run from round to round, if anything; None at first."""
 
     def output(self) -> None:
         """Return nothing: chunks read what the set-up holds."""
@@ -118,6 +149,14 @@ class SummingState(ClientState):
 
 
 Remembered = TypeVar("Remembered", bound=SummingState)
+Begun = TypeVar("Begun", bound=Parameters)
+
+
+def begun(parameters: Begun | None) -> Begun:
+    """Return the parameters of the round; raise ProtocolError before it has begun."""
+    if parameters is None:
+        raise ProtocolError("no round has begun")
+    return parameters
 
 
 class SummingClient(ProtocolClient[Remembered]):
@@ -143,9 +182,7 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @property
     def _parameters(self) -> Parameters:
-        if self.state.parameters is None:
-            raise ProtocolError("no round has begun")
-        return self.state.parameters
+        return begun(self.state.parameters)
 
     @property
     def input(self) -> SumInput:
@@ -164,8 +201,16 @@ class SummingClient(ProtocolClient[Remembered]):
         super().close()
 
 
-MakeServer = Callable[[Parameters, Mapping[ClientId, bytes], Mapping[ClientId, bytes], Suite], SummingServer]
+WriteParameters = Callable[[Parameters, Roster], Parameters]
+"""Return the parameters of a protocol's kind, unchecked, from their common part and the parties of the round."""
+MakeServer = Callable[[Any, Mapping[ClientId, bytes], Mapping[ClientId, bytes], Suite], SummingServer]
 """Make the server's machine from the parameters, the registry of signing keys, proofs of selection and the suite."""
+
+CheckSigned = Callable[
+    [Any, int, Collection[ClientId], Mapping[int, bytes], Mapping[ClientId, bytes], Suite],
+    None,
+]
+"""Raise unless a quorum signed the survivors of a chunk: parameters, chunk, survivors, signatures, signing keys."""
 
 
 class MakeClient(Protocol):
@@ -182,6 +227,13 @@ class MakeClient(Protocol):
         journal: Journal | None,
         entropy: Entropy,
     ) -> SummingClient[Any]:
+        """Make it."""
+
+
+class MakeHelper(Protocol):
+    """Make a helper of all rounds of a run; its long-term private key is `secret`."""
+
+    def __call__(self, me: ClientId, *, secret: bytes, registry: Mapping[ClientId, bytes], suite: Suite) -> Party:
         """Make it."""
 
 
@@ -206,14 +258,54 @@ class Prediction(Protocol):
 
 
 @dataclass(frozen=True)
+class ArrivalPrediction:
+    """The course of a round in which every client contributes once and all helpers answer."""
+
+    parameters: Parameters
+    arrived: tuple[ClientId, ...]
+    stage: str
+
+    def survivors(self) -> tuple[ClientId, ...]:
+        """Return U3: all clients that came."""
+        return tuple(sorted(self.arrived))
+
+    def check_before_disclosure(self) -> None:
+        """Raise if fewer than n_min clients came."""
+        check_arrived(self.parameters, self.stage, self.arrived)
+
+    def check_after_disclosure(self) -> None:
+        """Raise nothing: no client is needed any more."""
+
+    def unreleased(self, due: Releases) -> Releases:
+        """Return nothing: helpers release all that is due."""
+        return {}
+
+
+def check_arrived(parameters: Parameters, stage: str, arrived: Collection[ClientId]) -> None:
+    """Raise TooFewClients if fewer than n_min clients contributed."""
+    if len(arrived) < parameters.n_min:
+        raise TooFewClients(stage, len(arrived), parameters.n_min)
+
+
+@dataclass(frozen=True)
 class SummingProtocol:
-    """A protocol: what makes its machines, its requests in the order of its stages, and what it guards against."""
+    """A summing protocol: factories of its machines, requests in stage order, parameters, supported threat models.
+
+    A protocol with `helpers` names the factory of its `helper`, and the request by which each `introduces` itself
+    before the parameters are fixed, made from the round id.  A protocol without a cohort fixes its parameters before
+    any client is asked, and takes the clients that come (`OpenCall`); it needs no prediction of its own.
+    """
 
     name: str
     server: MakeServer
     client: MakeClient
     requests: tuple[type[Message], ...]
-    predict: Callable[[Parameters, Leaving], Prediction]
+    predict: Callable[[Any, Leaving], Prediction] | None
+    """Predicts the course of a round from departures; None for a protocol without a cohort."""
+    parameters: type[Parameters]
+    """The kind of its parameters."""
+    agree: WriteParameters
+    """Adds its own part to the common part of the parameters."""
     sparse: bool = False
     """Whether clients share masks and secrets with some others only."""
     modes: frozenset[str] = frozenset({SEMI_HONEST, MALICIOUS})
@@ -221,13 +313,34 @@ class SummingProtocol:
     hides_updates: bool = True
     """Whether the server learns nothing but the sum; a protocol that does not hide inputs protects nobody."""
 
+    helpers: int = 0
+    """The number of helpers."""
+    helper: MakeHelper | None = None
+    introduces: Callable[[bytes], Message] | None = None
+    assistance: Assistance | None = None
+    """The helpers that clients trust, where the protocol states how many of them may collude."""
+    strategies: frozenset[str] | None = None
+    """The noise strategies that it can be run with; None: all."""
+    configure: "Callable[[SummingProtocol, Mapping[str, Any], str], SummingProtocol] | None" = None
+    """Returns the protocol with `protocol.options` of a configuration in a mode; None: it has no options."""
+    check_signed: CheckSigned | None = None
+    """Verifies a quorum's signatures on the survivors of a chunk; None if the protocol signs no survivors."""
+
+    @property
+    def has_cohort(self) -> bool:
+        """Tell whether the list of clients U is fixed before the sum."""
+        return self.predict is not None
+
     @cached_property
     def stages(self) -> tuple[str, ...]:
         """Return the names of the requests at which a client can be missed, in order."""
-        return tuple(request.__name__ for request in self.requests if not request.ahead)
+        return tuple(request.__name__ for request in self._client_stages)
+
+    @property
+    def _client_stages(self) -> Sequence[type[Message]]:
+        return [request for request in self.requests if request.role is Role.CLIENT and not request.ahead]
 
     @cached_property
     def upload(self) -> int:
         """Return the place of the first stage whose answer holds data."""
-        stages = (request for request in self.requests if not request.ahead)
-        return next(i for i, stage in enumerate(stages) if stage.uploads)
+        return next(i for i, stage in enumerate(self._client_stages) if stage.uploads)

@@ -1,11 +1,12 @@
 """The protocols that sum, by their short names; third parties name theirs as `package.module:NAME`."""
 
-from dordis.names import named
+from dordis.loading import load_object
 from dordis.protocols.summing import SummingProtocol
 
 SUMMING = {
     "secagg": "dordis.protocols.secagg:SECAGG",
     "secagg+": "dordis.protocols.secagg:SECAGG_PLUS",
+    "assisted": "dordis.protocols.assisted:ASSISTED",
     "plaintext": "dordis.protocols.plaintext:PLAINTEXT",
 }
 
@@ -16,4 +17,4 @@ def summing_protocol(name: str) -> SummingProtocol:
     >>> summing_protocol("secagg+").sparse
     True
     """
-    return named(SUMMING.get(name, name), "protocol.use", SummingProtocol)
+    return load_object(SUMMING.get(name, name), "protocol.use", SummingProtocol)

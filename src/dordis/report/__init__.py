@@ -1,1 +1,1 @@
-"""Reports: everything is drawn from the records of runs, nothing is parsed from logs."""
+"""Reports of runs, computed from their records only."""

@@ -1,4 +1,4 @@
-"""What a reader must not overlook in a run, worst first."""
+"""Alerts: facts about a run that a reader must see first, worst first."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,13 +7,13 @@ from enum import Enum
 
 from dordis.privacy.accounting import delta_warnings
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
-from dordis.report.facts import Facts
-from dordis.report.numbers import count, number
+from dordis.report.facts import RunFacts
+from dordis.report.numbers import format_count, format_number
 from dordis.rounds.possible import IMPOSSIBLE, VACUOUS
 
 
 class Level(Enum):
-    """How bad it is."""
+    """Severity of an alert."""
 
     BAD = "bad"
     WARNING = "warning"
@@ -22,14 +22,14 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Alert:
-    """Something that must be seen before any number is."""
+    """A sentence shown above all numbers."""
 
     level: Level
     text: str
 
 
-def alerts(facts: Facts) -> tuple[Alert, ...]:
-    """Return what has to be said first about a run."""
+def find_alerts(facts: RunFacts) -> tuple[Alert, ...]:
+    """Return the alerts of a run."""
     return (
         *(Alert(Level.BAD, text) for text in _bad(facts)),
         *(Alert(Level.WARNING, text) for text in _warnings(facts)),
@@ -37,33 +37,34 @@ def alerts(facts: Facts) -> tuple[Alert, ...]:
     )
 
 
-def common_alerts(all_facts: Sequence[Facts]) -> tuple[Alert, ...]:
-    """Return what has to be said first about several runs: everything once, with the runs of which it is true."""
-    of: dict[Alert, list[str]] = {}
+def find_common_alerts(all_facts: Sequence[RunFacts]) -> tuple[Alert, ...]:
+    """Return the alerts of several runs, each once, with the runs that it concerns."""
+    runs: dict[Alert, list[str]] = {}
     for facts in all_facts:
-        for alert in alerts(facts):
+        for alert in find_alerts(facts):
             if alert.level is not Level.NOTE:
-                of.setdefault(alert, []).append(facts.label)
+                runs.setdefault(alert, []).append(facts.label)
     order = list(Level)
     return tuple(
         Alert(alert.level, f"{'All runs' if len(whose) == len(all_facts) else '; '.join(whose)}: {alert.text}")
-        for alert, whose in sorted(of.items(), key=lambda item: order.index(item[0].level))
+        for alert, whose in sorted(runs.items(), key=lambda item: order.index(item[0].level))
     )
 
 
-def _bad(facts: Facts) -> Iterator[str]:
+def _bad(facts: RunFacts) -> Iterator[str]:
     if facts.ledger.problem:
         yield f"The privacy ledger does not verify, and no epsilon can be stated: {facts.ledger.problem}"
-    if facts.overspent:
-        yield f"The budget is overspent: epsilon = {number(facts.spent)}, and the budget is {number(facts.budget)}."
-    if facts.stated is not None and not math.isfinite(facts.stated):
+    if facts.is_overspent:
+        spent, budget = format_number(facts.spent), format_number(facts.budget)
+        yield f"The budget is overspent: {spent} is spent, and the budget is an epsilon of {budget}."
+    if facts.reportable_epsilon is not None and not math.isfinite(facts.reportable_epsilon):
         yield "No finite epsilon was recorded although noise was to be added: nothing is proved."
     if facts.exposure:
         nothing = " Against the server nothing is proved." if facts.trust.noise is NoiseFrom.CLIENTS else ""
         yield facts.exposure + nothing
 
 
-def _warnings(facts: Facts) -> Iterator[str]:
+def _warnings(facts: RunFacts) -> Iterator[str]:
     manifest = facts.run.manifest
     if not facts.trust.proves:
         yield f"This run proves nothing about privacy. {manifest.words.unproved}"
@@ -77,20 +78,20 @@ def _warnings(facts: Facts) -> Iterator[str]:
             f"Simulated {manifest.where}, which had everybody's data: what is stated is what a deployment like this "
             "would prove." + (ideal if manifest.fidelity == "ideal" else " Every message of the protocol was sent.")
         )
-    if facts.trust.proves and facts.participations > manifest.plan.cap:
+    if facts.trust.proves and facts.most_participations > manifest.plan.cap:
         yield (
-            f"A client took part {count(facts.participations, 'time')}, and the plan covers {manifest.plan.cap}: "
-            "what it spent is counted, but it is more than was planned for."
+            f"A client took part {format_count(facts.most_participations, 'time')}, and the plan covers "
+            f"{manifest.plan.cap}: its epsilon is computed correctly, and is larger than planned."
         )
-    if facts.short_of_noise:
-        least = min(facts.ratios)
+    if facts.rounds_short_of_noise:
+        least = min(facts.noise_ratios)
         yield (
-            f"In {facts.short_of_noise} of {count(len(facts.run.rounds), 'round')} less noise counted than was "
-            f"planned: down to {number(least)} of its target."
+            f"In {facts.rounds_short_of_noise} of {format_count(len(facts.run.rounds), 'round')} the noise that "
+            f"epsilon is based on was below its target: down to {format_number(least)} of it."
         )
 
 
-def _notes(facts: Facts) -> Iterator[str]:
+def _notes(facts: RunFacts) -> Iterator[str]:
     if facts.run.evicted:
         who = ", ".join(map(str, facts.run.evicted))
         yield (
@@ -98,7 +99,7 @@ def _notes(facts: Facts) -> Iterator[str]:
             "liars than the colluders that are tolerated."
         )
     if spoilt := facts.run.sum_checks.get(IMPOSSIBLE):
-        yield f"{count(spoilt, 'impossible sum')}: charged and not used."
+        yield f"{format_count(spoilt, 'impossible sum')}: charged and not used."
     if facts.run.sum_checks.get(VACUOUS):
         yield "Sums of this run are too short to detect garbage in them: the check for impossible sums is vacuous."
     if not facts.run.rounds:
@@ -106,4 +107,4 @@ def _notes(facts: Facts) -> Iterator[str]:
     if facts.run.result is None:
         yield "The run has no result: it is under way, or was stopped. It can be resumed after its last finished round."
     elif facts.run.result.stopped != "rounds":
-        yield f"The run ended early: {facts.stopped}."
+        yield f"The run ended early: {facts.ending}."

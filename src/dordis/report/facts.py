@@ -1,41 +1,42 @@
-"""What follows from the records of a run: how it ended, what it spent, and whether its ledger bears that out."""
+"""Facts about a run from its records: how it ended, what it spent, whether its ledger verifies, and its label."""
 
 import math
+import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from dordis.errors import LedgerDamaged
-from dordis.federation import records
-from dordis.federation.evidence import check_evidence
-from dordis.federation.ledger import Summary
-from dordis.federation.manifest import Trust
-from dordis.federation.records import RoundRecord, StoredRun
-from dordis.federation.stated import StatedEpsilon
+from dordis.ledger.evidence import check_evidence
+from dordis.ledger.ledger import LedgerSummary
+from dordis.ledger.stated_epsilon import StatedEpsilon
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
-from dordis.report.naming import labels
+from dordis.records import run_records
+from dordis.records.manifest import Trust
+from dordis.records.run_records import CONFIG, RoundRecord, StoredRun
 
 _CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What became of the check of a ledger: a summary, or what is wrong, or neither where there is no ledger."""
+class LedgerCheck:
+    """The outcome of verifying a ledger: a summary, or the problem, or neither if there is no ledger."""
 
-    summary: Summary | None = None
+    summary: LedgerSummary | None = None
     problem: str = ""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """A run under the name it has in the report, and what its ledger says."""
+class RunFacts:
+    """A run, its label in the report, and the outcome of verifying its ledger."""
 
     run: StoredRun
     label: str
-    ledger: Checked
+    ledger: LedgerCheck
 
     @property
     def run_id(self) -> str:
@@ -44,7 +45,7 @@ class Facts:
 
     @property
     def trust(self) -> Trust:
-        """Return who is trusted with what."""
+        """Return who is trusted with the updates and the noise."""
         return self.run.manifest.trust
 
     @property
@@ -60,44 +61,44 @@ class Facts:
         return self.run.manifest.budget
 
     @property
-    def proof(self) -> StatedEpsilon | None:
-        """Return the stated epsilon and its basis (`federation.stated`).
+    def stated_epsilon(self) -> StatedEpsilon | None:
+        """Return the stated epsilon and its basis (`ledger.stated_epsilon`).
 
-        None where nothing is proved, or where the ledger cannot be relied on, whatever was written down elsewhere.
+        None if nothing is proved, or if the ledger does not verify.
         """
         return None if self.ledger.summary is None else self.ledger.summary.stated
 
     @property
-    def stated(self) -> float | None:
-        """Return the stated epsilon of the run."""
-        return None if self.proof is None else self.proof.epsilon
+    def reportable_epsilon(self) -> float | None:
+        """Return the epsilon that may be published for the run; None if there is none."""
+        return None if self.stated_epsilon is None else self.stated_epsilon.epsilon
 
     @property
     def spent(self) -> float | None:
         """Return the largest epsilon spent by a client, from the ledger."""
-        return None if self.proof is None else self.proof.spent
+        return None if self.stated_epsilon is None else self.stated_epsilon.spent
 
     @property
-    def stated_rounds(self) -> tuple[RoundRecord, ...]:
-        """Return the records of the rounds, without what they say of epsilon where none can be stated."""
-        if self.proof is not None:
+    def reportable_rounds(self) -> tuple[RoundRecord, ...]:
+        """Return the records of the rounds, without their epsilon if none may be published."""
+        if self.stated_epsilon is not None:
             return self.run.rounds
         return tuple(msgspec.structs.replace(record, epsilon=None) for record in self.run.rounds)
 
     @property
-    def overspent(self) -> bool:
+    def is_overspent(self) -> bool:
         """Tell whether more than the budget was spent."""
         return self.spent is not None and self.budget is not None and self.spent > self.budget * (1 + _CLOSE)
 
     @property
-    def done(self) -> int:
-        """Return how many rounds are finished, in this run and in those that it goes on from."""
+    def finished_rounds(self) -> int:
+        """Return the number of finished rounds, of this run and its predecessors."""
         return self.run.finished
 
     @property
-    def stopped(self) -> str:
-        """Say how the run ended."""
-        result, done, planned = self.run.result, self.done, self.run.manifest.rounds
+    def ending(self) -> str:
+        """Describe how the run ended."""
+        result, done, planned = self.run.result, self.finished_rounds, self.run.manifest.rounds
         if result is None:
             return f"no result yet: under way, or stopped, after {done} of {planned} rounds"
         words = {
@@ -119,65 +120,137 @@ class Facts:
         return measured | (self.run.result.metrics if self.run.result else {})
 
     @property
-    def dropped(self) -> tuple[int, ...]:
-        """Return how many clients stopped answering, at whichever stage, in each round."""
-        return tuple(map(gone, self.run.rounds))
+    def dropouts(self) -> tuple[int, ...]:
+        """Return the number of dropouts of each round, at any stage."""
+        return tuple(map(count_dropouts, self.run.rounds))
 
     @property
-    def dropout(self) -> float | None:
-        """Return which part of a round's clients stopped answering, on average."""
-        parts = [gone(record) / len(record.clients) for record in self.run.rounds]
+    def dropout_rate(self) -> float | None:
+        """Return the mean share of a round's clients that dropped out."""
+        parts = [count_dropouts(record) / len(record.clients) for record in self.run.rounds]
         return sum(parts) / len(parts) if parts else None
 
     @property
-    def lost(self) -> tuple[int, ...]:
-        """Return |D| of each round, who were lost before their upload: the most over its chunks."""
+    def lost_before_upload(self) -> tuple[int, ...]:
+        """Return |D| of each round, the clients lost before their upload: the largest over its chunks."""
         return tuple(len(record.clients) - min(record.survivors, default=0) for record in self.run.rounds)
 
     @property
-    def ratios(self) -> tuple[float, ...]:
-        """Return, of every round with noise, the noise that privacy counts on over that which was wanted.
+    def noise_ratios(self) -> tuple[float, ...]:
+        """Return the ratio of the noise variance that epsilon is based on to its target, for every round with noise.
 
-        There is none where every client counts on its own alone: what is wanted is that of all.
+        Empty under local noise: there epsilon is based on one client's noise, and the target is that of all.
         """
-        return tuple(ratio for record in self.run.rounds if (ratio := self.ratio(record)) is not None)
+        return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
-    def ratio(self, record: RoundRecord) -> float | None:
-        """Return that of one round."""
+    def noise_ratio(self, record: RoundRecord) -> float | None:
+        """Return this ratio of one round, or None."""
         if self.trust.noise is NoiseFrom.CLIENT or record.charged is None or not record.wanted:
             return None
         return record.charged / record.wanted
 
     @property
-    def short_of_noise(self) -> int:
-        """Return in how many rounds the clients' noise was below its target."""
-        return sum(r < 1 - _CLOSE for r in self.ratios) if self.trust.noise is NoiseFrom.CLIENTS else 0
+    def rounds_short_of_noise(self) -> int:
+        """Return the number of rounds in which the clients' noise was below its target."""
+        return sum(r < 1 - _CLOSE for r in self.noise_ratios) if self.trust.noise is NoiseFrom.CLIENTS else 0
 
     @property
-    def participations(self) -> int:
-        """Return how often the most frequent client was in a finished round."""
+    def most_participations(self) -> int:
+        """Return the most finished rounds of one client."""
         return max(Counter(u for record in self.run.rounds for u in record.clients).values(), default=0)
 
 
-def gather(paths: Sequence[Path]) -> tuple[Facts, ...]:
-    """Read runs, check their ledgers, and give each run a name of its own."""
-    runs = [records.load(path) for path in paths]
-    return tuple(Facts(run, label, checked(run)) for run, label in zip(runs, labels(runs), strict=True))
+def read_facts(paths: Sequence[Path]) -> tuple[RunFacts, ...]:
+    """Read runs, verify their ledgers, and give each run a unique label."""
+    runs = [run_records.load_run(path) for path in paths]
+    return tuple(RunFacts(run, label, check_ledger(run)) for run, label in zip(runs, label_runs(runs), strict=True))
 
 
-def checked(run: StoredRun) -> Checked:
-    """Recompute the ledger of a run, and compare it with the rest of the run's directory."""
+def check_ledger(run: StoredRun) -> LedgerCheck:
+    """Verify the ledger of a run against the other records of the run."""
     try:
-        return Checked(check_evidence(run))
+        return LedgerCheck(check_evidence(run))
     except LedgerDamaged as error:
-        return Checked(problem=str(error))
+        return LedgerCheck(problem=str(error))
 
 
-def gone(record: RoundRecord) -> int:
-    """Return how many clients stopped answering in a round, at whichever stage."""
+def count_dropouts(record: RoundRecord) -> int:
+    """Return the number of dropouts of a round, at any stage."""
     return len(set().union(*record.dropped.values()))
 
 
-def odds(epsilon: float) -> float:
+def odds_factor(epsilon: float) -> float:
     """Return the factor e^epsilon."""
     return math.exp(epsilon) if epsilon < 700 else math.inf
+
+
+IGNORED = ("name", "output", "app.folder")
+"""Settings without influence on the results of a run."""
+MOST_IN_LABEL = 3
+"""Settings in a label; a table lists them all."""
+
+
+def label_runs(runs: Sequence[StoredRun]) -> list[str]:
+    """Give each run a unique label: its name, plus differing settings, plus its start time if needed."""
+    names = [run.manifest.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    described = [_describe_settings(place, differing_settings(runs)) for place in range(len(runs))]
+    if len(set(names)) > 1:
+        described = [f"{name}, {text}" if text else name for name, text in zip(names, described, strict=True)]
+    begun = [run.manifest.created[:19].replace("T", " ") for run in runs]
+    known = [label or name for label, name in zip(described, names, strict=True)]
+    timed = [f"{label}, {time}" if known.count(label) > 1 else label for label, time in zip(known, begun, strict=True)]
+    return [f"{label} #{i + 1}" if timed.count(label) > 1 else label for i, label in enumerate(timed)]
+
+
+def differing_settings(runs: Sequence[StoredRun]) -> dict[str, tuple[str, ...]]:
+    """Return the settings that differ between runs, with the value of each run, "" if it has none."""
+    found = [dict(flatten_settings(_configuration(run))) for run in runs]
+    keys = [key for key in dict.fromkeys(key for settings in found for key in settings) if key not in IGNORED]
+    values = {key: tuple(settings.get(key, "") for settings in found) for key in keys}
+    return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
+
+
+def flatten_settings(settings: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+    """Return settings as pairs of dotted key and text.
+
+    >>> flatten_settings({"privacy": {"epsilon": 6.0, "noise": {"kind": "orig"}}})
+    [('privacy.epsilon', '6'), ('privacy.noise.kind', 'orig')]
+    """
+    parts = []
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            parts += flatten_settings(value, f"{above}{name}.")
+        else:
+            parts.append((f"{above}{name}", f"{value:g}" if isinstance(value, float) else str(value)))
+    return parts
+
+
+def _configuration(run: StoredRun) -> dict[str, Any]:
+    """Return the configuration of a run, or an empty one if it cannot be read."""
+    try:
+        return tomllib.loads((run.path / CONFIG).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}
+
+
+def _describe_settings(place: int, differing: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the first settings of a run that at most half of the runs share."""
+    kinds = [key.removesuffix("kind") for key in differing if key.endswith(".kind")]
+    parts = [
+        _format_setting(key, values[place])
+        for key, values in differing.items()
+        if values[place] and 2 * values.count(values[place]) <= len(values)
+        if key.endswith(".kind") or not any(key.startswith(kind) for kind in kinds)
+    ]
+    return ", ".join([*parts[:MOST_IN_LABEL], *(["..."] if len(parts) > MOST_IN_LABEL else [])])
+
+
+def _format_setting(key: str, value: str) -> str:
+    """Format a setting by the last word of its key and its value.
+
+    >>> _format_setting("privacy.noise.kind", "orig"), _format_setting("app.server", "my.module:Server")
+    ('noise orig', 'server Server')
+    """
+    return f"{key.removesuffix('.kind').rpartition('.')[2].replace('_', ' ')} {value.rpartition(':')[2]}"

@@ -1,38 +1,42 @@
-"""Charts of runs, by the names of their files: of one run in detail, of several side by side."""
+"""Charts of one run in detail, or of several runs side by side, by file name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dordis.federation.records import RoundRecord
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.records.run_records import RoundRecord
 from dordis.report.charts import BarChart, Chart, LineChart, Mark, Point, Series, Value
-from dordis.report.facts import Facts, gone
-from dordis.report.numbers import number, size
+from dordis.report.facts import RunFacts, count_dropouts
+from dordis.report.numbers import format_bytes, format_number
 
 MOST_BARS, MOST_LAYERS = 40, 8
-"""More rounds are drawn as means over several; of more layers the least are added up, so that colours differ."""
+"""More rounds are drawn as means over several; of more layers the smallest are added up, so that colours differ."""
 ROUND = "round"
 TARGET = Mark("target", 1.0)
 _Measure = Callable[[RoundRecord], Value]
 
 
-def figures(all_facts: Sequence[Facts]) -> dict[str, Chart]:
-    """Return the charts of a run, or of several; where nothing can be drawn, the note of a chart says why."""
-    charts: dict[str, Chart] = {**metrics(all_facts), "epsilon": epsilon(all_facts)}
+def draw_figures(all_facts: Sequence[RunFacts]) -> dict[str, Chart]:
+    """Return the charts of one run or of several; the note of an empty chart says why it is empty."""
+    charts: dict[str, Chart] = {**metric_charts(all_facts), "epsilon": epsilon_chart(all_facts)}
     if len(all_facts) == 1:
         (facts,) = all_facts
-        charts |= {"dropouts": dropouts(facts), "noise_ratio": noise_ratio(facts), "noise": noise(facts)}
-        charts |= clipping(facts)
+        charts |= {
+            "dropouts": dropout_stages_chart(facts),
+            "noise_ratio": noise_ratio_chart(facts),
+            "noise": noise_chart(facts),
+        }
+        charts |= clipping_charts(facts)
     else:
-        charts |= {"dropout": dropout(all_facts), "noise_ratio": noise_ratios(all_facts)}
-    return charts | {"seconds": seconds(all_facts), "traffic": traffic(all_facts)}
+        charts |= {"dropout": dropout_chart(all_facts), "noise_ratio": noise_ratios_chart(all_facts)}
+    return charts | {"seconds": stage_seconds_chart(all_facts), "traffic": traffic_chart(all_facts)}
 
 
-def metrics(all_facts: Sequence[Facts]) -> dict[str, LineChart]:
-    """Chart everything that the application measured."""
+def metric_charts(all_facts: Sequence[RunFacts]) -> dict[str, LineChart]:
+    """Return a chart for every metric of the application."""
     names = dict.fromkeys(name for facts in all_facts for line in facts.run.metrics for name in line.values)
     charts = {}
-    for place, name in enumerate(sorted(names, key=in_order)):
+    for place, name in enumerate(sorted(names, key=metric_order)):
         lines = tuple(
             Series(facts.label, tuple((m.number, m.values[name]) for m in facts.run.metrics if name in m.values))
             for facts in all_facts
@@ -41,37 +45,41 @@ def metrics(all_facts: Sequence[Facts]) -> dict[str, LineChart]:
     return charts
 
 
-def epsilon(all_facts: Sequence[Facts]) -> LineChart:
-    """Chart what was spent against the budget."""
-    proved = [facts for facts in all_facts if facts.proof is not None]
-    budgets = {f"budget {number(facts.budget)}": facts.budget for facts in proved if facts.budget is not None}
+def epsilon_chart(all_facts: Sequence[RunFacts]) -> LineChart:
+    """Return the epsilon spent over rounds, with the budget."""
+    proved = [facts for facts in all_facts if facts.stated_epsilon is not None]
+    budgets = {f"budget {format_number(facts.budget)}": facts.budget for facts in proved if facts.budget is not None}
     marks = tuple(Mark(name if len(budgets) > 1 else "budget", budget) for name, budget in budgets.items())
     note = "of the client that has spent most" if proved else "no epsilon can be stated"
-    lines = tuple(Series(facts.label, tuple((r.number, r.epsilon) for r in facts.stated_rounds)) for facts in all_facts)
+    lines = tuple(
+        Series(facts.label, tuple((r.number, r.epsilon) for r in facts.reportable_rounds)) for facts in all_facts
+    )
     return LineChart("Epsilon spent", ROUND, "epsilon", lines, marks=marks, note=note)
 
 
-def dropouts(facts: Facts) -> BarChart:
-    """Chart who stopped answering, by stage."""
+def dropout_stages_chart(facts: RunFacts) -> BarChart:
+    """Return the dropouts of each round by stage."""
     T = facts.run.manifest.plan.tolerance
     names = dict.fromkeys(stage for record in facts.run.rounds for stage in record.dropped)
     order = facts.run.manifest.stages
     stages = sorted(names, key=lambda stage: order.index(stage) if stage in order else len(order))
-    layers = {spaced(stage): _lost_at(stage) for stage in stages}
+    layers = {split_words(stage): _lost_at(stage) for stage in stages}
     marks = (Mark("tolerated before the upload", float(T)),) if T and layers else ()
     note = "by the first request that was not answered" if layers else "nobody dropped out"
     return _bars([facts], "Dropouts by stage", "clients", layers, marks=marks, note=note)
 
 
-def dropout(all_facts: Sequence[Facts]) -> LineChart:
-    """Chart which part of the clients stopped answering."""
-    lines = tuple(_line(facts.label, facts, lambda record: gone(record) / len(record.clients)) for facts in all_facts)
+def dropout_chart(all_facts: Sequence[RunFacts]) -> LineChart:
+    """Return the share of dropouts over rounds."""
+    lines = tuple(
+        _line(facts.label, facts, lambda record: count_dropouts(record) / len(record.clients)) for facts in all_facts
+    )
     note = "clients that stopped answering, at whichever stage"
     return LineChart("Dropout", ROUND, "part of the round", lines, note=note)
 
 
-def noise(facts: Facts) -> LineChart:
-    """Chart the variances: wanted, left in the sum, and counted on."""
+def noise_chart(facts: RunFacts) -> LineChart:
+    """Return the noise variances: target, left in the sum, and the one that epsilon is based on."""
     lines = (
         _line("wanted", facts, lambda record: record.wanted),
         _line("left in the sum", facts, lambda record: record.left),
@@ -81,24 +89,24 @@ def noise(facts: Facts) -> LineChart:
     return LineChart("Noise", ROUND, "variance", lines, note=note)
 
 
-def noise_ratio(facts: Facts) -> LineChart:
-    """Chart the same over what was wanted."""
+def noise_ratio_chart(facts: RunFacts) -> LineChart:
+    """Return the noise variances relative to their target."""
     lines = (
-        _line("left in the sum", facts, lambda record: _over(record.left, record.wanted)),
-        _line("counted on", facts, lambda record: _over(record.charged, record.wanted)),
+        _line("left in the sum", facts, lambda record: _divide(record.left, record.wanted)),
+        _line("counted on", facts, lambda record: _divide(record.charged, record.wanted)),
     )
     title, y = "Noise over its target", "ratio of variances"
     return LineChart(title, ROUND, y, lines, marks=(TARGET,), note=_noise_note(facts))
 
 
-def noise_ratios(all_facts: Sequence[Facts]) -> LineChart:
-    """Chart the noise that privacy counts on, over what was wanted, for every run."""
-    lines = tuple(_line(facts.label, facts, facts.ratio) for facts in all_facts)
+def noise_ratios_chart(all_facts: Sequence[RunFacts]) -> LineChart:
+    """Return the variance that epsilon is based on, relative to its target, for every run."""
+    lines = tuple(_line(facts.label, facts, facts.noise_ratio) for facts in all_facts)
     return LineChart("Noise that counts, over its target", ROUND, "ratio of variances", lines, marks=(TARGET,))
 
 
-def clipping(facts: Facts) -> dict[str, Chart]:
-    """Chart the clip bound, where it follows a quantile of the norms."""
+def clipping_charts(facts: RunFacts) -> dict[str, Chart]:
+    """Return the adaptive clip bound and the share of norms below it; nothing for a fixed bound."""
     quantile = facts.run.manifest.plan.quantile
     if quantile is None:
         return {}
@@ -111,49 +119,51 @@ def clipping(facts: Facts) -> dict[str, Chart]:
     }
 
 
-def seconds(all_facts: Sequence[Facts]) -> BarChart:
-    """Chart how long the stages took."""
+def stage_seconds_chart(all_facts: Sequence[RunFacts]) -> BarChart:
+    """Return the seconds of each stage."""
     names = dict.fromkeys(stage for facts in all_facts for record in facts.run.rounds for stage in record.stages)
     note = "stages of several chunks may overlap; then a bar is longer than its round took"
-    return _bars(all_facts, "Time by stage", "seconds", {spaced(name): _spent_on(name) for name in names}, note=note)
+    return _bars(
+        all_facts, "Time by stage", "seconds", {split_words(name): _spent_on(name) for name in names}, note=note
+    )
 
 
-def traffic(all_facts: Sequence[Facts]) -> BarChart:
-    """Chart the bytes of a client, on average over the clients of a round."""
+def traffic_chart(all_facts: Sequence[RunFacts]) -> BarChart:
+    """Return the mean traffic per client."""
     layers: dict[str, _Measure] = {
-        "up": lambda record: per_client(record.up, record),
-        "down": lambda record: per_client(record.down, record),
-        "of it the model": lambda record: per_client(record.model_bytes, record),
-        "of it missed sums": lambda record: per_client(record.replay_bytes, record),
+        "up": lambda record: bytes_per_client(record.up, record),
+        "down": lambda record: bytes_per_client(record.down, record),
+        "of it the model": lambda record: bytes_per_client(record.model_bytes, record),
+        "of it missed sums": lambda record: bytes_per_client(record.replay_bytes, record),
     }
     unsent = [facts.label for facts in all_facts if all(record.up is None for record in facts.run.rounds)]
     note = f"no message was sent in {', '.join(unsent)}" if unsent else ""
     if len(all_facts) == 1:
-        one = size(all_facts[0].run.manifest.plan.upload_bytes)
+        one = format_bytes(all_facts[0].run.manifest.plan.upload_bytes)
         note = f"no message was sent; one masked update would be {one}" if unsent else f"of it one masked update: {one}"
     return _bars(all_facts, "Bytes per client", "bytes", layers, stacked=False, note=note)
 
 
-def in_order(metric: str) -> bool:
-    """Sort metrics by it: accuracies first, then as they come."""
+def metric_order(metric: str) -> bool:
+    """Return a sort key that puts accuracies first."""
     return "accuracy" not in metric.lower()
 
 
-def per_client(total: int | None, record: RoundRecord) -> Value:
-    """Return a client's part of the bytes of a round, on average."""
+def bytes_per_client(total: int | None, record: RoundRecord) -> Value:
+    """Return the mean bytes per client of a round."""
     return None if total is None else total / len(record.clients)
 
 
-def spaced(name: str) -> str:
-    """Write the name of a message as words.
+def split_words(name: str) -> str:
+    """Split the name of a message into words.
 
-    >>> spaced("CollectInput"), spaced("use output")
+    >>> split_words("CollectInput"), split_words("use output")
     ('collect input', 'use output')
     """
     return "".join(f" {c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
-def _line(name: str, facts: Facts, measure: _Measure) -> Series[Point]:
+def _line(name: str, facts: RunFacts, measure: _Measure) -> Series[Point]:
     return Series(name, tuple((record.number, measure(record)) for record in facts.run.rounds))
 
 
@@ -165,26 +175,28 @@ def _spent_on(stage: str) -> _Measure:
     return lambda record: record.stages.get(stage, 0.0)
 
 
-def _bars(all_facts: Sequence[Facts], title: str, y: str, layers: Mapping[str, _Measure], **options: Any) -> BarChart:
-    """Chart the means of some measures: a bar for every run, or for every round, or some rounds, of the only run."""
+def _bars(
+    all_facts: Sequence[RunFacts], title: str, y: str, layers: Mapping[str, _Measure], **options: Any
+) -> BarChart:
+    """Return mean values as bars: one per run, or one per round or group of rounds of a single run."""
     several = len(all_facts) > 1
-    bins = {facts.label: facts.run.rounds for facts in all_facts} if several else _few(all_facts[0].run.rounds)
+    bins = {facts.label: facts.run.rounds for facts in all_facts} if several else _group_rounds(all_facts[0].run.rounds)
     series = [
         Series(name, tuple(_mean(map(measure, part)) for part in bins.values())) for name, measure in layers.items()
     ]
     x, y = ("run", f"{y} of a round, mean") if several else (ROUND, y)
-    return BarChart(title, x, y, _merged(series), categories=tuple(bins), **options)
+    return BarChart(title, x, y, _merge_layers(series), categories=tuple(bins), **options)
 
 
-def _few(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[RoundRecord]]:
-    """Return every round under its number, or so many together that there are few."""
+def _group_rounds(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[RoundRecord]]:
+    """Group rounds into at most MOST_BARS groups, by their numbers."""
     width = -(-len(rounds) // MOST_BARS) or 1
     parts = [rounds[at : at + width] for at in range(0, len(rounds), width)]
     return {"–".join(map(str, dict.fromkeys((part[0].number, part[-1].number)))): part for part in parts}
 
 
-def _merged(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
-    """Keep the largest layers in their order, and add up the others."""
+def _merge_layers(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
+    """Keep the largest layers in their order, and merge the others into one."""
     if len(layers) <= MOST_LAYERS:
         return tuple(layers)
     large = sorted(layers, key=lambda layer: -sum(value or 0.0 for value in layer.values))[: MOST_LAYERS - 1]
@@ -193,7 +205,7 @@ def _merged(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
     return *(layer for layer in layers if layer in large), Series(f"{len(rest)} others", others)
 
 
-def _noise_note(facts: Facts) -> str:
+def _noise_note(facts: RunFacts) -> str:
     notes = {
         NoiseFrom.CLIENT: "every client counts on its own noise alone, a small part of what is in the sum",
         NoiseFrom.CLIENTS: "counted on: without what colluders may know; from the target on, epsilon is as planned",
@@ -203,12 +215,12 @@ def _noise_note(facts: Facts) -> str:
 
 
 def _from_zero(lines: Sequence[Series[Point]]) -> bool:
-    """Tell whether an axis from zero still shows what changes: values within a narrow band far from it do not."""
+    """Tell whether an axis from zero shows the changes: not if all values lie in a narrow band far from zero."""
     values = [y for line in lines for _, y in line.values if y is not None]
     return not values or min(values) < 0.5 * max(values)
 
 
-def _over(part: Value, whole: Value) -> Value:
+def _divide(part: Value, whole: Value) -> Value:
     return part / whole if part is not None and whole else None
 
 

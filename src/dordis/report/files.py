@@ -1,39 +1,39 @@
-"""Write a report: one page, and on demand its figures and tables as files beside it."""
+"""Write a report: one page, and on demand its figures and tables as files."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from dordis.durable_files import write_atomically
 from dordis.errors import InputError
-from dordis.federation.durable import replace
-from dordis.report import svg, tables
-from dordis.report.facts import gather
-from dordis.report.figures import figures
-from dordis.report.overview import overview, runs_in
-from dordis.report.page import GENERATOR, page
+from dordis.report import tables
+from dordis.report.charts import draw_document
+from dordis.report.facts import read_facts
+from dordis.report.figures import draw_figures
+from dordis.report.page import GENERATOR, find_runs, render_overview, render_report
 
 REPORT, INDEX, FIGURES = "report.html", "index.html", "figures"
-_HEAD = 1000  # bytes of a page among which a report names itself
+_HEAD = 1000  # bytes; the mark of a report is among them
 
 
-def write(runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False) -> Path:
-    """Write `report.html` and return its path: into `output`, or else into the run, or here if there are several.
+def write_report(runs: Sequence[Path], output: Path | None = None, *, with_figures: bool = False) -> Path:
+    """Write `report.html` and return its path.
 
-    `with_figures` writes the directory `figures` as well: every chart as SVG and two tables as CSV.  An earlier report
-    is replaced; another file is not.
+    It goes into `output`, or else into the run's directory, or into the current one for several runs.  `with_figures`
+    also writes every chart as SVG and two tables as CSV into `figures`.  Only an earlier report is replaced.
     """
     if not runs:
         raise InputError("name at least one run")
-    all_facts = gather(runs)
+    all_facts = read_facts(runs)
     target = (output or (runs[0] if len(runs) == 1 else Path())) / REPORT
-    check_own(target)
-    files = {target: page(all_facts).encode()}
+    check_replaceable(target)
+    files = {target: render_report(all_facts).encode()}
     if with_figures:
         beside = target.parent / FIGURES
         files[beside / "rounds.csv"] = tables.rounds_csv(all_facts).encode()
         files[beside / "metrics.csv"] = tables.metrics_csv(all_facts).encode()
-        for name, chart in figures(all_facts).items():
+        for name, chart in draw_figures(all_facts).items():
             if not chart.is_empty:
-                files[beside / f"{name}.svg"] = svg.document(chart).encode()
+                files[beside / f"{name}.svg"] = draw_document(chart).encode()
     for path, data in files.items():
         _write(path, data)
     return target
@@ -41,17 +41,17 @@ def write(runs: Sequence[Path], output: Path | None = None, *, with_figures: boo
 
 def write_overview(folder: Path, output: Path | None = None) -> Path:
     """Write `index.html` about all runs in a folder, and return its path."""
-    paths = runs_in(folder)
+    paths = find_runs(folder)
     if not paths:
         raise InputError(f"there is no run at {folder}, and none in it: dordis run makes one")
     target = (output or folder) / INDEX
-    check_own(target)
-    _write(target, overview(folder, paths, REPORT, target.parent).encode())
+    check_replaceable(target)
+    _write(target, render_overview(folder, paths, REPORT, target.parent).encode())
     return target
 
 
-def check_own(path: Path) -> None:
-    """What is replaced is a report, not somebody's page."""
+def check_replaceable(path: Path) -> None:
+    """Raise if a file exists that is not a report of dordis."""
     try:
         with path.open("rb") as file:
             is_report = GENERATOR in file.read(_HEAD)
@@ -66,6 +66,6 @@ def check_own(path: Path) -> None:
 def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, data)
+        write_atomically(path, data)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -1,17 +1,17 @@
-"""Numbers for people: ticks that are round, and values in few digits."""
+"""Numbers for people: round ticks, and values with few digits."""
 
 import math
 from collections.abc import Sequence
 
 _UNITS = ("", "k", "M", "G", "T")
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-NOTHING = "–"
+MISSING = "–"
 
 
-def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> tuple[float, ...]:
-    """Return at most about `most` round numbers that enclose low..high; integers only, if `whole`.
+def choose_ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> tuple[float, ...]:
+    """Return about `most` round numbers that enclose low..high; integers only if `whole`.
 
-    >>> ticks(0, 9.3)
+    >>> choose_ticks(0, 9.3)
     (0.0, 2.0, 4.0, 6.0, 8.0, 10.0)
     """
     if not low < high:
@@ -25,14 +25,14 @@ def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> tup
     return tuple(float(f"{step * place:.12g}") for place in range(first, last + 1))
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Write a number in so many significant digits.
+def format_number(value: float | None, digits: int = 4) -> str:
+    """Format a number with this many significant digits.
 
-    >>> number(5.98371), number(1234567.0), number(1e-5), number(None)
+    >>> format_number(5.98371), format_number(1234567.0), format_number(1e-5), format_number(None)
     ('5.984', '1,234,567', '1e-05', '–')
     """
     if value is None:
-        return NOTHING
+        return MISSING
     if not math.isfinite(value):
         return {math.inf: "infinite", -math.inf: "minus infinite"}.get(value, "not a number")
     if abs(value) >= 10**digits:
@@ -40,10 +40,10 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
-def short(value: float) -> str:
-    """Write the number of a tick.
+def format_tick(value: float) -> str:
+    """Format the number of a tick.
 
-    >>> short(2500000), short(0.25), short(20000)
+    >>> format_tick(2500000), format_tick(0.25), format_tick(20000)
     ('2.5M', '0.25', '20k')
     """
     size = abs(value)
@@ -51,55 +51,55 @@ def short(value: float) -> str:
     return f"{value / 1000**place:.6g}{_UNITS[place]}"
 
 
-def size(count: float | None) -> str:
-    """Write a number of bytes.
+def format_bytes(count: float | None) -> str:
+    """Format a number of bytes.
 
-    >>> size(1536), size(2_500_000), size(None)
+    >>> format_bytes(1536), format_bytes(2_500_000), format_bytes(None)
     ('1.54 kB', '2.5 MB', '–')
     """
     if count is None:
-        return NOTHING
+        return MISSING
     place = min(len(_UNITS) - 1, int(math.log10(count) // 3)) if count >= 1000 else 0
     return f"{count / 1000**place:.3g} {_UNITS[place]}B"
 
 
-def duration(seconds: float | None) -> str:
-    """Write a time.
+def format_duration(seconds: float | None) -> str:
+    """Format a duration in seconds.
 
-    >>> duration(0.25), duration(75), duration(7384)
+    >>> format_duration(0.25), format_duration(75), format_duration(7384)
     ('0.25 s', '1 min 15 s', '2 h 3 min')
     """
     if seconds is None:
-        return NOTHING
+        return MISSING
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def percent(part: float | None) -> str:
-    """Write a part of a whole.
+def format_percent(part: float | None) -> str:
+    """Format a share in percent.
 
-    >>> percent(0.1234)
+    >>> format_percent(0.1234)
     '12.3 %'
     """
-    return NOTHING if part is None else f"{100 * part:.3g} %"
+    return MISSING if part is None else f"{100 * part:.3g} %"
 
 
-def span(values: Sequence[float], digits: int = 4) -> str:
-    """Write the least and the largest of some values, or the one that they all are.
+def format_range(values: Sequence[float], digits: int = 4) -> str:
+    """Format the smallest and the largest value, or the common one.
 
-    >>> span([3, 13, 5]), span([1.0, 1.0]), span([])
+    >>> format_range([3, 13, 5]), format_range([1.0, 1.0]), format_range([])
     ('3 to 13', '1', '–')
     """
-    low, high = number(min(values, default=None), digits), number(max(values, default=None), digits)
+    low, high = format_number(min(values, default=None), digits), format_number(max(values, default=None), digits)
     return low if low == high else f"{low} to {high}"
 
 
-def count(amount: int, what: str, plural: str = "") -> str:
-    """Write how many of something there are.
+def format_count(amount: int, what: str, plural: str = "") -> str:
+    """Format a count with its noun.
 
-    >>> count(1, "round"), count(3, "round")
+    >>> format_count(1, "round"), format_count(3, "round")
     ('1 round', '3 rounds')
     """
     return f"{amount:,} {what if amount == 1 else plural or what + 's'}"

@@ -1,196 +1,270 @@
-"""The page: facts, charts and the privacy statement of one run or of several, as one file that needs nothing else."""
+"""The HTML page of one run, of several runs, or of a folder of runs: one file that loads nothing else."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from statistics import fmean
-from string import Template
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from dordis.report import svg
-from dordis.report.alerts import Alert, Level, alerts, common_alerts
-from dordis.report.charts import Chart
-from dordis.report.facts import Facts
-from dordis.report.figures import figures, in_order
-from dordis.report.numbers import NOTHING, count, duration, number, percent
-from dordis.report.statement import Item, Statement, statement
-from dordis.report.svg import escaped
-from dordis.report.tables import TextTable, comparison, evictions, failures, rounds, settings
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from dordis.errors import DordisError, InputError
+from dordis.ledger.combine_runs import combined_epsilon
+from dordis.ledger.data_ledger import DATA_LEDGER, find_data_ledger
+from dordis.ledger.ledger import verify_ledger
+from dordis.ledger.verification import VerifiedRun
+from dordis.records import run_records
+from dordis.records.manifest import Manifest
+from dordis.records.run_records import MANIFEST, StoredRun
+from dordis.report.alerts import Alert, Level, find_alerts, find_common_alerts
+from dordis.report.charts import STYLE, Chart, draw_inline, replace_control_characters
+from dordis.report.facts import RunFacts, check_ledger, label_runs
+from dordis.report.figures import draw_figures, metric_order
+from dordis.report.numbers import format_count, format_duration, format_number, format_percent
+from dordis.report.statement import write_statement
+from dordis.report.tables import (
+    comparison_table,
+    complaints_table,
+    evictions_table,
+    failures_table,
+    rounds_table,
+    settings_table,
+)
 
 GENERATOR = b'<meta name="generator" content="dordis report">'
-"""What a report is known by."""
-_TILES = 3  # metrics that are shown in large
+"""The mark by which a page is recognised as a report."""
+_METRIC_TILES = 3
+_OVERVIEW_HEAD = ("run", "begun, UTC", "result", "epsilon", "rounds", "dropout", "took", "run as")
 
 
-def page(all_facts: Sequence[Facts]) -> str:
-    """Write the report of one run or of several; everything from the records is escaped."""
-    several = len(all_facts) > 1
-    title = "Comparison of " + count(len(all_facts), "run") if several else f"{all_facts[0].label}: report of a run"
-    parts = [_compared(all_facts, title)] if several else []
-    parts += [_run(facts, place, several=several) for place, facts in enumerate(all_facts)]
-    return filled(title, "\n".join(parts), [facts.run.manifest.version for facts in all_facts])
+class Badge(NamedTuple):
+    """A label of a run's kind; `kind` is a class of the style sheet."""
+
+    text: str
+    kind: str = "plain"
 
 
-def filled(title: str, body: str, versions: Iterable[str]) -> str:
-    """Write a page with the style of all pages; the body is markup, and all else is escaped."""
-    known = ", ".join(dict.fromkeys(versions))
-    return Template(resources.files("dordis.report").joinpath("template.html").read_text("utf-8")).substitute(
-        title=escaped(title),
-        chart_style=svg.STYLE,
-        body=body,
-        footer=f"Made by dordis report from the records of runs of dordis {escaped(known)}.",
-    )
+class Tile(NamedTuple):
+    """A number in large type."""
+
+    value: str
+    name: str
+    bad: bool = False
 
 
-def _compared(all_facts: Sequence[Facts], title: str) -> str:
-    links = ", ".join(f'<a href="#run-{i + 1}">{escaped(facts.label)}</a>' for i, facts in enumerate(all_facts))
-    return "\n".join(
-        [
-            '<p class="kicker">dordis</p>',
-            f"<h1>{escaped(title)}</h1>",
-            f'<p class="about">{links}</p>',
-            *map(_alert, common_alerts(all_facts)),
-            "<h2>Side by side</h2>",
-            _table(comparison(all_facts), "compare"),
-            "<h2>Charts</h2>",
-            _charts(figures(all_facts)),
-        ]
-    )
-
-
-def _run(facts: Facts, place: int, *, several: bool) -> str:
-    manifest, tag = facts.run.manifest, "h2" if several else "h1"
-    stated = statement(facts)
-    about = f"begun {manifest.created[:19].replace('T', ' ')} UTC; {facts.stopped}"
-    body = [
-        "" if several else '<p class="kicker">dordis: report of a run</p>',
-        f"<{tag}>{escaped(facts.label)}</{tag}>",
-        f'<p class="about">{escaped(about)}</p>',
-        _badges(facts),
-        *(_alert(alert) for alert in alerts(facts) if not several or alert.level is Level.NOTE),
-        _tiles(facts),
-        _summed_up(stated, place, over=facts.overspent),
-        "<h2>Charts</h2>",
-        _charts(figures([facts])),
-        f'<h2 id="statement-{place + 1}">Privacy statement</h2>',
-        _statement(stated),
-        "<h2>Details</h2>",
-        _folded("Settings and plan", _table(settings(facts), "facts")),
-        _folded(f"Rounds ({len(facts.run.rounds)})", _table(rounds(facts), "long")),
-        _failed(facts),
-        _evicted(facts),
-    ]
-    return f'<section id="run-{place + 1}"{" class=run" if several else ""}>' + "\n".join(body) + "</section>"
-
-
-def _badges(facts: Facts) -> str:
-    manifest = facts.run.manifest
-    words = "the protocol was not run" if manifest.fidelity == "ideal" else "every message was sent"
-    if facts.trust.simulated:
-        words = f"simulated {manifest.where}, {words}"
-    protocol = f"protocol: {manifest.protocol}, {manifest.mode}"
-    badges = {
-        f"fidelity: {manifest.fidelity} ({words})": "badge warning" if facts.trust.simulated else "badge",
-        f"noise: {manifest.noise}": "badge plain",
-        protocol + (", protects nobody" if facts.exposure else ""): f"badge {'warning' if facts.exposure else 'plain'}",
-        f"mechanism: {manifest.mechanism}": "badge plain",
+def render_report(all_facts: Sequence[RunFacts]) -> str:
+    """Return the page of one run, or the comparison of several."""
+    versions = [facts.run.manifest.version for facts in all_facts]
+    if len(all_facts) == 1:
+        (facts,) = all_facts
+        title, run = f"{facts.label}: report of a run", _run_values(facts, find_alerts(facts))
+        return _render("report.html", versions, title=title, comparison=None, runs=[run])
+    comparison = {
+        "alerts": find_common_alerts(all_facts),
+        "table": comparison_table(all_facts),
+        "charts": draw_figures(all_facts),
     }
-    return "".join(f'<span class="{kind}">{escaped(text)}</span>' for text, kind in badges.items())
+    notes = [[alert for alert in find_alerts(facts) if alert.level is Level.NOTE] for facts in all_facts]
+    runs = [_run_values(facts, alerts) for facts, alerts in zip(all_facts, notes, strict=True)]
+    title = f"Comparison of {format_count(len(all_facts), 'run')}"
+    return _render("report.html", versions, title=title, comparison=comparison, runs=runs)
 
 
-def _tiles(facts: Facts) -> str:
-    run, plan = facts.run, facts.run.manifest.plan
-    measured = sorted(facts.last_metrics.items(), key=lambda item: in_order(item[0]))[:_TILES]
-    tiles = [_tile(number(value), f"{name}, last") for name, value in measured]
-    if not facts.trust.proves:
-        tiles.append(_tile("none", "epsilon: nothing is proved", bad=True))
-    else:
-        tiles.append(
-            _tile(number(facts.stated), _epsilon_label(facts), bad=facts.overspent or bool(facts.ledger.problem))
-        )
-        tiles.append(_tile(number(plan.delta), "delta"))
-    lost = "dropout"
-    if run.rounds:
-        mean, cohort = fmean(facts.dropped), fmean(len(record.clients) for record in run.rounds)
-        lost = f"dropout, {number(mean, 3)} of {number(cohort, 3)} clients on average"
-    tiles += [
-        _tile(f"{facts.done}", f"rounds of {run.manifest.rounds}, {_taken(facts)}"),
-        _tile(percent(facts.dropout), lost),
-    ]
-    return f'<div class="tiles">{"".join(tiles)}</div>'
+def render_live(manifest: Manifest) -> str:
+    """Return the live page of a run, which a script fills in."""
+    return _render("live.html", [manifest.version], title=f"{manifest.name}: live", manifest=manifest)
 
 
-def _epsilon_label(facts: Facts) -> str:
-    """Return the label of the large epsilon: spent, or stated with the epsilon spent so far."""
-    budget = "" if facts.budget is None else f" of {number(facts.budget)}"
-    if facts.proof is None or facts.proof.is_spent:
-        return f"epsilon spent{budget}"
-    return f"epsilon stated; spent so far {number(facts.spent)}{budget}"
+def render_charts(charts: Mapping[str, Chart]) -> str:
+    """Return charts as a part of a page."""
+    return _render("charts.html", [], charts={name: chart for name, chart in charts.items() if not chart.is_empty})
 
 
-def _taken(facts: Facts) -> str:
-    here = "" if not facts.run.manifest.before else f"{len(facts.run.rounds)} of them in this run, "
-    return f"{here}in {duration(facts.seconds)}"
+def render_audit(facts: RunFacts, verified: VerifiedRun, files: Sequence[str]) -> str:
+    """Return the page of an audit archive: what to check, how, and what that proves."""
+    title = f"{facts.label}: audit of a run"
+    return _render("audit.html", [facts.run.manifest.version], title=title, facts=facts, verified=verified, files=files)
 
 
-def _tile(value: str, name: str, *, bad: bool = False) -> str:
-    return f'<div class="tile{" bad" if bad else ""}"><b>{escaped(value)}</b><span>{escaped(name)}</span></div>'
+def find_runs(folder: Path) -> list[Path]:
+    """Return the directories of runs in a folder, at any depth, the newest first."""
+    found = [path.parent for path in folder.rglob(MANIFEST)]
+    return sorted(found, key=lambda path: (path.name, str(path)), reverse=True)
 
 
-def _alert(alert: Alert) -> str:
-    return f'<p class="alert {alert.level.value}" role="note">{escaped(alert.text)}</p>'
-
-
-def _statement(stated: Statement) -> str:
-    kind = "card statement" if stated.proves else "card statement nothing"
-    items = "".join(f"<dt>{escaped(item.heading)}</dt><dd>{_item(item)}</dd>" for item in stated.items)
-    return f'<div class="{kind}"><p class="headline">{escaped(stated.headline)}</p><dl>{items}</dl></div>'
-
-
-def _summed_up(stated: Statement, place: int, *, over: bool) -> str:
-    kind = "summary" if stated.proves and not over else "summary nothing"
-    link = f'<a href="#statement-{place + 1}">Privacy statement</a>'
-    return f'<p class="{kind}">{escaped(stated.headline)} {link}</p>'
-
-
-def _item(item: Item) -> str:
-    points = "".join(f"<li{_monospaced(point)}>{escaped(point)}</li>" for point in item.points)
-    return "".join(f"<p>{escaped(text)}</p>" for text in item.paragraphs) + (f"<ul>{points}</ul>" if points else "")
-
-
-def _monospaced(point: str) -> str:
-    return ' class="hash"' if len(point.rpartition(" ")[2]) == 64 else ""
-
-
-def _charts(charts: Mapping[str, Chart]) -> str:
-    return f'<div class="charts">{"".join(_figure(name, chart) for name, chart in charts.items())}</div>'
-
-
-def _figure(name: str, chart: Chart) -> str:
-    note = f"<figcaption>{escaped(chart.note)}</figcaption>" if chart.note else ""
-    body = f'<p class="empty">{NOTHING} nothing to draw {NOTHING}</p>' if chart.is_empty else svg.drawing(chart)
-    return f'<figure data-chart="{escaped(name)}"><h3>{escaped(chart.title)}</h3>{body}{note}</figure>'
-
-
-def _table(table: TextTable, kind: str) -> str:
-    head = "".join(f"<th scope=col>{escaped(name)}</th>" for name in table.head)
-    rows = "".join(
-        f"<tr><th scope=row>{escaped(row[0])}</th>{''.join(f'<td>{escaped(cell)}</td>' for cell in row[1:])}</tr>"
-        for row in table.rows
+def render_overview(folder: Path, paths: Sequence[Path], report: str, home: Path) -> str:
+    """Return the index of the runs in a folder, to be stored in `home`; unreadable runs are listed with the error."""
+    runs: list[StoredRun] = []
+    unreadable: dict[Path, str] = {}
+    for path in paths:
+        try:
+            runs.append(run_records.load_run(path))
+        except InputError as error:
+            unreadable[path] = str(error)
+    rows = [_overview_row(RunFacts(run, label, check_ledger(run)), report, home) for run, label in _label_groups(runs)]
+    title = f"{format_count(len(paths), 'run')} in {folder.resolve().name}"
+    versions = [run.manifest.version for run in runs]
+    totals = data_totals(runs)
+    return _render(
+        "overview.html", versions, title=title, head=_OVERVIEW_HEAD, rows=rows, unreadable=unreadable, totals=totals
     )
-    header = f"<thead><tr>{head}</tr></thead>" if any(table.head) else ""
-    return f'<div class="scroll {kind}"><table class="{kind}">{header}<tbody>{rows}</tbody></table></div>'
 
 
-def _folded(name: str, body: str) -> str:
-    return f"<details><summary>{escaped(name)}</summary>{body}</details>"
+def data_totals(runs: Sequence[StoredRun]) -> list[tuple[str, str, str]]:
+    """Return for each data set its name, its runs, and the epsilon of all of them together.
+
+    The total is that of the data set's ledger, where runs are charged to one.  Runs on the same file without a ledger
+    are combined.  Runs on data in memory without a ledger are left out: nothing says whose they are.
+    """
+    ledgers: dict[Path, list[StoredRun]] = {}
+    files: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        app = run.manifest.config.get("app", {})
+        data = app.get("options", {}).get("data")
+        try:
+            ledger = find_data_ledger(run.path)
+        except InputError:
+            ledger = Path((run.path / DATA_LEDGER).read_text(encoding="utf-8").strip())
+        if ledger is not None:
+            ledgers.setdefault(ledger, []).append(run)
+        elif data and app.get("server") != "dordis.train" and run.manifest.trust.proves:
+            files.setdefault(str(Path(app.get("folder", ""), data)), []).append(run)
+    totals = [(f"ledger {path}", format_count(len(some), "run"), _ledger_total(path)) for path, some in ledgers.items()]
+    combined = [
+        (name, format_count(len(some), "run"), _combined(some)) for name, some in files.items() if len(some) > 1
+    ]
+    return totals + combined
 
 
-def _failed(facts: Facts) -> str:
-    table = failures(facts)
-    if not table.rows:
-        return "<p>No attempt at a finished round failed.</p>"
-    return _folded(f"Failed attempts ({len(table.rows)})", _table(table, "facts"))
+def _ledger_total(path: Path) -> str:
+    try:
+        summary = verify_ledger(path)
+    except (OSError, DordisError) as error:
+        return f"cannot be stated: {error}"
+    budget = "" if summary.budget is None else f" of {format_number(summary.budget)}"
+    return f"epsilon {format_number(summary.epsilon)}{budget} at delta {format_number(summary.delta)}"
 
 
-def _evicted(facts: Facts) -> str:
-    table = evictions(facts)
-    return _folded(f"Evicted clients ({len(facts.run.evicted)})", _table(table, "facts")) if table.rows else ""
+def _combined(runs: Sequence[StoredRun]) -> str:
+    try:
+        total = combined_epsilon([run.path for run in runs])
+    except DordisError as error:
+        return f"cannot be stated: {error}"
+    return f"epsilon {format_number(total.epsilon)} at delta {format_number(total.delta)}"
+
+
+def _render(template: str, versions: Iterable[str], **values: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader("dordis.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_replace_control_characters,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["draw"] = lambda chart: Markup(draw_inline(chart))  # noqa: S704 (it escapes its texts)
+    style = Markup(STYLE)  # noqa: S704 (a constant)
+    return environment.get_template(template).render(versions=versions, chart_style=style, **values)
+
+
+def _run_values(facts: RunFacts, alerts: Sequence[Alert]) -> dict[str, Any]:
+    """Return everything that the template shows of one run."""
+    return {
+        "facts": facts,
+        "about": f"begun {_format_start(facts.run)} UTC; {facts.ending}",
+        "alerts": alerts,
+        "badges": _badges(facts),
+        "tiles": _tiles(facts),
+        "statement": write_statement(facts),
+        "charts": draw_figures([facts]),
+        "settings": settings_table(facts),
+        "rounds": rounds_table(facts),
+        "failures": failures_table(facts),
+        "evictions": evictions_table(facts),
+        "complaints": complaints_table(facts),
+    }
+
+
+def _badges(facts: RunFacts) -> list[Badge]:
+    manifest = facts.run.manifest
+    sent = "the protocol was not run" if manifest.fidelity == "ideal" else "every message was sent"
+    how = f"simulated {manifest.where}, {sent}" if facts.trust.simulated else sent
+    protocol = f"protocol: {manifest.protocol}, {manifest.mode}"
+    return [
+        Badge(f"fidelity: {manifest.fidelity} ({how})", "warning" if facts.trust.simulated else ""),
+        Badge(f"noise: {manifest.noise}"),
+        Badge(f"{protocol}, protects nobody", "warning") if facts.exposure else Badge(protocol),
+        Badge(f"mechanism: {manifest.mechanism}"),
+    ]
+
+
+def _tiles(facts: RunFacts) -> list[Tile]:
+    run = facts.run
+    tiles = [Tile(format_number(value), f"{name}, last") for name, value in _first_metrics(facts, _METRIC_TILES)]
+    if facts.trust.proves:
+        is_bad = facts.is_overspent or bool(facts.ledger.problem)
+        tiles.append(Tile(format_number(facts.reportable_epsilon), _epsilon_label(facts), is_bad))
+        tiles.append(Tile(format_number(run.manifest.plan.delta), "delta"))
+    else:
+        tiles.append(Tile("none", "epsilon: nothing is proved", bad=True))
+    here = f"{len(run.rounds)} of them in this run, " if run.manifest.before else ""
+    took = f"rounds of {run.manifest.rounds}, {here}in {format_duration(facts.seconds)}"
+    dropout = "dropout"
+    if run.rounds:
+        mean, cohort = fmean(facts.dropouts), fmean(len(record.clients) for record in run.rounds)
+        dropout = f"dropout, {format_number(mean, 3)} of {format_number(cohort, 3)} clients on average"
+    return [*tiles, Tile(f"{facts.finished_rounds}", took), Tile(format_percent(facts.dropout_rate), dropout)]
+
+
+def _replace_control_characters(value: Any) -> Any:
+    """Replace characters that cannot be displayed in plain text; markup is left as it is."""
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return replace_control_characters(value) if is_text else value
+
+
+def _epsilon_label(facts: RunFacts) -> str:
+    """Return the label of the large epsilon: spent, or stated with the epsilon spent so far."""
+    budget = "" if facts.budget is None else f" of {format_number(facts.budget)}"
+    if facts.stated_epsilon is None or facts.stated_epsilon.is_spent:
+        return f"epsilon spent{budget}"
+    return f"epsilon stated; spent so far {format_number(facts.spent)}{budget}"
+
+
+def _first_metrics(facts: RunFacts, most: int) -> list[tuple[str, float]]:
+    return sorted(facts.last_metrics.items(), key=lambda item: metric_order(item[0]))[:most]
+
+
+def _format_start(run: StoredRun) -> str:
+    return run.manifest.created[:19].replace("T", " ")
+
+
+def _label_groups(runs: Sequence[StoredRun]) -> list[tuple[StoredRun, str]]:
+    """Label each run among the runs of the same name."""
+    groups: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        groups.setdefault(run.manifest.name, []).append(run)
+    named = {run.path: label for group in groups.values() for run, label in zip(group, label_runs(group), strict=True)}
+    return [(run, named[run.path]) for run in runs]
+
+
+def _overview_row(facts: RunFacts, report: str, home: Path) -> dict[str, Any]:
+    """Return the outcome of a run, with a link to its report if there is one."""
+    run, manifest = facts.run, facts.run.manifest
+    name = manifest.name if facts.label.startswith(manifest.name) else f"{manifest.name}: {facts.label}"
+    page = run.path / report
+    spent = f"{format_number(facts.spent)} of {format_number(facts.budget)} spent"
+    spent += ", OVERSPENT" if facts.is_overspent else ""
+    epsilon = f"{format_number(facts.reportable_epsilon)}; {spent}" if facts.trust.proves else "nothing is proved"
+    cells = (
+        _format_start(run),
+        ", ".join(f"{metric} {format_number(value)}" for metric, value in _first_metrics(facts, 1)),
+        "ledger does not verify" if facts.ledger.problem else epsilon,
+        f"{facts.finished_rounds} of {manifest.rounds}" + ("" if run.result else ", no result"),
+        format_percent(facts.dropout_rate),
+        format_duration(facts.seconds),
+        f"simulation, {manifest.fidelity}" if facts.trust.simulated else manifest.fidelity,
+    )
+    link = quote(os.path.relpath(page, home)) if page.is_file() else ""
+    return {"name": name, "link": link, "cells": cells}

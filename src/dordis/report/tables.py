@@ -1,39 +1,59 @@
-"""Tables of runs: settings, rounds, failed attempts, several runs side by side; and the same as CSV for programs."""
+"""Tables of runs: settings, rounds, failed attempts, comparisons; rounds and metrics also as CSV."""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dordis.federation.manifest import PlanRecord
-from dordis.report.facts import Facts, gone
-from dordis.report.figures import per_client, spaced
-from dordis.report.naming import differences
-from dordis.report.numbers import duration, number, percent, size, span
+from dordis.protocols.assisted.complaints import Complaints
+from dordis.records.evictions import read_complaints
+from dordis.records.manifest import PlanRecord
+from dordis.report.facts import RunFacts, count_dropouts, differing_settings
+from dordis.report.figures import bytes_per_client, split_words
+from dordis.report.numbers import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_percent,
+    format_range,
+)
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of text, each headed by its first cell."""
+    """Rows of text; the first cell of a row is its heading."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-TOLD = ("privacy.noise.kind", "simulation.fidelity", "protocol.use", "protocol.mode", "federation.rounds")
-"""Settings that a comparison tells in any case."""
+ALWAYS_COMPARED = ("privacy.noise.kind", "simulation.fidelity", "protocol.use", "protocol.mode", "federation.rounds")
+"""Settings that a comparison always shows."""
 
 
-def folding(plan: PlanRecord) -> str:
-    """Say into how many coordinates updates were folded, and at which cost."""
+def describe_folding(plan: PlanRecord) -> str:
+    """Return the number of coordinates that updates were folded into, and the added error."""
     if not plan.buckets:
         return "nothing shorter"
-    error = "" if plan.projection_error is None else f", error of a sum + {percent(plan.projection_error)} at most"
+    error = (
+        "" if plan.projection_error is None else f", error of a sum + {format_percent(plan.projection_error)} at most"
+    )
     return f"{plan.buckets:,} coordinates, {plan.dim / plan.buckets:.3g} times fewer{error}"
 
 
-def settings(facts: Facts) -> TextTable:
-    """Return what was fixed before the first round."""
+def describe_further(plan: PlanRecord) -> Iterator[str]:
+    """Say what the application releases beside updates: name, length, bound and share of the budget."""
+    for value in plan.further or ():
+        yield (
+            f"Every round also releases the sum of '{value.name}': {format_count(value.length, 'number')} of norm "
+            f"{value.bound:,} at most from each client, for {format_percent(value.share)} of the budget. It has noise "
+            "of its own, and epsilon covers it."
+        )
+
+
+def settings_table(facts: RunFacts) -> TextTable:
+    """Return the settings and the plan, which are fixed before the first round."""
     manifest, plan = facts.run.manifest, facts.run.manifest.plan
     rows = {
         "run": facts.run_id,
@@ -49,15 +69,16 @@ def settings(facts: Facts) -> TextTable:
         "beacon": manifest.beacon or "none",
         "coordinates of an update": _dims(facts),
         "bits of a coordinate": str(plan.bits),
-        "folded into": folding(plan),
-        "one masked update": size(plan.upload_bytes),
-        "clip": number(plan.clip) + ("" if plan.quantile is None else f", then the {percent(plan.quantile)} quantile"),
-        "scale": number(plan.scale, 6),
-        "noise on the sum, standard deviation": number(plan.sigma),
-        "noise multiplier, noise over what a client can change": number(plan.multiplier),
-        "noise on the sum, times what a trusted server would add": number(plan.times_trusted),
-        "epsilon planned": number(plan.epsilon),
-        "delta": number(plan.delta),
+        "folded into": describe_folding(plan),
+        "one masked update": format_bytes(plan.upload_bytes),
+        "clip": format_number(plan.clip)
+        + ("" if plan.quantile is None else f", then the {format_percent(plan.quantile)} quantile"),
+        "scale": format_number(plan.scale, 6),
+        "noise on the sum, standard deviation": format_number(plan.sigma),
+        "noise multiplier, noise over what a client can change": format_number(plan.multiplier),
+        "noise on the sum, times what a trusted server would add": format_number(plan.times_trusted),
+        "epsilon planned": format_number(plan.epsilon),
+        "delta": format_number(plan.delta),
         "rounds of one client, at most": str(plan.cap),
         "answers that a round needs (threshold)": str(plan.threshold),
         "dropouts tolerated": str(plan.tolerance),
@@ -66,15 +87,15 @@ def settings(facts: Facts) -> TextTable:
     return TextTable(("", ""), tuple(rows.items()))
 
 
-def _dims(facts: Facts) -> str:
-    """Return the length of updates, or all lengths that they had."""
+def _dims(facts: RunFacts) -> str:
+    """Return the length of updates, or all lengths in their order."""
     longest = facts.run.manifest.plan.dim
     lengths = list(dict.fromkeys(record.dim or longest for record in facts.run.rounds))
     had = ", ".join(f"{dim:,}" for dim in lengths)
     return f"{longest:,}" if lengths in ([], [longest]) else f"at most {longest:,}; in turn {had}"
 
 
-def rounds(facts: Facts) -> TextTable:
+def rounds_table(facts: RunFacts) -> TextTable:
     """Return a row for every finished round."""
     measured = {line.number: line.values for line in facts.run.metrics}
     names = tuple(dict.fromkeys(name for line in facts.run.metrics for name in line.values))
@@ -83,31 +104,31 @@ def rounds(facts: Facts) -> TextTable:
     rows = tuple(
         (
             str(record.number),
-            *(number(measured.get(record.number, {}).get(name)) for name in names),
-            number(record.epsilon),
+            *(format_number(measured.get(record.number, {}).get(name)) for name in names),
+            format_number(record.epsilon),
             str(record.index),
-            number(record.invited),
+            format_number(record.invited),
             str(len(record.clients)),
-            str(gone(record)),
-            span(record.survivors),
+            str(count_dropouts(record)),
+            format_range(record.survivors),
             record.sum_check,
-            *(number(variance, 5) for variance in (record.wanted, record.left, record.charged)),
-            duration(record.seconds),
+            *(format_number(variance, 5) for variance in (record.wanted, record.left, record.charged)),
+            format_duration(record.seconds),
             *(
-                size(per_client(total, record))
+                format_bytes(bytes_per_client(total, record))
                 for total in (record.up, record.down, record.model_bytes, record.replay_bytes)
             ),
         )
-        for record in facts.stated_rounds
+        for record in facts.reportable_rounds
     )
     return TextTable((*head, *costs), rows)
 
 
-def failures(facts: Facts) -> TextTable:
+def failures_table(facts: RunFacts) -> TextTable:
     """Return a row for every attempt that failed."""
 
     def tried_again(index: int) -> str:
-        """Name the round that was finished instead."""
+        """Return the number of the round that was finished instead."""
         return next((str(record.number) for record in facts.run.rounds if record.index > index), "not finished")
 
     rows = tuple(
@@ -117,7 +138,7 @@ def failures(facts: Facts) -> TextTable:
     return TextTable(("index", "tried again as round", "reason", "clients in a spoilt sum"), rows)
 
 
-def evictions(facts: Facts) -> TextTable:
+def evictions_table(facts: RunFacts) -> TextTable:
     """Return a row for every eviction."""
     rows = tuple(
         (", ".join(map(str, line.clients)), line.run[:16] or "this run", str(line.index), line.reason)
@@ -126,42 +147,58 @@ def evictions(facts: Facts) -> TextTable:
     return TextTable(("clients", "evicted from", "after index", "reason"), rows)
 
 
-def comparison(all_facts: Sequence[Facts]) -> TextTable:
-    """Return a column for every run: what differs in their configurations, and what they came to."""
-    configured = differences([facts.run for facts in all_facts])
-    differing = tuple((key, *values) for key, values in configured.items() if key not in TOLD)
+def complaints_table(facts: RunFacts) -> TextTable:
+    """Return a row for every evicted helper, and for every client that is left out, of an assisted run."""
+    is_assisted = facts.run.manifest.protocol == "assisted"
+    complaints = read_complaints(facts.run.path) if is_assisted else Complaints()
+    helpers = [(f"helper {h}", "evicted: it was proved wrong") for h in sorted(complaints.helpers)]
+    evicted = [(f"client {u}", "evicted: it was proved wrong") for u in sorted(complaints.clients)]
+    named = sorted({u for _, u in complaints.edges})
+    by = {u: ", ".join(str(h) for h, v in sorted(complaints.edges) if v == u) for u in named}
+    left_out = [(f"client {u}", f"left out: named by helper {by[u]}") for u in named]
+    return TextTable(("party", "state"), (*helpers, *evicted, *left_out))
+
+
+def comparison_table(all_facts: Sequence[RunFacts]) -> TextTable:
+    """Return a column for every run: differing settings, and results."""
+    configured = differing_settings([facts.run for facts in all_facts])
+    differing = tuple((key, *values) for key, values in configured.items() if key not in ALWAYS_COMPARED)
     names = dict.fromkeys(name for facts in all_facts for name in facts.last_metrics)
     columns = [_column(facts, tuple(names)) for facts in all_facts]
     rows = tuple((name, *(column[name] for column in columns)) for name in columns[0])
     return TextTable(("", *(facts.label for facts in all_facts)), (*differing, *rows))
 
 
-def _column(facts: Facts, names: Sequence[str]) -> dict[str, str]:
+def _column(facts: RunFacts, names: Sequence[str]) -> dict[str, str]:
     run, plan = facts.run, facts.run.manifest.plan
     proved = facts.trust.proves
-    spent = "nothing is proved" if not proved else number(facts.spent) + (", OVERSPENT" if facts.overspent else "")
+    spent = (
+        "nothing is proved"
+        if not proved
+        else format_number(facts.spent) + (", OVERSPENT" if facts.is_overspent else "")
+    )
     took = [record.seconds for record in run.rounds]
-    up = [sent for record in run.rounds if (sent := per_client(record.up, record)) is not None]
+    up = [sent for record in run.rounds if (sent := bytes_per_client(record.up, record)) is not None]
     return {
         "noise strategy": run.manifest.noise,
         "fidelity": run.manifest.fidelity,
         "protocol, mode": f"{run.manifest.protocol}, {run.manifest.mode}",
-        **{f"{name}, last": number(facts.last_metrics.get(name)) for name in names},
-        "epsilon": number(facts.stated) if proved else "nothing is proved",
+        **{f"{name}, last": format_number(facts.last_metrics.get(name)) for name in names},
+        "epsilon": format_number(facts.reportable_epsilon) if proved else "nothing is proved",
         "epsilon spent": spent,
-        "budget": number(facts.budget) if proved else number(None),
-        "delta": number(plan.delta) if proved else number(None),
+        "budget": format_number(facts.budget) if proved else format_number(None),
+        "delta": format_number(plan.delta) if proved else format_number(None),
         "ledger": "DOES NOT VERIFY" if facts.ledger.problem else "verified" if facts.ledger.summary else "none",
         "rounds finished": f"{len(run.rounds)} of {run.manifest.rounds}",
         "ended": run.result.stopped if run.result else "no result",
-        "dropout": percent(facts.dropout),
-        "noise that counts, over its target": span(facts.ratios, 3),
-        "time of a round, mean": duration(sum(took) / len(took) if took else None),
-        "bytes up, a client and round": size(sum(up) / len(up) if up else None),
+        "dropout": format_percent(facts.dropout_rate),
+        "noise that counts, over its target": format_range(facts.noise_ratios, 3),
+        "time of a round, mean": format_duration(sum(took) / len(took) if took else None),
+        "bytes up, a client and round": format_bytes(sum(up) / len(up) if up else None),
     }
 
 
-def rounds_csv(all_facts: Sequence[Facts]) -> str:
+def rounds_csv(all_facts: Sequence[RunFacts]) -> str:
     """Return every finished round of all runs as CSV, with a column for each stage."""
     records = [record for facts in all_facts for record in facts.run.rounds]
     lost = dict.fromkeys(stage for record in records for stage in record.dropped)
@@ -169,10 +206,12 @@ def rounds_csv(all_facts: Sequence[Facts]) -> str:
     costs = ("started", "seconds", "up", "down", "model_bytes", "replay_bytes")
     fields = ("number", "index", *costs, "wanted", "left", "charged", "epsilon", "clip", "invited")
     head = ["run", *fields, "clients", "survivors", "failures"]
-    head += [f"dropped: {spaced(stage)}" for stage in lost] + [f"seconds: {spaced(stage)}" for stage in stages]
+    head += [f"dropped: {split_words(stage)}" for stage in lost] + [
+        f"seconds: {split_words(stage)}" for stage in stages
+    ]
     rows: list[list[object]] = []
     for facts in all_facts:
-        for record in facts.stated_rounds:
+        for record in facts.reportable_rounds:
             row: list[object] = [facts.label, *(getattr(record, field) for field in fields), len(record.clients)]
             row += [min(record.survivors, default=0), len(record.failures)]
             row += [len(record.dropped.get(stage, ())) for stage in lost]
@@ -180,8 +219,8 @@ def rounds_csv(all_facts: Sequence[Facts]) -> str:
     return _csv(head, rows)
 
 
-def metrics_csv(all_facts: Sequence[Facts]) -> str:
-    """Return everything that was measured as CSV, a line for each value."""
+def metrics_csv(all_facts: Sequence[RunFacts]) -> str:
+    """Return all metrics as CSV, one line per value."""
     rows = [
         [facts.label, line.number, name, value]
         for facts in all_facts

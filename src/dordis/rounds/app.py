@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.further_releases import FurtherValue
+from dordis.privacy.scaling import Floats
 from dordis.protocols.distributed_dp import Aggregate
 from dordis.rounds.model import Numbers
 
@@ -58,13 +59,17 @@ class Task:
     population: int
     seed: int = 0
     folder: Path = Path()
+    by_record: bool = False
+    """Whether records are the unit of privacy, so that clients give gradients of single records."""
+    record: str = ""
+    """Column of a table whose rows with the same id are one record; empty if each row is a record."""
 
 
 class AppServer(ABC):
     """The server's side of an application: what clients start from, and what becomes of their private mean."""
 
     @classmethod
-    def of(cls, task: Task) -> Self:
+    def from_task(cls, task: Task) -> Self:
         """Make it as a configuration says; by default its options are arguments of the constructor."""
         return made(cls, **task.options)
 
@@ -99,6 +104,14 @@ class AppServer(ABC):
     dtype: ClassVar[str] = "<f4"
     """How the numbers of the model travel: rounded to 32 bits, unless an application says otherwise."""
 
+    @property
+    def further(self) -> tuple[FurtherValue, ...]:
+        """Return the values that clients release beside their updates, each with its part of the privacy budget.
+
+        They are the same in every round.  `AppClient.further_values` gives a client's, `Aggregate.further` the sums.
+        """
+        return ()
+
     def model(self) -> Floats:
         """Return the public state that the clients of the next round start from; it may be empty."""
         return np.zeros(0)
@@ -110,6 +123,10 @@ class AppServer(ABC):
     def evaluate(self) -> dict[str, float]:
         """Return metrics after a round.  They are published: make them from the output and public data only."""
         return {}
+
+    def concerns(self) -> tuple[str, ...]:
+        """Return new warnings about the course of the run, such as a rising loss; asked after every round."""
+        return ()
 
     def result(self) -> Any:
         """Return what the run was for, as its caller wants to have it: a trained model, a mean."""
@@ -147,9 +164,17 @@ class AppClient(ABC):
     """One client's side of an application: it holds the client's data."""
 
     @classmethod
-    def of(cls, task: Task, place: int) -> Self:
+    def from_task(cls, task: Task, place: int) -> Self:
         """Make the client at a place from 0 on; by default place and options are arguments of the constructor."""
         return made(cls, place, **task.options)
+
+    @classmethod
+    def of_records(cls, task: Task, place: int) -> "AppClient":
+        """Make the client at a place for records as the unit of privacy: a `RecordClient`."""
+        raise InputError(
+            f"the application {cls.__name__} makes one update of all of a client's data: with records as the unit of "
+            "privacy it has to give one gradient for each record (`RecordClient`)"
+        )
 
     @abstractmethod
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
@@ -167,6 +192,17 @@ class AppClient(ABC):
         depend on the outcome of an earlier training, whose model the server chose.
         """
         return True
+
+    def further_values(self, round: RoundInfo, model: Numbers) -> Mapping[str, npt.ArrayLike]:
+        """Return this client's values for the further releases (`AppServer.further`) by name; missing ones are zero.
+
+        Called after `prepare_data`, with the same model.  Values are clipped to the norm that was declared.
+        """
+        return {}
+
+    def describe_data(self) -> Mapping[str, str]:
+        """Return a description of the client's data by topic, which `dordis join --check` shows to the owner alone."""
+        return {}
 
     def expect(self, round: RoundInfo, peers: Sequence["AppClient"]) -> None:  # noqa: B027  most train alone
         """Be told, in a simulation, which clients are about to prepare data in this process: one pass may do for all.

@@ -1,9 +1,8 @@
 """A client: one object that handles every message of every round, and the only one that sees a client's data.
 
-A round goes: invitation (the owner is asked) - model - training - parameters (the owner is asked again) - encoding -
-the summing protocol - delivery.  No data is touched before consent, the input is made inside, and it is dropped at the
-end.  Any message that has no place aborts the round for good.  A journal that lasts longer than the process lets a
-client that was stopped go on in its round (`Client.restore`).
+A round: invitation (the owner consents), model, training, parameters (the owner consents again), encoding, summing
+protocol, delivery.  No data is touched before consent.  An unexpected message aborts the round for good.  A stopped
+client resumes from a journal on disk (`Client.restore`).
 """
 
 import secrets
@@ -16,9 +15,10 @@ from msgspec import UNSET
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import Aborted, NotReady, ProtocolError, UnexpectedRequest
 from dordis.kernels.ring import Vector
-from dordis.privacy.encoding import Entropy
+from dordis.privacy.clipping import CLIPPING_BIT
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Reals
 from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.skellam import Floats
+from dordis.privacy.records.encoding import RecordEncoding
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message
 from dordis.protocols import parameters as rules
 from dordis.protocols.delivery import DeliveryClient, Dispatch, Store
@@ -28,13 +28,14 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import Opening, SummingClient, SummingProtocol
 from dordis.rounds import invitation as checks
 from dordis.rounds.app import AppClient, AppForm
+from dordis.rounds.catch_up import ModelCatchUp, find_held_model, next_model
 from dordis.rounds.client_owner import ClientOwner
-from dordis.rounds.events import AnyEvent, Encoded, Invited, Trained
+from dordis.rounds.events import Encoded, Invited, Trained, event_kinds
 from dordis.rounds.invitation import Accepted, Invite, Ready, SendModel, SendSum, Train
-from dordis.rounds.missed import Follower, held_by, next_model
 from dordis.rounds.model import LastModel, ModelCache
 from dordis.rounds.model_intake import ModelIntake
-from dordis.rounds.user_code import StopOnFailure, UserCode, usable_update, zero_update
+from dordis.rounds.records import RecordSum, as_record_client, check_event, check_records, sum_records
+from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, contain, prepare, zero_update
 
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
@@ -45,9 +46,8 @@ class Client:
     """One client of a federation, made once: application, owner, keys, and a journal for every round.
 
     A `mechanism` that does not come with dordis is installed by the owner and given here: a server's word loads none.
-    `user_code` decides what a failure of the application does: it stops the run (`StopOnFailure`, the default) or gives
-    a zero update and tells the owner (`ZeroOnFailure`, for deployments).  If the `form` of the application is given,
-    invitations to models and updates of other lengths are refused before any of their bytes are read.
+    `user_code` decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a
+    zero update and tell the owner (`ZeroOnFailure`, for deployments).  With a `form`, other lengths are refused unread.
     """
 
     def __init__(
@@ -69,22 +69,20 @@ class Client:
     ) -> None:
         self.me, self.app, self.owner, self.protocol = me, app, owner, protocol
         self.signing, self.registry, self.suite = signing, registry or {}, suite
-        self.mechanism, self.journals, self.entropy = mechanism, journals, entropy
+        self.members = self.registry
+        """Signing keys of all members of the run; `registry` may lack those that were revoked since it began."""
+        self.mechanism, self.journals, self.entropy, self.form = mechanism, journals, entropy, form
         self.user_code: UserCode = StopOnFailure() if user_code is None else user_code
-        self.form = form
+        self.events = event_kinds(protocol.parameters)
         self.models: ModelCache = LastModel() if models is None else models
         self.round: ClientRound | None = None
-        self._left: set[bytes] = set()
-        self._shown: dict[bytes, int] = {}
+        self._left, self._shown = set[bytes](), dict[bytes, int]()
 
     def __repr__(self) -> str:
         return f"<Client {self.me}>"
 
     def check_expected(self, kind: type[Message], size: int = 0) -> None:
-        """Refuse, before it is read, a kind of message that has no place now: it could be of any size.
-
-        Bytes beside the frame are limited to what the round allows.  Another request may be worked on meanwhile.
-        """
+        """Refuse, before it is read, a message of a kind or size that has no place now; others may be in work."""
         round = self.round
         begun = round is not None and round.summing is not None
         if not (begun or issubclass(kind, Invite) or (round is not None and issubclass(kind, EARLY))):
@@ -134,7 +132,7 @@ class Client:
         if proof is None:
             return Accepted(selected=False, has_model=False)
         journal = self.journals(invite.round)
-        if journal.events(AnyEvent):
+        if journal.events(self.events):
             self.round = ClientRound.restored(self, journal)
             return self.round.accepted_again(invite)
         self.round = ClientRound.entered(self, journal, invite, proof)
@@ -148,7 +146,7 @@ class Client:
     def restore(self, round: bytes) -> None:
         """Go on in a round that was under way when the process stopped, as its journal tells."""
         journal = self.journals(round)
-        if journal.events(AnyEvent):
+        if journal.events(self.events):
             self.round = ClientRound.restored(self, journal)
         else:  # nothing has left yet: the invitation will come again
             journal.release()
@@ -160,9 +158,9 @@ class ClientRound:
     def __init__(self, client: Client, journal: Journal, invited: Invited) -> None:
         self._client, self._journal, self._machine = client, journal, invited.machine
         self.invite, self.accepted = invited.invite, invited.accepted
-        follower = Follower(client.app, invited, client.models, client.mechanism, client.user_code)
+        follower = ModelCatchUp(client.app, invited, client.models, client.mechanism, client.user_code)
         self._intake = ModelIntake(invited, client.models, follower, journal, client.owner)
-        self._update: Floats | None = None
+        self._update: Prepared | RecordSum | None = None
         self._parameters: Parameters | None = None
         self.summing: SummingClient[Any] | None = None
         self._delivering: DeliveryClient | None = None
@@ -172,7 +170,7 @@ class ClientRound:
     def entered(cls, client: Client, journal: Journal, invite: Invite, proof: bytes) -> "ClientRound":
         """Enter a round that the owner consents to."""
         has_model = client.models.get(invite.model) is not None or not invite.model_bytes
-        holds = UNSET if has_model else held_by(client.app, client.models, invite)
+        holds = UNSET if has_model else find_held_model(client.app, client.models, invite)
         accepted = Accepted(selected=True, has_model=has_model, proof=proof, holds=holds)
         invited = Invited(invite, accepted, client.entropy(MACHINE_BYTES))
         journal.note(invited)
@@ -181,23 +179,24 @@ class ClientRound:
     @classmethod
     def restored(cls, client: Client, journal: Journal) -> "ClientRound":
         """Return a round as it was when the process stopped; an answer that had not left is made or given again."""
-        invited, *events = journal.events(AnyEvent)
+        invited, *events = journal.events(client.events)
         restored = cls(client, journal, invited)
         for event in events:
             restored._recall(event)
         return restored
 
-    def _recall(self, event: SendModel | Trained | Encoded | Dispatch | Store) -> None:
+    def _recall(self, event: SendModel | Trained | Encoded[Any] | Dispatch | Store) -> None:
         match event:
             case SendModel():
                 self._intake.recall(event)
             case Trained():
                 if self._intake.is_whole:
                     self._intake.assemble()
-                self._update = np.frombuffer(event.update, event.dtype)
+                values = {name: np.frombuffer(value) for name, value in (event.values or {}).items()}
+                self._update = Prepared(np.frombuffer(event.update, event.dtype), values)
             case Encoded() if self._journal.since(0):
                 self._update = None
-                private = DistributedDP.of(event.parameters, self.invite.dim, self._client.mechanism)
+                private = DistributedDP.from_parameters(event.parameters, self.invite.dim, self._client.mechanism)
                 self._enter(private, np.frombuffer(event.vector, "<u4"))
             case Dispatch() | Store() if self._delivering is not None:
                 self._delivering.handle(event)
@@ -262,28 +261,47 @@ class ClientRound:
 
         From here on no answer depends on the data: a failure gives a zero update.
         """
-        if self._update is None:
+        if self._update is None and self.invite.terms.records:
+            self._update = self._sum_records(self.invite.terms.records)
+        elif self._update is None:
             model, client = self._intake.assemble(), self._client
             info, dim = self.invite.info, self.invite.dim
             client.owner.train(self.invite)
-            whose = f"client {client.me} in round {self.invite.number}"
+            whose, stored_as = f"client {client.me} in round {self.invite.number}", client.user_code.stored_as
+            names = self.invite.terms.further or ()
             prepared = client.user_code.train(
                 f"the training of {whose}",
-                lambda: usable_update(
-                    lambda: client.app.prepare_data(info, model.array), dim, whose, client.user_code.stored_as
-                ),
+                lambda: prepare(client.app, info, model.array, dim, names, whose, stored_as),
             )
-            update = zero_update(dim) if prepared is None else prepared
-            self._journal.note(Trained(update.dtype.str, update.view(np.uint8).data))
-            self._update = update
+            self._update = Prepared(zero_update(dim)) if prepared is None else prepared
+            update, values = self._update.update, {name: x.tobytes() for name, x in self._update.values.items()}
+            self._journal.note(Trained(update.dtype.str, update.view(np.uint8).data, values or UNSET))
         return Ready()
+
+    def _sum_records(self, encoding: RecordEncoding) -> RecordSum:
+        """Have the application differentiate a fresh sample of records; nothing of the sample is stored or told."""
+        client, info, dim = self._client, self.invite.info, self.invite.dim
+        source = as_record_client(client.app)
+        check_records(source, encoding.records)
+        check_event(info, encoding)
+        model = self._intake.assemble().array
+        client.owner.train(self.invite)
+        whose = f"client {client.me} in round {self.invite.number}"
+
+        def attempt(work: Callable[[], Reals]) -> Reals | None:
+            return contain(f"a slice of records of {whose}", work, lambda text: None)
+
+        return client.user_code.sum_records(
+            f"the gradients of {whose}",
+            lambda: sum_records(source, info, model, dim, encoding, attempt, client.entropy),
+        )
 
     def begin(self, request: Opening) -> Message:
         """Consent to the parameters, encode the update by them, and enter the summing protocol."""
         private = self.consent(request.parameters, request.proofs)
         vector = self.encode(private)
         self._journal.note(Encoded(private.parameters, vector.astype("<u4", copy=False).view(np.uint8).data))
-        return self._enter(private, vector).handle(request)
+        return self._count_upload(request, self._enter(private, vector).handle(request))
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> DistributedDP:
         """Return the encoding that the parameters name; raise if they break a rule or the owner refuses."""
@@ -292,22 +310,23 @@ class ClientRound:
         checks.check_fits(self.invite, parameters, client.mechanism)
         checks.check_dense(parameters, client.protocol)
         client.owner.consent(parameters, proofs)
-        kind = client.mechanism
-        private = parameters.once(("encoding", dim, kind), lambda: DistributedDP.of(parameters, dim, kind))
-        self._parameters = parameters
-        return private
+        self._parameters, kind = parameters, client.mechanism
+        return parameters.once(("encoding", dim, kind), lambda: DistributedDP.from_parameters(parameters, dim, kind))
 
     def encode(self, private: DistributedDP) -> Vector:
         """Return the update, clipped and encoded by the parameters of the round, and forget it."""
-        update, entropy = self.take_update(private.parameters), self._client.entropy
+        if isinstance(self._update, RecordSum):
+            summed, self._update, self._parameters = self._update, None, private.parameters
+            return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy(SEED_BYTES))
+        (update, values), entropy = self.take_update(private.parameters), self._client.entropy
         vector = self._client.user_code.encode(
-            "the encoding of the update", lambda: private.encode(update, entropy), self.invite.dim
+            "the encoding of the update", lambda: private.encode(update, entropy, values), self.invite.dim
         )
         return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
 
-    def take_update(self, parameters: Parameters) -> Floats:
+    def take_update(self, parameters: Parameters) -> Prepared:
         """Return the update and drop it from memory; `parameters` are those of the round from now on."""
-        if self._update is None:
+        if self._update is None or isinstance(self._update, RecordSum):
             raise UnexpectedRequest("the round begins before the update is made")
         update, self._update, self._parameters = self._update, None, parameters
         return update
@@ -331,13 +350,16 @@ class ClientRound:
         """Take part in the summing protocol; the participation is counted before data leaves."""
         if self.summing is None:
             raise UnexpectedRequest(f"{type(request).__name__} came before the round began")
-        reply = self.summing.handle(request)
+        return self._count_upload(request, self.summing.handle(request))
+
+    def _count_upload(self, request: Message, reply: Message) -> Message:
+        """Return the reply to a request, once the owner has counted the participation if it is an upload."""
         if request.uploads:
             self.attend()
         return reply
 
     def attend(self) -> None:
-        """Have the owner count the participation."""
+        """Have the owner count the participation; raise if no round has begun."""
         if self._parameters is None:
             raise ProtocolError("no round has begun")
         self._client.owner.attend(self._parameters, self._machine)
@@ -359,6 +381,8 @@ class ClientRound:
     def use(self, aggregate: Aggregate) -> None:
         """Let the application use the sum; with it the round is over for the summing protocol."""
         self._used = True
+        if self._parameters is not None:
+            self._client.owner.conclude(self._parameters, aggregate.survivors)
         app, info = self._client.app, self.invite.info
         self._client.user_code.notify("use_output of the application", lambda: app.use_output(info, aggregate))
         self._journal.close()

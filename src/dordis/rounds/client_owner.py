@@ -1,6 +1,6 @@
 """Whom a client asks before it answers: its owner, as rounds know it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from dordis.protocols.parameters import Parameters
@@ -31,4 +31,8 @@ class ClientOwner(Protocol):
 
         `machine` is 32 bytes that only this machine has: a second one in the same round must be refused.
         """
+        ...
+
+    def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
+        """Note that the whole sum of the round came, over so many survivors of each chunk."""
         ...

@@ -4,11 +4,16 @@ Pieces of the model and delivered sums are kept as the requests that brought the
 journal erases them with the round.
 """
 
+from typing import Any, Generic, TypeVar
+
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from dordis.protocols.delivery import Dispatch, Store
 from dordis.protocols.parameters import Parameters
 from dordis.rounds.invitation import Accepted, Invite, SendModel
+
+Kind = TypeVar("Kind", bound=Parameters)
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
@@ -27,17 +32,20 @@ class Invited(Event, frozen=True):
 
 
 class Trained(Event, frozen=True):
-    """The application made an update."""
+    """The application made an update, and its values for further releases, as doubles."""
 
     dtype: str
     update: memoryview
+    values: dict[str, bytes] | UnsetType = UNSET
 
 
-class Encoded(Event, frozen=True):
+class Encoded(Event, Generic[Kind], frozen=True):
     """The update was encoded by the parameters; it counts once the summing protocol has answered its first request."""
 
-    parameters: Parameters
+    parameters: Kind
     vector: memoryview
 
 
-AnyEvent = Invited | SendModel | Trained | Encoded | Dispatch | Store
+def event_kinds(parameters: type[Parameters]) -> Any:
+    """Return the union of all events in rounds whose parameters are of this kind."""
+    return Invited | SendModel | Trained | Encoded[parameters] | Dispatch | Store  # type: ignore[valid-type]

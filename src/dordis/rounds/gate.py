@@ -1,5 +1,6 @@
 """The privacy gate: count participations before data is uploaded, charge the ledger before a sum is disclosed.
 
+Where clients come by themselves, each is counted at its arrival, before its contribution is acknowledged.
 Every request of a summing protocol passes the gate of its round before it leaves, whatever exchange carries it.  It is
 the only place at which a server counts or charges.  The caller supplies both functions: a run writes to its ledger.
 """
@@ -52,6 +53,11 @@ class PrivacyGate:
         if not self._counted:
             self._count(clients)
             self._counted = True
+
+    def admit_arrival(self, client: ClientId) -> None:
+        """Count a client that came with its contribution, before that is acknowledged."""
+        self._count([client])
+        self._counted = True
 
     def admit_disclosure(self, dropped: Callable[[], Dropped]) -> None:
         """Charge the round before its first disclosure; raise UnexpectedRequest if no upload was counted before."""

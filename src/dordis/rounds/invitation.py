@@ -13,7 +13,6 @@ from msgspec import UNSET, Meta, UnsetType
 from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError, UnexpectedRequest
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Flow, Message, ProtocolServer, Replies, Requests, Resource, Step
-from dordis.protocols.collecting import collect
 from dordis.protocols.limits import (
     FEW_PIECES,
     LARGEST_DIM,
@@ -25,6 +24,7 @@ from dordis.protocols.limits import (
     SMALLEST_PIECE,
 )
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
+from dordis.protocols.replies import collect
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds import model as models
 from dordis.rounds.app import AppForm, RoundInfo, told_number
@@ -164,7 +164,7 @@ def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
 
 def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
     """A graph is sparse only where the protocol is: secrecy rests on a lot there, and the owner did not ask for it."""
-    if parameters.degree and not protocol.sparse:
+    if parameters.is_sparse and not protocol.sparse:
         raise ParametersRefused(f"the protocol '{protocol.name}' has no sparse graph, and this round has one")
 
 
@@ -221,7 +221,7 @@ def check_fits(invite: Invite, parameters: Parameters, kind: type[Mechanism] | N
     """The parameters fit the invitation."""
     check_same_round(invite, parameters)
     check_same_model(invite, parameters)
-    check_terms_kept(invite.terms, Terms.of(parameters, kind))
+    check_terms_kept(invite.terms, Terms.from_parameters(parameters, kind))
 
 
 @dataclass(frozen=True)

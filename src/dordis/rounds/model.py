@@ -28,10 +28,10 @@ class ModelBytes:
     digest: bytes
 
     @classmethod
-    def of(cls, values: npt.ArrayLike, dtype: str = DTYPES[0]) -> "ModelBytes":
+    def from_numbers(cls, values: npt.ArrayLike, dtype: str = DTYPES[0]) -> "ModelBytes":
         """Write a model down for the wire.
 
-        >>> ModelBytes.of([1.0, 2.0]).array.tolist()
+        >>> ModelBytes.from_numbers([1.0, 2.0]).array.tolist()
         [1.0, 2.0]
         """
         check_dtype(dtype)

@@ -5,10 +5,10 @@ from contextlib import suppress
 from dordis.errors import ProtocolError, UnexpectedRequest
 from dordis.protocol import Journal
 from dordis.rounds import invitation as checks
+from dordis.rounds.catch_up import ModelCatchUp
 from dordis.rounds.client_owner import ClientOwner
 from dordis.rounds.events import Invited
 from dordis.rounds.invitation import PieceReceived, SendModel, SendSum, SumUsed
-from dordis.rounds.missed import Follower
 from dordis.rounds.model import ModelBytes, ModelCache
 
 
@@ -16,7 +16,7 @@ class ModelIntake:
     """The model of one round; it is compared with the digest of the invitation before training."""
 
     def __init__(
-        self, invited: Invited, models: ModelCache, follower: Follower, journal: Journal, owner: ClientOwner
+        self, invited: Invited, models: ModelCache, follower: ModelCatchUp, journal: Journal, owner: ClientOwner
     ) -> None:
         self._invite, self._accepted, self._models = invited.invite, invited.accepted, models
         self._follower, self._journal, self._owner = follower, journal, owner

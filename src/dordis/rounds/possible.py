@@ -18,14 +18,15 @@ from fractions import Fraction
 import numpy as np
 
 from dordis.errors import ImpossibleSum
+from dordis.kernels.reals import sum_integer_squares
 from dordis.kernels.ring import Vector
-from dordis.kernels.rounding import squared_norm
-from dordis.privacy import skellam
-from dordis.privacy.encoding import NEAREST, centred
+from dordis.privacy import scaling
+from dordis.privacy.encoding import NEAREST, centre
+from dordis.privacy.further_releases import FurtherRelease
 from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.noise import SKELLAM
 from dordis.privacy.planning import Plan
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.skellam_noise import SKELLAM
+from dordis.privacy.xnoise_components import Scheme
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput
 
@@ -89,9 +90,12 @@ def threshold(law: SumLaw, tests: int = 1) -> float:
     return bound**2 + 2 * across + variance * (k + x * math.sqrt(2 * k + k / variance) + x * x)
 
 
-def bit_threshold(survivors: int, scale: int, variance: float, tests: int = 1) -> float:
-    """Return tau of the clipping bits: one coordinate, at most `survivors * scale` plus its noise."""
-    return (survivors * scale + _tail(variance, math.log(2 * tests) + math.log(1e9))) ** 2
+def further_threshold(survivors: int, release: FurtherRelease, variance: float, tests: int = 1) -> float:
+    """Return tau of a further release; for one coordinate, `survivors * s * bound` plus its noise."""
+    most = release.scale * release.bound
+    if release.length > 1:
+        return threshold(SumLaw(survivors, release.length, variance, most), tests)
+    return (survivors * most + _tail(variance, math.log(2 * tests) + math.log(1e9))) ** 2
 
 
 def is_vacuous(tau: float, length: int, bits: int) -> bool:
@@ -102,16 +106,16 @@ def is_vacuous(tau: float, length: int, bits: int) -> bool:
 def plan_law(plan: Plan) -> SumLaw:
     """Return the law of one block of a planned sum, without dropout."""
     setting, n = plan.setting, plan.setting.clients
-    left = float(plan.noise.left(range(n), b""))
+    left = float(plan.noise.variance_left(range(n), b""))
     scaled = plan.scale * setting.clip
-    nearest = bool(setting.buckets) and skellam.rounds_to_nearest(scaled, setting.padded)
+    nearest = bool(setting.buckets) and scaling.is_fine_enough(scaled, setting.padded)
     return SumLaw(n, setting.block, left, plan.sensitivity.l2, None if nearest else scaled)
 
 
 def plan_margin(plan: Plan) -> float:
     """Return the expected squared norm of uniform numbers in a block, divided by tau of the plan."""
     law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
-    return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + (plan.bit is not None))
+    return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + len(plan.further))
 
 
 def plan_warnings(plan: Plan) -> tuple[str, ...]:
@@ -152,30 +156,30 @@ class SumCheck:
     def of_chunk(cls, private: DistributedDP, chunk: int, output: ChunkOutput) -> "SumCheck":
         """Return the bounds for parameters, U3 and noise left; an honest round exceeds one with a chance of 1e-9."""
         tests, encoding = count_tests(private), private.parameters.encoding
-        if private.is_bit(chunk):
-            tau = bit_threshold(len(output.survivors), encoding.bit, float(output.left), tests)
-            return cls(tau, tau, 1)
+        if (release := private.further_release(chunk)) is not None:
+            tau = further_threshold(len(output.survivors), release, float(output.left), tests)
+            return cls(tau, tau, release.length)
         law = chunk_law(private, chunk, len(output.survivors), output.left)
         block = SumLaw(law.survivors, encoding.block, law.variance, law.longest, law.scaled_clip)
         return cls(threshold(law, tests), threshold(block, tests), encoding.block)
 
     def excess(self, total: Vector, bits: int) -> float:
         """Return the larger ratio of squared norm to bound, of the sum and of its blocks; above 1 it is impossible."""
-        norms = [squared_norm(block) for block in centred(total, bits).reshape(-1, self.length)]
+        norms = [sum_integer_squares(block) for block in centre(total, bits).reshape(-1, self.length)]
         return max(sum(norms) / self.whole, max(norms) / self.block)
 
 
 def count_tests(private: DistributedDP) -> int:
-    """Return the number of tests of a round: every block, every chunk with several blocks, and the clipping bit."""
-    block, bit = private.parameters.encoding.block, bool(private.parameters.encoding.bit)
-    spans = private.parameters.chunks[: -1 if bit else None]
-    blocks: list[int] = [(span.stop - span.start) // block for span in spans]
-    return sum(count + (count > 1) for count in blocks) + bit
+    """Return the number of tests of a round: every block, every chunk with several blocks, every further release."""
+    parameters, (update, *further) = private.parameters, private.parameters.release_chunks
+    spans = [parameters.chunks[chunk] for chunk in update]
+    blocks: list[int] = [(span.stop - span.start) // parameters.encoding.block for span in spans]
+    return sum(count + (count > 1) for count in blocks) + len(further)
 
 
 def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> None:
     """Raise ImpossibleSum if honest updates and noise exceed this length in less than 1 of 10^9 rounds."""
-    if not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
+    if private.records is not None or not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return
     excess = SumCheck.of_chunk(private, chunk, output).excess(output.total, private.parameters.bits)
     if excess > 1:
@@ -184,9 +188,9 @@ def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> N
 
 def describe_check(private: DistributedDP, outputs: Sequence[ChunkOutput]) -> str:
     """Return the outcome of the check for the sums of a round, after all of them passed."""
-    if not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
+    if private.records is not None or not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return NOT_CHECKED
-    updates = [chunk for chunk in range(len(outputs)) if not private.is_bit(chunk)]
+    updates = private.parameters.release_chunks[0]
     checks = [SumCheck.of_chunk(private, chunk, outputs[chunk]) for chunk in updates]
     bits = private.parameters.bits
     return VACUOUS if any(is_vacuous(check.block, check.length, bits) for check in checks) else PASSED
@@ -216,7 +220,7 @@ def _noise_norm(variance: float, length: int, exponent: float) -> float:
     return _least(bound, 1e-9, 10.0)
 
 
-def _log_law(variance: float, most: int) -> skellam.Floats:
+def _log_law(variance: float, most: int) -> scaling.Floats:
     """Return ln P(|Z| = z) for z = 0 .. most; P(Z = z) is in proportion to I_z(V), by Miller's recurrence."""
     ratio, logs = 0.0, np.zeros(most + 1)
     for z in range(most + 40, 0, -1):

@@ -5,15 +5,17 @@ fails for some data only, and learn one exact bit in each round.  So a deployed 
 only its owner is told (docs/security.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from traceback import format_exception_only
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dordis.errors import InputError, UnusableUpdate
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
+from dordis.rounds.app import AppClient, RoundInfo
+from dordis.rounds.model import Numbers
 
 Result = TypeVar("Result")
 TellOwner = Callable[[str], None]
@@ -31,8 +33,12 @@ class UserCode(Protocol):
         """Return the number type in which every update is stored, or None to keep its own."""
         ...
 
-    def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
+    def train(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the update that `work` makes; the time of return must not depend on the client's data."""
+        ...
+
+    def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
+        """Return the sum of a sample of records, which contains failures record by record and is never replaced."""
         ...
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -57,8 +63,12 @@ class StopOnFailure:
 
     stored_as = None
 
-    def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
+    def train(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the update, or raise what `work` raises."""
+        return work()
+
+    def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
+        """Return the sum."""
         return work()
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -88,11 +98,15 @@ class ZeroOnFailure:
     def __init__(self, tell_owner: TellOwner, note: NoteTraining = lambda what, failure: None) -> None:
         self._tell_owner, self._note = tell_owner, note
 
-    def train(self, what: str, work: Callable[[], Floats]) -> Floats | None:
+    def train(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the update, or None if `work` failed."""
         update = contain(what, work, self._tell_owner)
         self._note(what, FAILED if update is None else "")
         return update
+
+    def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
+        """Return the sum."""
+        return work()
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
         """Return the result, or None if `work` failed."""
@@ -147,6 +161,33 @@ def usable_update(
     except InputError as error:
         raise UnusableUpdate(f"the update of {whose} is not usable: {error}") from None
     return update
+
+
+class Prepared(NamedTuple):
+    """What an application made of its data: the update, and its values for further releases by their names."""
+
+    update: Floats
+    values: Mapping[str, Floats] = {}
+
+
+def prepare(
+    app: AppClient,
+    round: RoundInfo,
+    model: Numbers,
+    dim: int,
+    names: Collection[str],
+    whose: str,
+    stored_as: type[np.float32] | None,
+) -> Prepared:
+    """Have an application make its update and the values that the round releases; raise UnusableUpdate if it cannot."""
+    update = usable_update(lambda: app.prepare_data(round, model), dim, whose, stored_as)
+    if not names:
+        return Prepared(update)
+    given = app.further_values(round, model)
+    values = {name: np.atleast_1d(np.array(value, np.float64)) for name, value in given.items()}
+    if unknown := set(values) - set(names):
+        raise UnusableUpdate(f"{whose} has values for {sorted(unknown)}, and the round releases {sorted(names)}")
+    return Prepared(update, values)
 
 
 def zero_update(dim: int) -> npt.NDArray[Any]:

@@ -1,1 +1,1 @@
-"""Rounds in one process: clients that vanish on cue, every message through the codec."""
+"""Runs with all clients in one process: simulated dropout, virtual time, and ideal rounds without messages."""

@@ -1,13 +1,14 @@
-"""An exchange in memory: every message goes through the codec, and any of them can be lost on cue."""
+"""An exchange in memory: every message is encoded and decoded, and a test or a dropout model can lose any of them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import thread_time
 from typing import Protocol
 
 from dordis import wire
-from dordis.errors import DordisError, UnusableUpdate
-from dordis.protocol import ClientId, Garbled, Message, Party, Requests, reply_to
+from dordis.errors import DordisError, ProtocolError, UnusableUpdate
+from dordis.protocol import ClientId, Garbled, Message, OpenCall, Party, Requests, Role, reply_to
+from dordis.protocol_driver import advance
 from dordis.rounds.client import Client
 from dordis.rounds.meter import MessageMeter
 
@@ -15,7 +16,7 @@ Lost = Callable[[ClientId, Message], bool]
 
 
 class Parties(Protocol):
-    """The clients by their ids; they may be made when they are first asked for."""
+    """The clients by id; a client may be created on first use."""
 
     def __contains__(self, client: object, /) -> bool: ...
 
@@ -28,7 +29,7 @@ def nothing_lost(client: ClientId, message: Message) -> bool:
 
 
 class LocalExchange(MessageMeter):
-    """Deliver requests to clients in this process, one after the other, as their replies are asked for.
+    """Deliver requests to clients in this process, one after the other, whenever the next reply is wanted.
 
     `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
     what it raised, and what is wrong with bytes that are no reply.  `sent` and `received` count the bytes of each
@@ -37,6 +38,8 @@ class LocalExchange(MessageMeter):
     prepares no usable update is a mistake: raised.
 
     Requests to work ahead are delivered only if `ahead` says so: all clients would then hold what they made, at once.
+    Requests to `helpers` are never lost, and their bytes are not those of clients.  `coming` gives the clients that
+    answer an open call, in their order, until `time_is_up`.
     """
 
     def __init__(
@@ -45,17 +48,31 @@ class LocalExchange(MessageMeter):
         lost_request: Lost = nothing_lost,
         lost_reply: Lost = nothing_lost,
         ahead: bool = False,
+        helpers: Mapping[ClientId, Party] | None = None,
+        coming: Callable[[], Iterable[ClientId]] = tuple,
+        time_is_up: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__()
+        self._time_is_up = time_is_up
+        self._helpers, self._coming = helpers or {}, coming
         self._clients = clients
         self._lost_request, self._lost_reply = lost_request, lost_reply
         self._ahead = ahead
         self.seconds: defaultdict[ClientId, float] = defaultdict(float)
+        self.helper_seconds: defaultdict[ClientId, float] = defaultdict(float)
+        self.helper_errors: list[tuple[ClientId, DordisError]] = []
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         """Deliver the requests; yield the replies one by one.  What is bulk in them is handed on, not copied."""
+        if isinstance(requests, OpenCall):
+            yield from self._admitted(requests)
         encoded: dict[int, bytes] = {}  # a broadcast is encoded once
         for u, request in requests.items():
+            if request.role is Role.HELPER:
+                reply = self._helped(u, request)
+                if reply is not None:
+                    yield u, reply
+                continue
             if u not in self._clients or self._lost_request(u, request) or (request.ahead and not self._ahead):
                 continue
             if id(request) not in encoded:
@@ -63,6 +80,39 @@ class LocalExchange(MessageMeter):
             reply = self._deliver(u, request, encoded[id(request)])
             if reply is not None:
                 yield u, reply
+
+    def _admitted(self, call: OpenCall) -> Iterator[tuple[ClientId, Message]]:
+        """Let clients arrive one after the other: each is invited, trains, and contributes."""
+        for u in self._coming():
+            if self._time_is_up():
+                call.close()
+                return
+            if call.is_full:
+                return
+            if u in call.arrived:
+                continue
+            server = None if call.visit is None else call.visit(u)
+            if server is not None:
+                advance(server.workflow, self)
+            if server is None or u in server.output():
+                for _, reply in self({u: call.request}):
+                    try:
+                        call.admit(u, reply)
+                    except ProtocolError as error:
+                        self.errors.append((u, error))
+                    else:
+                        yield u, reply
+
+    def _helped(self, u: ClientId, request: Message) -> Message | None:
+        """Return the reply of a helper, through the codec; None if it refuses."""
+        start = thread_time()
+        try:
+            return wire.carry(self._helpers[u].handle(wire.carry(request, type(request))), reply_to(request))
+        except DordisError as error:
+            self.helper_errors.append((u, error))
+            return None
+        finally:
+            self.helper_seconds[u] += thread_time() - start
 
     def _deliver(self, u: ClientId, request: Message, data: bytes) -> Message | None:
         bulk = wire.bulk_of(request)

@@ -1,49 +1,60 @@
 """Rounds without the summing protocol: the same clients, consent and rounding, the same noise law, no masks.
 
-A sum of independent Skellam variables is one Skellam variable, so that the noise left in a sum is drawn at once.  Who
-leaves when has the same effect as in the protocol, errors included.
+A sum of independent Skellam variables is one Skellam variable, so the noise left in a sum is drawn at once.  Dropouts
+have the same effect as in the protocol, errors included.
 """
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from dordis.availability.dropout_models import DropoutSchedule
 from dordis.errors import DordisError, InputError, UnusableUpdate
 from dordis.kernels.reals import add_weighted
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
-from dordis.privacy.noise import NoiseLaw
-from dordis.privacy.skellam import Floats
-from dordis.protocol import ClientId
+from dordis.privacy.scaling import Floats
+from dordis.privacy.skellam_noise import NoiseLaw
+from dordis.protocol import ClientId, Message, Party
 from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput, OneDraw
 from dordis.protocols.parameters import Parameters
-from dordis.protocols.summing import Leaving, Prediction, SummingProtocol
+from dordis.protocols.summing import ArrivalPrediction, Leaving, Prediction, SummingProtocol
 from dordis.rounds.client import Client, ClientRound
+from dordis.rounds.engine import AgreedRound, Gathered, RoundResult
 from dordis.rounds.invitation import Accepted, Invitation, Train
 from dordis.rounds.possible import check_possible, describe_check
-from dordis.rounds.server import REFUSED, AgreedRound, Gathered, RoundResult, Watch, silent
-from dordis.simulation.departures import Departures
+from dordis.rounds.watch import REFUSED, StageBegan, Watch, silent
 
 LONG = 1 << 16
-"""Coordinates from which on an update takes longer to be encoded than a thread to be told of it."""
+"""Coordinates from which encoding an update takes longer than handing it to a thread."""
 PIECE = 1 << 15
-"""Coordinates that are summed over all clients before the next ones are."""
+"""Coordinates that are summed over all clients at a time."""
 NOTHING: Vector = np.zeros(0, np.uint32)
 
 
 class Clients(Protocol):
-    """The clients by their ids."""
+    """The clients by id."""
 
     def __getitem__(self, client: ClientId, /) -> Client: ...
 
 
+@dataclass(frozen=True)
+class Entered:
+    """The course of a round, the clients that leave it, by stage, and those whose owners refused."""
+
+    course: Prediction
+    leaving: Leaving
+    refusing: Sequence[ClientId]
+
+
 class IdealRounds:
-    """Compute what the protocol would give; owners consent and count as they do there.
+    """Compute the result of the protocol; owners consent and count as in the protocol.
 
     Unless it `rounds`, updates are summed as they are where nothing is added to them in the ring: without noise, and
     with that of a trusted server.  The sum differs then by what rounding would have changed.
@@ -53,26 +64,35 @@ class IdealRounds:
         self,
         clients: Clients,
         protocol: SummingProtocol,
-        departures: Departures,
+        departures: DropoutSchedule,
         available: Callable[[int], Collection[ClientId]],
         entropy: Entropy = secrets.token_bytes,
         cores: int = 1,
         rounds: bool = True,
+        helpers: Mapping[ClientId, Party] | None = None,
     ) -> None:
+        self._helpers: Mapping[ClientId, Party] = helpers or {}
         self._clients, self._protocol, self._departures = clients, protocol, departures
         self.available = available
         self._noise, self._cores, self._rounds = OneDraw(entropy), cores, rounds
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Have the clients that stay consent and train."""
+        """Let the clients that stay consent and train."""
         self._departures.begin(invitation.invite.info.index, invitation.clients)
-        watch("Train")
+        if not self._protocol.has_cohort:
+            return Gathered({}, introductions=self._introduce(invitation.invite.round))
+        watch(StageBegan("Train"))
         started = time.perf_counter()
         staying = [u for u in invitation.clients if not self._departures.is_early(u)]
         accepted = {u: proof for u in staying if (proof := self._accepted(u, invitation)) is not None}
         tell_peers(self._clients[u] for u in accepted)
         ready = {u: proof for u, proof in accepted.items() if self._trained(u)}
         return Gathered(ready, {"train": time.perf_counter() - started})
+
+    def _introduce(self, round: bytes) -> dict[ClientId, Message]:
+        """Have the helpers introduce themselves for a round."""
+        introduces = self._protocol.introduces
+        return {} if introduces is None else {u: h.handle(introduces(round)) for u, h in self._helpers.items()}
 
     def _accepted(self, u: ClientId, invitation: Invitation) -> bytes | None:
         """Give the model to one client, not a copy of it, and invite it; return its proof, or None if it declines."""
@@ -85,7 +105,7 @@ class IdealRounds:
         return accepted.proof if isinstance(accepted, Accepted) and accepted.selected else None
 
     def _trained(self, u: ClientId) -> bool:
-        """Have one client train; say whether it did."""
+        """Let one client train; tell whether it did."""
         try:
             self._clients[u].handle(Train())
         except UnusableUpdate:
@@ -95,26 +115,17 @@ class IdealRounds:
         return True
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Add up the encoded updates of whoever stays, and the noise that would be left."""
+        """Add up the encoded updates of the survivors, and the noise that would be left."""
         parameters, private = agreed.parameters, DistributedDP(agreed.parameters, agreed.mechanism)
-        watch("sum")
+        watch(StageBegan("sum"))
         started = time.perf_counter()
-        leaving = {u: self._departures.leaving[u] for u in parameters.clients if u in self._departures.leaving}
-        refusing = self._refusing(agreed, leaving)
-        leaving |= dict.fromkeys(refusing, self._protocol.stages[0])
-        course = self._protocol.predict(parameters, leaving)
-        u3 = course.survivors()
-        agreed.gate.admit_upload([u for u in parameters.clients if self._is_asked(leaving.get(u))])
-        if uncounted := [u for u in u3 if not self._attends(u)]:
-            refusing += uncounted
-            leaving |= dict.fromkeys(uncounted, self._protocol.stages[self._protocol.upload])
-            course = self._protocol.predict(parameters, leaving)
-            u3 = course.survivors()
+        entered = self._arrive(agreed) if agreed.invitation is not None else self._enter(agreed)
+        course, u3 = entered.course, entered.course.survivors()
         in_reals = private.sums_reals and not self._rounds
         ring = NOTHING if in_reals else self._add_encoded(u3, private)
         reals = self._add_reals(u3, private) if in_reals else None
         course.check_before_disclosure()
-        gone, chunks = len(parameters.clients) - len(u3), range(len(parameters.chunks))
+        gone, chunks = parameters.n_max - len(u3), range(len(parameters.chunks))
         agreed.gate.admit_disclosure(lambda: dict.fromkeys(chunks, gone))
         course.check_after_disclosure()
         law, counts = agreed.mechanism.law, [len(u3)] * len(chunks)
@@ -123,14 +134,61 @@ class IdealRounds:
             check_possible(private, chunk, output)
         aggregate = private.decode(outputs) if reals is None else private.aggregate_reals(reals, counts)
         for u in parameters.clients:
-            if u not in leaving:
+            if u not in entered.leaving:
                 self._round(u).use(aggregate)
         stages = {"sum": time.perf_counter() - started}
+        check = describe_check(private, outputs)
+        clients = parameters.clients or tuple(u3)
+        return RoundResult(outputs, aggregate, stages, self._dropped(entered), sum_check=check, clients=clients)
+
+    def _enter(self, agreed: AgreedRound) -> "Entered":
+        """Have the cohort consent and its owners count; return the course of the protocol with those who did."""
+        parameters, predict = agreed.parameters, self._protocol.predict
+        if predict is None:
+            raise InputError(f"the protocol '{self._protocol.name}' has no cohort: pass the round's invitation")
+        leaving = {u: self._departures.leaving[u] for u in parameters.clients if u in self._departures.leaving}
+        refusing = self._refusing(agreed, leaving)
+        leaving |= dict.fromkeys(refusing, self._protocol.stages[0])
+        course = predict(parameters, leaving)
+        u3 = course.survivors()
+        agreed.gate.admit_upload([u for u in parameters.clients if self._is_asked(leaving.get(u))])
+        if uncounted := [u for u in u3 if not self._attends(u)]:
+            refusing += uncounted
+            leaving |= dict.fromkeys(uncounted, self._protocol.stages[self._protocol.upload])
+            course = predict(parameters, leaving)
+        return Entered(course, leaving, refusing)
+
+    def _arrive(self, agreed: AgreedRound) -> "Entered":
+        """Have clients come one after the other, until n_max have contributed."""
+        invitation, stage = agreed.invitation, self._protocol.stages[self._protocol.upload]
+        if invitation is None:
+            raise InputError("clients that come need the round's invitation")
+        arrived: list[ClientId] = []
+        for u in self._departures.coming(invitation.clients):
+            if len(arrived) == agreed.parameters.n_max:
+                break
+            if self._departures.leaving.get(u) != stage and self._contributes(u, agreed, invitation):
+                agreed.gate.admit_arrival(u)
+                arrived.append(u)
+        return Entered(ArrivalPrediction(agreed.parameters, tuple(arrived), stage), {}, [])
+
+    def _contributes(self, u: ClientId, agreed: AgreedRound, invitation: Invitation) -> bool:
+        """Have a client accept, train and consent, and its owner count; tell whether all of that went well."""
+        if self._accepted(u, invitation) is None or not self._trained(u):
+            return False
+        try:
+            self._round(u).consent(agreed.parameters, {})
+        except DordisError:
+            return False
+        return self._attends(u)
+
+    def _dropped(self, entered: "Entered") -> dict[str, tuple[int, ...]]:
+        """Return the clients that left, by stage, and those whose owners refused."""
+        leaving, refusing = entered.leaving, entered.refusing
         lost = {stage: [u for u in leaving if leaving[u] == stage] for stage in self._protocol.stages}
         dropped = {stage: tuple(int(u) for u in gone if u not in refusing) for stage, gone in lost.items()}
         dropped[REFUSED] = tuple(sorted(map(int, refusing)))
-        dropped = {stage: clients for stage, clients in dropped.items() if clients}
-        return RoundResult(outputs, aggregate, stages, dropped, sum_check=describe_check(private, outputs))
+        return {stage: clients for stage, clients in dropped.items() if clients}
 
     def _refusing(self, agreed: AgreedRound, leaving: Leaving) -> list[ClientId]:
         """Return the clients who are there when the round begins and do not consent to its parameters."""
@@ -152,15 +210,26 @@ class IdealRounds:
         return True
 
     def _add_encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Vector:
-        """Return the sum of the encoded updates, over the ring."""
-        total = np.zeros(private.parameters.dim, np.uint32)
-        for vector in self._encoded(clients, private):
-            total += vector
-        return total
+        """Return the sum of the encoded updates, over the ring; clients with long updates are divided among threads."""
+
+        def add(part: Sequence[ClientId]) -> Vector:
+            total = np.zeros(private.parameters.dim, np.uint32)
+            for u in part:
+                total += self._round(u).encode(private)
+            return total
+
+        cores = self._cores if private.parameters.dim >= LONG else 1
+        if min(cores, len(clients)) < 2:
+            return add(clients)
+        with ThreadPoolExecutor(cores) as pool:
+            first, *others = pool.map(add, [clients[core::cores] for core in range(min(cores, len(clients)))])
+        for total in others:
+            first += total
+        return first
 
     def _add_reals(self, clients: Sequence[ClientId], private: DistributedDP) -> Floats:
         """Return the sum of the clipped updates, a piece of all of them at a time, so that it stays in the cache."""
-        updates = [self._round(u).take_update(private.parameters) for u in clients]
+        updates = [self._round(u).take_update(private.parameters).update for u in clients]
         factors = [private.mechanism.clip_factor(update) for update in updates]
         total = np.zeros(private.mechanism.grid.dim)
 
@@ -177,16 +246,6 @@ class IdealRounds:
             for start in starts:
                 add(start)
         return total
-
-    def _encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Iterator[Vector]:
-        """Have clients encode their updates, a few at a time in threads where these are long."""
-        cores = self._cores if private.parameters.dim >= LONG else 1
-        if cores < 2:
-            yield from (self._round(u).encode(private) for u in clients)
-            return
-        with ThreadPoolExecutor(cores) as pool:
-            for begin in range(0, len(clients), cores):
-                yield from pool.map(lambda u: self._round(u).encode(private), clients[begin : begin + cores])
 
     def _is_asked(self, leaving: str | None) -> bool:
         """Tell whether a client that leaves at a stage is asked for its upload."""
@@ -208,7 +267,7 @@ class IdealRounds:
         law: NoiseLaw,
     ) -> ChunkOutput:
         part, stayed = np.array(total[parameters.chunks[chunk]]), course.unreleased(parameters.due(chunk, u3))
-        output = ChunkOutput.of(parameters, chunk, part, tuple(u3), stayed)
+        output = ChunkOutput.from_plan(parameters, chunk, part, tuple(u3), stayed)
         self._noise.add(parameters, output, law)
         return output
 

@@ -1,7 +1,7 @@
-"""How long the stages of a round take: small rounds of zeros with real clients, timed in virtual time.
+"""The duration of each stage of a round: small rounds of zeros with real clients, timed in virtual time.
 
 It is the paper's offline micro-benchmark (section 4.2).  What clients and the server compute is measured in CPU
-seconds of this machine and charged to devices of different speed; zeros tell nothing of anybody and cost no privacy.
+seconds of this machine and charged to devices of different speed.  Zeros reveal nothing and cost no privacy.
 """
 
 import math
@@ -13,15 +13,20 @@ from typing import Any
 
 import msgspec
 
-from dordis.drive import Exchange
 from dordis.errors import InputError
-from dordis.federation.design import Design
-from dordis.federation.selection import Selection
-from dordis.pipeline.executor import Timeline, in_turn
+from dordis.pipeline.executor import Timeline, serialise_exchange
 from dordis.pipeline.performance import PerformanceModel, Profile
 from dordis.protocol import ClientId, Resource
-from dordis.rounds.server import RoundEngine, RoundResult, Rounds, Watch, silent
-from dordis.simulation.clock import (
+from dordis.protocol_driver import Exchange
+from dordis.rounds.engine import RoundEngine, RoundResult, RoundRunner
+from dordis.runs.plan import RoundPlan
+from dordis.selection.selection import Selection
+from dordis.simulation.dry_run import home_of_zeros
+from dordis.simulation.exchange import LocalExchange
+from dordis.simulation.one_round import single_round
+from dordis.simulation.population import Identities
+from dordis.simulation.run import SimulatedJob
+from dordis.simulation.virtual_devices import (
     WORKERS,
     Device,
     Real,
@@ -30,25 +35,20 @@ from dordis.simulation.clock import (
     heterogeneous,
     run_virtually,
 )
-from dordis.simulation.exchange import LocalExchange
-from dordis.simulation.home import Identities
-from dordis.simulation.rehearsal import home_of_zeros
-from dordis.simulation.run import SimulatedJob
-from dordis.simulation.single import single_round
 
 DIMS = (50_000, 200_000, 400_000)
-"""Short, but long enough that a chunk of an eighth still has blocks; none is a multiple of a large one."""
+"""Update lengths: short, but an eighth still has several blocks; none is a multiple of a large block."""
 NUMBERS = (1, 2, 4, 8)
 REPEATS = 2
 
 
 class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What devices the clients have: the paper's, of different speed, if nothing else is said (section 6.1)."""
+    """The devices of the clients; by default the paper's, of different speeds (section 6.1)."""
 
     bandwidth: float = 21.0
-    """Mbps of the slowest link; the fastest has ten times as many."""
+    """Mbps of the slowest link; the fastest has ten times that."""
     slowness: float = 1.0
-    """Seconds that the slowest client takes for one second of this machine's."""
+    """Seconds of the slowest client for one second of this machine."""
 
     def devices(self, ids: Iterable[ClientId], seed: int) -> dict[ClientId, Device]:
         """Return a device for every client."""
@@ -60,7 +60,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
 
-class Profiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A micro-benchmark: what was timed, how long it took, and the model that was fitted to it."""
 
     clients: int
@@ -101,7 +101,7 @@ class Bench:
         return Identities(secrets.token_bytes(32), self.ids)
 
     def virtual(self, dim: int, m: int) -> Timeline:
-        """Run a round of zeros in virtual time; tell when everything ran."""
+        """Run a round of zeros in virtual time; return when each step ran."""
 
         def engine(exchange: LocalExchange, **options: Any) -> RoundEngine:
             timed = VirtualExchange(self.devices, Real(exchange))
@@ -112,15 +112,17 @@ class Bench:
     def real(
         self, dim: int, m: int, slowed: Callable[[LocalExchange], Exchange] = lambda exchange: exchange
     ) -> Timeline:
-        """Run a round of zeros in threads; `slowed` may put something before the exchange."""
-        return self.timed(dim, m, lambda exchange, **options: RoundEngine(in_turn(slowed(exchange)), **options))
+        """Run a round of zeros in threads; `slowed` may wrap the exchange."""
+        return self.timed(
+            dim, m, lambda exchange, **options: RoundEngine(serialise_exchange(slowed(exchange)), **options)
+        )
 
     def timed(self, dim: int, m: int, engine: Callable[..., RoundEngine]) -> Timeline:
-        """Run a round of zeros on an engine; tell when everything ran."""
+        """Run a round of zeros on an engine; return when each step ran."""
         home = home_of_zeros(self.simulated, self._design(dim), self._identities, "full")
         exchanges: list[LocalExchange] = []
 
-        def rounds(run: bytes, selection: Selection) -> Rounds:
+        def rounds(run: bytes, selection: Selection) -> RoundRunner:
             exchanges.append(LocalExchange(home.made(run, selection), ahead=True))
             job = home.job
             return engine(
@@ -142,7 +144,7 @@ class Bench:
         design = self.simulated.job.design
         return replace(design, setting=replace(design.setting, dim=self.longest, buckets=0)).mechanism.grid.bits
 
-    def _design(self, dim: int) -> Design:
+    def _design(self, dim: int) -> RoundPlan:
         design = self.simulated.job.design
         return replace(design, setting=replace(design.setting, dim=dim, bits=self.bits, buckets=0))
 
@@ -153,20 +155,20 @@ def profile(
     dims: Sequence[int] = DIMS,
     numbers: Sequence[int] = NUMBERS,
     repeats: int = REPEATS,
-    watch: Watch = silent,
-) -> Profiled:
+    progress: Callable[[str], None] = lambda what: None,
+) -> MeasuredProfile:
     """Time rounds of every length in every number of chunks, in turn, and fit the model; a first round warms up."""
     config, bench = simulated.config, Bench(simulated, hardware, max(*simulated.job.app.dims, *dims))
-    watch("warming up")
+    progress("warming up")
     first = bench.virtual(dims[0], max(numbers))
     taken = Profile()
     for repeat in range(repeats):
         for dim in dims:
             for m in numbers:
-                watch(f"{dim} coordinates, m = {m} ({repeat + 1} of {repeats})")
+                progress(f"{dim} coordinates, m = {m} ({repeat + 1} of {repeats})")
                 timeline = bench.virtual(dim, m)
                 taken = taken.observe(dim, timeline.setup_seconds, timeline.stage_seconds)
-    return Profiled(
+    return MeasuredProfile(
         clients=len(bench.ids),
         protocol=config.protocol.use,
         mode=config.protocol.mode,
@@ -181,7 +183,7 @@ def profile(
 
 
 def check_complete(result: RoundResult, exchange: LocalExchange, n: int) -> None:
-    """Refuse to time a round that lost someone: it would be shorter than it should."""
+    """Refuse to time a round with dropouts, which would be too short."""
     if exchange.errors:
         raise exchange.errors[0][1]
     if result.dropped or any(len(output.survivors) != n for output in result.outputs):

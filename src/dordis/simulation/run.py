@@ -1,4 +1,4 @@
-"""A simulated run from its configuration: the application and its clients, by name, in a home in this process."""
+"""A simulated run from its configuration: load the application, create its clients, start or resume the run."""
 
 import secrets
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
+from dordis.config.schema import Config, Simulation
 from dordis.errors import InputError, MissingExtra
-from dordis.federation import job as preparing
-from dordis.federation.job import Job
-from dordis.federation.run import Run
 from dordis.protocol import ClientId
 from dordis.rounds.app import AppClient, AppServer
-from dordis.simulation.config import Config, Simulation
-from dordis.simulation.home import AppClients, Identities, SimulatedHome
+from dordis.runs import job as preparing
+from dordis.runs.job import Job
+from dordis.runs.run import Run
+from dordis.simulation.population import ARRIVALS, AppClients, Identities, SimulatedHome
 
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """A configuration that holds together, and the clients that it is simulated with."""
+    """A validated configuration, and the clients with which it is simulated."""
 
     config: Config
     job: Job
@@ -30,26 +30,28 @@ class SimulatedJob:
         return tuple(ClientId(u) for u in range(1, self.config.federation.clients + 1))
 
     def home(self, identities: Identities | None = None) -> SimulatedHome:
-        """Return where the clients are, with new keys if none are given."""
-        known = identities or Identities(secrets.token_bytes(32), self.ids)
+        """Return the population of clients, with new keys if none are given."""
+        known = identities or Identities(secrets.token_bytes(32), self.ids, self.job.protocol.helpers)
         return SimulatedHome(self.job, self.config.simulation, self.client, known)
 
     def start(self, root: Path, config: str) -> Run:
-        """Begin a run in a directory of its own."""
+        """Start a run in a new directory."""
         return Run.start(self.job, self.home(), root, config)
 
     def resume(self, path: Path) -> Run:
-        """Go on with a run after its last finished round."""
-        return Run.resume(self.job, self.home(Identities.read(path, self.ids)), path)
+        """Resume a run after its last finished round."""
+        home = self.home(Identities.read(path, self.ids, self.job.protocol.helpers))
+        home.arrivals.open(path / ARRIVALS)
+        return Run.resume(self.job, home, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
-        """Begin a run that goes on where another one ended; clients that stay keep their keys."""
-        home = self.home(Identities.read(predecessor, self.ids))
+        """Start the successor of a run; remaining clients keep their keys."""
+        home = self.home(Identities.read(predecessor, self.ids, self.job.protocol.helpers))
         return Run.succeed(self.job, home, root, config, predecessor)
 
 
 class KeptClients:
-    """The clients of an application, each made when it is first asked for, and kept; processes can be sent it."""
+    """The clients of an application, each created on first use and kept; it can be sent to other processes."""
 
     def __init__(self, made: AppClients) -> None:
         self._made = made
@@ -62,31 +64,37 @@ class KeptClients:
         return self._kept[u]
 
     def __reduce__(self) -> tuple[type["KeptClients"], tuple[AppClients]]:
-        """Have another process make clients of its own."""
+        """Let another process create its own clients."""
         return KeptClients, (self._made,)
 
 
 def prepare(config: Config) -> SimulatedJob:
     """Check a configuration as a whole, load the application and plan the noise."""
+    if config.app.options.get("own_files") and config.app.server.startswith("dordis.apps.learning"):
+        raise InputError(
+            "app.options.own_files is for dordis serve and dordis join: a simulation has one file, leave it out"
+        )
     app, made = preparing.application(config, config.simulation.seed)
-    return simulated(config, app, KeptClients(lambda u: made(u - 1)))
+    return job_with_app(config, app, KeptClients(lambda u: made(u - 1)))
 
 
-def simulated(config: Config, app: AppServer, client: AppClients) -> SimulatedJob:
-    """Check a configuration with an application that is made already."""
+def job_with_app(config: Config, app: AppServer, client: AppClients) -> SimulatedJob:
+    """Check a configuration with an application that already exists, and plan the noise."""
     noise = config.privacy.noise
     if noise.cost_only and config.simulation.fidelity != "ideal":
         raise InputError(f"only the cost of '{noise.name}' is simulated: set simulation.fidelity to 'ideal'")
     if config.simulation.engine == "ray":
         check_ray(config.simulation)
     job = preparing.prepare(config, app)
+    if config.simulation.engine == "ray":
+        preparing.require_cohort(job, "Ray")
     client(ClientId(1))
     config.simulation.dropout.model(config.simulation.seed, job.protocol.stages)
     return SimulatedJob(config, job, client)
 
 
 def check_ray(settings: Simulation) -> None:
-    """Ray is installed, and there is something for it to compute."""
+    """Ray is installed, and the fidelity is full: ideal rounds are computed in one process."""
     if settings.fidelity == "ideal":
         raise InputError("ideal fidelity is computed in one process: set simulation.engine to 'local'")
     if find_spec("ray") is None:

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from dordis.apps.audit import audit, toy_design
-from dordis.apps.audit.auditor import Departing, attacked_round, home_of_canaries
+from dordis.apps.audit.auditor import FixedDropout, KnownNoise, attacked_round, canary_population
 from dordis.apps.audit.variance import variance_test
-from dordis.apps.audit.witness import Witness
 from dordis.errors import AuditFailed, DordisError, InputError
-from dordis.federation.participation import OwnerBudget
-from dordis.federation.strategies import NoNoise, XNoise
-from dordis.privacy.mechanisms.skellam import DSkellam
-from dordis.privacy.noise import SKELLAM, add_noise, rounded_up
-from dordis.privacy.xnoise import NoisePlan
+from dordis.owner.participation import OwnerBudget
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.skellam_noise import SKELLAM, add_noise, round_up_variance
+from dordis.privacy.strategies import NoNoise, XNoise
+from dordis.privacy.xnoise_components import NoisePlan
 from dordis.protocol import ClientId
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, SECAGG_PLUS
-from dordis.simulation.single import single_round
+from dordis.rounds.watch import StageBegan
+from dordis.simulation.one_round import single_round
 
 SEEDS = range(20)
 CLIENTS, COLLUDERS, DROPPED, LATE = 20, 2, 3, 2
@@ -39,7 +39,7 @@ def times(factor):
     """Draw noise whose variance is wrong by a factor."""
 
     def noise(acc, seed, variance, *, subtract=False):
-        add_noise(acc, seed, rounded_up(variance * factor), subtract=subtract)
+        add_noise(acc, seed, round_up_variance(variance * factor), subtract=subtract)
 
     return noise
 
@@ -120,13 +120,13 @@ def test_noise_that_is_not_taken_back_is_found(faulty):
 
 
 def test_noise_that_is_taken_back_too_often_is_found(monkeypatch):
-    honest = NoisePlan.due
+    honest = NoisePlan.due_components
 
     def greedy(plan, survivors, context):
         due = honest(plan, survivors, context)
         return dict.fromkeys(due, (0,)) if plan.removable else due
 
-    monkeypatch.setattr(NoisePlan, "due", greedy)
+    monkeypatch.setattr(NoisePlan, "due_components", greedy)
     assert found(0) == ("privacy counts on less noise than was planned",)
 
 
@@ -138,7 +138,7 @@ def test_noise_that_does_not_make_up_for_colluders_is_found(monkeypatch):
 
 @pytest.mark.slow
 def test_a_charge_that_counts_on_the_noise_of_colluders_is_found(monkeypatch):
-    monkeypatch.setattr(NoisePlan, "charged", NoisePlan.left)
+    monkeypatch.setattr(NoisePlan, "charged_variance", NoisePlan.variance_left)
     assert found(0, clients=40, colluders=12) == (
         "the noise that colluders do not know is smaller than privacy counts on",
     )
@@ -168,18 +168,21 @@ def test_without_the_noise_of_its_colluders_a_sum_has_just_the_noise_of_the_othe
             add_noise(acc, seed, variance, subtract=subtract)
 
     faulty(only_colluders)
-    witness = Witness(protocol, colluding, DSkellam.law)
+    known = KnownNoise(protocol, colluding, DSkellam.law)
 
-    def watch(stage):
-        for u, machine in witness._machines.items() if stage == protocol.stages[protocol.upload] else ():
+    def watch(event):
+        begins = isinstance(event, StageBegan) and event.stage == protocol.stages[protocol.upload]
+        for u, machine in known._machines.items() if begins else ():
             own = machine.issued(0)
             seeds.update(dict.fromkeys((*own.private, *own.deposited), u))
-        witness.watch(stage)
+        known.watch(event)
 
     coins = np.arange(design.setting.dim) % 3 == 0
-    home = home_of_canaries(design, coins, witness.protocol, Departing.of(protocol, DROPPED, 0), entropy_of(1))
+    home = canary_population(
+        design, coins, known.protocol, FixedDropout.from_protocol(protocol, DROPPED, 0), entropy_of(1)
+    )
     output = single_round(home, watch=watch).result.outputs[0]
-    seen = witness.see(0, output)
+    seen = known.measure_chunk(0, output)
     assert set(seeds.values()) == set(colluding)
     assert seen.noise.any()
     assert not seen.hidden.any()
@@ -187,12 +190,14 @@ def test_without_the_noise_of_its_colluders_a_sum_has_just_the_noise_of_the_othe
 
 def test_what_leaves_late_is_rebuilt_and_stays_right():
     design = small_design()
-    witness = Witness(SECAGG, [])
-    home = home_of_canaries(design, np.zeros(1024, bool), witness.protocol, Departing.of(SECAGG, 1, 4), entropy_of(3))
+    known = KnownNoise(SECAGG, [])
+    home = canary_population(
+        design, np.zeros(1024, bool), known.protocol, FixedDropout.from_protocol(SECAGG, 1, 4), entropy_of(3)
+    )
     stages = []
-    watch = witness.watch
-    witness.watch = lambda stage: (stages.append(stage), watch(stage))
-    seen = attacked_round(home, witness)
+    watch = known.watch
+    known.watch = lambda event: (stages.append(getattr(event, "stage", "")), watch(event))
+    seen = attacked_round(home, known)
     assert "RemoveNoise" in stages
     assert seen.charged >= design.plan.variance
     assert min(variance_test(seen.noise).too_small, variance_test(seen.noise).too_large) > 1e-4
@@ -219,10 +224,10 @@ def test_no_noise_at_all_shows_all_that_can_be_shown(design, faulty):
 
 def test_a_canary_is_the_largest_update_that_there_is(design, faulty):
     faulty(never_added)
-    witness = Witness(PLAINTEXT, [])
+    known = KnownNoise(PLAINTEXT, [])
     coins = np.ones(design.setting.dim, bool)
-    home = home_of_canaries(design, coins, witness.protocol, Departing.of(PLAINTEXT, 0, 0), entropy_of(6))
-    assert np.mean(attacked_round(home, witness).total[:300]) == pytest.approx(design.setting.clip, rel=0.05)
+    home = canary_population(design, coins, known.protocol, FixedDropout.from_protocol(PLAINTEXT, 0, 0), entropy_of(6))
+    assert np.mean(attacked_round(home, known).total[:300]) == pytest.approx(design.setting.clip, rel=0.05)
 
 
 @pytest.mark.slow

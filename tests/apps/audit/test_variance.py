@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import skellam
 
-from dordis.apps.audit.variance import Measured, centred, square_law, variance_test
+from dordis.apps.audit.variance import VarianceSample, centre_ring, square_law, variance_test
 from dordis.errors import InputError
 
 
@@ -49,7 +49,7 @@ STATED, BITS, COUNT = Fraction(2), 4, 3
 
 @lru_cache
 def examined(drawn):
-    return variance_test([Measured.of(np.array(drawn), STATED, BITS)])
+    return variance_test([VarianceSample.from_samples(np.array(drawn), STATED, BITS)])
 
 
 def refuted(true, side, level):
@@ -83,16 +83,16 @@ def test_the_bound_is_close_to_the_chance_that_it_bounds():
 def test_samples_of_several_variances_are_tested_together():
     rng = np.random.default_rng(7)
     draws = [(Fraction(v), rng.poisson(v / 2, 400) - rng.poisson(v / 2, 400)) for v in (10, 1000)]
-    fair = variance_test([Measured.of(samples, v, 16) for v, samples in draws])
+    fair = variance_test([VarianceSample.from_samples(samples, v, 16) for v, samples in draws])
     assert fair.samples == 800
     assert min(fair.too_small, fair.too_large) > 1e-3
-    wrong = variance_test([Measured.of(samples, 2 * v, 16) for v, samples in draws])
+    wrong = variance_test([VarianceSample.from_samples(samples, 2 * v, 16) for v, samples in draws])
     assert wrong.too_small < 1e-9
     assert wrong.ratio == pytest.approx(fair.ratio / 2)
 
 
 def test_ring_elements_are_read_as_the_numbers_nearest_to_zero():
-    assert centred(np.array([0, 1, 7, 8, 15], np.uint32), 4).tolist() == [0, 1, 7, -8, -1]
+    assert centre_ring(np.array([0, 1, 7, 8, 15], np.uint32), 4).tolist() == [0, 1, 7, -8, -1]
 
 
 @pytest.mark.parametrize("variance", [0, -1, 10**10])

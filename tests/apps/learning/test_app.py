@@ -11,7 +11,8 @@ from dordis.apps.learning.optim import FedAdam, FedAvg
 from dordis.apps.learning.partition import Iid
 from dordis.errors import InputError, MissingExtra
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.planning import Setting, plan
+from dordis.privacy.planning import plan
+from dordis.privacy.setting import Setting
 from dordis.protocols.distributed_dp import Aggregate
 from dordis.rounds.app import RoundInfo, Task
 from dordis.rounds.model import ModelBytes
@@ -26,12 +27,12 @@ def info_of(index):
 
 def learn(task, *, rounds, per_round, sigma=0.0, server=None, first=0):
     """Run rounds in the clear: updates clipped to norm 1, and Gaussian noise on the sum."""
-    server = server or Server.of(task)
+    server = server or Server.from_task(task)
     for number in range(first, first + rounds):
         rng = np.random.default_rng((task.seed, number))
         updates = []
         for place in rng.permutation(task.population)[:per_round]:
-            update = Client.of(task, place).prepare_data(info_of(number), server.model())
+            update = Client.from_task(task, place).prepare_data(info_of(number), server.model())
             updates.append(update / max(1.0, np.linalg.norm(update)))
         total = np.sum(updates, axis=0) + rng.normal(0, sigma, server.dim)
         server.use_output(info_of(number), Aggregate(total, (per_round,), np.array([per_round])))
@@ -82,7 +83,7 @@ def test_options_are_settings():
 def test_a_client_is_determined_by_seed_round_and_place():
     def update(seed=1, place=3, number=0):
         task = Task({"batch": 4}, 10, seed)
-        return Client.of(task, place).prepare_data(info_of(number), np.zeros(650))
+        return Client.from_task(task, place).prepare_data(info_of(number), np.zeros(650))
 
     np.testing.assert_array_equal(update(), update())
     for other in (update(seed=2), update(place=4), update(number=1)):
@@ -95,13 +96,16 @@ def test_a_client_is_determined_by_seed_round_and_place():
 )
 def test_a_client_makes_the_next_model_itself_where_the_step_of_the_server_needs_no_memory(optimiser, follows):
     task = Task({"optimiser": optimiser}, 10, 5)
-    server = Server.of(task)
-    travelled = ModelBytes.of(server.model(), server.dtype)
+    server = Server.from_task(task)
+    travelled = ModelBytes.from_numbers(server.model(), server.dtype)
     aggregate = summed([np.linspace(-1, 1, 650) / 3])
-    following = Client.of(task, 0).next_model(info_of(0), travelled.array, aggregate)
+    following = Client.from_task(task, 0).next_model(info_of(0), travelled.array, aggregate)
     server.use_output(info_of(0), aggregate)
     if follows:
-        assert ModelBytes.of(following, server.dtype).digest == ModelBytes.of(server.model(), server.dtype).digest
+        assert (
+            ModelBytes.from_numbers(following, server.dtype).digest
+            == ModelBytes.from_numbers(server.model(), server.dtype).digest
+        )
     else:
         assert following is None
 
@@ -109,8 +113,10 @@ def test_a_client_makes_the_next_model_itself_where_the_step_of_the_server_needs
 def test_clients_have_all_samples_between_them():
     task = Task({"epochs": 1, "lr": 1.0, "balance": 0.0, "partition": {"kind": "iid"}}, 3)
     together = Task({"epochs": 1, "lr": 1.0, "balance": 0.0, "partition": {"kind": "iid"}}, 1)
-    apart = np.mean([Client.of(task, place).prepare_data(info_of(0), np.zeros(650)) for place in range(3)], axis=0)
-    np.testing.assert_allclose(apart, Client.of(together, 0).prepare_data(info_of(0), np.zeros(650)))
+    apart = np.mean(
+        [Client.from_task(task, place).prepare_data(info_of(0), np.zeros(650)) for place in range(3)], axis=0
+    )
+    np.testing.assert_allclose(apart, Client.from_task(together, 0).prepare_data(info_of(0), np.zeros(650)))
 
 
 @pytest.mark.parametrize("optimiser", [{"kind": "fedavg", "momentum": 0.5, "lr": 1.0}, {"kind": "fedadam"}])
@@ -118,36 +124,36 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened(optimiser):
     task = Task({"optimiser": optimiser}, 10, 5)
     whole = learn(task, rounds=4, per_round=5)
     half = learn(task, rounds=2, per_round=5)
-    restored = Server.of(task)
+    restored = Server.from_task(task)
     restored.restore({name: np.array(value) for name, value in half.state().items()})
     assert restored.evaluate() == half.evaluate()
     learn(task, rounds=2, per_round=5, server=restored, first=2)
     np.testing.assert_array_equal(restored.model(), whole.model())
-    np.testing.assert_array_equal(restored.learnt(), whole.learnt())
+    np.testing.assert_array_equal(restored.average_parameters(), whole.average_parameters())
 
 
 def test_a_state_of_another_model_is_refused():
     with pytest.raises(InputError, match="3 parameters"):
-        Server.of(Task({}, 10)).restore({"parameters": np.zeros(3)})
+        Server.from_task(Task({}, 10)).restore({"parameters": np.zeros(3)})
 
 
 def test_before_the_first_round_the_model_is_the_initial_one():
-    server = Server.of(Task({}, 10))
+    server = Server.from_task(Task({}, 10))
     assert server.evaluate()["accuracy"] == pytest.approx(0.1)
     server.model()[:] = 1.0
     assert not server.model().any()
 
 
 def test_what_is_evaluated_is_the_average_of_the_models():
-    server = Server.of(Task({"average": 0.5, "optimiser": {"kind": "fedavg", "lr": 1.0}}, 10))
+    server = Server.from_task(Task({"average": 0.5, "optimiser": {"kind": "fedavg", "lr": 1.0}}, 10))
     for number in range(2):
         server.use_output(info_of(number), summed([np.ones(650)]))
-    np.testing.assert_allclose(server.learnt(), (0.5 * 1 + 1 * 2) / 1.5)
+    np.testing.assert_allclose(server.average_parameters(), (0.5 * 1 + 1 * 2) / 1.5)
     np.testing.assert_allclose(server.model(), 2)
 
 
 def test_without_weight_of_the_past_the_newest_model_is_kept_once():
-    server = Server.of(Task({"average": 0.0, "optimiser": {"kind": "fedavg", "lr": 1.0}}, 10))
+    server = Server.from_task(Task({"average": 0.0, "optimiser": {"kind": "fedavg", "lr": 1.0}}, 10))
     written = {
         "average": np.full(650, 7.0),
         "average_weight": np.ones(()),
@@ -155,7 +161,7 @@ def test_without_weight_of_the_past_the_newest_model_is_kept_once():
     server.restore({"parameters": np.full(650, 7.0), **written})
     server.use_output(info_of(0), summed([np.ones(650)]))
     assert server.state().keys() == {"parameters"}
-    np.testing.assert_array_equal(server.learnt(), server.model())
+    np.testing.assert_array_equal(server.average_parameters(), server.model())
     np.testing.assert_array_equal(server.model(), 8.0)
 
 
@@ -183,18 +189,18 @@ def test_a_model_of_ones_own_is_named():
 )
 def test_options_that_do_not_fit_are_refused(options, reason):
     with pytest.raises(InputError, match=reason):
-        Server.of(Task(options, 10))
+        Server.from_task(Task(options, 10))
 
 
 def test_what_is_no_model_is_refused():
     with pytest.raises(InputError):  # without torch it may be a module still: then the extra is missing
-        Server.of(Task({"model": f"{OWN}:broken"}, 10))
+        Server.from_task(Task({"model": f"{OWN}:broken"}, 10))
 
 
 def test_without_torch_its_models_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtra, match="torch"):
-        Server.of(Task({"model": f"{OWN}:broken"}, 10))
+        Server.from_task(Task({"model": f"{OWN}:broken"}, 10))
 
 
 def test_a_model_that_imports_torch_names_the_extra(monkeypatch, tmp_path):
@@ -202,26 +208,26 @@ def test_a_model_that_imports_torch_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtra, match="torch"):
-        Server.of(Task({"model": "needs_torch:net"}, 10))
+        Server.from_task(Task({"model": "needs_torch:net"}, 10))
 
 
 def test_places_and_models_that_do_not_fit_are_refused():
     task = Task({}, 10)
     for place in (-1, 10):
         with pytest.raises(InputError, match="0 to 9"):
-            Client.of(task, place)
+            Client.from_task(task, place)
     with pytest.raises(InputError, match="650"):
-        Client.of(task, 0).prepare_data(info_of(0), np.zeros(3))
+        Client.from_task(task, 0).prepare_data(info_of(0), np.zeros(3))
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("WideGradient", r"gradient\(\) of the model returns an array of shape \(641,\): it has to be \(640,\)"),
-        ("FlatScores", r"scores\(\) of the model returns an array of shape \(2,\): it has to be \(2, 10\)"),
+        ("WideGradient", r"gradient\(\) of the model returns an array of shape \(641,\): it must be \(640,\)"),
+        ("FlatScores", r"scores\(\) of the model returns an array of shape \(2,\): it must be \(2, 10\)"),
         ("WordyScores", r"scores\(\) of the model returns dict, not an array of numbers"),
     ],
 )
 def test_a_model_whose_methods_return_something_else_is_refused_before_any_round(model, words):
     with pytest.raises(InputError, match=words):
-        Server.of(Task({"model": f"{OWN}:{model}"}, 10, 0))
+        Server.from_task(Task({"model": f"{OWN}:{model}"}, 10, 0))

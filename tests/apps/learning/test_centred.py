@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from dordis.apps.learning.centred import CentredClient, CentredServer, centred, directions, shrunk
-from dordis.federation import records
-from dordis.federation.ledger import verify
+from dordis.apps.learning.centred import CentredClient, CentredServer, directions, shrink_mean, subtract_centre
+from dordis.config.reading import read_config
+from dordis.ledger.ledger import verify_ledger
+from dordis.records import run_records
 from dordis.rounds.app import RoundInfo, Task
-from dordis.simulation.reading import read
 from dordis.simulation.run import prepare
 from tests.apps.aggregates import summed
 
@@ -27,7 +27,7 @@ KEYS = [
 
 def parties():
     task = Task(OPTIONS, population=CLIENTS, seed=1)
-    return CentredServer.of(task), [CentredClient.of(task, place) for place in range(CLIENTS)]
+    return CentredServer.from_task(task), [CentredClient.from_task(task, place) for place in range(CLIENTS)]
 
 
 def test_the_first_round_finds_the_mean_direction_of_the_clients_whatever_the_clip():
@@ -63,27 +63,27 @@ def test_noise_is_taken_off_by_shrinking():
     rng = np.random.default_rng(0)
     true = np.full(400, 0.02)
     noisy = true + rng.normal(0.0, 0.02, 400)
-    assert np.linalg.norm(shrunk(noisy, 0.02) - true) < 0.9 * np.linalg.norm(noisy - true)
-    assert not shrunk(rng.normal(0.0, 0.02, 400), 0.05).any()
+    assert np.linalg.norm(shrink_mean(noisy, 0.02) - true) < 0.9 * np.linalg.norm(noisy - true)
+    assert not shrink_mean(rng.normal(0.0, 0.02, 400), 0.05).any()
 
 
 def test_rows_of_zeros_have_no_direction():
-    x, _ = centred((np.zeros((2, 3), np.float32), np.zeros(2)), np.ones(3))
+    x, _ = subtract_centre((np.zeros((2, 3), np.float32), np.zeros(2)), np.ones(3))
     assert not x.any()
 
 
 @pytest.mark.parametrize("fidelity", ["ideal", pytest.param("full", marks=pytest.mark.slow)])
 def test_the_centre_is_charged_once_and_kept_over_a_restart(tmp_path, fidelity):
     keys = [*KEYS, f"simulation.fidelity={fidelity}"]
-    run = prepare(read(keys=keys)).start(tmp_path, "")
+    run = prepare(read_config(keys=keys)).start(tmp_path, "")
     next(run.rounds())
     path, centre = run.records.path, run.job.app._centre
     del run
-    again = prepare(read(keys=keys)).resume(path)
+    again = prepare(read_config(keys=keys)).resume(path)
     np.testing.assert_array_equal(again.job.app._centre, centre)
     result = again.complete()
-    assert [record.dim for record in records.load(path).rounds] == [64, 650, 650, 650]
-    told = verify(path / "ledger.jsonl")
+    assert [record.dim for record in run_records.load_run(path).rounds] == [64, 650, 650, 650]
+    told = verify_ledger(path / "ledger.jsonl")
     assert (told.completed, told.epsilon) == (4, result.epsilon)
     assert result.epsilon <= 6
     np.testing.assert_array_equal(np.load(path / "centre.npy"), centre)

@@ -52,7 +52,7 @@ def test_the_source_of_the_digits_is_named_beside_them():
 
 def test_centring_takes_from_each_input_its_own_mean():
     data = digits()
-    centred = data.centred()
+    centred = data.centre_inputs()
     np.testing.assert_allclose(centred.x_train.mean(axis=1), 0, atol=1e-12)
     np.testing.assert_allclose(centred.x_test, data.x_test - data.x_test.mean(axis=1)[:, None])
     assert centred.y_train is data.y_train

@@ -6,8 +6,8 @@ import pytest
 
 from dordis.apps.learning.models import Mlp, Softmax, Work, softmax
 from dordis.apps.learning.settings import Settings
+from dordis.config import reading
 from dordis.errors import InputError
-from dordis.simulation import reading
 
 
 def loss(model, parameters, x, y, offset):
@@ -70,7 +70,7 @@ def test_inputs_of_single_precision_have_the_same_scores():
 
 @pytest.mark.parametrize("preset", ["mnist-writers", "cifar10-features", "cifar10-features-large"])
 def test_presets_with_features_take_one_step_that_is_longer_than_the_clip_bound(preset):
-    config = reading.read(preset=preset)
+    config = reading.read_config(preset=preset)
     rng, model = np.random.default_rng(5), Softmax(729, 10)
     x, y = rng.normal(size=(20, 729)), rng.integers(0, 10, 20)
     x *= 5 / np.linalg.norm(x, axis=1, keepdims=True)  # as public features are

@@ -53,10 +53,10 @@ def test_only_images_are_taken_as_images():
 
 
 def learn(task, rounds, per_round):
-    server = Server.of(task)
+    server = Server.from_task(task)
     before = server.evaluate()
     for index in range(rounds):
-        clients = [Client.of(task, place) for place in range(per_round)]
+        clients = [Client.from_task(task, place) for place in range(per_round)]
         updates = [client.prepare_data(RoundInfo(index + 1, index), server.model()) for client in clients]
         server.use_output(RoundInfo(index + 1, index), summed(updates))
     return before, server.evaluate()

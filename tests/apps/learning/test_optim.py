@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dordis.apps.learning.optim import FedAdam, FedAvg, corrected, decayed
+from dordis.apps.learning.optim import FedAdam, FedAvg, RateSchedule, average_without_bias, update_average
 from dordis.errors import InputError
 
 MEANS = np.random.default_rng(4).normal(size=(5, 3))
@@ -38,18 +38,36 @@ def test_fedadam_is_adam_with_tau():
     np.testing.assert_allclose(found, w)
 
 
-@pytest.mark.parametrize("optimiser", [FedAvg(), FedAvg(momentum=0.5), FedAdam()])
+@pytest.mark.parametrize(
+    "optimiser",
+    [
+        FedAvg(),
+        FedAvg(momentum=0.5),
+        FedAdam(),
+        FedAvg(schedule=RateSchedule(steps=4)),
+        FedAdam(schedule=RateSchedule(steps=4, warmup=2)),
+    ],
+)
 def test_steps_go_on_from_what_is_remembered(optimiser):
     whole, _ = run(optimiser, MEANS)
     half, memory = run(optimiser, MEANS[:2])
     np.testing.assert_array_equal(run(optimiser, MEANS[2:], half, memory)[0], whole)
 
 
+def test_a_schedule_changes_the_rate_of_each_step():
+    """With means of 1 and no momentum the parameters are the sum of the rates."""
+    schedule = RateSchedule(steps=6, final=0.5, warmup=2)
+    found = run(FedAvg(lr=2.0, schedule=schedule), np.ones((8, 1)))[0]
+    cosine = [0.5 + 0.5 * (1 + np.cos(np.pi * step / 4)) / 2 for step in range(4)]
+    assert found == pytest.approx(2.0 * (0.5 + 1.0 + sum(cosine) + 0.5 + 0.5))
+    assert FedAvg(schedule=schedule).has_memory
+
+
 def test_a_moving_average_of_a_constant_is_the_constant():
     memory = {}
     for _ in range(3):
-        memory = decayed(memory, "x", np.array([2.0, 3.0]), 0.9)
-        np.testing.assert_allclose(corrected(memory, "x"), [2, 3])
+        memory = update_average(memory, "x", np.array([2.0, 3.0]), 0.9)
+        np.testing.assert_allclose(average_without_bias(memory, "x"), [2, 3])
 
 
 @pytest.mark.parametrize(
@@ -61,6 +79,9 @@ def test_a_moving_average_of_a_constant_is_the_constant():
         (FedAdam, {"beta1": -0.1}),
         (FedAdam, {"beta2": 1.0}),
         (FedAdam, {"tau": 0.0}),
+        (RateSchedule, {"steps": 0}),
+        (RateSchedule, {"steps": 4, "warmup": 4}),
+        (RateSchedule, {"steps": 4, "final": 1.5}),
     ],
 )
 def test_optimisers_without_a_meaning_are_refused(kind, wrong):

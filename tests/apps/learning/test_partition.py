@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dordis.apps.learning.data import Dataset, Unit
-from dordis.apps.learning.partition import Iid, Lda, Merge, Natural, hold_out, partition_of
+from dordis.apps.learning.partition import Iid, Lda, Merge, Natural, default_partition, remove_clients
 from dordis.apps.learning.sources import digits
 from dordis.errors import InputError
 
@@ -41,7 +41,7 @@ def test_no_test_input_is_of_a_client_if_there_are_others(test, clients, kind, s
     data = owned_by(train, test)
     parts = kind.split(data, min(clients, 4), rng(seed))
     theirs = {train[i] for part in parts for i in part}
-    public, said = hold_out(data, parts)
+    public, said = remove_clients(data, parts)
     expected = [i for i, key in enumerate(test) if key not in theirs]
     assert public.x_test.ravel().tolist() == (expected or list(range(len(test))))
     assert ("epsilon does not cover" in said) == (not expected)
@@ -50,7 +50,7 @@ def test_no_test_input_is_of_a_client_if_there_are_others(test, clients, kind, s
 
 def test_test_inputs_that_do_not_say_whose_they_are_are_all_public():
     data = replace(owned_by([*"aabb"], [*"ab"]), test_keys=None)
-    assert hold_out(data, Natural().split(data, 2, rng())) == (data, "")
+    assert remove_clients(data, Natural().split(data, 2, rng())) == (data, "")
 
 
 def covers(parts, samples):
@@ -99,11 +99,11 @@ def owned():
 
 
 def test_each_key_is_a_client_if_nothing_else_is_said():
-    assert partition_of(owned()) == Natural()
+    assert default_partition(owned()) == Natural()
     parts = Natural().split(owned(), 5, rng())
     assert [tuple(KEYS[part]) for part in parts] == [("ann",) * 2, ("bob",), ("cy",) * 2, ("dee",), ("eve",)]
-    assert Natural().words(owned(), 5) == "clients = 5 hospitals, from the column hospital"
-    assert partition_of(labelled([0, 1])) == Lda()
+    assert Natural().describe_unit(owned(), 5) == "clients = 5 hospitals, from the column hospital"
+    assert default_partition(labelled([0, 1])) == Lda()
 
 
 def test_keys_are_neither_merged_nor_left_out_unless_the_configuration_says_so():
@@ -124,25 +124,25 @@ def test_merged_keys_stay_together():
     for part, keys in zip(parts, held, strict=True):
         assert np.isin(KEYS, list(keys)).sum() == part.size
     words = "clients = 2 groups of 2 hospitals, from the column hospital; 1 hospital left out"
-    assert Merge(keys=2).words(owned(), 2) == words
+    assert Merge(keys=2).describe_unit(owned(), 2) == words
 
 
 def test_some_keys_take_no_part_where_that_is_said():
     parts = Natural(some=True).split(owned(), 3, rng())
     assert [len({*KEYS[part]}) for part in parts] == [1, 1, 1]
-    assert Natural(some=True).words(owned(), 3).endswith("; 2 hospitals left out")
+    assert Natural(some=True).describe_unit(owned(), 3).endswith("; 2 hospitals left out")
 
 
 def test_what_is_dealt_at_random_is_said_to_be_nobodys():
-    assert "not the 5 hospitals" in Iid().words(owned(), 3)
-    assert "do not say whose" in Lda().words(labelled([0, 1]), 2)
+    assert "not the 5 hospitals" in Iid().describe_unit(owned(), 3)
+    assert "do not say whose" in Lda().describe_unit(labelled([0, 1]), 2)
 
 
 def test_what_cannot_be_dealt_is_refused():
     for kind, clients in ((Iid(), 5), (Iid(), 0), (Lda(least=2), 3), (Natural(), 1)):
         with pytest.raises(InputError):
             kind.split(labelled([0, 1, 0, 1]), clients, rng())
-    with pytest.raises(InputError, match="do not say whose"):
+    with pytest.raises(InputError, match="do not name their clients"):
         Merge().split(labelled([0, 1]), 1, rng())
     with pytest.raises(InputError, match="two keys or more"):
         Merge(keys=1)

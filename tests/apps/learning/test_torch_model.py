@@ -120,10 +120,10 @@ def convolution(features, classes, channels=4):
 def test_a_configuration_names_a_module_and_the_seed_decides_how_it_begins():
     options = {"model": f"{__name__}:convolution", "options": {"channels": 2}}
     before = torch.random.get_rng_state()
-    first, other = (Server.of(Task(options, 10, seed)).model() for seed in (1, 2))
-    np.testing.assert_array_equal(first, Server.of(Task(options, 10, 1)).model())
+    first, other = (Server.from_task(Task(options, 10, seed)).model() for seed in (1, 2))
+    np.testing.assert_array_equal(first, Server.from_task(Task(options, 10, 1)).model())
     assert not np.array_equal(first, other)
     assert torch.equal(before, torch.random.get_rng_state())
-    update = Client.of(Task(options, 10, 1), 0).prepare_data(RoundInfo(1, 0), first)
+    update = Client.from_task(Task(options, 10, 1), 0).prepare_data(RoundInfo(1, 0), first)
     assert update.shape == first.shape
     assert update.any()

@@ -5,7 +5,7 @@ import pytest
 
 from dordis.apps.learning import Client, Server, Settings
 from dordis.apps.learning.models import Softmax
-from dordis.apps.learning.weights import SampleWeights
+from dordis.apps.learning.optim import SampleWeights
 from dordis.errors import InputError
 from dordis.rounds.app import RoundInfo, Task
 from tests.apps.aggregates import summed
@@ -32,18 +32,20 @@ def test_an_update_is_as_long_as_the_clip_bound_times_its_weight(samples):
 
 
 def test_clients_count_by_their_samples_and_a_typical_one_as_it_is():
-    server = Server.of(Task({"weights": WEIGHTS, "average": 0.0, "optimiser": {"kind": "fedavg", "lr": 1.0}}, 10))
+    server = Server.from_task(
+        Task({"weights": WEIGHTS, "average": 0.0, "optimiser": {"kind": "fedavg", "lr": 1.0}}, 10)
+    )
     weights = SampleWeights(20, 10.0)
-    updates = [np.full(650, 0.3) * weights.of(10), np.full(650, 0.6) * weights.of(10)]
+    updates = [np.full(650, 0.3) * weights.weight(10), np.full(650, 0.6) * weights.weight(10)]
     server.use_output(RoundInfo(1, 0), summed(updates))
     np.testing.assert_allclose(server.model(), 0.45, rtol=1e-6)
-    assert weights.of(5) == weights.of(10) / 2
+    assert weights.weight(5) == weights.weight(10) / 2
 
 
 def test_a_client_follows_the_step_of_the_server():
     task = Task({"weights": WEIGHTS}, 10)
-    server, aggregate = Server.of(task), summed([np.linspace(0, 1, 650)])
-    following = Client.of(task, 0).next_model(RoundInfo(1, 0), server.model(), aggregate)
+    server, aggregate = Server.from_task(task), summed([np.linspace(0, 1, 650)])
+    following = Client.from_task(task, 0).next_model(RoundInfo(1, 0), server.model(), aggregate)
     server.use_output(RoundInfo(1, 0), aggregate)
     np.testing.assert_allclose(following, server.model(), rtol=1e-6)
 

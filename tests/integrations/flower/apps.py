@@ -14,12 +14,12 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from dordis.federation.certificates import new_tls_key
-from dordis.federation.identity import PrivateKeys, save_keys
-from dordis.federation.policy import Policy
-from dordis.federation.registry import Keys, Registry
+from dordis.identity.certificates import new_tls_key
+from dordis.identity.keys import Keys, PrivateKeys, save_keys
+from dordis.identity.registry import Registry
 from dordis.integrations.flower.messages import RECORD, from_record
 from dordis.integrations.flower.pins import COHORT, KEYS, REGISTRY, STATE, TRAIN_SECONDS
+from dordis.owner.policy import Policy
 from dordis.protocol import ClientId
 
 SHAPES = {"weight": (4, 5), "bias": (4,)}

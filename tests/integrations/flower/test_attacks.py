@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dordis.errors import DordisError, RoundFailed
-from dordis.federation.evictions import read_evictions
-from dordis.federation.participation import FileParticipation
+from dordis.owner.participation import FileParticipation
 from dordis.protocols.secagg.messages import CollectInput, DeliverShares, EncryptedShares, SharesDelivered
+from dordis.records.evictions import read_evictions
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytestmark = [pytest.mark.flower, pytest.mark.usefixtures("deployed")]
@@ -19,9 +19,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from dordis.integrations.flower import DordisGrid, DordisMod, binding, exchange, home
+from dordis.integrations.flower import DordisGrid, DordisMod, exchange
+from dordis.integrations.flower import population as home
 from dordis.integrations.flower.exchange import following_requests
-from dordis.integrations.flower.messages import RECORD, from_record, seal, to_record
+from dordis.integrations.flower.messages import RECORD, digest_content, digest_training, from_record, seal, to_record
 from dordis.integrations.flower.pins import TRAIN_SECONDS
 from tests.integrations.flower.apps import (
     NO_NOISE,
@@ -122,7 +123,7 @@ def only_arrays(content: RecordDict) -> bytes:
     return hashed_as_before(RecordDict({name: record for name, record in content.items() if is_model(record)}))
 
 
-hashed_as_before = binding.digest_content
+hashed_as_before = digest_content
 
 
 def is_model(record: object) -> bool:
@@ -131,7 +132,7 @@ def is_model(record: object) -> bool:
 
 
 def test_a_config_record_of_its_own_isolates_no_node(tmp_path, pins, checked, take_out):
-    take_out("binding.digest_content", by=only_arrays)
+    take_out("messages.digest_content", by=only_arrays)
     grid = TellingApart([learner()] * CLIENTS, pins[1])
     grid.own = ConfigRecord({"lr": 1.0})
     mean, _ = summed(grid, tmp_path, pins[0], {"lr": 0.0})
@@ -139,7 +140,7 @@ def test_a_config_record_of_its_own_isolates_no_node(tmp_path, pins, checked, ta
 
 
 def test_a_run_config_of_its_own_isolates_no_node(tmp_path, pins, checked, take_out, monkeypatch):
-    take_out("mod.digest_environment", "binding.digest_environment", by=lambda context: bytes(32))
+    take_out("mod.digest_environment", "messages.digest_environment", by=lambda context: bytes(32))
     monkeypatch.setattr(home, "check_same_environment", nothing)  # the server's own, which it does without
     grid = MemoryGrid([learner()] * CLIENTS, pins[1], run_config=lambda place: {"lr": float(place == VICTIM)})
     mean, _ = summed(grid, tmp_path, pins[0])
@@ -148,7 +149,7 @@ def test_a_run_config_of_its_own_isolates_no_node(tmp_path, pins, checked, take_
 
 def test_an_invitation_to_the_empty_model_isolates_no_node(tmp_path, pins, checked, take_out, monkeypatch, caplog):
     take_out("mod.check_invitation_names")
-    take_out("mod.Trainee.form", by=lambda self: None)
+    take_out("mod.FlowerApp.form", by=lambda self: None)
     monkeypatch.setattr(home.FlowerModel, "model", lambda self: np.zeros(0))
     grid = TellingApart([learner()] * CLIENTS, pins[1])
     grid.own = ConfigRecord({"lr": 1.0})
@@ -198,7 +199,7 @@ class Renaming(MemoryGrid):
 def test_metadata_of_its_own_isolate_no_node(tmp_path, pins, checked, monkeypatch, change, caplog):
     if not checked:
         monkeypatch.setattr(
-            "dordis.integrations.flower.binding.train_numbers",
+            "dordis.integrations.flower.messages.digest_training",
             lambda content, environment, *rest: numbers_as_before(content, environment),
         )
     app = learner()
@@ -216,28 +217,28 @@ def test_metadata_of_its_own_isolate_no_node(tmp_path, pins, checked, monkeypatc
         assert np.abs((CLIENTS - checked) * mean - others).max() < CLOSE
 
 
-numbers_as_before = binding.train_numbers
+numbers_as_before = digest_training
 
 
 def test_a_run_is_not_described_anew_with_a_cohort_of_two(tmp_path, pins, checked, take_out):
-    """A second charter in the same run of Flower would have the victim and one colluder summed alone."""
-    take_out("mod.check_first_charter", "mod.check_cohort_pinned")
-    if not checked:  # the first charter is on the disk, and the new one takes its place
-        from dordis.integrations.flower.files import FileState
+    """A second description in the same run of Flower would have the victim and one colluder summed alone."""
+    take_out("mod.check_first_description", "mod.check_cohort_pinned")
+    if not checked:  # the first description is on the disk, and the new one takes its place
+        from dordis.integrations.flower.state import FileState
 
-        keep = FileState.keep_charter
-        take_out("files.FileState.keep_charter", by=lambda self, new: (forget(self), keep(self, new)))
+        keep = FileState.keep_description
+        take_out("state.FileState.keep_description", by=lambda self, new: (forget(self), keep(self, new)))
     grid = MemoryGrid([learner()] * CLIENTS, pins[1])
     summed(grid, tmp_path, pins[0])
     check_pair_summed(grid, tmp_path, pins[0], succeeds=not checked)
 
 
 def forget(state) -> None:
-    (state.path / f"charter-{state.run}").unlink(missing_ok=True)
+    (state.path / f"description-{state.run}").unlink(missing_ok=True)
 
 
 def test_the_cohort_of_another_run_is_the_owners_too(tmp_path, pins, checked, take_out):
-    """A new run of Flower may have a charter of its own, and not a cohort of its own."""
+    """A new run of Flower may have a description of its own, and not a cohort of its own."""
     take_out("mod.check_cohort_pinned")
     summed(MemoryGrid([learner()] * CLIENTS, pins[1]), tmp_path, pins[0])
     check_pair_summed(MemoryGrid([learner()] * CLIENTS, pins[1], run=2), tmp_path, pins[0], succeeds=not checked)
@@ -282,13 +283,17 @@ def test_a_node_that_is_stopped_after_a_reply_gives_no_second_answer(tmp_path, p
     for context in grid.contexts.values():
         context.state = RecordDict()  # the process was killed before Flower had stored it
     twice = grid.again()
-    assert [len(sealed) for sealed, _ in twice] == [1, 3, 1]  # keys; charter, invitation, training; keys of the round
+    assert [len(sealed) for sealed, _ in twice] == [
+        1,
+        3,
+        1,
+    ]  # keys; description, invitation, training; keys of the round
     assert (once[2] == twice[2]) is checked
 
 
 def test_another_run_of_flower_is_no_new_budget(tmp_path, pins, checked, monkeypatch):
     if not checked:
-        monkeypatch.setattr("dordis.integrations.flower.files.FileState.participation", forgetful)
+        monkeypatch.setattr("dordis.integrations.flower.state.FileState.participation", forgetful)
     once = DordisMod(msgspec.structs.replace(NO_NOISE, participations=1))
     summed(MemoryGrid([client_app([once])] * CLIENTS, pins[1]), tmp_path, pins[0])
     again = MemoryGrid([client_app([once])] * CLIENTS, pins[1], run=2)

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from dordis.errors import InputError, RoundFailed
-from dordis.federation.registry import Keys, Registry
+from dordis.identity.keys import Keys
+from dordis.identity.registry import Registry
 from dordis.protocol import ClientId
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -17,8 +18,8 @@ from flwr.client.mod import secaggplus_mod
 from flwr.serverapp.strategy import FedAvg
 
 from dordis.integrations.flower import DordisGrid, DordisMod, dordis_mod
-from dordis.integrations.flower.messages import RECORD, Charter, Enrol, from_record, seal, to_record
-from dordis.integrations.flower.mod import USUAL
+from dordis.integrations.flower.messages import RECORD, Enrol, RunDescription, from_record, seal, to_record
+from dordis.integrations.flower.mod import DEFAULT_POLICY
 from dordis.integrations.flower.pins import COHORT, KEYS, LEAST_COHORT, STATE
 from tests.integrations.flower.apps import MemoryGrid, client_app, model, pin
 
@@ -62,7 +63,7 @@ def test_a_node_with_our_mod_answers_no_plain_message():
     ],
 )
 def test_what_an_owner_forbids_does_not_happen(tmp_path, caplog, policy, reason):
-    grid = MemoryGrid([client_app([DordisMod(msgspec.structs.replace(USUAL, **policy))])] * CLIENTS)
+    grid = MemoryGrid([client_app([DordisMod(msgspec.structs.replace(DEFAULT_POLICY, **policy))])] * CLIENTS)
     with pytest.raises(RoundFailed):
         start(grid, tmp_path)
     assert reason in caplog.text
@@ -70,7 +71,7 @@ def test_what_an_owner_forbids_does_not_happen(tmp_path, caplog, policy, reason)
 
 def test_owners_pin_keys_and_registry_and_count_over_all_runs(tmp_path, deployed, caplog):
     registry, config = pin(tmp_path, CLIENTS)
-    app = client_app([DordisMod(msgspec.structs.replace(USUAL, participations=1))])
+    app = client_app([DordisMod(msgspec.structs.replace(DEFAULT_POLICY, participations=1))])
     private = start(MemoryGrid([app] * CLIENTS, config), tmp_path / "runs", registry)
     assert Registry.load(private.path / "registry.json").root() == registry.root()
     with pytest.raises(RoundFailed):
@@ -92,7 +93,7 @@ def test_a_pinned_node_keeps_its_state_beside_its_key_unless_told_otherwise(tmp_
 def test_a_node_without_its_owners_files_takes_no_part_against_a_malicious_server(tmp_path, deployed):
     with pytest.raises(InputError, match=r"node \d+ cannot take part.*set dordis-keys and dordis-registry"):
         start(MemoryGrid([client_app([dordis_mod])] * CLIENTS), tmp_path)
-    policy = msgspec.structs.replace(USUAL, modes=frozenset({"semi-honest"}))
+    policy = msgspec.structs.replace(DEFAULT_POLICY, modes=frozenset({"semi-honest"}))
     start(MemoryGrid([client_app([DordisMod(policy)])] * CLIENTS), tmp_path, **{"protocol.mode": "semi-honest"})
 
 
@@ -134,8 +135,8 @@ def told(context: Context, *messages) -> tuple[list, str]:
     return from_record(reply.content)
 
 
-def charter(registry: Registry, **more) -> Charter:
-    return Charter(
+def description(registry: Registry, **more) -> RunDescription:
+    return RunDescription(
         bytes(32),
         registry.to_bytes(),
         **{"protocol": "secagg", "selection": "balanced", "per_round": 2, "least": 2} | more,
@@ -159,8 +160,8 @@ def registry(context) -> Registry:
     "more",
     [{"run": bytes([1] * 32)}, {"registry": None}, {"protocol": "secagg+"}, {"selection": "uniform"}, {"per_round": 1}],
 )
-def test_the_first_charter_that_a_node_hears_of_is_final(context, registry, deployed, more):
-    first = charter(registry, least=1)
+def test_the_first_description_that_a_node_hears_of_is_final(context, registry, deployed, more):
+    first = description(registry, least=1)
     assert told(context, first) == told(context, first)  # the same one may come again
     if "registry" in more:
         other = Registry({ClientId(1): registry[ClientId(1)], ClientId(2): Keys.generate().identity()})
@@ -168,27 +169,27 @@ def test_the_first_charter_that_a_node_hears_of_is_final(context, registry, depl
     answers, refusal = told(context, msgspec.structs.replace(first, **more))
     assert not answers
     assert "the first one of this Flower run, which is final" in refusal
-    answers, refusal = told(Context(2, 5, {"partition-id": 0}, context.state, {}), charter(registry))
+    answers, refusal = told(Context(2, 5, {"partition-id": 0}, context.state, {}), description(registry))
     assert (len(answers), refusal) == (1, "")  # another run of Flower is another run
 
 
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"protocol": "plaintext"}, "no part in rounds of the protocol 'plaintext'"),
-        ({"protocol": "os:system"}, "no part in rounds of the protocol 'os:system'"),
+        ({"protocol": "plaintext"}, "the protocol 'plaintext' does not hide updates"),
+        ({"protocol": "os:system"}, "the protocol 'os:system' does not hide updates, or is unknown"),
         ({"selection": "vrf"}, "cannot verify the selection"),
     ],
 )
-def test_a_charter_that_would_weaken_the_run_is_refused(context, registry, more, reason):
-    answers, refusal = told(context, charter(registry, **more))
+def test_a_description_that_would_weaken_the_run_is_refused(context, registry, more, reason):
+    answers, refusal = told(context, description(registry, **more))
     assert not answers
     assert reason in refusal
 
 
 def test_a_registry_without_my_keys_is_refused(context, registry):
     others = Registry({ClientId(u): Keys.generate().identity() for u in (1, 2)})
-    assert "does not have the keys of this node" in told(context, charter(others))[1]
+    assert "does not have the keys of this node" in told(context, description(others))[1]
 
 
 def test_a_record_that_is_not_ours_is_refused_in_words(context):

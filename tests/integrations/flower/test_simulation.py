@@ -14,15 +14,15 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from flwr.simulation import run_simulation
 
 from dordis.errors import InputError
-from dordis.federation import records
-from dordis.federation.design import Design
-from dordis.federation.policy import Policy
-from dordis.federation.strategies import XNoise
 from dordis.integrations.flower import DordisGrid, DordisMod
+from dordis.owner.policy import Policy
 from dordis.privacy.accounting import ParticipationSchedule
-from dordis.privacy.planning import Setting
+from dordis.privacy.setting import Setting
+from dordis.privacy.strategies import XNoise
+from dordis.records import run_records
+from dordis.runs.plan import RoundPlan
 from tests.integrations.flower.apps import DIM, NO_NOISE, MemoryGrid, client_app, model, vanish, vector
-from tests.integrations.flower.test_rounds import CLIENTS, CLOSE, STAGES, aggregated, engine, losing
+from tests.integrations.flower.test_grid import CLIENTS, CLOSE, STAGES, aggregated, engine, losing
 
 RAY = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "logging_level": "ERROR", "log_to_driver": False}
 BACKEND = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": RAY}
@@ -51,7 +51,7 @@ def test_rounds_come_to_what_our_engine_gives_though_nodes_vanish_at_any_stage(t
         settings = {"output": str(tmp_path / kind.__name__ / name), "federation.rounds": 1}
         private = DordisGrid(grid, settings | {"federation.clients": CLIENTS} | more)
         result = kind().start(private, model(), num_rounds=1, train_config=train_config)
-        run = records.load(private.path)
+        run = run_records.load_run(private.path)
         assert run.manifest.how.startswith("simulated by Flower")
         seen[kind, name] = vector(result.arrays), *run.rounds
 
@@ -86,9 +86,9 @@ def check_like_our_engine(strategy, stage, arrays, record):
 def check_all_due_noise_is_removed(record):
     """Everybody has uploaded, and no component stays beyond the plan."""
     setting = Setting(ParticipationSchedule(CLIENTS, CLIENTS, 1), dim=DIM)
-    planned = Design(XNoise(scheme="exact"), setting, 6.0).plan.noise
-    assert record.left == pytest.approx(float(planned.left(range(CLIENTS), b"", {})))
-    assert record.charged == pytest.approx(float(planned.charged(range(CLIENTS), b"")))
+    planned = RoundPlan(XNoise(scheme="exact"), setting, 6.0).plan.noise
+    assert record.left == pytest.approx(float(planned.variance_left(range(CLIENTS), b"", {})))
+    assert record.charged == pytest.approx(float(planned.charged_variance(range(CLIENTS), b"")))
 
 
 def counted(record):

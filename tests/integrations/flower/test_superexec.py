@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dordis.federation import records
-from dordis.federation.participation import FileParticipation
+from dordis.owner.participation import FileParticipation
+from dordis.records import run_records
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -99,7 +99,7 @@ def test_a_round_over_loopback_with_clients_that_are_forked(tmp_path, start):
     wait_for(link, superlink)
     assert start("flwr", "run", ".", "local", "--stream", folder=app).wait() == 0
     (path,) = (tmp_path / "runs").glob("*/*")
-    run = records.load(path)
+    run = run_records.load_run(path)
     assert (run.result.stopped, run.rounds[0].survivors) == ("rounds", (NODES,))
     assert run.manifest.how.startswith("deployed")
     counts = [FileParticipation(path).count() for path in (tmp_path / "state").glob("*/participations")]

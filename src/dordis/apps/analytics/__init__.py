@@ -1,10 +1,10 @@
-"""Private statistics in one line: a mean or a histogram of values at hand, each row one client's.
+"""Private statistics in one line: a mean, a histogram or the ranges of values in memory.
 
-Each simulates a round in this process, under the noise that real clients would add together.  How many rows and columns
-there are is public; nothing else of the values is looked at but through noise.
+Each simulates a round in this process, with the noise that real clients would add together.  The numbers of rows and
+columns are public; everything else about the values is released only with noise.
 """
 
-from dordis.apps.analytics.queries import histogram, mean
-from dordis.apps.analytics.results import PrivateHistogram, PrivateMean
+from dordis.apps.analytics.queries import PrivateHistogram, PrivateMean, histogram, mean
+from dordis.apps.analytics.ranges import PrivateRanges, find_ranges
 
-__all__ = ["PrivateHistogram", "PrivateMean", "histogram", "mean"]
+__all__ = ["PrivateHistogram", "PrivateMean", "PrivateRanges", "find_ranges", "histogram", "mean"]

@@ -12,16 +12,27 @@ bounds are clipped: about 2 sigma of them next to the bounds, up to a threshold 
 """
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.analytics.release import Conditions, QueryBudget, design, expected_sigma, one_hot, private_sum
+from dordis.apps.analytics.release import (
+    Conditions,
+    PrivateSum,
+    QueryBudget,
+    Updates,
+    expected_sigma,
+    plan_release,
+    private_sum,
+    release_cost,
+)
 from dordis.errors import InputError
 from dordis.privacy.accounting import ReleaseCost
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 
 SHARE = 0.1
 """The part of the budget that finding bounds takes: the noise on all else is 5 % larger for it."""
@@ -65,35 +76,84 @@ class Bounds:
         return scaled
 
 
-def given(bounds: tuple[npt.ArrayLike, npt.ArrayLike], columns: int) -> Bounds:
-    """Read bounds, (low, high), each a number or one for each column."""
+def read_bounds(bounds: Any, columns: int, names: Sequence[str] = ()) -> Bounds:
+    """Read public bounds: one pair (low, high) for all columns, one pair for each, or pairs by the name of a column."""
+    if isinstance(bounds, Mapping):
+        if set(bounds) != set(names) or not names:
+            raise InputError(
+                f"bounds by name must have exactly the columns {', '.join(names) or '(these have no names)'}"
+            )
+        bounds = [bounds[name] for name in names]
     try:
-        low, high = (np.broadcast_to(np.asarray(end, np.float64), columns) for end in bounds)
+        given = np.asarray(bounds, np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"bounds are (low, high), each a number or an array of {columns}, one a column") from None
-    public = Bounds(low, high)
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (public.half > 0).all()):
-        raise InputError("bounds are finite, and each low one is below the high one")
+        given = np.zeros(0)
+    if given.shape == (2,):
+        given = np.tile(given, (columns, 1))
+    if given.shape != (columns, 2):
+        pairs = "" if columns == 1 else f", or {columns} pairs, one for each column"
+        raise InputError(f"bounds must be one pair (low, high){pairs}")
+    public = Bounds(given[:, 0].copy(), given[:, 1].copy())
+    if not (np.isfinite(given).all() and (public.half > 0).all()):
+        raise InputError("bounds must be finite, and each lower bound must be below the upper one")
     return public
 
 
-def find(values: Floats, budget: QueryBudget, how: Conditions) -> tuple[Bounds, ReleaseCost]:
+def find_bounds(values: Floats, budget: QueryBudget, how: Conditions) -> tuple[Bounds, ReleaseCost]:
     """Find bounds privately, and return what that has cost; `values` are finite, (clients, columns)."""
-    clients, columns = values.shape
-    planned = design(clients, WIDTH * columns, math.sqrt(columns), budget, how)
+    summed = count_bins(values, np.arange(len(values)), budget, how)
+    return select_bounds(summed.total.reshape(-1, WIDTH), summed.sigma), summed.cost
+
+
+def count_bins(
+    values: Floats,
+    owner: npt.NDArray[np.int64],
+    budget: QueryBudget,
+    how: Conditions,
+    charge: Callable[[ReleaseCost], None] | None = None,
+) -> PrivateSum:
+    """Count clients by bin and column privately; `values` are (rows, columns), NaN where empty, `owner` their clients.
+
+    `charge` is called with the cost before anything is counted.
+    """
+    clients, columns = int(owner.max()) + 1, values.shape[1]
+    planned = plan_release(clients, WIDTH * columns, math.sqrt(columns), budget, how)
     if clients - how.dropped <= quantile(columns) * expected_sigma(planned):
         raise InputError(
-            f"{clients} clients and a tenth of what epsilon {budget.epsilon:.3g} allows are not enough to find the "
-            f"bounds of {columns} column{'s'[: columns > 1]}: give public bounds, or a larger epsilon"
+            f"{clients} clients and {budget.part:.3g} of what epsilon {budget.epsilon:.3g} allows are not enough to "
+            f"find the bounds of {columns} column{'s'[: columns > 1]}: give public bounds, or a larger epsilon"
         )
-    summed = private_sum(planned, one_hot(bins(values), WIDTH), how)
-    return select(summed.total.reshape(columns, WIDTH), summed.sigma), summed.cost
+    if charge is not None:
+        charge(release_cost(planned))
+    return private_sum(planned, bin_shares(values, owner), how)
 
 
-def bins(values: Floats) -> npt.NDArray[np.int64]:
+def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
+    """Return the update of each client: for every column one count, shared by the bins of the client's rows.
+
+    >>> update = bin_shares(np.array([[1.0], [4.0], [np.nan], [4.0]]), np.array([0, 0, 1, 0]))
+    >>> update(0)[np.flatnonzero(update(0))].round(2).tolist(), update(1).any().item()
+    ([0.33, 0.67], False)
+    """
+    order = np.argsort(owner, kind="stable")
+    starts = np.searchsorted(owner[order], np.arange(owner.max() + 2))
+    bins, columns = find_bins(np.nan_to_num(values)), np.arange(values.shape[1])
+
+    def update(client: int) -> Floats:
+        rows = order[starts[client] : starts[client + 1]]
+        present = ~np.isnan(values[rows])
+        shares = np.zeros((len(columns), WIDTH))
+        np.add.at(shares, (np.broadcast_to(columns, present.shape), bins[rows]), present)
+        counted: Floats = shares / np.maximum(present.sum(axis=0), 1)[:, None]
+        return counted.ravel()
+
+    return update
+
+
+def find_bins(values: Floats) -> npt.NDArray[np.int64]:
     """Return the bin of each value.
 
-    >>> (bins(np.array([1.0, 1.5, 0.0, -4.0])) + LEAST).tolist()
+    >>> (find_bins(np.array([1.0, 1.5, 0.0, -4.0])) + LEAST).tolist()
     [0, 1, -20, 63]
     """
     mantissa, exponent = np.frexp(np.abs(values))  # |value| = mantissa 2^exponent, the mantissa in 1/2 .. 1
@@ -107,18 +167,24 @@ def quantile(columns: int) -> float:
     return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (WIDTH * columns))
 
 
-def select(counts: Floats, sigma: float) -> Bounds:
-    """Return the bounds that noisy counts, (columns, WIDTH), tell: they are private, and so is all that follows."""
+def select_bounds(counts: Floats, sigma: float) -> Bounds:
+    """Return the bounds that noisy counts, (columns, WIDTH), tell; raise if a column has none."""
+    bounds, found = read_counts(counts, sigma)
+    if not found.all():
+        raise InputError(
+            f"no bounds of column {np.argmin(found)} (counted from 0) stand out of the noise, and the budget for them "
+            f"is spent: give public bounds, or a larger epsilon"
+        )
+    return bounds
+
+
+def read_counts(counts: Floats, sigma: float) -> tuple[Bounds, npt.NDArray[np.bool_]]:
+    """Return the bounds of each column by its noisy counts, and whether any stood out of the noise: all is private."""
     sides = counts.reshape(-1, 2, _SIDE)
     seen = sides > quantile(len(counts)) * sigma
-    unseen = np.flatnonzero(~seen.any(axis=(1, 2)))
-    if unseen.size:
-        raise InputError(
-            f"no bounds of column {unseen[0]} (counted from 0) stand out of the noise, and the budget for them is "
-            f"spent: give public bounds, or a larger epsilon"
-        )
     last = _SIDE - 1 - np.argmax(seen[:, :, ::-1], axis=2)
     ends = (sides <= NEXT * sigma) & (np.arange(_SIDE) > last[:, :, None])
     last = np.where(ends.any(axis=2), np.argmax(ends, axis=2) - 1, _SIDE - 1)
     reach = np.where(seen.any(axis=2), np.exp2(last + LEAST), 0.0)
-    return Bounds(0.0 - reach[:, 1], reach[:, 0])
+    found: npt.NDArray[np.bool_] = np.asarray(seen.any(axis=(1, 2)))
+    return Bounds(0.0 - reach[:, 1], reach[:, 0]), found

@@ -7,15 +7,13 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from dordis.availability.dropout_models import RateDropout
 from dordis.errors import InputError
-from dordis.federation.design import Design, ProtocolKind
-from dordis.federation.ledger import Budget, Ledger
-from dordis.federation.strategies.xnoise import XNoise
+from dordis.ledger.ledger import Ledger
 from dordis.privacy.accounting import (
     ALL_ROUNDS,
     ParticipationSchedule,
@@ -24,16 +22,19 @@ from dordis.privacy.accounting import (
     check_epsilon,
     default_delta,
 )
-from dordis.privacy.cell_table import LARGEST_VARIANCE
 from dordis.privacy.encoding import SEED_BYTES, Entropy
-from dordis.privacy.planning import Plan, Setting
-from dordis.privacy.skellam import MOST_BITS, Floats
+from dordis.privacy.planning import Plan
+from dordis.privacy.scaling import MOST_BITS, Floats
+from dordis.privacy.setting import Setting
+from dordis.privacy.skellam_noise import LARGEST_VARIANCE
+from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
-from dordis.protocols.parameters import MALICIOUS, RUN_BYTES, SEMI_HONEST
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.secagg import SECAGG
-from dordis.simulation.availability import ByRate
-from dordis.simulation.home import SimulatedHome
-from dordis.simulation.single import first_ids, home_of_updates, single_round
+from dordis.runs.plan import RoundPlan
+from dordis.runs.threat_model import ThreatModel
+from dordis.simulation.one_round import first_ids, home_of_updates, single_round
+from dordis.simulation.population import SimulatedHome
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0
@@ -42,12 +43,12 @@ _FINE = 100.0
 _MARGIN = 0.9  # sigma is a little larger with fewer bits
 
 Updates = Callable[[int], Floats]
-"""Gives the update of the client at a place from 0 on."""
+"""Returns the update of the client with a zero-based index."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a round is run: whom the noise guards against, who vanishes, and what is simulated of it.
+    """Conditions of a round: threat model, dropout, fidelity, ledger.
 
     In `ideal` fidelity all randomness is from `entropy`; in `full` the secrets of the protocol are not.
     """
@@ -58,7 +59,7 @@ class Conditions:
     fidelity: str = IDEAL
     entropy: Entropy = field(default=secrets.token_bytes, repr=False)
     ledger: Ledger | None = None
-    """What every release is charged to, if anything."""
+    """Ledger to which every release is charged, if any."""
     clients: tuple[ClientId, ...] | None = None
     """The client id of each row; 1, 2, .. if not given."""
 
@@ -69,30 +70,16 @@ class Conditions:
             raise InputError(f"the fidelity is '{IDEAL}' or '{FULL}', not '{self.fidelity}'")
 
 
-def query_ledger(path: str | Path, delta: float, budget: float | None) -> Ledger:
-    """Open the ledger of the queries over one population, or begin it; a budget is set when it begins."""
-    where = Path(path)
-    try:
-        if not where.exists():
-            return Ledger.create(where, secrets.token_bytes(RUN_BYTES), Budget(budget, delta))
-        ledger = Ledger.open(where)
-    except OSError as error:
-        raise InputError(f"cannot keep a ledger at {where}: {error.strerror}") from None
-    if budget not in (None, ledger.summary().budget):
-        raise InputError(f"the ledger {where} has begun with another budget: it is set once, leave it out")
-    return ledger
-
-
 @dataclass(frozen=True)
 class QueryBudget:
-    """What may be spent on an answer, and which part of that on one release of it: costs add up to the whole."""
+    """Budget of an answer, and the share of it for one release."""
 
     epsilon: float
     delta: float
     part: float = 1.0
 
     @classmethod
-    def of(cls, epsilon: float, delta: float | None, clients: int) -> "QueryBudget":
+    def for_clients(cls, epsilon: float, delta: float | None, clients: int) -> "QueryBudget":
         """Return a budget; delta is min{n^-1.1, 10^-5} if it is not given."""
         return cls(check_epsilon(epsilon), default_delta(clients) if delta is None else check_delta(delta))
 
@@ -115,20 +102,20 @@ class PrivateSum:
     sum_check: str
 
 
-def design(clients: int, dim: int, clip: float, budget: QueryBudget, how: Conditions) -> Design:
+def plan_release(clients: int, dim: int, clip: float, budget: QueryBudget, how: Conditions) -> RoundPlan:
     """Plan a round of all clients, whose updates have `dim` coordinates and a norm of `clip` at most."""
     once = ParticipationSchedule(clients, clients, rounds=1, accounting=ALL_ROUNDS)
     setting = Setting(once, dim, clip, budget.delta, bits=MOST_BITS, headroom=HEADROOM, colluders=how.colluders)
     if not 0 <= how.dropped <= setting.T:
         raise InputError(f"of {clients} clients 0 to {setting.T} may drop out, not {how.dropped}")
     allowance = budget.part * setting.allowance(budget.epsilon)
-    planned = Design(XNoise(), setting, budget.epsilon, ProtocolKind(how.mode), allowance=allowance)
+    planned = RoundPlan(XNoise(), setting, budget.epsilon, ThreatModel(how.mode), allowance=allowance)
     bits = _bits(planned)
     return planned if bits == MOST_BITS else replace(planned, setting=replace(setting, bits=bits))
 
 
-def _bits(planned: Design) -> int:
-    """Return so many bits that the grid is fine, and no more: tables of much noise take seconds to make.
+def _bits(planned: RoundPlan) -> int:
+    """Return the number of bits of a fine grid, and no more: tables of large noise take seconds to make.
 
     Fine is where rounding adds about 1 % to the norm of a client and less to the variance of the sum.  The limit is the
     most noise that can be drawn at once, as in `ideal` fidelity.  Sigma in real units hardly depends on any of this.
@@ -145,36 +132,40 @@ def _bits(planned: Design) -> int:
     return min(MOST_BITS, math.ceil(bits(max(for_norm, for_sum))), math.floor(bits(most)))
 
 
-def _plan(planned: Design) -> Plan:
+def _plan(planned: RoundPlan) -> Plan:
     assert planned.plan is not None  # noqa: S101  XNoise has one
     return planned.plan
 
 
-def expected_sigma(planned: Design) -> float:
+def expected_sigma(planned: RoundPlan) -> float:
     """Return the standard deviation of a coordinate of the sum if nobody drops out."""
     clients = planned.setting.clients
-    return deviation(planned, float(_plan(planned).noise.left(range(clients), b"")), clients)
+    return deviation(planned, float(_plan(planned).noise.variance_left(range(clients), b"")), clients)
 
 
-def deviation(planned: Design, left: float, count: int) -> float:
+def deviation(planned: RoundPlan, left: float, count: int) -> float:
     """Return the standard deviation of a coordinate of the sum, in real units; rounding adds 1/4 a client at most."""
     return math.sqrt(left + count / 4) / planned.mechanism.grid.scale
 
 
-def private_sum(planned: Design, updates: Updates, how: Conditions) -> PrivateSum:
-    """Run one round; of all clients, `how.dropped` vanish before they upload."""
-    result = single_round(_home(planned, updates, how), ledger=how.ledger).result
+def private_sum(planned: RoundPlan, updates: Updates, how: Conditions) -> PrivateSum:
+    """Run one round in which `how.dropped` clients drop out before the upload."""
+    result = single_round(_population(planned, updates, how), ledger=how.ledger).result
     (output,) = result.outputs
     count = len(output.survivors)
-    cost = ReleaseCost(planned.mechanism.release(_plan(planned).variance), planned.setting.distance)
     sigma = deviation(planned, float(output.left), count)
-    return PrivateSum(result.aggregate.total, count, sigma, cost, result.sum_check)
+    return PrivateSum(result.aggregate.total, count, sigma, release_cost(planned), result.sum_check)
 
 
-def _home(planned: Design, updates: Updates, how: Conditions) -> SimulatedHome:
-    """Put the clients into a home from which some vanish before they upload."""
+def release_cost(planned: RoundPlan) -> ReleaseCost:
+    """Return the privacy cost of a planned release."""
+    return ReleaseCost(planned.mechanism.release(_plan(planned).variance), planned.setting.distance)
+
+
+def _population(planned: RoundPlan, updates: Updates, how: Conditions) -> SimulatedHome:
+    """Return the population of the clients, some of which drop out before the upload."""
     part = (how.dropped + 0.5) / planned.setting.clients
-    vanishing = ByRate(how.entropy(SEED_BYTES), part, SECAGG.stages[: SECAGG.upload + 1])
+    vanishing = RateDropout(how.entropy(SEED_BYTES), part, SECAGG.stages[: SECAGG.upload + 1])
     ids = how.clients or first_ids(planned.setting.clients)
     place = {u: i for i, u in enumerate(ids)}
     return home_of_updates(planned, SECAGG, lambda u: updates(place[u]), how.entropy, vanishing, how.fidelity, ids)

@@ -1,29 +1,32 @@
-"""What clients hold, as a table with one row for each: checked, and refused without telling any of it."""
+"""Checks of clients' values, one row each; errors never contain a value."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dordis.apps.tables.columns import as_texts
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId
 
 LEAST_CLIENTS = 3
-"""With fewer, the server and one more client know what the others hold."""
+"""With fewer, the server and one colluding client know the value of the other."""
 
 
 def column_names(values: object) -> tuple[str, ...]:
-    """Return the names of columns that know theirs, as those of a DataFrame do; else none."""
+    """Return the column names of a DataFrame, or none."""
     return tuple(map(str, getattr(values, "columns", ())))
 
 
-def table(values: npt.ArrayLike) -> tuple[Floats, bool]:
+def check_values(values: npt.ArrayLike) -> tuple[Floats, bool]:
     """Return finite values as (clients, columns), and whether they came as a single column, (clients,).
 
-    >>> table([1, 2, 3])[0].shape
+    >>> check_values([1, 2, 3])[0].shape
     (3, 1)
     """
     array = _array(values)
@@ -54,7 +57,7 @@ def client_ids(clients: Sequence[int] | None, rows: int) -> tuple[ClientId, ...]
 
 
 def _array(values: npt.ArrayLike) -> Floats:
-    """Return numbers as float64, or name the first place where there is none."""
+    """Return numbers as float64; raise with the position of the first value that is none."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -70,7 +73,7 @@ def _array(values: npt.ArrayLike) -> Floats:
 
 
 def _place(place: Sequence[int], values: object) -> str:
-    """Say where a value is: by the name of its column, if that has one."""
+    """Return the position of a value, with the name of its column if it has one."""
     row, column = (*place, 0)[:2]
     names = column_names(values)
     return (
@@ -95,3 +98,56 @@ def _number(item: object) -> float:
         return float(item)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class ClientRows:
+    """Rows of clients who may have several: the values (rows, columns), and the number of each row's client."""
+
+    values: Floats
+    owner: npt.NDArray[np.int64]
+    clients: int
+    single: bool
+    names: tuple[str, ...]
+    ids: tuple[ClientId, ...] | None = None
+
+    def means(self) -> Floats:
+        """Return the mean row of each client: whatever the number of its rows, a client counts once."""
+        return self.average(self.values)
+
+    def average(self, rows: Floats) -> Floats:
+        """Return the mean over the rows of each client."""
+        if self.clients == len(rows):
+            return rows[np.argsort(self.owner)]
+        totals = np.zeros((self.clients, rows.shape[1]))
+        np.add.at(totals, self.owner, rows)
+        averages: Floats = totals / np.bincount(self.owner, minlength=self.clients)[:, None]
+        return averages
+
+
+def group_rows(values: Any, client: Any, ids: Sequence[int] | None) -> ClientRows:
+    """Return the rows of clients: each row one client, or `client` names them, a column or one name for each row."""
+    if client is None:
+        rows, single = check_values(values)
+        count = len(rows)
+        return ClientRows(rows, np.arange(count), count, single, column_names(values), client_ids(ids, count))
+    if ids is not None:
+        raise InputError("give client, the client of each row, or clients, the numbers of one-row clients, not both")
+    if isinstance(client, str):
+        if client not in column_names(values):
+            raise InputError(
+                f"there is no column '{client}': the columns are {', '.join(column_names(values)) or 'unnamed'}"
+            )
+        client, values = values[client], values.drop(columns=client)
+    named = as_texts(np.asarray(client, object).tolist())
+    if any(name is None for name in named):
+        raise InputError("some rows have no client: remove them, or name their client")
+    rows, single = check_values(values)
+    if len(named) != len(rows):
+        raise InputError(f"client must name one client for each of the {len(rows)} rows, not {len(named)}")
+    found, owner = np.unique(named.astype(str), return_inverse=True)
+    if len(found) < LEAST_CLIENTS:
+        raise InputError(f"{len(found)} clients are too few to hide one among them: give {LEAST_CLIENTS} or more")
+    numbers = [int(name) for name in found] if all(name.isdecimal() and int(name) > 0 for name in found) else None
+    chosen = None if numbers is None else tuple(ClientId(u) for u in numbers)
+    return ClientRows(rows, owner.reshape(-1), len(found), single, column_names(values), chosen)

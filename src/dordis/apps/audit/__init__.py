@@ -1,10 +1,11 @@
-"""An audit: run whole rounds, attack them, and see whether they give away more than they claim.
+"""Audits: run and attack whole rounds, and compare what leaks with the claimed guarantee.
 
-Two tests stand side by side.  Canaries prove that epsilon is at least so large, whatever the reason, but find noise
-only if it is far too small.  The variance of the noise, on known inputs, is compared with what the round states of it:
-that finds noise which is wrong by a few per cent, if it is wrong in its variance.
+Two tests complement each other.  Canaries prove a lower bound on epsilon, but detect only noise that is far too small.
+The variance of the noise, on known inputs, is compared with the variance that the round states: this detects noise
+that is wrong by a few per cent.
 """
 
 from dordis.apps.audit.auditor import LEVEL, Audit, audit, toy_design
+from dordis.apps.audit.canary_records import audit_records, toy_record_design
 
-__all__ = ["LEVEL", "Audit", "audit", "toy_design"]
+__all__ = ["LEVEL", "Audit", "audit", "audit_records", "toy_design", "toy_record_design"]

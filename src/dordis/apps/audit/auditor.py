@@ -1,40 +1,128 @@
-"""The auditor: whole rounds with dropout and colluders, and two ways to find that they give away too much."""
+"""The auditor: whole rounds with dropout and colluders, attacked by canaries and tested for their noise."""
 
 import secrets
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
-from dordis.apps.audit.canaries import CONFIDENCE, AttackedClaim, Coins, Guessing, toss
-from dordis.apps.audit.variance import Measured, VarianceTest, centred, variance_test
-from dordis.apps.audit.witness import Witness
+from dordis.apps.audit.canaries import CONFIDENCE, AttackedClaim, Coins, GuessOutcome, toss
+from dordis.apps.audit.variance import VarianceSample, VarianceTest, centre_ring, variance_test
+from dordis.crypto.suite import Suite
 from dordis.errors import AuditFailed, InputError
-from dordis.federation.design import Design, ProtocolKind
-from dordis.federation.strategies.xnoise import XNoise
+from dordis.kernels.ring import Vector
 from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.encoding import Entropy
-from dordis.privacy.planning import Plan, Setting
-from dordis.privacy.skellam import Floats
+from dordis.privacy.planning import Plan
+from dordis.privacy.scaling import Floats
+from dordis.privacy.setting import Setting
+from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
+from dordis.privacy.strategies import XNoise
 from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import DistributedDP
-from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
+from dordis.protocols.distributed_noise import ChunkOutput, client_noise
+from dordis.protocols.escrow import IssuedSecrets
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Parameters
 from dordis.protocols.secagg import SECAGG
-from dordis.protocols.summing import SummingProtocol
-from dordis.simulation.home import SimulatedHome
-from dordis.simulation.single import home_of_updates, single_round
+from dordis.protocols.summing import SumInput, SummingClient, SummingProtocol, SummingServer
+from dordis.rounds.watch import StageBegan, WatchEvent
+from dordis.runs.plan import RoundPlan
+from dordis.runs.threat_model import ThreatModel
+from dordis.simulation.one_round import home_of_updates, single_round
+from dordis.simulation.population import SimulatedHome
+
+
+class KnownNoise:
+    """Record parameters and inputs of every round of a protocol, and the noise of the colluders.
+
+    Run rounds with `protocol`, which records and otherwise behaves like the given one, and pass `watch` to the round:
+    it asks the colluders for their noise before they forget it.
+    """
+
+    def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId], law: NoiseLaw = SKELLAM) -> None:
+        self._protocol, self._colluders, self._law = protocol, frozenset(colluders), law
+        self.protocol = replace(protocol, server=self._server, client=self._client)
+        self._upload = protocol.stages[protocol.upload]
+        self._parameters: Parameters | None = None
+        self._inputs: dict[ClientId, Vector] = {}
+        self._machines: dict[ClientId, SummingClient[Any]] = {}
+        self._noise: dict[ClientId, list[Sequence[Vector]]] = {}
+
+    def _server(
+        self,
+        parameters: Parameters,
+        registry: Mapping[ClientId, bytes],
+        proofs: Mapping[ClientId, bytes],
+        suite: Suite,
+    ) -> SummingServer:
+        self._parameters = parameters
+        self._inputs, self._machines, self._noise = {}, {}, {}
+        return self._protocol.server(parameters, registry, proofs, suite)
+
+    def _client(self, me: ClientId, given: SumInput, **options: Any) -> SummingClient[Any]:
+        machine = self._protocol.client(me, given, **options)
+        self._inputs[me] = given.vector.copy()
+        if me in self._colluders:
+            self._machines[me] = machine
+        return machine
+
+    def watch(self, event: WatchEvent) -> None:
+        """Ask the colluders for their noise when uploads are about to be collected."""
+        if isinstance(event, StageBegan) and event.stage == self._upload and not self._noise:
+            chunks = range(len(self.parameters.chunks))
+            issued = {u: machine.issued for u, machine in self._machines.items()}
+            self._noise = {u: [self._draw_components(k, told(k)) for k in chunks] for u, told in issued.items()}
+
+    def _draw_components(self, chunk: int, issued: IssuedSecrets) -> Sequence[Vector]:
+        return client_noise(self.parameters, chunk, issued, self._law)
+
+    @property
+    def parameters(self) -> Parameters:
+        """Return the parameters of the last round."""
+        if self._parameters is None:
+            raise InputError("no round has begun")
+        return self._parameters
+
+    def measure_chunk(self, chunk: int, output: ChunkOutput) -> "ChunkNoise":
+        """Subtract the inputs from the sum of a chunk, and then the noise that the colluders know."""
+        span = self.parameters.chunks[chunk]
+        inputs = (self._inputs[u][span] for u in output.survivors)
+        known = np.zeros(span.stop - span.start, np.uint32)
+        for u in self._noise.keys() & set(output.survivors):
+            for part in self._components_in_sum(chunk, u, output):
+                known += part
+        added = output.total - sum(inputs, np.zeros_like(known))
+        ring = np.uint32(2**self.parameters.bits - 1)
+        return ChunkNoise(replace(output, total=(output.total - known) & ring), added & ring, (added - known) & ring)
+
+    def _components_in_sum(self, chunk: int, u: ClientId, output: ChunkOutput) -> Sequence[Vector]:
+        """Return the components of a colluder's noise that are in the sum."""
+        removed = set(self.parameters.due(chunk, output.survivors)[u]) - set(output.stayed.get(u, ()))
+        base = len(self.parameters.plans[chunk].base)
+        return [part for place, part in enumerate(self._noise[u][chunk]) if place - base not in removed]
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkNoise:
+    """A chunk without the colluders' noise, the noise of all clients, and the noise unknown to the colluders."""
+
+    output: ChunkOutput
+    noise: Vector
+    hidden: Vector
+
 
 LEVEL = 1e-4
 """The chance, at most, that one of the tests of the noise refutes noise that is right."""
 _TESTS = 3
 LEAST_DIM = 1024
-"""Coordinates of a toy: a test of so many samples finds noise that is wrong by a factor of 2 practically always."""
+"""Coordinates of a toy update: enough samples to detect noise that is wrong by a factor of 2 almost surely."""
 
 
 @dataclass(frozen=True)
-class Departing:
-    """Who leaves every round: the last `dropped` clients before they upload, the `late` ones before them after."""
+class FixedDropout:
+    """Dropout of every round: the last `dropped` clients leave before the upload, `late` others after it."""
 
     dropped: int
     late: int
@@ -42,17 +130,17 @@ class Departing:
     disclosure: str
 
     @classmethod
-    def of(cls, protocol: SummingProtocol, dropped: int, late: int) -> "Departing":
-        """Name the requests at which they leave."""
+    def from_protocol(cls, protocol: SummingProtocol, dropped: int, late: int) -> "FixedDropout":
+        """Return the schedule with the protocol's names of upload and disclosure."""
         disclosure = next(request.__name__ for request in protocol.requests if request.discloses)
         return cls(dropped, late, protocol.stages[protocol.upload], disclosure)
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return everybody."""
+        """Return all clients."""
         return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the last ones."""
+        """Return the clients that leave, and the request before which they do."""
         order = sorted(clients, reverse=True)
         late = order[self.dropped : self.dropped + self.late]
         return dict.fromkeys(order[: self.dropped], self.upload) | dict.fromkeys(late, self.disclosure)
@@ -60,14 +148,14 @@ class Departing:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was measured in the rounds, and what was found.
+    """Measurements of the audited rounds, and findings.
 
     `noise` compares all noise in the sums with the variance that the rounds state for it, `hidden` the noise that the
     colluders do not know with the variance that privacy counts on.  `counted` is the least such variance of a round
     over the target of the plan: at least 1, or the planned epsilon is not kept.
     """
 
-    canaries: Guessing
+    canaries: GuessOutcome
     noise: VarianceTest
     hidden: VarianceTest
     counted: float
@@ -75,7 +163,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Return what is wrong, in words; nothing if all is well."""
+        """Return a sentence for each violated claim."""
         each = self.level / _TESTS
         wrong = {
             "the noise in the sum is smaller than the round states": self.noise.too_small < each,
@@ -89,7 +177,7 @@ class Audit:
         return tuple(words for words, found in wrong.items() if found)
 
     def check(self) -> None:
-        """Raise `AuditFailed` if something was found."""
+        """Raise `AuditFailed` if there are findings."""
         if self.findings:
             raise AuditFailed(self.findings)
 
@@ -102,17 +190,17 @@ def toy_design(
     colluders: int = 0,
     strategy: XNoise | None = None,
     protocol: SummingProtocol = SECAGG,
-) -> Design:
+) -> RoundPlan:
     """Design a run in which everyone takes part in every round, and everyone has a coordinate."""
     everyone = ParticipationSchedule(clients, clients, rounds)
     dim = max(LEAST_DIM, clients)
     setting = Setting(everyone, dim=dim, delta=delta, colluders=colluders, sparse=protocol.sparse)
-    kind = ProtocolKind(MALICIOUS if MALICIOUS in protocol.modes else SEMI_HONEST, protocol.sparse)
-    return Design(strategy or XNoise(), setting, epsilon, kind)
+    kind = ThreatModel(MALICIOUS if MALICIOUS in protocol.modes else SEMI_HONEST, protocol.sparse)
+    return RoundPlan(strategy or XNoise(), setting, epsilon, kind)
 
 
 def audit(
-    design: Design,
+    design: RoundPlan,
     dropped: int = 0,
     late: int = 0,
     protocol: SummingProtocol = SECAGG,
@@ -125,17 +213,19 @@ def audit(
     `late` more after it, so that others give shares of their seeds.  All others are canaries.  The design must have a
     coordinate for every client, and all clients in every round: see `toy_design`.
     """
-    plan, setting = planned(design), design.setting
+    plan, setting = find_plan(design), design.setting
     check_everyone(design)
     check_departures(design, dropped, late)
     honest = range(setting.colluders, setting.clients - dropped)
     claim = AttackedClaim(plan.epsilon, setting.given_delta, confidence)
     claim.most(len(honest))
-    witness = Witness(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
+    known = KnownNoise(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
     coins = np.zeros(setting.dim, np.bool_)
     coins[honest] = toss(len(honest), entropy)
-    home = home_of_canaries(design, coins, witness.protocol, Departing.of(protocol, dropped, late), entropy)
-    rounds = [attacked_round(home, witness) for _ in range(design.cap)]
+    home = canary_population(
+        design, coins, known.protocol, FixedDropout.from_protocol(protocol, dropped, late), entropy
+    )
+    rounds = [attacked_round(home, known) for _ in range(design.cap)]
     scores = np.sum([seen.total[honest] for seen in rounds], axis=0)
     return Audit(
         claim.judge(coins[honest], scores, design.cap * setting.clip / 2),
@@ -150,29 +240,31 @@ class AttackedRound:
     """One round as the adversary sees it: the sum in real units without its colluders' noise, and noise measured."""
 
     total: Floats
-    noise: tuple[Measured, ...]
-    hidden: tuple[Measured, ...]
+    noise: tuple[VarianceSample, ...]
+    hidden: tuple[VarianceSample, ...]
     charged: Fraction
 
 
-def attacked_round(home: SimulatedHome, witness: Witness) -> AttackedRound:
+def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
     """Run a round, and compare its noise with what it states."""
-    result = single_round(home, watch=witness.watch).result
-    seen = [witness.see(chunk, output) for chunk, output in enumerate(result.outputs)]
-    parameters, bits = witness.parameters, witness.parameters.bits
+    result = single_round(home, watch=known.watch).result
+    seen = [known.measure_chunk(chunk, output) for chunk, output in enumerate(result.outputs)]
+    parameters, bits = known.parameters, known.parameters.bits
     private = DistributedDP(parameters, home.job.design.mechanism)
     return AttackedRound(
         private.decode([chunk.output for chunk in seen]).total,
-        tuple(Measured.of(centred(chunk.noise, bits), chunk.output.left, bits) for chunk in seen),
-        tuple(Measured.of(centred(chunk.hidden, bits), chunk.output.charged, bits) for chunk in seen),
+        tuple(VarianceSample.from_samples(centre_ring(chunk.noise, bits), chunk.output.left, bits) for chunk in seen),
+        tuple(
+            VarianceSample.from_samples(centre_ring(chunk.hidden, bits), chunk.output.charged, bits) for chunk in seen
+        ),
         min(output.charged for output in result.outputs),
     )
 
 
-def home_of_canaries(
-    design: Design, coins: Coins, protocol: SummingProtocol, leaving: Departing, entropy: Entropy
+def canary_population(
+    design: RoundPlan, coins: Coins, protocol: SummingProtocol, leaving: FixedDropout, entropy: Entropy
 ) -> SimulatedHome:
-    """Put all clients into a home, each with the largest update in its coordinate if its coin says so, or zero."""
+    """Return a population in which each client gives its largest update or zero, as its coin decides."""
 
     def update(u: ClientId) -> Floats:
         canary = np.zeros(design.setting.dim)
@@ -182,22 +274,22 @@ def home_of_canaries(
     return home_of_updates(design, protocol, update, entropy, leaving)
 
 
-def planned(design: Design) -> Plan:
-    """Return the noise that a design claims."""
+def find_plan(design: RoundPlan) -> Plan:
+    """Return the noise plan of a design; raise if it has none."""
     if design.plan is None:
         raise InputError("an audit needs noise that the clients add together")
     return design.plan
 
 
-def check_everyone(design: Design) -> None:
-    """All clients are in every round, and each has a coordinate of its own."""
+def check_everyone(design: RoundPlan) -> None:
+    """Raise unless all clients are in every round and each has a coordinate."""
     setting = design.setting
     if setting.clients != setting.participation.population or setting.dim < setting.clients:
         raise InputError("an audit needs all clients in every round, and a coordinate for each")
 
 
-def check_departures(design: Design, dropped: int, late: int) -> None:
-    """The round survives those who leave, and an honest client is left."""
+def check_departures(design: RoundPlan, dropped: int, late: int) -> None:
+    """Raise unless the round tolerates this dropout."""
     setting = design.setting
     if not 0 <= dropped <= setting.T:
         raise InputError(f"0 to {setting.T} clients drop out, not {dropped}")

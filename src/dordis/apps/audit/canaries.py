@@ -1,10 +1,10 @@
-"""An attack with canaries: what it finds out proves that epsilon is at least so large.
+"""An attack with canaries, whose success proves a lower bound on epsilon.
 
 Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", 2023.  Every honest client is a canary: a
 coin decides whether it adds its largest update, all of it in a coordinate of its own, or zero.  The adversary sees the
 sums of all rounds, takes off the noise of its colluders, and guesses the coins where it is surest.  If the mechanism
-keeps (epsilon, delta), no adversary is right more often than this allows, so one that is refutes the claim.  Privacy
-is never proved in this way.
+keeps (epsilon, delta), the number of correct guesses is bounded; more correct guesses refute the claim.  Privacy is
+never proved in this way.
 """
 
 import math
@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 from dordis.errors import InputError
 from dordis.privacy.encoding import Entropy
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 
 Coins = npt.NDArray[np.bool_]
 
@@ -28,10 +28,10 @@ _HALVINGS = 40
 
 
 @dataclass(frozen=True)
-class Guessing:
-    """What the attack showed: of `canaries` coins it guessed `guesses`, `correct` of them right.
+class GuessOutcome:
+    """Outcome of the attack: `correct` of `guesses` guesses about `canaries` coins.
 
-    Epsilon is at least `shown`, with probability `confidence`; an attack on so many canaries shows `most` at best.
+    Epsilon is at least `shown`, with probability `confidence`; a perfect attack would show `most`.
     """
 
     canaries: int
@@ -58,31 +58,31 @@ class AttackedClaim:
     confidence: float = CONFIDENCE
 
     def most(self, canaries: int) -> float:
-        """Return the epsilon that so many canaries show at best; refuse a claim that they could never refute."""
-        most = max(self._shown(canaries, guesses, guesses) for guesses in _guesses(canaries))
+        """Return the largest epsilon that this number of canaries can show; raise if it cannot refute the claim."""
+        most = max(self._epsilon_shown(canaries, guesses, guesses) for guesses in _guesses(canaries))
         if most <= self.epsilon:
             raise InputError(f"{canaries} canaries show epsilon {most:.3g} at best: claim less, or take more of them")
         return most
 
-    def judge(self, coins: Coins, scores: Floats, middle: float) -> Guessing:
-        """Guess as many coins as each of the tests says, the surest, and keep the test that shows most."""
+    def judge(self, coins: Coins, scores: Floats, middle: float) -> GuessOutcome:
+        """Guess the surest coins, as many as each test takes, and keep the test with the largest lower bound."""
         surest = np.argsort(-np.abs(scores - middle))
         right = (scores > middle) == coins
         best = (-1.0, 0, 0)
         for guesses in _guesses(coins.size):
             correct = int(np.count_nonzero(right[surest[:guesses]]))
-            best = max(best, (self._shown(coins.size, guesses, correct), guesses, correct))
+            best = max(best, (self._epsilon_shown(coins.size, guesses, correct), guesses, correct))
         shown, guesses, correct = best
         most = self.most(coins.size)
-        return Guessing(coins.size, guesses, correct, shown, most, self.epsilon, self.delta, self.confidence)
+        return GuessOutcome(coins.size, guesses, correct, shown, most, self.epsilon, self.delta, self.confidence)
 
-    def _shown(self, canaries: int, guesses: int, correct: int) -> float:
+    def _epsilon_shown(self, canaries: int, guesses: int, correct: int) -> float:
         each = 1 - (1 - self.confidence) / len(GUESSED)
         return lower_bound(canaries, guesses, correct, self.delta, each)
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return the chance, at most, of so many correct guesses against an (epsilon, delta)-private mechanism.
+    """Return a bound on the chance of `correct` guesses against an (epsilon, delta)-private mechanism.
 
     Theorem 5.2: beta + 2 m delta alpha, with W binomial over r guesses that are right with probability e^eps / (1 +
     e^eps), beta = P[W >= v] and alpha the maximum over i of P[v - i <= W < v] / i.
@@ -99,7 +99,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Return an epsilon that the mechanism exceeds, or this many guesses are right with probability 1 - confidence.
+    """Return a lower bound on the mechanism's epsilon that holds with this confidence.
 
     >>> round(lower_bound(canaries=1000, guesses=100, correct=100, delta=0.0, confidence=0.95), 2)
     3.49
@@ -120,7 +120,7 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float, confide
 
 
 def toss(count: int, entropy: Entropy) -> Coins:
-    """Toss so many coins."""
+    """Return `count` random bits."""
     octets = np.frombuffer(entropy(-(-count // 8)), np.uint8)
     return np.unpackbits(octets, count=count).astype(np.bool_)
 

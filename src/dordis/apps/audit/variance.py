@@ -26,7 +26,7 @@ from scipy.special import ive
 
 from dordis.errors import InputError
 from dordis.kernels.ring import Vector
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 
 Integers = npt.NDArray[np.int64]
 
@@ -52,7 +52,7 @@ class SquareLaw:
         """Return the values, from 0 to 1."""
         return (np.arange(self.cut + 1) / self.cut) ** 2
 
-    def tilted(self, slope: float) -> tuple[float, float]:
+    def log_moment(self, slope: float) -> tuple[float, float]:
         """Return the logarithm of E[e^(slope X)], and its derivative."""
         exponents = slope * self.values
         top = float(exponents.max())
@@ -78,7 +78,7 @@ def square_law(variance: Fraction, bits: int) -> SquareLaw:
 
 
 @dataclass(frozen=True)
-class Measured:
+class VarianceSample:
     """Samples that should have one law: how many, the sum of their cut squares, and the variance that they show."""
 
     law: SquareLaw
@@ -88,7 +88,7 @@ class Measured:
     stated: float
 
     @classmethod
-    def of(cls, samples: Integers, variance: Fraction, bits: int) -> "Measured":
+    def from_samples(cls, samples: Integers, variance: Fraction, bits: int) -> "VarianceSample":
         """Measure noise whose stated variance this is."""
         law = square_law(variance, bits)
         magnitudes = np.abs(samples)
@@ -111,7 +111,7 @@ class VarianceTest:
     too_large: float
 
 
-def variance_test(measured: Sequence[Measured]) -> VarianceTest:
+def variance_test(measured: Sequence[VarianceSample]) -> VarianceTest:
     """Test all samples together; those of different rounds may have different variances."""
     count = sum(some.count for some in measured)
     if not count:
@@ -120,13 +120,13 @@ def variance_test(measured: Sequence[Measured]) -> VarianceTest:
     return VarianceTest(count, ratio, _chernoff(measured, -1), _chernoff(measured, 1))
 
 
-def centred(vector: Vector, bits: int) -> Integers:
+def centre_ring(vector: Vector, bits: int) -> Integers:
     """Return the representatives of ring elements that are nearest to 0."""
     half = 1 << (bits - 1)
     return (vector.astype(np.int64) + half) % (2 * half) - half
 
 
-def _chernoff(measured: Sequence[Measured], side: int) -> float:
+def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
     """Return the least bound on the chance of a sum beyond the one that was seen, to the right or to the left."""
     seen = sum(some.cut_squares for some in measured)
     counts: Counter[SquareLaw] = Counter()
@@ -134,7 +134,7 @@ def _chernoff(measured: Sequence[Measured], side: int) -> float:
         counts[some.law] += some.count
 
     def bound(steepness: float) -> tuple[float, float]:
-        tilts = [(count, *law.tilted(side * steepness)) for law, count in counts.items()]
+        tilts = [(count, *law.log_moment(side * steepness)) for law, count in counts.items()]
         moment = math.fsum(count * log_mean for count, log_mean, _ in tilts)
         mean = math.fsum(count * tilted for count, _, tilted in tilts)
         return moment - side * steepness * seen, side * (mean - seen)

@@ -1,6 +1,6 @@
-"""Federated learning as an application: clients train, the server steps by the private mean of their updates."""
+"""Federated learning: clients train locally, the server steps along the private mean of their updates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -9,26 +9,30 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dordis.apps.learning import optim
-from dordis.apps.learning.data import Samples
+from dordis.apps.learning.data import Dataset, Samples, Unit
 from dordis.apps.learning.features import with_features
-from dordis.apps.learning.making import check_fits, make_model
-from dordis.apps.learning.models import Model, Work
-from dordis.apps.learning.networks import Inputs
-from dordis.apps.learning.optim import FedAvg, Memory, Optimiser
-from dordis.apps.learning.partition import hold_out, partition_of
-from dordis.apps.learning.settings import Settings
+from dordis.apps.learning.models import Model, Work, table_metrics
+from dordis.apps.learning.networks import Inputs, check_fits, make_model
+from dordis.apps.learning.optim import FedAvg, Memory, Optimiser, SampleWeights
+from dordis.apps.learning.partition import default_partition, remove_clients
+from dordis.apps.learning.progress import Progress
+from dordis.apps.learning.record_gradients import RecordLearner
+from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes
 from dordis.apps.learning.sources import DIGITS, cache, load
-from dordis.apps.learning.weights import SampleWeights, clipped
-from dordis.apps.options import check_place, shared
+from dordis.apps.learning.trained_model import SAVED_MODEL, TrainedModel
+from dordis.apps.mean import clip_to_norm
+from dordis.apps.options import build_once, check_place
+from dordis.apps.tables.columns import as_columns
+from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.protocols.distributed_dp import Aggregate
 from dordis.rounds.app import AppClient, AppServer, RoundInfo, State, Task
 from dordis.rounds.model import Numbers
 
 
 class Use(IntEnum):
-    """What a seed is used for: no two uses share a stream."""
+    """Purposes of a seed, each with its own stream."""
 
     INITIAL, PARTITION, TRAINING = range(3)
 
@@ -48,37 +52,39 @@ class Server(AppServer):
         unit: str = "",
         weights: SampleWeights | None = None,
         measured: str = "",
+        encoder: Encoder | None = None,
     ) -> None:
         self._model, self._test, self._unit, self._weights = model, test, unit, weights
-        self._measured = measured
+        self._measured, self._encoder = measured, encoder
+        self._progress = Progress()
         self._optimiser, self._weight = optimiser or FedAvg(), average
         self._parameters, self._memory, self._average = initial, Memory(), Memory()
 
     @classmethod
-    def of(cls, task: Task) -> Self:
+    def from_task(cls, task: Task) -> Self:
         """Make it from `Settings`.
 
-        >>> Server.of(Task({"model": "softmax"}, population=100)).dim
+        >>> Server.from_task(Task({"model": "softmax"}, population=100)).dim
         650
         """
-        return cls.learning(_learning(task))
+        return cls.from_learning_task(_learning(task))
 
     @classmethod
-    def learning(cls, common: "Learning") -> Self:
-        """Make it of what all have in common."""
+    def from_learning_task(cls, common: "LearningTask") -> Self:
+        """Construct the server of a learning task."""
         settings, rng = common.settings, np.random.default_rng((Use.INITIAL, common.seed))
         initial = common.model.initial(rng)
         steps = settings.optimiser, settings.average, common.unit, settings.weights
-        return cls(common.model, initial, common.test, *steps, common.measured)
+        return cls(common.model, initial, common.test, *steps, common.measured, common.encoder)
 
     @property
     def unit(self) -> str:
-        """Say what one client is."""
+        """Return the description of the privacy unit."""
         return self._unit
 
     @property
     def measured(self) -> str:
-        """Describe the users of the test data, if the data name them."""
+        """Return the description of the test data, if they name their users."""
         return self._measured
 
     @property
@@ -90,39 +96,59 @@ class Server(AppServer):
         """Return the newest parameters."""
         return self._parameters.copy()
 
-    def learnt(self) -> Floats:
-        """Return the average of the parameters: what to use after the last round."""
-        return learnt(self.state())
+    def average_parameters(self) -> Floats:
+        """Return the moving average of the parameters, which is evaluated and exported."""
+        return average_parameters(self.state())
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
         """Take a step."""
         mean = weighted_mean(aggregate, self._weights)
         stepped, self._memory = self._optimiser.step(self._parameters, mean, self._memory)
-        self._parameters = stepped.astype(self.dtype).astype(np.float64)  # what travels: clients can follow
+        self._parameters = stepped.astype(self.dtype).astype(
+            np.float64
+        )  # rounded as on the wire, so that clients can compute the same model
         if self._weight:
-            self._average = optim.decayed(self._average, "average", self._parameters, self._weight)
+            self._average = optim.update_average(self._average, "average", self._parameters, self._weight)
 
     def evaluate(self) -> dict[str, float]:
-        """Return accuracy and loss on the test data, if there is any."""
-        return {} if self._test is None else self._model.evaluate(self.learnt(), *self._test)
+        """Return the metrics on the test data, if there are any."""
+        if self._test is None:
+            return {}
+        (x, y), parameters = self._test, self.average_parameters()
+        if self._encoder is None:
+            found = self._model.evaluate(parameters, x, y)
+        else:
+            found = table_metrics(self._encoder, self._model.scores(parameters, x), y)
+        self._progress.add(found, y)
+        return found
+
+    def concerns(self) -> tuple[str, ...]:
+        """Return warnings about the course of the training, each of them once."""
+        return self._progress.take_warnings()
+
+    def trained_model(self) -> TrainedModel:
+        """Return the model with its parameters and its preprocessing."""
+        return TrainedModel(self._model, self.average_parameters(), self._encoder)
 
     def result(self) -> Any:
         """Return the trained model."""
-        return self._model.trained(self.learnt())
+        return self._model.trained(self.average_parameters())
 
     def export(self, directory: Path) -> None:
         """Write the trained model to a directory."""
-        self._model.save(self.learnt(), directory)
+        self._model.save(self.average_parameters(), directory)
+        if self._encoder is not None:
+            self.trained_model().save(directory / SAVED_MODEL)
 
     def state(self) -> State:
-        """Return the parameters, their average if they are not it, and what the optimiser remembers."""
+        """Return the parameters, their moving average and the optimiser's memory."""
         memory = {f"optimiser.{name}": value for name, value in self._memory.items()}
         return {"parameters": self._parameters} | self._average | memory
 
     def restore(self, state: State) -> None:
-        """Go on from such a state."""
+        """Continue from a stored state."""
         if state["parameters"].shape != self._parameters.shape:
-            raise InputError(f"the state is of {state['parameters'].size} parameters, the model has {self.dim}")
+            raise InputError(f"the stored state has {state['parameters'].size} parameters, the model {self.dim}")
         self._parameters = state["parameters"]
         self._average = {name: value for name, value in state.items() if self._weight and name.startswith("average")}
         self._memory = {
@@ -130,66 +156,78 @@ class Server(AppServer):
         }
 
 
-def learnt(state: State) -> Floats:
-    """Return the average of the parameters from the state of a server, or the newest, where there is none."""
-    parameters: Floats = optim.corrected(state, "average") if "average" in state else state["parameters"]
+def average_parameters(state: State) -> Floats:
+    """Return the moving average of the parameters in a server's state, or the newest parameters if there is none."""
+    parameters: Floats = optim.average_without_bias(state, "average") if "average" in state else state["parameters"]
     return parameters
 
 
 def weighted_mean(aggregate: Aggregate, weights: SampleWeights | None) -> Floats:
-    """Return the mean update, in which weights of less than 1 are made up for."""
-    return aggregate.mean if weights is None else aggregate.mean * weights.restored
+    """Return the mean update, corrected for sample weights below 1."""
+    return aggregate.mean if weights is None else aggregate.mean * weights.correction
 
 
 class Client(AppClient):
-    """Train on one's own samples, from the model of the round; `seed` decides their order, anew in each round."""
+    """Train on the client's samples, from the model of the round; `seed` and the round decide their order."""
 
     def __init__(self, model: Model, samples: Samples, classes: int, settings: Settings, seed: tuple[int, ...]) -> None:
         self._model, self._samples, self._classes = model, samples, classes
         self._settings, self._seed = settings, seed
         self._cohort: Cohort | None = None
+        self.described: Mapping[str, str] = {}
 
     @classmethod
-    def of(cls, task: Task, place: int) -> Self:
-        """Make it from `Settings`; a client is its samples, and no more."""
-        return cls.learning(_learning(task), place)
+    def from_task(cls, task: Task, place: int) -> Self:
+        """Construct the client with this zero-based index from `Settings`."""
+        return cls.from_learning_task(_learning(task), place)
 
     @classmethod
-    def learning(cls, common: "Learning", place: int) -> Self:
-        """Make the client at a place of what all have in common."""
+    def from_learning_task(cls, common: "LearningTask", place: int) -> Self:
+        """Construct the client with this zero-based index of a learning task."""
         check_place(place, common.clients)
         seed = (int(Use.TRAINING), common.seed, place)
-        return cls(common.model, common.samples(place), common.classes, common.settings, seed)
+        client = cls(common.model, common.samples(place), common.classes, common.settings, seed)
+        client.described = common.described
+        return client
+
+    @classmethod
+    def of_records(cls, task: Task, place: int) -> RecordLearner:
+        """Construct the client for records as the unit of privacy."""
+        return record_learner(_learning(task), place)
+
+    def describe_data(self) -> Mapping[str, str]:
+        """Return the description of the client's own file, or the number of its samples."""
+        return self.described or {"rows": f"{len(self._samples[1]):,} used"}
 
     def work(self, round: RoundInfo) -> Work:
-        """Return what this client trains on in a round."""
+        """Return the samples and the seed of this client's training in a round."""
         return Work(self._samples, self._classes, (*self._seed, round.index))
 
     def expect(self, round: RoundInfo, peers: Sequence[AppClient]) -> None:
-        """Train in one pass with those who have the same model."""
+        """Prepare to train in one pass with the peers that have the same model."""
         alike = [peer for peer in peers if isinstance(peer, Client) and peer._model is self._model]
         cohort = Cohort(round, alike, self._settings)
         for peer in alike:
             peer._cohort = cohort
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return how far the training went, with the weight that the number of samples gives."""
+        """Return the update: parameters after training minus those before, times the client's sample weight."""
         if model.shape != (self._model.dim,):
-            raise InputError(f"the round's model has {model.size} parameters, mine has {self._model.dim}")
+            raise InputError(f"the round's model has {model.size} parameters, this client's {self._model.dim}")
         update = self._cohort.update(self, round, model) if self._cohort is not None else None
         if update is None:
             update = self._model.fit(model, self.work(round), self._settings)
         if self._settings.weights is None:
             return update
-        return clipped(update, round.clip) * self._settings.weights.of(len(self._samples[1]))
+        return clip_to_norm(update, round.clip) * self._settings.weights.weight(len(self._samples[1]))
 
     @property
     def follows(self) -> bool:
-        """Tell whether the server's step depends on nothing that it remembers of earlier rounds."""
-        return not self._settings.optimiser.remembers
+        """Tell whether the server's optimiser has no memory, so that a client can repeat its step."""
+        return not self._settings.optimiser.has_memory
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Take the server's step, if it remembers nothing."""
+        """Repeat the server's step; None if its optimiser has memory."""
         if not self.follows or model.size != aggregate.total.size:
             return None
         mean = weighted_mean(aggregate, self._settings.weights)
@@ -197,7 +235,7 @@ class Client(AppClient):
 
 
 class Cohort:
-    """Clients of one process that train in the same round: the first that is asked has all of them train at once."""
+    """Clients of one process in the same round: the first one asked for its update trains all of them."""
 
     def __init__(self, round: RoundInfo, clients: Sequence[Client], settings: Settings) -> None:
         self._index, self._clients, self._settings = round.index, clients, settings
@@ -205,7 +243,7 @@ class Cohort:
         self._updates: dict[int, Floats] = {}
 
     def update(self, client: Client, round: RoundInfo, start: Numbers) -> Floats | None:
-        """Return the update of a client, once; None if it was not made in one pass."""
+        """Return the update of a client, once; None if the clients did not train in one pass."""
         if round.index != self._index:
             return None
         if self._start is None:
@@ -213,7 +251,7 @@ class Cohort:
             works = [peer.work(round) for peer in self._clients]
             try:
                 updates = client._model.fit_together(start, works, self._settings)
-            except InputError:  # whose training it was that failed is seen when each trains alone
+            except InputError:  # training one by one shows which client failed
                 updates = None
             self._updates = {} if updates is None else dict(zip(map(id, self._clients), updates, strict=True))
         elif self._start is not start and not np.array_equal(self._start, start):
@@ -222,47 +260,117 @@ class Cohort:
 
 
 @dataclass(frozen=True, eq=False)
-class Learning:
-    """What the server and all clients of a simulation have in common."""
+class LearningTask:
+    """Model, data and settings that the server and all clients of a simulation share."""
 
     model: Model
     clients: int
     samples: Callable[[int], Samples] = field(repr=False)
-    """Gives inputs and labels of the client at a place."""
+    """Returns inputs and labels of the client with a zero-based index."""
     test: Samples | None = field(repr=False)
-    """Public, if there are any."""
+    """Public test data, if there are any."""
     classes: int
     settings: Settings
     seed: int
     unit: str = ""
-    """What one client is."""
+    """Description of the privacy unit."""
     measured: str = ""
     """Description of the users of the test data."""
+    encoder: Encoder | None = None
+    """Preprocessing, if the data are a table."""
+    described: Mapping[str, str] = field(repr=False, default_factory=dict)
+    """Description of the one client's own file, for its owner."""
+    keys: Callable[[int], Sequence[Any] | None] = field(repr=False, default=lambda place: None)
+    """Returns the id of the record of each row of a client; None if each row is a record."""
 
 
-def begin(settings: Settings, task: Task) -> Learning:
-    """Load the data, give them to the clients, and make the model."""
-    data, seed = load(settings, task.folder), task.seed
-    data = data.centred() if settings.data == DIGITS and settings.centred is not False else data
+def record_learner(common: LearningTask, place: int) -> RecordLearner:
+    """Construct the client with this zero-based index for records as the unit of privacy."""
+    check_place(place, common.clients)
+    return RecordLearner(common.model, common.samples(place), common.keys(place))
+
+
+def prepare_learning(settings: Settings, task: Task) -> LearningTask:
+    """Load the data, partition them among the clients, and construct the model."""
+    if settings.own_files:
+        return own_files_task(settings, task)
+    data = load(settings, task.folder, task.record)
+    data = data.centre_inputs() if settings.data == DIGITS and settings.centred is not False else data
     data = with_features(data, settings.features, cache()) if settings.features else data
-    inputs = Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder)
-    model = make_model(settings.model, inputs, settings.options, seed, settings.device)
+    if data.encoder is not None:
+        settings = table_defaults(settings, task.options.keys(), data.encoder, task)
+
+    def build(inputs: Inputs) -> Model:
+        return make_model(settings.model, inputs, settings.options, task.seed, settings.device)
+
+    return task_from_data(data, settings, task, build)
+
+
+def own_files_task(settings: Settings, task: Task) -> LearningTask:
+    """Return the task of a deployment in which each client has a file of its own, and the server none.
+
+    Each client trains on all rows of its file.  Files that are not on this machine are not needed here.
+    """
+    table, path = settings.table, task.folder / settings.data
+    if table is None:
+        raise InputError("own_files needs app.options.table: the server has no file to read columns from")
+    encoder = Encoder.from_description(table, task.record)
+    settings = table_defaults(settings, task.options.keys(), encoder, task)
+    settings = weigh_classes(settings, encoder, encoder.outputs)
+    inputs = Inputs((encoder.width,), encoder.outputs, 0, table.target, task.folder)
+    model = make_model(settings.model, inputs, settings.options, task.seed, settings.device)
+    own = as_columns(path, str(path)) if path.is_file() else None
+    rows = None if own is None else encoder.encode(own, str(path), needs_client=False, needs_record=True)
+
+    def samples(place: int) -> Samples:
+        if rows is None:
+            raise InputError(f"there is no file {path}: give this client's own file with --data")
+        return rows.x, rows.y
+
+    public = None if settings.test is None else task.folder / settings.test
+    tested = encoder.encode(public, str(public), needs_client=False) if public and public.is_file() else None
+    test = None if tested is None else take_first((tested.x, tested.y), settings.tested)
+    described = {} if own is None or rows is None else encoder.describe(own, rows)
+    unit = f"clients = {Unit(table.client or 'client').format_count(task.population)}, each with its own file"
+    return LearningTask(
+        model,
+        task.population,
+        samples,
+        test,
+        encoder.outputs,
+        settings,
+        task.seed,
+        unit,
+        encoder=encoder,
+        keys=lambda place: None if rows is None or rows.records is None else rows.records.tolist(),
+        described=described,
+    )
+
+
+def task_from_data(data: Dataset, settings: Settings, task: Task, build: Callable[[Inputs], Model]) -> LearningTask:
+    """Partition data among the clients of a task, and construct the model for inputs of the data."""
+    settings = weigh_classes(settings, data.encoder, data.classes)
+    model = build(Inputs(data.input_shape, data.classes, data.tokens, data.target, task.folder))
     check_fits(model, data.train(slice(0, 2)), data.classes)
-    partition = settings.partition or partition_of(data)
-    parts = partition.split(data, task.population, np.random.default_rng((Use.PARTITION, seed)))
+    partition = settings.partition or default_partition(data)
+    parts = partition.split(data, task.population, np.random.default_rng((Use.PARTITION, task.seed)))
 
     def samples(place: int) -> Samples:
         return data.train(parts[place])
 
-    unit = partition.words(data, task.population)
-    public, measured = hold_out(data, parts)
-    test = first(public.test, settings.tested)
-    return Learning(model, task.population, samples, test, data.classes, settings, seed, unit, measured)
+    def keys(place: int) -> Sequence[Any] | None:
+        return None if data.records is None else data.records[parts[place]].tolist()
+
+    unit = partition.describe_unit(data, task.population)
+    public, measured = remove_clients(data, parts)
+    test, classes = take_first(public.test, settings.tested), data.classes
+    shared = settings, task.seed, unit, measured, data.encoder
+    return LearningTask(model, task.population, samples, test, classes, *shared, keys=keys)
 
 
-def first(test: Samples | None, most: int) -> Samples | None:
-    """Return the first of the test data, as many as are to be evaluated."""
+def take_first(test: Samples | None, most: int) -> Samples | None:
+    """Return the first `most` samples of the test data, or all if it is 0."""
     return test if test is None or not most else (test[0][:most], test[1][:most])
 
 
-_learning = shared(Settings, begin)
+_learning = build_once(Settings, prepare_learning)

@@ -1,7 +1,7 @@
-"""Features centred by a private mean: the first round releases it, charged like any other, the others train.
+"""Learning on features centred by a private mean, which the first round releases.
 
-It is the other way to centre, for features whose mean nobody knows beforehand.  What is released is the mean direction:
-every row of features counts with norm 1, so that no bound has to be guessed.
+For features without a public mean.  The first round, charged like any other, releases the mean direction: every row
+is scaled to norm 1, so that no bound has to be guessed.
 """
 
 import math
@@ -11,11 +11,11 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from dordis.apps.learning.app import Client, Learning, Server
+from dordis.apps.learning.app import Client, LearningTask, Server
 from dordis.apps.learning.data import Samples
 from dordis.apps.learning.models import Work
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.protocols.distributed_dp import Aggregate
 from dordis.rounds.app import AppClient, RoundInfo, State
 from dordis.rounds.model import Numbers
@@ -24,16 +24,16 @@ FILE = "centre.npy"
 
 
 class CentredServer(Server):
-    """Find the centre in the first round, then train as `Server` does, on features from which it is taken."""
+    """Estimate the centre in the first round, then train like `Server` on centred features."""
 
     folds: ClassVar[bool] = False
     _features = 0
     _centre: Floats | None = None
 
     @classmethod
-    def learning(cls, common: Learning) -> Self:
-        """Make it of what all have in common."""
-        server = super().learning(common)
+    def from_learning_task(cls, common: LearningTask) -> Self:
+        """Construct the server of a learning task."""
+        server = super().from_learning_task(common)
         server._features = math.prod(common.samples(0)[0].shape[1:])
         return server
 
@@ -44,7 +44,7 @@ class CentredServer(Server):
 
     @property
     def dim(self) -> int:
-        """Return the length of what comes next."""
+        """Return the length of the next update."""
         return self.dims[0 if self._centre is None else 1]
 
     @property
@@ -53,42 +53,42 @@ class CentredServer(Server):
         return 0, self._parameters.size + self._features
 
     def model(self) -> Floats:
-        """Return nothing before the centre is known, then the parameters and the centre."""
+        """Return an empty model in the first round, then parameters and centre."""
         return np.zeros(0) if self._centre is None else np.concatenate([super().model(), self._centre])
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Keep the centre, or take a step."""
+        """Store the centre after the first round, then take steps."""
         if self._centre is not None:
             return super().use_output(round, aggregate)
         deviation = round.deviation / min(aggregate.survivors) / round.clip
-        self._centre = shrunk(aggregate.mean / round.clip, deviation).astype(self.dtype).astype(np.float64)
+        self._centre = shrink_mean(aggregate.mean / round.clip, deviation).astype(self.dtype).astype(np.float64)
         return None
 
     def evaluate(self) -> dict[str, float]:
         """Return accuracy and loss on centred test data."""
         if self._test is None or self._centre is None:
             return super().evaluate()
-        return self._model.evaluate(self.learnt(), *centred(self._test, self._centre))
+        return self._model.evaluate(self.average_parameters(), *subtract_centre(self._test, self._centre))
 
     def export(self, directory: Path) -> None:
-        """Write the trained model, and the centre that its inputs have to be given without."""
+        """Write the trained model, and the centre to subtract from its inputs."""
         super().export(directory)
         if self._centre is not None:
             np.save(directory / FILE, self._centre, allow_pickle=False)
 
     def state(self) -> State:
-        """Return what `Server` needs, and the centre."""
+        """Return the state of `Server` and the centre."""
         known = {} if self._centre is None else {"centre": self._centre}
         return {**super().state(), **known}
 
     def restore(self, state: State) -> None:
-        """Go on from such a state."""
+        """Continue from a stored state."""
         super().restore(state)
         self._centre = state.get("centre")
 
 
 class CentredClient(Client):
-    """Give the mean direction of one's features in the first round, then train without the centre."""
+    """Give the mean direction of the client's features in the first round, then train on centred features."""
 
     _centre: Floats | None = None
 
@@ -96,22 +96,24 @@ class CentredClient(Client):
         """Train alone: the centre comes with the model."""
 
     def work(self, round: RoundInfo) -> Work:
-        """Return what this client trains on in a round."""
+        """Return the centred samples of a round's training."""
         work = super().work(round)
-        return work if self._centre is None else Work(centred(work.samples, self._centre), work.classes, work.seed)
+        return (
+            work if self._centre is None else Work(subtract_centre(work.samples, self._centre), work.classes, work.seed)
+        )
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the mean direction, or how far the training went; the model of the round tells which."""
+        """Return the mean direction if the round's model is empty, or else the update of the training."""
         if not model.size:
             mean: Floats = directions(self._samples[0])[0].mean(axis=0)
             return mean * (round.clip if math.isfinite(round.clip) else 1.0)
         parameters, self._centre = np.split(np.asarray(model, np.float64), [self._model.dim])
         if self._centre.size != math.prod(self._samples[0].shape[1:]):
-            raise InputError(f"the round's centre has {self._centre.size} features, mine are others")
+            raise InputError(f"the round's centre has {self._centre.size} features, this client's samples have others")
         return super().prepare_data(round, parameters)
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Take the server's step; what becomes of the first round only the server knows."""
+        """Repeat the server's step; None in the first round, whose outcome only the server knows."""
         if not model.size:
             return None
         parameters, centre = np.split(np.asarray(model, np.float64), [self._model.dim])
@@ -119,10 +121,10 @@ class CentredClient(Client):
         return None if following is None else np.concatenate([following, centre])
 
 
-def shrunk(mean: Floats, deviation: float) -> Floats:
-    """Return a noisy mean, drawn to zero by as much as the noise has made it longer.
+def shrink_mean(mean: Floats, deviation: float) -> Floats:
+    """Return a noisy mean shrunk towards zero by the expected share of noise in its squared norm.
 
-    >>> shrunk(np.array([3.0, 4.0]), 2.5).tolist()
+    >>> shrink_mean(np.array([3.0, 4.0]), 2.5).tolist()
     [1.5, 2.0]
     """
     squared = float(mean @ mean)
@@ -131,14 +133,14 @@ def shrunk(mean: Floats, deviation: float) -> Floats:
 
 
 def directions(x: Floats) -> tuple[Floats, Floats]:
-    """Return rows of norm 1, and the norms that they had; rows of zeros stay."""
+    """Return rows scaled to norm 1 and their norms; rows of zeros stay zero."""
     rows = np.asarray(x, np.float64).reshape(len(x), -1)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms > 0, norms, 1.0), norms
 
 
-def centred(samples: Samples, centre: Floats) -> Samples:
-    """Return samples without the centre, which is in proportion to the norm of every row."""
+def subtract_centre(samples: Samples, centre: Floats) -> Samples:
+    """Return samples minus the centre, scaled to the norm of each row."""
     x, y = samples
     unit, norms = directions(x)
     return ((unit - centre) * norms).astype(x.dtype).reshape(x.shape), y

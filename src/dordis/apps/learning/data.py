@@ -1,4 +1,4 @@
-"""Data sets: inputs, targets, and whose they are."""
+"""Data sets: inputs, targets, and the client of each."""
 
 import math
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
 
 Values = npt.NDArray[Any]
@@ -27,15 +28,15 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Unit:
-    """What one key is, such as a hospital, and where the keys are from: "the column hospital"."""
+    """Noun for one client of the data, such as hospital, and the source of the names: "the column hospital"."""
 
     name: str = "key"
     origin: str = "the array keys"
 
-    def counted(self, count: int) -> str:
-        """Return so many of them, in words.
+    def format_count(self, count: int) -> str:
+        """Return a count with the noun.
 
-        >>> Unit("city").counted(3), Unit("hospital").counted(1)
+        >>> Unit("city").format_count(3), Unit("hospital").format_count(1)
         ('3 cities', '1 hospital')
         """
         vowel = self.name[-2:-1] in "aeiou"
@@ -63,9 +64,13 @@ class Dataset:
     scale: float = 1.0
     target: Target = "classification"
     tokens: int = 0
-    """How many tokens an input is made of can be told apart; 0 where inputs are numbers."""
+    """Size of the vocabulary; 0 if inputs are numbers."""
     unit: Unit = field(default_factory=Unit)
     test_keys: Values | None = field(default=None, repr=False)
+    encoder: Encoder | None = field(default=None, repr=False)
+    """How rows of a table became inputs and targets."""
+    records: Values | None = field(default=None, repr=False)
+    """The id of the record of each input to train on; None if each input is a record."""
 
     @property
     def features(self) -> int:
@@ -79,29 +84,29 @@ class Dataset:
 
     @cached_property
     def classes(self) -> int:
-        """Return how many scores a model gives."""
+        """Return the number of scores that a model returns for an input."""
         if self.target == "regression":
-            return 1
+            return self.outputs or 1
         return self.outputs or int(self.y_train.max()) + 1
 
     @cached_property
     def key_counts(self) -> tuple[Values, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the keys, the number of each input's key among them, and how many inputs each has."""
         if self.keys is None:
-            raise InputError("the data do not say whose they are: give the array keys, or name the column client")
+            raise InputError("the data do not name their clients: give the array keys, or set the column client")
         keys, number, counts = np.unique(self.keys, return_inverse=True, return_counts=True)
         return keys, number.reshape(-1), counts
 
     def train(self, rows: Any = slice(None)) -> Samples:
         """Return inputs and targets to train on, ready for a model."""
-        return self.ready(self.x_train[rows]), self.y_train[rows]
+        return self.as_inputs(self.x_train[rows]), self.y_train[rows]
 
     @property
     def test(self) -> Samples | None:
         """Return inputs and targets to test with, ready for a model."""
-        return None if self.x_test is None or self.y_test is None else (self.ready(self.x_test), self.y_test)
+        return None if self.x_test is None or self.y_test is None else (self.as_inputs(self.x_test), self.y_test)
 
-    def ready(self, x: Values) -> Values:
+    def as_inputs(self, x: Values) -> Values:
         """Return inputs as a model takes them."""
         if self.tokens:
             return x
@@ -109,13 +114,13 @@ class Dataset:
             return x if self.scale == 1 else x / x.dtype.type(self.scale)
         return x.astype(np.float32) / np.float32(self.scale)
 
-    def centred(self) -> "Dataset":
-        """Take its own mean from every input: that needs no other input, so it costs no privacy."""
+    def centre_inputs(self) -> "Dataset":
+        """Subtract from every input its own mean: that uses no other input, so it costs no privacy."""
         x, test = (part - part.mean(axis=1, keepdims=True) for part in (self.x_train, self.x_test))  # type: ignore[union-attr]
         return replace(self, x_train=x, x_test=test)
 
     def describe(self) -> dict[str, str]:
-        """Return shapes, counts and whose the data are, in words."""
+        """Return shapes, counts and clients of the data as text."""
         rows = {
             "inputs": f"{len(self.x_train):,} to train on, {0 if self.x_test is None else len(self.x_test):,} to test",
             "shape of an input": f"{' x '.join(map(str, self.input_shape))}, {self.x_train.dtype}",
@@ -125,11 +130,11 @@ class Dataset:
             return rows | {"whose": "the data do not say"}
         _, _, counts = self.key_counts
         each = f"{int(counts.min()):,} to {int(counts.max()):,} inputs each, {counts.mean():.1f} on average"
-        return rows | {"whose": f"{self.unit.counted(counts.size)}, from {self.unit.origin}; {each}"}
+        return rows | {"whose": f"{self.unit.format_count(counts.size)}, from {self.unit.origin}; {each}"}
 
 
-def checked(data: Dataset) -> Dataset:
-    """Return a data set whose parts fit each other, or say what is wrong with it."""
+def check_dataset(data: Dataset) -> Dataset:
+    """Return the data set; raise if its parts do not fit each other."""
     if data.x_test is not None and data.x_train.shape[1] != data.x_test.shape[1]:
         here, there = data.x_train.shape[1], data.x_test.shape[1]
         raise InputError(f"inputs to train on have {here} features, those to test with {there}")
@@ -145,10 +150,10 @@ def checked(data: Dataset) -> Dataset:
 
 
 def check_classes(data: Dataset) -> None:
-    """Labels are fewer than the classes, and of as many classes as there can be."""
+    """Raise if a label is not below the number of classes."""
     largest, size = int(data.y_train.max()), data.y_train.size
-    if not data.outputs and largest >= size:  # so many classes are a mistake, and would take as many scores
-        raise InputError(f"y_train has labels up to {largest}, and only {size} inputs: they count from 0 on")
+    if not data.outputs and largest >= size:  # more classes than samples are a mistake
+        raise InputError(f"y_train has labels up to {largest} and only {size} inputs: labels must be 0, 1, 2, ..")
     if data.outputs and largest >= data.outputs:
         raise InputError(f"y_train has labels up to {largest}, and there are {data.outputs} classes")
     if data.y_test is not None and data.y_test.max() >= data.classes:
@@ -156,34 +161,34 @@ def check_classes(data: Dataset) -> None:
 
 
 def check_inputs(name: str, x: Values) -> Values:
-    """Return inputs, bytes as they are and all others as floating-point numbers, or say what is wrong with them."""
+    """Return inputs as bytes or floating-point numbers; raise if they are not finite numbers."""
     if x.ndim < 2 or not x.size or x.dtype.kind not in "fiub":
-        raise InputError(f"{name} has to hold numbers, one row or image for each input, not {x.dtype} {x.shape}")
+        raise InputError(f"{name} must hold numbers, one row or image for each input, not {x.dtype} {x.shape}")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         raise InputError(f"{name} holds values that are not finite")
     return x if x.dtype in (np.uint8, np.float32) else x.astype(np.float64)
 
 
-def flat(x: Values) -> Values:
+def flatten(x: Values) -> Values:
     """Return one row for each input."""
     return x.reshape(len(x), -1)
 
 
 def check_labels(name: str, y: Values, inputs: int) -> Labels:
-    """Return labels as whole numbers, or say what is wrong with them; yes and no are 1 and 0."""
+    """Return labels as whole numbers, True and False as 1 and 0; raise if they are none."""
     if y.dtype.kind == "b":
         y = y.astype(np.int64)
     if y.shape != (inputs,) or y.dtype.kind not in "iu":
-        raise InputError(f"{name} has to hold {inputs} whole numbers, one for each input, not {y.dtype} {y.shape}")
+        raise InputError(f"{name} must hold {inputs} whole numbers, one for each input, not {y.dtype} {y.shape}")
     if y.size and y.min() < 0:
-        raise InputError(f"{name} has labels from {y.min()} on: they count from 0 on")
+        raise InputError(f"{name} has the label {y.min()}: labels must be 0, 1, 2, ..")
     return y.astype(np.int64)
 
 
 def check_targets(name: str, y: Values, inputs: int, target: Target) -> Labels:
-    """Return the targets of inputs, or say what is wrong with them."""
+    """Return the targets of inputs; raise if they do not fit."""
     if target == "classification":
         return check_labels(name, y, inputs)
-    if y.shape != (inputs,) or y.dtype.kind not in "fiu" or not np.isfinite(y).all():
-        raise InputError(f"{name} has to hold {inputs} finite numbers, one for each input, not {y.dtype} {y.shape}")
+    if y.ndim not in (1, 2) or len(y) != inputs or y.dtype.kind not in "fiu" or not np.isfinite(y).all():
+        raise InputError(f"{name} must hold {inputs} finite numbers, one for each input, not {y.dtype} {y.shape}")
     return y.astype(np.float64)

@@ -1,19 +1,23 @@
-"""Models as functions of one flat vector of parameters: softmax and linear regression, and one hidden layer."""
+"""Models as functions of one flat vector of parameters: softmax and linear regression, one hidden layer; losses
+and metrics by kind of target.
+"""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dordis.apps.learning import losses, trainer
-from dordis.apps.learning.data import Labels, Samples, Target
+from dordis.apps.learning import trainer
+from dordis.apps.learning.data import IGNORED, Labels, Samples, Target
 from dordis.apps.learning.trainer import Training
+from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.rounds.model import Numbers
 
 Slope = Callable[[Floats], Floats]
@@ -22,7 +26,7 @@ Slope = Callable[[Floats], Floats]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What one client trains on in a round, and the seed that the order of its samples comes from."""
+    """Samples of one client's training in a round, and the seed of their order."""
 
     samples: Samples = field(repr=False)
     classes: int
@@ -30,17 +34,17 @@ class Work:
 
 
 class Model(ABC):
-    """What a model has to tell; it holds no parameters itself.  Your own needs `dim`, `gradient` and `scores`."""
+    """A model without its parameters.  Your own model must define `dim`, `gradient` and `scores`."""
 
     target: Target = "classification"
 
     @property
     @abstractmethod
     def dim(self) -> int:
-        """Return how many parameters there are."""
+        """Return the number of parameters."""
 
     def initial(self, rng: np.random.Generator) -> Floats:
-        """Return the parameters to begin with: zeros, unless the model needs something else."""
+        """Return the initial parameters; zeros by default."""
         return np.zeros(self.dim)
 
     @abstractmethod
@@ -48,7 +52,7 @@ class Model(ABC):
         """Return the gradient of the mean loss on inputs (n, features); `offset` is added to the scores of each."""
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
-        """Return the gradient on samples as a function of the parameters, for a model to be asked at many."""
+        """Return the gradient on fixed samples as a function of the parameters."""
         return partial(self.gradient, x=x, y=y, offset=offset)
 
     @abstractmethod
@@ -56,24 +60,24 @@ class Model(ABC):
         """Return the score of each class, (n, classes): the highest is what the model says."""
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Return how far the training of one client goes from `start`."""
+        """Return the update of one client that trains from `start`."""
         at, (x, y) = np.asarray(start, np.float64), work.samples
         return trainer.train(self, at, x, y, work.classes, how, work.seed)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-        """Return the same for many clients in one pass, or None where one after the other is as good."""
+        """Return the updates of many clients from one pass, or None if one by one is as fast."""
         return None
 
     def trained(self, parameters: Floats) -> Any:
-        """Return the model with these parameters, as its user wants to have it: here, the parameters."""
+        """Return the trained model that a user gets; by default, the parameters."""
         return parameters
 
     def save(self, parameters: Floats, directory: Path) -> None:  # noqa: B027  parameters are in the checkpoint
         """Write the trained model to a directory, in a format that others read."""
 
     def evaluate(self, parameters: Floats, x: Floats, y: Labels) -> dict[str, float]:
-        """Return what is told of the model: accuracy and mean loss of classes."""
-        return losses.metrics(self.target, losses.total(self.target, self.scores(parameters, x), y))
+        """Return the metrics of the model on samples."""
+        return metrics(self.target, total(self.target, self.scores(parameters, x), y))
 
 
 class Softmax(Model):
@@ -108,7 +112,7 @@ class Softmax(Model):
         return at
 
     def scores(self, parameters: Floats, x: Floats) -> Floats:
-        """Return x W + b, multiplied in the precision of x: so many inputs are not copied to be tested with."""
+        """Return x W + b, multiplied in the precision of x, so that large test data are not copied."""
         weights = parameters[: -self.classes].reshape(self.features, self.classes)
         exact = weights.astype(x.dtype, copy=False) if x.dtype == np.float32 else weights
         scores: Floats = x @ exact + parameters[-self.classes :]
@@ -116,26 +120,27 @@ class Softmax(Model):
 
 
 class Linear(Model):
-    """Linear regression: a number x w + b, by least squares; the parameters are w, then b."""
+    """Linear regression x W + b by least squares; the parameters are W, (features, outputs), then b."""
 
     target: Target = "regression"
 
-    def __init__(self, features: int) -> None:
-        self.features = features
+    def __init__(self, features: int, outputs: int = 1) -> None:
+        self.features, self.outputs = features, outputs
 
     @cached_property
     def dim(self) -> int:
-        """Return features + 1."""
-        return self.features + 1
+        """Return (features + 1) outputs."""
+        return (self.features + 1) * self.outputs
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
         """Return the gradient of the mean squared error."""
         r = errors(self.scores(parameters, x), y)
-        return np.append((x.T @ r).ravel(), r.sum())
+        return np.append((x.T @ r).ravel(), r.sum(axis=0))
 
     def scores(self, parameters: Floats, x: Floats) -> Floats:
-        """Return x w + b, (n, 1)."""
-        scores: Floats = (x @ parameters[:-1] + parameters[-1])[:, None]
+        """Return x W + b, (n, outputs)."""
+        weights = parameters[: -self.outputs].reshape(self.features, self.outputs)
+        scores: Floats = x @ weights + parameters[-self.outputs :]
         return scores
 
 
@@ -186,7 +191,7 @@ class Mlp(Model):
 
 def softmax(scores: Floats) -> Floats:
     """Return the probabilities of the classes, row by row."""
-    # ufuncs as they are: on the few samples of a client most of the time goes into calls
+    # bare ufuncs: on the few samples of a client most time is spent in calls
     shares: Floats = scores - np.maximum.reduce(scores, axis=1, keepdims=True)
     np.exp(shares, out=shares)
     shares /= np.add.reduce(shares, axis=1, keepdims=True)
@@ -202,5 +207,97 @@ def residuals(scores: Floats, y: Labels) -> Floats:
 
 
 def errors(scores: Floats, y: Labels) -> Floats:
-    """Return the gradient of the mean squared error in the scores, (n, 1)."""
-    return 2 * (scores - y[:, None]) / y.size
+    """Return the gradient of the mean squared error in the scores, (n, outputs)."""
+    return 2 * (scores - y.reshape(len(y), -1)) / len(y)
+
+
+class Totals(NamedTuple):
+    """Over samples, or over the tokens of samples: the sum of losses, how many were right, and how many there are."""
+
+    loss: float
+    right: float
+    number: float
+
+
+def metrics(target: Target, totals: Totals) -> dict[str, float]:
+    """Return accuracy and loss, the root mean squared error, or the perplexity.
+
+    >>> metrics("next-token", Totals(2 * math.log(8.0), 1, 2))["perplexity"]
+    8.0
+    """
+    loss, accuracy = totals.loss / max(totals.number, 1), totals.right / max(totals.number, 1)
+    match target:
+        case "regression":
+            return {"rmse": math.sqrt(loss), "loss": loss}
+        case "next-token":
+            return {"perplexity": round(math.exp(min(loss, 700.0)), 9), "accuracy": accuracy, "loss": loss}
+    return {"accuracy": accuracy, "loss": loss}
+
+
+def total(target: Target, scores: Floats, y: Labels) -> Totals:
+    """Add up over samples: scores (n, classes) and labels, or numbers and numbers."""
+    if target == "regression":
+        return Totals(float(((scores.reshape(y.shape) - y) ** 2).sum()), 0.0, y.size)
+    shares = scores - scores.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shares).sum(axis=1)) - shares[np.arange(y.size), y]
+    return Totals(float(losses.sum()), float((scores.argmax(axis=1) == y).sum()), y.size)
+
+
+def table_metrics(encoder: Encoder, scores: Floats, y: Labels) -> dict[str, float]:
+    """Return the metrics of predictions for a table: of classes, or of numbers in the units of the table."""
+    if encoder.table.target == "classification":
+        return metrics("classification", total("classification", scores, y)) | class_metrics(scores, y)
+    scaled, true = scores.reshape(len(y), -1), y.reshape(len(y), -1)
+    lows, highs = encoder.label_ranges()
+    errors = (scaled - true) * (highs - lows) / 2
+    spread = ((true - true.mean(axis=0)) ** 2).sum(axis=0)
+    explained = 1 - ((scaled - true) ** 2).sum(axis=0) / np.where(spread > 0, spread, 1.0)
+    found = {"rmse": math.sqrt(float((errors**2).mean())), "r2": float(explained.mean())}
+    if len(lows) > 1:
+        each = zip(encoder.table.labels, errors.T, explained, strict=True)
+        for name, error, share in each:
+            found |= {f"rmse_{name}": math.sqrt(float((error**2).mean())), f"r2_{name}": float(share)}
+    return found | {"loss": float(((scaled - true) ** 2).sum(axis=1).mean())}
+
+
+def class_metrics(scores: Floats, y: Labels) -> dict[str, float]:
+    """Return balanced accuracy, macro F1 and, one class against the others, the mean AUC; over classes in `y`.
+
+    >>> class_metrics(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]]), np.array([0, 1, 0]))["auc"]
+    0.5
+    """
+    said, recalls, f1s, aucs = scores.argmax(axis=1), [], [], []
+    for label in np.unique(y):
+        own, called = y == label, said == label
+        hits = np.count_nonzero(own & called)
+        recalls.append(hits / np.count_nonzero(own))
+        f1s.append(2 * hits / (np.count_nonzero(own) + np.count_nonzero(called)))
+        if not own.all():
+            lead = scores[:, label] - np.delete(scores, label, axis=1).max(axis=1)
+            aucs.append(_auc(lead, own))
+    found = {"balanced_accuracy": float(np.mean(recalls)), "f1": float(np.mean(f1s))}
+    return found | ({"auc": float(np.mean(aucs))} if aucs else {})
+
+
+def _auc(scores: Floats, positive: Labels) -> float:
+    """Return the chance that a positive sample has a higher score than a negative one; ties count half."""
+    above = np.count_nonzero(positive)
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place][positive].sum()
+    return float((ranks - above * (above + 1) / 2) / (above * (positive.size - above)))
+
+
+def torch_losses(target: Target, scores: Any, y: Any, offset: Any) -> tuple[Any, Any]:
+    """Return the loss of each sample, or of each token, and 1 where there is one, as tensors."""
+    import torch
+
+    if target == "regression":
+        losses = (scores.reshape(y.shape) - y) ** 2
+        return losses, torch.ones_like(losses)
+    if target == "classification":
+        losses = torch.nn.functional.cross_entropy(scores + offset, y, reduction="none")
+        return losses, torch.ones_like(losses)
+    flat = torch.nn.functional.cross_entropy(
+        scores.reshape(-1, scores.shape[-1]), y.reshape(-1), ignore_index=IGNORED, reduction="none"
+    )
+    return flat.reshape(y.shape), (y != IGNORED).to(flat.dtype)

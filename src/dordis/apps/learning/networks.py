@@ -1,4 +1,6 @@
-"""The paper's networks as torch modules: CNN, ResNet-18, VGG-19 and ALBERT.  Needs the extra 'torch', ALBERT 'nlp'.
+"""Models by name: numpy models, the paper's networks (CNN, ResNet-18, VGG-19, ALBERT), or a class of the user.
+
+The networks are torch modules: they need the extra 'torch', ALBERT 'nlp'.
 
 Normalisation is by groups of channels, within one image: batch normalisation would keep running statistics of clients'
 data, which no noise covers.
@@ -10,8 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dordis.apps.learning.data import Target
+import numpy as np
+
+from dordis.apps.learning.data import Samples, Target
+from dordis.apps.learning.models import Linear, Mlp, Model, Softmax
+from dordis.apps.learning.torch_model import TorchModel
+from dordis.apps.learning.trainer import import_torch, seed_torch
 from dordis.errors import InputError, MissingExtra
+from dordis.loading import load_object
 
 GROUPS = 32
 """Groups of channels that are normalised together, as in Wu and He, "Group Normalization", 2018."""
@@ -21,14 +29,14 @@ _VGG19 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a network is made for: the shape of an input, how many scores, and how many tokens if inputs are tokens."""
+    """Shape of an input, number of scores, and size of the vocabulary if inputs are tokens."""
 
     shape: tuple[int, ...]
     classes: int
     tokens: int = 0
     target: Target = "classification"
     folder: Path = Path()
-    """What paths in the options are relative to."""
+    """Folder of the configuration, to which paths in the options are relative."""
 
     @property
     def features(self) -> int:
@@ -39,7 +47,7 @@ class Inputs:
         return length
 
     def image(self, name: str) -> tuple[int, int, int]:
-        """Return channels, height and width, or say that inputs are no images."""
+        """Return channels, height and width; raise if inputs are not images."""
         shape = (1, *self.shape) if len(self.shape) == 2 else self.shape
         if self.tokens or len(shape) != 3:
             raise InputError(
@@ -86,7 +94,7 @@ def resnet18(inputs: Inputs, width: int = 64) -> Any:
     nn, shape = _nn(), inputs.image("resnet18")
     if width % GROUPS:
         raise InputError(f"the width of resnet18 is a multiple of {GROUPS}, not {width}")
-    layers = [nn.Unflatten(1, shape), nn.Conv2d(shape[0], width, 3, padding=1, bias=False), *_normed(nn, width)]
+    layers = [nn.Unflatten(1, shape), nn.Conv2d(shape[0], width, 3, padding=1, bias=False), *_group_norm(nn, width)]
     before = width
     for stage in range(4):
         channels = width << stage
@@ -96,7 +104,7 @@ def resnet18(inputs: Inputs, width: int = 64) -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, inputs.classes))
 
 
-def _normed(nn: Any, channels: int) -> list[Any]:
+def _group_norm(nn: Any, channels: int) -> list[Any]:
     return [nn.GroupNorm(GROUPS, channels), nn.ReLU()]
 
 
@@ -110,7 +118,7 @@ def _residual(nn: Any, before: int, channels: int, stride: int) -> Any:
             super().__init__()
             self.inner = nn.Sequential(
                 nn.Conv2d(before, channels, 3, stride, 1, bias=False),
-                *_normed(nn, channels),
+                *_group_norm(nn, channels),
                 nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
                 nn.GroupNorm(GROUPS, channels),
             )
@@ -137,7 +145,7 @@ def vgg19(inputs: Inputs) -> Any:
         if not channels:
             layers.append(nn.MaxPool2d(2))
             continue
-        layers += [nn.Conv2d(before, channels, 3, padding=1), *_normed(nn, channels)]
+        layers += [nn.Conv2d(before, channels, 3, padding=1), *_group_norm(nn, channels)]
         before = channels
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, inputs.classes))
 
@@ -156,7 +164,9 @@ def albert(inputs: Inputs, weights: str = "", **config: Any) -> Any:
     except ModuleNotFoundError:
         raise MissingExtra("nlp") from None
     if weights:
-        inner = _loaded(partial(AlbertForMaskedLM.from_pretrained, local_files_only=True), inputs.folder / weights)
+        inner = _load_weights(
+            partial(AlbertForMaskedLM.from_pretrained, local_files_only=True), inputs.folder / weights
+        )
     else:
         base = {"embedding_size": 128, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
         made: Any = AlbertForMaskedLM
@@ -176,7 +186,7 @@ def albert(inputs: Inputs, weights: str = "", **config: Any) -> Any:
     return NextToken()
 
 
-def _loaded(load: Callable[[Path], Any], path: Path) -> Any:
+def _load_weights(load: Callable[[Path], Any], path: Path) -> Any:
     try:
         return load(path)
     except (OSError, ValueError) as error:
@@ -184,3 +194,67 @@ def _loaded(load: Callable[[Path], Any], path: Path) -> Any:
 
 
 NETWORKS: dict[str, Callable[..., Any]] = {"cnn": cnn, "resnet18": resnet18, "vgg19": vgg19, "albert": albert}
+
+
+NUMPY = ("softmax", "linear", "mlp")
+
+
+def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, device: str = "auto") -> Model:
+    """Return the model with this name; a torch.nn.Module is wrapped, and the seed draws its first parameters."""
+    if name not in NUMPY and name not in NETWORKS and ":" not in name:
+        known = ", ".join((*NUMPY, *NETWORKS))
+        raise InputError(f"there is no model '{name}': pass one of {known}, or package.module:name")
+    try:
+        if name in NUMPY:
+            return _numpy_model(name, inputs, options)
+        if name in NETWORKS:
+            import_torch()
+            with seed_torch(seed):
+                return TorchModel(NETWORKS[name](inputs, **options), inputs.target, device)
+        maker: Callable[..., Any] = load_object(name, "the model (app.options.model)", Callable)  # type: ignore[arg-type]
+        with seed_torch(seed):
+            model = maker(inputs.features, inputs.classes, **options)
+    except TypeError as error:
+        raise InputError(
+            f"the model '{name}' does not take features, classes and the options {sorted(options)}: {error}"
+        ) from error
+    return model if isinstance(model, Model) else TorchModel(model, inputs.target, device)
+
+
+def _numpy_model(name: str, inputs: Inputs, options: dict[str, Any]) -> Model:
+    """Return one of the models in numpy, if it fits the data."""
+    if inputs.tokens:
+        raise InputError(f"the model {name} takes numbers, and the data are tokens: pass albert or your own")
+    if name == "mlp":
+        return Mlp(inputs.features, inputs.classes, target=inputs.target, **options)
+    wanted = "linear" if inputs.target == "regression" else "softmax"
+    if name != wanted:
+        raise InputError(f"the model {name} is not for {inputs.target}: pass {wanted} or mlp")
+    return (
+        Linear(inputs.features, inputs.classes, **options)
+        if name == "linear"
+        else Softmax(inputs.features, inputs.classes, **options)
+    )
+
+
+def check_fits(model: Model, samples: Samples, classes: int) -> None:
+    """Raise unless scores and gradient on a few samples have the expected shapes."""
+    x, y = samples
+    if isinstance(model, TorchModel):
+        model.check_outputs(x, classes)
+        return
+    dim, start = model.dim, np.asarray(model.initial(np.random.default_rng(0)))
+    check_shape("initial", start, (dim,))
+    scores: Any = model.scores(start, x)
+    check_shape("scores", scores, (len(x),) if classes == 1 and np.ndim(scores) == 1 else (len(x), classes))
+    check_shape("gradient", model.gradient(start, x, y, np.zeros(classes)), (dim,))
+
+
+def check_shape(what: str, values: Any, shape: tuple[int, ...]) -> None:
+    """Raise unless the result of a model's method has the expected shape."""
+    try:
+        given = np.asarray(values, np.float64).shape
+    except (TypeError, ValueError):
+        raise InputError(f"{what}() of the model returns {type(values).__name__}, not an array of numbers") from None
+    if given != shape:
+        raise InputError(f"{what}() of the model returns an array of shape {given}: it must be {shape}")

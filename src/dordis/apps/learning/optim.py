@@ -1,6 +1,6 @@
-"""What the server does with the mean update: a step of its own.
+"""The server's step: optimisers, and weights of clients by their number of samples.
 
-Optimisers are values; what they remember from round to round is handed in and out.
+Optimisers are values; their memory is passed in and returned.
 """
 
 import math
@@ -11,13 +11,41 @@ import msgspec
 import numpy as np
 
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 
 Memory = dict[str, Floats]
 
 
+class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the rate changes: it rises over `warmup` steps, then falls along half a cosine to `final` after `steps`.
+
+    >>> [round(RateSchedule(steps=4, final=0.2, warmup=2).factor(step), 2) for step in range(6)]
+    [0.5, 1.0, 1.0, 0.6, 0.2, 0.2]
+    """
+
+    steps: int
+    final: float = 0.0
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup < self.steps or not 0 <= self.final <= 1:
+            raise InputError(
+                f"a schedule has a warmup below its steps, and ends at 0..1 of the rate: not {self.warmup}, "
+                f"{self.steps} and {self.final}"
+            )
+
+    def factor(self, step: int) -> float:
+        """Return what the rate of a step, counted from 0 on, is multiplied by."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        part = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * part)) / 2
+
+
 class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fedavg"):
     """Go `lr` times the mean update, with the momentum of earlier ones if wanted: FedAvg, FedAvgM.
+
+    With records as the unit of privacy this is stochastic gradient descent.  A `schedule` changes the rate.
 
     >>> FedAvg(lr=0.5).step(np.zeros(2), np.array([2.0, 4.0]), {})[0].tolist()
     [1.0, 2.0]
@@ -25,22 +53,24 @@ class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
     lr: float = 2.2
     momentum: float = 0.0
+    schedule: RateSchedule | None = None
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
         _check_fraction("momentum", self.momentum)
 
     @property
-    def remembers(self) -> bool:
+    def has_memory(self) -> bool:
         """Tell whether a step depends on earlier rounds."""
-        return self.momentum > 0
+        return self.momentum > 0 or self.schedule is not None
 
     def step(self, parameters: Floats, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
-        """Return the next parameters, and what to remember."""
+        """Return the next parameters and the next memory."""
+        rate, counted = scheduled_rate(self.lr, self.schedule, memory)
         if not self.momentum:
-            return parameters + self.lr * mean, {}
+            return parameters + rate * mean, counted
         velocity = mean + self.momentum * memory.get("velocity", np.zeros(mean.size))
-        return parameters + self.lr * velocity, {"velocity": velocity}
+        return parameters + rate * velocity, {"velocity": velocity} | counted
 
 
 class FedAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fedadam"):
@@ -53,7 +83,8 @@ class FedAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
-    remembers: ClassVar[bool] = True
+    schedule: RateSchedule | None = None
+    has_memory: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_rate(self.lr)
@@ -63,25 +94,34 @@ class FedAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
             raise InputError(f"tau is positive and finite, not {self.tau}")
 
     def step(self, parameters: Floats, mean: Floats, memory: Memory) -> tuple[Floats, Memory]:
-        """Return the next parameters, and what to remember."""
-        first = decayed(memory, "first", mean, self.beta1)
-        second = decayed(memory, "second", mean**2, self.beta2)
-        step = corrected(first, "first") / (np.sqrt(corrected(second, "second")) + self.tau)
-        return parameters + self.lr * step, first | second
+        """Return the next parameters and the next memory."""
+        first = update_average(memory, "first", mean, self.beta1)
+        second = update_average(memory, "second", mean**2, self.beta2)
+        step = average_without_bias(first, "first") / (np.sqrt(average_without_bias(second, "second")) + self.tau)
+        rate, counted = scheduled_rate(self.lr, self.schedule, memory)
+        return parameters + rate * step, first | second | counted
 
 
 Optimiser = FedAvg | FedAdam
 
 
-def decayed(memory: Memory, name: str, value: Floats, beta: float) -> Memory:
-    """Return an exponential moving average of values with one more, and the weight that all have in it together."""
+def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> tuple[float, Memory]:
+    """Return the rate of a step, and the memory of how many there were."""
+    if schedule is None:
+        return lr, {}
+    done = int(memory.get("steps", np.zeros(())))
+    return lr * schedule.factor(done), {"steps": np.asarray(float(done + 1))}
+
+
+def update_average(memory: Memory, name: str, value: Floats, beta: float) -> Memory:
+    """Return the memory with one more value in a moving average, and the total weight of its values."""
     average = beta * memory.get(name, np.zeros(value.size)) + (1 - beta) * value
     weight = beta * memory.get(f"{name}_weight", np.zeros(())) + (1 - beta)
     return {name: average, f"{name}_weight": np.asarray(weight)}
 
 
-def corrected(memory: Mapping[str, Floats], name: str) -> Floats:
-    """Return such an average, over its weight: without the pull of the zeros that it began with."""
+def average_without_bias(memory: Mapping[str, Floats], name: str) -> Floats:
+    """Return a moving average divided by its total weight, which removes the bias of starting at zero."""
     average: Floats = memory[name] / memory[f"{name}_weight"]
     return average
 
@@ -94,3 +134,33 @@ def _check_rate(lr: float) -> None:
 def _check_fraction(name: str, value: float) -> None:
     if not 0 <= value < 1:
         raise InputError(f"{name} lies in 0..1, below 1, not at {value}")
+
+
+class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="samples"):
+    """Weight an update by the number of samples, up to `most`; a client with `most` or more has the weight 1.
+
+    An update is clipped before it is weighted: its norm is at most the clip bound times the weight, so that the
+    sensitivity is the clip bound, as without weights, and the mechanism clips again whatever a client says.  The mean
+    is over clients and not over samples, whose number is nobody's business: `typical`, a public guess at what clients
+    have, makes up for the weights.
+    """
+
+    most: int
+    typical: float
+
+    def __post_init__(self) -> None:
+        if self.most < 1 or not 0 < self.typical < math.inf:
+            raise InputError("weights need most, of 1 or more samples, and typical, which is positive")
+
+    def weight(self, samples: int) -> float:
+        """Return the weight of a client.
+
+        >>> SampleWeights(100, 50.0).weight(25), SampleWeights(100, 50.0).weight(1000)
+        (0.25, 1.0)
+        """
+        return min(samples, self.most) / self.most
+
+    @property
+    def correction(self) -> float:
+        """Return what the mean of weighted updates is multiplied by, so that a typical client counts as it is."""
+        return self.most / min(self.typical, self.most)

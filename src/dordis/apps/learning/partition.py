@@ -1,7 +1,7 @@
-"""Who holds which sample: whoever the data say, or, where a configuration says so, others.
+"""Partitions of the samples among clients: by the keys of the data, or as the configuration says.
 
-No sample has two clients.  A key of the data, such as a writer, is what privacy protects: it is one client unless the
-configuration asks for something else in so many words, and `words` tells what one client is.
+No sample has two clients.  Each key of the data, such as a writer, is one client and the unit of privacy, unless the
+configuration explicitly sets another partition.  `describe_unit` describes the unit for reports.
 """
 
 from dataclasses import replace
@@ -18,23 +18,23 @@ Generator = np.random.Generator
 
 
 class Iid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="iid"):
-    """Deal samples like cards: all clients get equally many, to one."""
+    """Deal samples at random: the numbers of two clients differ by at most one."""
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the samples of each client."""
-        _enough(data.y_train, clients, 1)
+        _check_count(data.y_train, clients, 1)
         return np.array_split(rng.permutation(len(data.y_train)), clients)
 
-    def words(self, data: Dataset, clients: int) -> str:
-        """Say what one client is."""
-        return dealt(data, clients)
+    def describe_unit(self, data: Dataset, clients: int) -> str:
+        """Describe the privacy unit."""
+        return describe_parts(data, clients)
 
 
 class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lda"):
     """Give each client its own mix of labels, from a Dirichlet distribution with all parameters `alpha`.
 
     Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019.  A small alpha gives a client
-    few labels, a large one all alike.  Nobody has fewer than `least` samples: those with most give some away.
+    few labels, a large one all labels.  Clients with fewer than `least` samples get some of the largest clients.
     """
 
     alpha: float = 1.0
@@ -48,24 +48,24 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the samples of each client."""
-        _enough(data.y_train, clients, self.least)
+        _check_count(data.y_train, clients, self.least)
         if data.target != "classification":
             raise InputError(f"mixes of labels are for classification, not for {data.target}: pass another partition")
         mixes = rng.dirichlet(np.full(data.classes, self.alpha), size=clients)
         owner = np.empty(data.y_train.size, np.int64)
         for label, weights in enumerate(mixes.T):
             held = rng.permutation(np.flatnonzero(data.y_train == label))
-            owner[held] = _divided(held.size, weights)
-        _level(owner, clients, self.least, rng)
+            owner[held] = _assign_owners(held.size, weights)
+        _even_out(owner, clients, self.least, rng)
         return _by_owner(owner, clients)
 
-    def words(self, data: Dataset, clients: int) -> str:
-        """Say what one client is."""
-        return dealt(data, clients)
+    def describe_unit(self, data: Dataset, clients: int) -> str:
+        """Describe the privacy unit."""
+        return describe_parts(data, clients)
 
 
 class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
-    """Let each key be a client, and be it whole; with `some`, keys beyond the number of clients take no part."""
+    """Each key is one client; with `some`, keys beyond the number of clients take no part."""
 
     some: bool = False
 
@@ -73,15 +73,15 @@ class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
         """Return the samples of each client."""
         keys, _, _ = data.key_counts
         check_keys(data, clients, 1, self.some)
-        return _grouped(data, clients, 1, rng if keys.size > clients else None)
+        return _group_keys(data, clients, 1, rng if keys.size > clients else None)
 
-    def words(self, data: Dataset, clients: int) -> str:
-        """Say what one client is."""
-        return grouped(data, clients, 1)
+    def describe_unit(self, data: Dataset, clients: int) -> str:
+        """Describe the privacy unit."""
+        return describe_groups(data, clients, 1)
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """Let `keys` keys together be a client, as the paper merges three writers; with `some`, the rest take no part."""
+    """`keys` keys together are one client, as in the paper with three writers; with `some`, the rest take no part."""
 
     keys: int = 3
     some: bool = False
@@ -93,36 +93,36 @@ class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the samples of each client."""
         check_keys(data, clients, self.keys, self.some)
-        return _grouped(data, clients, self.keys, rng)
+        return _group_keys(data, clients, self.keys, rng)
 
-    def words(self, data: Dataset, clients: int) -> str:
-        """Say what one client is."""
-        return grouped(data, clients, self.keys)
+    def describe_unit(self, data: Dataset, clients: int) -> str:
+        """Describe the privacy unit."""
+        return describe_groups(data, clients, self.keys)
 
 
 Partition = Iid | Lda | Natural | Merge
 
 
-def partition_of(data: Dataset) -> Partition:
-    """Return the partition where a configuration names none: the data's own, or else mixes of labels, or cards."""
+def default_partition(data: Dataset) -> Partition:
+    """Return the default partition: by key, or else by mixes of labels, or at random for regression."""
     if data.keys is not None:
         return Natural()
     return Lda() if data.target == "classification" else Iid()
 
 
-def hold_out(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
+def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
     """Remove clients' inputs from the test data, if there are others; return the data with a description of them.
 
     Test data that do not name their users stay as they are: the caller declares them public.
     """
     if data.keys is None or data.test_keys is None or data.x_test is None or data.y_test is None:
         return data, ""
-    tested, said = tested_inputs(data.test_keys, data.keys[np.concatenate(parts)], data.unit)
+    tested, said = select_test_inputs(data.test_keys, data.keys[np.concatenate(parts)], data.unit)
     test = data.x_test[tested], data.y_test[tested], data.test_keys[tested]
     return replace(data, x_test=test[0], y_test=test[1], test_keys=test[2]), said
 
 
-def tested_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
+def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
     """Return a mask of the test inputs to measure on, and a description: inputs of clients only if there are no others.
 
     Metrics are published without noise.  Measured on inputs of clients, they are outside the guarantee.
@@ -131,15 +131,15 @@ def tested_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArra
     if not public.any():
         said = f"test data = {keys.size:,} inputs of the clients themselves: these metrics are made from clients' data"
         return ~public, f"{said} without noise, and epsilon does not cover them"
-    users = unit.counted(np.unique(keys[public]).size)
+    users = unit.format_count(np.unique(keys[public]).size)
     said = f"test data = {np.count_nonzero(public):,} inputs of {users} held out, no clients among them"
     return public, said if public.all() else f"{said}; {np.count_nonzero(~public):,} inputs of clients are left out"
 
 
 def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
-    """There are as many clients as the keys make, or fewer where some may be left out."""
+    """Raise unless the keys give exactly this number of clients, or more if some may be left out."""
     keys, _, _ = data.key_counts
-    there = data.unit.counted(keys.size) + f", from {data.unit.origin}"
+    there = data.unit.format_count(keys.size) + f", from {data.unit.origin}"
     possible = keys.size // each
     if clients > possible:
         raise InputError(f"there are {there}: that makes {possible} clients of {each}, and not {clients}")
@@ -151,32 +151,32 @@ def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
         )
 
 
-def grouped(data: Dataset, clients: int, each: int) -> str:
-    """Say that a client is a key, or some keys."""
+def describe_groups(data: Dataset, clients: int, each: int) -> str:
+    """Describe clients that are one key or several keys."""
     keys, _, _ = data.key_counts
-    one = data.unit.counted(clients) if each == 1 else f"{clients:,} groups of {data.unit.counted(each)}"
+    one = data.unit.format_count(clients) if each == 1 else f"{clients:,} groups of {data.unit.format_count(each)}"
     left = keys.size - clients * each
-    rest = f"; {data.unit.counted(left)} left out" if left else ""
+    rest = f"; {data.unit.format_count(left)} left out" if left else ""
     return f"clients = {one}, from {data.unit.origin}{rest}"
 
 
-def dealt(data: Dataset, clients: int) -> str:
-    """Say that a client is nobody in particular."""
+def describe_parts(data: Dataset, clients: int) -> str:
+    """Describe clients that are random parts of the data."""
     parts = f"clients = {clients:,} parts of the data, dealt at random"
     if data.keys is None:
         return f"{parts}: the data do not say whose they are"
     keys, _, _ = data.key_counts
-    return f"{parts}, and not the {data.unit.counted(keys.size)} from {data.unit.origin}, who are not protected as such"
+    return f"{parts}, not the {data.unit.format_count(keys.size)} from {data.unit.origin}, which are not protected"
 
 
-def _enough(labels: Labels, clients: int, least: int) -> None:
+def _check_count(labels: Labels, clients: int, least: int) -> None:
     if clients < 1:
         raise InputError(f"samples are dealt to a client or more, not to {clients}")
     if len(labels) < clients * least:
         raise InputError(f"{len(labels)} samples are too few for {clients} clients with {least} or more each")
 
 
-def _divided(count: int, weights: npt.NDArray[np.float64]) -> Indices:
+def _assign_owners(count: int, weights: npt.NDArray[np.float64]) -> Indices:
     """Return the owners of `count` samples in proportion to the weights, each within one sample of its due."""
     total = weights.sum()
     shares = weights / total if total > 0 else np.full(weights.size, 1 / weights.size)  # tiny alphas underflow
@@ -185,8 +185,8 @@ def _divided(count: int, weights: npt.NDArray[np.float64]) -> Indices:
     return np.repeat(np.arange(weights.size), np.diff(ends, prepend=0))
 
 
-def _level(owner: Indices, clients: int, least: int, rng: Generator) -> None:
-    """Move samples, one at a time and drawn at random, from whoever has most to those with fewer than `least`."""
+def _even_out(owner: Indices, clients: int, least: int, rng: Generator) -> None:
+    """Move random samples from the largest client to clients with fewer than `least`, one at a time."""
     sizes = np.bincount(owner, minlength=clients)
     for poor in np.flatnonzero(sizes < least):
         while sizes[poor] < least:
@@ -195,8 +195,8 @@ def _level(owner: Indices, clients: int, least: int, rng: Generator) -> None:
             sizes[rich], sizes[poor] = sizes[rich] - 1, sizes[poor] + 1
 
 
-def _grouped(data: Dataset, clients: int, each: int, rng: Generator | None) -> list[Indices]:
-    """Return the samples of clients that are `each` keys, in their order or at random; the rest has no client."""
+def _group_keys(data: Dataset, clients: int, each: int, rng: Generator | None) -> list[Indices]:
+    """Return the samples of clients of `each` keys, in order of the keys or at random; other keys have no client."""
     keys, number, _ = data.key_counts
     order = np.arange(keys.size) if rng is None else rng.permutation(keys.size)
     owner = np.full(keys.size, clients, np.int64)

@@ -1,25 +1,32 @@
-"""What can be set for federated learning: data, model, training, and the server's step."""
+"""Options of federated learning: data, model, local training, server step; and their defaults for tables."""
 
+import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from dordis.apps.learning.data import Target
-from dordis.apps.learning.optim import FedAvg, Optimiser
+from dordis.apps.learning.optim import FedAvg, Optimiser, SampleWeights
 from dordis.apps.learning.partition import Partition
 from dordis.apps.learning.sources import DIGITS, WORDS
 from dordis.apps.learning.trainer import Training
-from dordis.apps.learning.weights import SampleWeights
+from dordis.apps.tables.description import Table
+from dordis.apps.tables.encoding import Encoder
+from dordis.config.reading import explain_error
 from dordis.errors import InputError
+from dordis.rounds.app import Task
 
 
 class Settings(Training, frozen=True):
-    """Say what is learnt and how, beside what `Training` says of a client's part.
+    """Options of federated learning; `Training` has those of local training.
 
     The defaults are made for digits, 100 clients with 50 in a round, 20 rounds, epsilon 6 and a clip of 1.
 
-    `data` is a name, a file or a folder, see `sources`; paths are relative to the configuration.  `client`, `label` and
-    `test` are for tables: two of their columns, and a public table.  `shape` is that of an input whose file does not
+    `data` is a name, a file or a folder, see `sources`; paths are relative to the configuration.  `table`
+    describes a table: label, client, ranges, categories, gaps; `test` is a public table.  `class_weights` are weights
+    of classes by name, 1 where not given.  With `own_files` each deployed client trains on all rows of its own file.
+    `shape` is that of an input whose file does not
     tell, `classes` how many there are, 0 if the labels tell, and `vocabulary` a public list of words, one a line, or
     how many tokens words are hashed to.  `partition` says who holds what:
     if it is not given, each key of the data is a client, or, where the data have none, mixes of labels are dealt.
@@ -37,6 +44,7 @@ class Settings(Training, frozen=True):
     data_dir: str = ""
     client: str | None = None
     label: str | None = None
+    table: Table | None = None
     test: str | None = None
     target: Target = "classification"
     shape: tuple[int, ...] = ()
@@ -52,10 +60,64 @@ class Settings(Training, frozen=True):
     weights: SampleWeights | None = None
     device: str = "auto"
     tested: int = 0
+    own_files: bool = False
+    class_weights: dict[str, float] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.average < 1:
-            raise InputError(f"the weight of the past in the average lies in 0..1, below 1, not at {self.average}")
+            raise InputError(f"average, the weight of the past, must be at least 0 and below 1, not {self.average}")
         if self.centred and self.data != DIGITS:
             raise InputError(f"centred is for {DIGITS} only: leave it out")
+        if not all(0 < weight < math.inf for weight in self.class_weights.values()):
+            raise InputError("class_weights must be positive and finite")
+        if self.table is not None and (self.label or self.client):
+            raise InputError("label and client of a table belong into app.options.table: leave them out elsewhere")
+
+
+def read_settings(options: Mapping[str, Any]) -> Settings:
+    """Return the options of a configuration; raise `InputError` that names the wrong one."""
+    try:
+        return msgspec.convert(dict(options), Settings)
+    except msgspec.ValidationError as error:
+        raise InputError(explain_error(str(error), "app.options", Settings)) from None
+
+
+RECORD_RATE = 4.0
+"""Rate of a step along clipped gradients of records, times the root of the number of inputs."""
+
+
+def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder, task: Task) -> Settings:
+    """Return settings for a table: fields that are not `given` get values that need no tuning on scaled columns.
+
+    A row has `width` + 1 numbers in -1..1, with the constant of the intercept, so its norm grows as their square root.
+    The rates fall with it: then a typical gradient is about as long as a clip bound of 1, and a step of the server
+    has the same effect on the scores whatever the width.  With few clients the server steps less far, so that the
+    noise of some twenty rounds moves the scores by about 1.  Clients take one step, since most hold few rows, and
+    classes are not balanced by a client's own frequencies, since a client with one row has one class.
+
+    With records as the unit of privacy the server steps along the mean of clipped gradients, whose noise is small.
+    """
+    root = math.sqrt(encoder.width + 1)
+    if encoder.table.target == "classification":
+        lr, server = 3.0 / root, FedAvg(lr=min(10.0, task.population / 20) / root)
+    else:
+        lr, server = 2.0 / root, FedAvg(lr=1.0 / root, momentum=0.5)
+    if task.by_record:
+        server = FedAvg(lr=RECORD_RATE / root, momentum=0.5)
+    chosen: dict[str, Any] = {"lr": lr, "optimiser": server, "epochs": 1, "average": 0.5, "balance": 0.0}
+    if encoder.table.target == "regression" and settings.model == "softmax":
+        chosen["model"] = "linear"
+    kept = {name: value for name, value in chosen.items() if name not in given}
+    return msgspec.structs.replace(settings, target=encoder.table.target, **kept)
+
+
+def weigh_classes(settings: Settings, encoder: Encoder | None, classes: int) -> Settings:
+    """Return settings with class weights as a logit adjustment, -log(weight), which has the same optimum."""
+    if not settings.class_weights:
+        return settings
+    names = encoder.table.classes() if encoder is not None else tuple(map(str, range(classes)))
+    if unknown := settings.class_weights.keys() - set(names):
+        raise InputError(f"class_weights name {', '.join(sorted(unknown))}: the classes are {', '.join(names)}")
+    offset = tuple(-math.log(settings.class_weights.get(name, 1.0)) for name in names)
+    return msgspec.structs.replace(settings, class_offset=offset)

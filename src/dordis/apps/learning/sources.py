@@ -1,45 +1,155 @@
-"""Where data come from: the digits that come with dordis, a file or folder, or a data set by its name.
+"""Load data: the built-in digits, a file or folder, or a public data set by name.
 
-A name is looked up in the folder `data_dir`, whose files are checked for their form; without one it is downloaded from
-its official address, checked by size and SHA-256, and kept.
+Files of a named data set are found in the folder `data_dir`.  Without one they are downloaded from their official
+address, checked by size and SHA-256, and cached.
 """
 
+import hashlib
 import os
+import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
+from http.client import HTTPException
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import numpy as np
 
-from dordis.apps.learning.data import Dataset
-from dordis.apps.learning.download import Remote, fetch
-from dordis.apps.learning.formats import tokens
-from dordis.apps.learning.formats.cifar import read_cifar10, read_cifar100
-from dordis.apps.learning.formats.idx import read_idx_folder
-from dordis.apps.learning.formats.leaf import read_leaf
-from dordis.apps.learning.formats.npz import read_npz
-from dordis.apps.learning.formats.table import Roles, read_tables
+from dordis.apps.learning.data import Dataset, Unit, check_dataset
+from dordis.apps.learning.formats import (
+    hash_words,
+    read_cifar10,
+    read_cifar100,
+    read_idx_folder,
+    read_leaf,
+    read_npz,
+    read_word_list,
+)
+from dordis.apps.tables.columns import SUFFIXES, as_columns
+from dordis.apps.tables.description import Table
+from dordis.apps.tables.encoding import Encoder
+from dordis.apps.tables.synthetic import HOSPITALS, draw_hospitals
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
     from dordis.apps.learning.settings import Settings
 
-DIGITS = "digits"
-TABLES = (".csv", ".parquet")
-WORDS = 30_000
-"""Tokens of a text if nothing else is said: as many as ALBERT has."""
+
+_PIECE = 1 << 18
+Advance = Callable[[int], None]
+"""Called with the number of bytes that arrived."""
+
+_PATIENCE = 30.0
+"""Seconds without a byte after which a download has failed."""
 
 
 @dataclass(frozen=True)
-class Named:
-    """A data set by its name: the folders that its files are usually in, one of these files, and where it is from.
+class Remote:
+    """A file on a server."""
 
-    It is read from its folder, by settings whose relative paths begin at another one.
+    url: str
+    size: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the address."""
+        return self.url.rsplit("/", 1)[-1]
+
+
+def fetch(remote: Remote, folder: Path) -> Path:
+    """Return the file in a folder, downloaded if it is not there yet."""
+    path = folder / remote.name
+    if path.is_file():
+        check_download(path, remote)
+        return path
+    part = path.with_name(f"{path.name}.part")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _complete(remote, part)
+    except (URLError, HTTPException, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise InputError(
+            f"cannot download {remote.url}: {reason}; run it again to go on, or fetch it and pass --data-dir"
+        ) from None
+    check_download(part, remote)
+    return part.replace(path)
+
+
+def _complete(remote: Remote, part: Path) -> None:
+    """Append the missing bytes to a partial download."""
+    there = part.stat().st_size if part.exists() else 0
+    if there >= remote.size:
+        return
+    request = Request(remote.url, headers={"Range": f"bytes={there}-"} if there else {})  # noqa: S310  from our table
+    with urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
+        goes_on = answer.status == HTTPStatus.PARTIAL_CONTENT
+        with part.open("ab" if goes_on else "wb") as file, _progress(remote, there if goes_on else 0) as advance:
+            _copy(answer, file, remote.size - (there if goes_on else 0), advance)
+
+
+def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None:
+    """Copy at most one byte more than expected, which is enough to notice a file that is too long."""
+    left = most + 1
+    while left and (piece := answer.read(min(_PIECE, left))):
+        file.write(piece)
+        left -= len(piece)
+        advance(len(piece))
+
+
+def check_download(path: Path, remote: Remote) -> None:
+    """Raise and remove a download with the wrong size or SHA-256."""
+    size = path.stat().st_size
+    if size < remote.size and path.suffix == ".part":
+        raise InputError(
+            f"the download of {remote.url} stopped at {size:,} of {remote.size:,} bytes: run it again to go on"
+        )
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if size != remote.size or found != remote.sha256:
+        path.unlink()
+        raise InputError(
+            f"{remote.url} came with the SHA-256 {found} and {size:,} bytes, not {remote.sha256} and {remote.size:,}: "
+            "it was removed; try again, or pass files that you trust with --data-dir"
+        )
+
+
+@contextmanager
+def _progress(remote: Remote, begun: int) -> Iterator[Advance]:
+    """Show a bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(remote.name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(remote.name, total=remote.size, completed=begun)
+        yield lambda count: progress.advance(task, count)
+
+
+DIGITS, MADE_UP = "digits", "hospitals"
+"""Data that come with the package: handwritten digits, and made-up patients of ten hospitals."""
+PATIENTS = 200
+"""Made-up patients of each hospital."""
+WORDS = 30_000
+"""Default size of the vocabulary, that of ALBERT."""
+
+
+@dataclass(frozen=True)
+class NamedData:
+    """A named data set: reader, usual folders of its files, pattern of one of these files, and downloads.
+
+    `read` takes the folder of the files, the settings, and the folder of the configuration.
     """
 
     read: "Callable[[Path, Settings, Path], Dataset]"
@@ -47,7 +157,7 @@ class Named:
     probe: str
     remotes: tuple[Remote, ...] = ()
     instead: str = ""
-    """What to do where there is nothing to download."""
+    """Instructions if there is nothing to download."""
 
 
 def digits() -> Dataset:
@@ -63,48 +173,85 @@ def digits() -> Dataset:
     return Dataset(x, data.y_train, test, data.y_test, shape=(8, 8))
 
 
-def load(settings: "Settings", home: Path = Path()) -> Dataset:
-    """Read the data set that settings name; relative paths begin at `home`."""
+def hospitals(record: str = "") -> Dataset:
+    """Return made-up patients of ten hospitals, and others to test with."""
+    test = draw_hospitals(1, 1000, seed=2)
+    del test["hospital"]
+    return read_tables(draw_hospitals(10, PATIENTS, seed=1), test, HOSPITALS, record)
+
+
+def load(settings: "Settings", home: Path = Path(), record: str = "") -> Dataset:
+    """Read the data set that settings name, with ids of records if a column has them; paths begin at `home`."""
     name = settings.data
-    if settings.data_dir and name not in NAMED and (name == DIGITS or (home / name).exists()):
+    if name == MADE_UP:
+        return hospitals(record)
+    if record and (home / name).suffix.lower() not in SUFFIXES:
+        raise InputError(f"privacy.record = '{record}' names a column of a table, and {name} is none: leave it out")
+    if settings.data_dir and name not in DATA_SETS and (name == DIGITS or (home / name).exists()):
         raise InputError(
             f"app.options.data is {name}, which has no files in app.options.data_dir (--data-dir): leave that out, or "
             "choose another preset"
         )
     if name == DIGITS:
         return digits()
-    if name in NAMED:
-        return NAMED[name].read(located(name, settings.data_dir, home), settings, home)
+    if name in DATA_SETS:
+        return DATA_SETS[name].read(find_folder(name, settings.data_dir, home), settings, home)
     path = home / name
-    if path.suffix.lower() in TABLES:
-        return _tables(path, settings, home)
-    if settings.client or settings.test:
-        raise InputError(f"client and test are for tables, {' and '.join(TABLES)}: {name} is none")
+    if path.suffix.lower() in SUFFIXES:
+        return _tables(path, settings, home, record)
+    if settings.table or settings.client or settings.test:
+        raise InputError(f"table, client and test are for tables ({', '.join(SUFFIXES)}): {name} is none")
     if path.is_dir():
         return _leaf(path, settings, home)
     if path.suffix == ".npz" or path.is_file():
         return read_npz(path, settings.target)
     raise InputError(
-        f"there is no data set {name}: pass one of {', '.join((DIGITS, *NAMED))}, or the path of a .npz, .csv or "
-        ".parquet file or of a folder of LEAF's files"
+        f"there is no data set {name}: pass one of {', '.join((DIGITS, MADE_UP, *DATA_SETS))}, or the path of a .npz, "
+        ".csv or .parquet file or of a folder of LEAF's files"
     )
 
 
-def _tables(path: Path, settings: "Settings", home: Path) -> Dataset:
-    if not settings.label:
+def read_tables(train: Any, test: Any, table: Table, record: str = "") -> Dataset:
+    """Return the data set of a table and of a public test table, each a path, a DataFrame or a mapping of columns.
+
+    Rows with the same id in the column `record`, if it is given, are one record.
+    """
+    columns = as_columns(train, "the table")
+    encoder = Encoder.from_columns(table, columns, record)
+    rows = encoder.encode(columns, columns.where, needs_record=True)
+    if not len(rows.y):
+        raise InputError(f"{columns.where} has no rows")
+    keys = np.arange(len(rows.y)) if rows.clients is None else rows.clients
+    unit = Unit("row", "the table, each row one client") if table.client is None else column_unit(table.client)
+    data: dict[str, Any] = {"x_train": rows.x, "y_train": rows.y, "keys": keys, "unit": unit, "records": rows.records}
+    if test is not None:
+        tested = encoder.encode(test, "the test table", needs_client=False)
+        data |= {"x_test": tested.x, "y_test": tested.y, "test_keys": tested.clients}
+    return check_dataset(Dataset(**data, target=table.target, outputs=encoder.outputs, encoder=encoder))
+
+
+def column_unit(client: str) -> Unit:
+    """Return the unit of clients that are named by a column."""
+    return Unit(client, f"the column {client}")
+
+
+def _tables(path: Path, settings: "Settings", home: Path, record: str) -> Dataset:
+    table = settings.table
+    if table is None and settings.label:
+        table = Table(label=settings.label, client=settings.client)
+    if table is None:
         raise InputError(
-            f"say which column of {path.name} is to be learnt: set app.options.label, and app.options.client for whose "
-            "a row is"
+            f"{path.name} needs a description, [app.options.table] with label, client, ranges and categories: "
+            f"dordis init --data {path.name} writes one to fill in"
         )
-    test = None if settings.test is None else home / settings.test
-    return read_tables(path, test, Roles(settings.label, settings.client, settings.target))
+    return read_tables(path, None if settings.test is None else home / settings.test, table, record)
 
 
-def located(name: str, data_dir: str, home: Path) -> Path:
+def find_folder(name: str, data_dir: str, home: Path) -> Path:
     """Return the folder with the files of a data set: in `data_dir`, or downloaded."""
-    data, root = NAMED[name], home / data_dir
+    data, root = DATA_SETS[name], home / data_dir
     if not data_dir:
-        return _downloaded(name, data)
+        return _download(name, data)
     for folder in (root, *(root / inner for inner in data.folders)):
         if any(folder.glob(data.probe)):
             return folder
@@ -114,8 +261,8 @@ def located(name: str, data_dir: str, home: Path) -> Path:
     )
 
 
-def _downloaded(name: str, data: Named) -> Path:
-    """Download and unpack what is not there yet."""
+def _download(name: str, data: NamedData) -> Path:
+    """Download and unpack missing files; return their folder."""
     if not data.remotes:
         raise InputError(
             f"{name} cannot be downloaded as it is used: {data.instead}, and pass the folder with --data-dir"
@@ -136,7 +283,7 @@ def cache() -> Path:
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Unpack an archive, whose members stay in the folder; anything else is left as it is."""
+    """Unpack an archive into the folder; ignore other files."""
     if path.name.endswith(".tar.gz"):
         with tarfile.open(path) as archive:
             archive.extractall(folder, filter="data")
@@ -151,32 +298,32 @@ def _idx(folder: Path, settings: "Settings", home: Path, prefix: str = "", first
 
 def _leaf(folder: Path, settings: "Settings", home: Path, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
     known = settings.vocabulary
-    words = tokens.hashed(known) if isinstance(known, int) else tokens.listed(home / known)
+    words = hash_words(known) if isinstance(known, int) else read_word_list(home / known)
     return read_leaf(folder, words, settings.shape or shape, settings.classes or classes)
 
 
-def _emnist(part: str, first: int = 0) -> Named:
+def _emnist(part: str, first: int = 0) -> NamedData:
     prefix = f"emnist-{part}-"
     read = partial(_idx, prefix=prefix, first=first)
-    return Named(read, ("emnist", "gzip"), f"{prefix}train-images-idx3-ubyte*", _EMNIST)
+    return NamedData(read, ("emnist", "gzip"), f"{prefix}train-images-idx3-ubyte*", _EMNIST)
 
 
-def _leaf_folder(name: str, *others: str, shape: tuple[int, ...] = (), classes: int = 0) -> Named:
+def _leaf_folder(name: str, *others: str, shape: tuple[int, ...] = (), classes: int = 0) -> NamedData:
     how = "write them with preprocess.sh of LEAF, https://github.com/TalwalkarLab/leaf"
     folders = (name, f"{name}/data", "data", *others)
-    return Named(partial(_leaf, shape=shape, classes=classes), folders, "train/*.json", instead=how)
+    return NamedData(partial(_leaf, shape=shape, classes=classes), folders, "train/*.json", instead=how)
 
 
-def _cifar(number: int, probe: str, read: Callable[[Path], Dataset], size: int, sha256: str) -> Named:
+def _cifar(number: int, probe: str, read: Callable[[Path], Dataset], size: int, sha256: str) -> NamedData:
     remote = Remote(f"https://www.cs.toronto.edu/~kriz/cifar-{number}-binary.tar.gz", size, sha256)
     folder = "cifar-10-batches-bin" if number == 10 else f"cifar-{number}-binary"
-    return Named(lambda folder, settings, home: read(folder), (folder,), probe, (remote,))
+    return NamedData(lambda folder, settings, home: read(folder), (folder,), probe, (remote,))
 
 
-def _idx_files(address: str, folders: tuple[str, ...], *checksums: tuple[int, str]) -> Named:
+def _idx_files(address: str, folders: tuple[str, ...], *checksums: tuple[int, str]) -> NamedData:
     names = "train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"
     remotes = [Remote(f"{address}/{name}-ubyte.gz", *known) for name, known in zip(names, checksums, strict=True)]
-    return Named(_idx, folders, "train-images-idx3-ubyte*", tuple(remotes))
+    return NamedData(_idx, folders, "train-images-idx3-ubyte*", tuple(remotes))
 
 
 _EMNIST = (
@@ -187,7 +334,7 @@ _EMNIST = (
     ),
 )
 
-NAMED: dict[str, Named] = {
+DATA_SETS: dict[str, NamedData] = {
     "cifar10": _cifar(
         10,
         "data_batch_1.bin",

@@ -1,26 +1,32 @@
-"""Any torch.nn.Module as a model: its parameters are views of one flat vector.  Needs the extra 'torch'."""
+"""Any torch.nn.Module as a model: its parameters are views of one flat vector.  Needs the extra 'torch'.
+
+Clients that take one step each all take it from the model of the round, so one forward and backward pass serves a group
+of them; only the weight gradients are computed client by client, from the inputs of a layer and the gradients at its
+outputs.  Each client gets the update that it would get alone, up to the order of floating-point additions.
+"""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dordis.apps.learning import batched, losses
-from dordis.apps.learning.buffers import UpdateBuffers
+from dordis.apps.learning import trainer, training_buffers
 from dordis.apps.learning.data import Labels, Target, Values
-from dordis.apps.learning.desk import Desk, fit_in_threads
-from dordis.apps.learning.losses import Totals, torch_losses
-from dordis.apps.learning.models import Model, Work
-from dordis.apps.learning.one_step import channels_last, fit_one_step, has_known_layers
-from dordis.apps.learning.pytorch import device_named, import_torch, number_of, seeded, threads
-from dordis.apps.learning.trainer import Training
+from dordis.apps.learning.models import Model, Totals, Work, metrics, torch_losses
+from dordis.apps.learning.trainer import Training, find_device, import_torch, seed_number, seed_torch, use_threads
+from dordis.apps.learning.training_buffers import TrainingBuffers, UpdateBuffers, fit_batched, fit_in_threads
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.rounds.model import Numbers
+
+if TYPE_CHECKING:
+    pass
+
 
 STATE_DICT = "model.pt"
 SMALL = 2_000_000
@@ -34,8 +40,8 @@ class TorchModel(Model):
 
     A module for two classes may have one output instead, the log odds of class 1: then the loss is logistic.  For
     regression the scores are one number each, for the next token (n, length, tokens).  Modules with buffers of
-    real numbers are refused: the running statistics of batch normalisation are not in the update, so they would tell
-    of one client's data to others, with no noise on them.  Layers that draw at random, such as dropout, draw from the
+    real numbers are refused: the running statistics of batch normalisation are not part of the update, so they would
+    reveal one client's data to others without noise.  Layers that draw at random, such as dropout, draw from the
     seed of the client and the round.
     """
 
@@ -46,15 +52,15 @@ class TorchModel(Model):
         if any(buffer.is_floating_point() for buffer in module.buffers()):
             raise InputError("the module has buffers, as batch normalisation does: use group normalisation instead")
         self.target = target
-        self.device = device_named(device)
+        self.device = find_device(device)
         self._module = module.to(self.device)
         self._named = {name: parameter.detach() for name, parameter in self._module.named_parameters()}
         if not self._named:
             raise InputError("the module has no parameters to train")
-        self._desks: list[Desk] = []
+        self._training_buffers: list[TrainingBuffers] = []
         self.buffers = UpdateBuffers()
         self.draws_in_turn = False
-        """Whether a layer was seen to draw from torch's own generator."""
+        """Whether a layer drew from torch's global generator."""
 
     @cached_property
     def dim(self) -> int:
@@ -63,8 +69,8 @@ class TorchModel(Model):
 
     @property
     def is_small(self) -> bool:
-        """Say whether a step takes longer to be called than to be computed, also for hundreds of samples at once."""
-        return self.dim <= batched.LARGEST
+        """Tell whether calls take longer than arithmetic, even for hundreds of samples at once."""
+        return self.dim <= training_buffers.LARGEST
 
     @property
     def threads(self) -> int | None:
@@ -80,16 +86,16 @@ class TorchModel(Model):
         """Differentiate the mean loss."""
         self._module.train()
         flat = self._parameters(parameters).requires_grad_()
-        with threads(self.threads):
+        with use_threads(self.threads):
             scores = self._call(self._views(flat), self._inputs(x))
             loss = self._loss(scores, self._labels(y), self._parameters(offset))
             (slope,) = self._torch.autograd.grad(loss, flat)
         return np.asarray(slope.cpu().numpy(), np.float64)
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Train on the device; every step takes the samples that others would take."""
-        with threads(self.threads), seeded(number_of(work.seed)):
-            return self.desks(1)[0].fit(start, work, how)
+        """Train on the device, with the same samples in every step as the numpy models."""
+        with use_threads(self.threads), seed_torch(seed_number(work.seed)):
+            return self.training_buffers(1)[0].fit(start, work, how)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
         """Train small models of many clients in one batched pass, larger ones in threads; None if neither pays.
@@ -97,39 +103,39 @@ class TorchModel(Model):
         Clients of larger ones that take a single step take it together.
         """
         if self.is_small:
-            return batched.fit_batched(self, start, works, how)
+            return fit_batched(self, start, works, how)
         updates = fit_one_step(self, start, works, how)
         return fit_in_threads(self, start, works, how) if updates is None else updates
 
-    def desks(self, count: int) -> list[Desk]:
-        """Return places where so many clients can train at once; they are kept."""
-        self._desks += [Desk(self) for _ in range(count - len(self._desks))]
-        return self._desks[:count]
+    def training_buffers(self, count: int) -> list[TrainingBuffers]:
+        """Return the buffers of `count` threads; they are reused."""
+        self._training_buffers += [TrainingBuffers(self) for _ in range(count - len(self._training_buffers))]
+        return self._training_buffers[:count]
 
     def scores(self, parameters: Floats, x: Values) -> Floats:
         """Call the module, in its mode for evaluation."""
         self._module.eval()
-        with self._torch.no_grad(), threads(self.threads):
+        with self._torch.no_grad(), use_threads(self.threads):
             scores = self._call(self._views(self._parameters(parameters)), self._inputs(x))
         return np.asarray(scores.cpu().numpy(), np.float64)
 
     def evaluate(self, parameters: Floats, x: Values, y: Labels) -> dict[str, float]:
-        """Return what is told of the model, evaluated piece by piece on the device."""
+        """Return the metrics, computed batch by batch on the device."""
         torch, views = self._torch, self._views(self._parameters(parameters))
         views = channels_last(views) if has_known_layers(self._module) else views
         self._module.eval()
         sums = np.zeros(3)
-        with torch.no_grad(), threads(1 if self.is_small else None):
+        with torch.no_grad(), use_threads(1 if self.is_small else None):
             for begin in range(0, len(y), EVALUATED):
                 labels = self._labels(y[begin : begin + EVALUATED])
                 scores = self._call(views, self._inputs(x[begin : begin + EVALUATED]))
                 each, there = torch_losses(self.target, scores, labels, 0)
                 right = (scores.argmax(-1) == labels).sum() if self.target != "regression" else there.sum() * 0
                 sums += [float((each * there).sum()), float(right), float(there.sum())]
-        return losses.metrics(self.target, Totals(*map(float, sums)))
+        return metrics(self.target, Totals(*map(float, sums)))
 
     def check_outputs(self, x: Values, classes: int) -> None:
-        """The module takes inputs of the data to as many scores as the target needs, or it is refused."""
+        """Raise unless the module returns the scores that the target needs for inputs of the data."""
         self._module.eval()
         try:
             with self._torch.no_grad():
@@ -187,10 +193,181 @@ class TorchModel(Model):
 
     def _call(self, views: dict[str, Any], x: Any) -> Any:
         """Call the module with its parameters replaced."""
-        return self._of_classes(self._torch.func.functional_call(self._module, views, (x,)))
+        return self._class_scores(self._torch.func.functional_call(self._module, views, (x,)))
 
-    def _of_classes(self, scores: Any) -> Any:
+    def _class_scores(self, scores: Any) -> Any:
         """Return scores as there are classes: one output for two of them is the score of the second."""
         if self.target != "classification" or (scores.ndim == 2 and scores.shape[1] > 1):
             return scores
         return self._torch.nn.functional.pad(scores.reshape(-1, 1), (1, 0))
+
+
+GROUP = 64
+"""Samples of a pass: enough to reuse the weights that are read, few enough for the cache."""
+
+
+class LayerPass(NamedTuple):
+    """A layer with weights in a pass: its name, inputs and outputs."""
+
+    name: str
+    layer: Any
+    inputs: Any
+    outputs: Any
+
+
+def fit_one_step(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
+    """Return the updates of clients, in order; None if a client takes more steps or a layer is not supported."""
+    fits = model.target == "classification" and model.device.type == "cpu" and has_known_layers(model._module)
+    if not fits or not is_one_step(works, how):
+        return None
+    begun = model._parameters(start)
+    views = channels_last(model._views(begun))
+    updates = [model.buffers.take(model.dim, begun.numpy().dtype) for _ in works]
+
+    def fit(members: Sequence[int]) -> None:
+        OneStep(model, [works[i] for i in members], how).run(views, [updates[i] for i in members])
+
+    _each(fit, _groups(works), model._torch.get_num_threads())
+    return updates
+
+
+def is_one_step(works: Sequence[Work], how: Training) -> bool:
+    """Tell whether every client takes exactly one plain step."""
+    sizes = [min(len(work.samples[1]), how.limit or len(work.samples[1])) for work in works]
+    whole = all(0 < size <= (how.batch or size) for size in sizes)
+    return how.method == "sgd" and how.epochs == 1 and not how.decay and whole
+
+
+def has_known_layers(module: Any) -> bool:
+    """Tell whether a module is a sequence of distinct supported layers, which treat every sample separately."""
+    nn = import_torch().nn
+    known = nn.Unflatten, nn.Flatten, nn.Identity, nn.ReLU, nn.MaxPool2d, nn.Dropout, nn.Linear, nn.Conv2d
+    if type(module) is not nn.Sequential or not all(type(layer) in known for layer in module):
+        return False
+    parameters = [id(parameter) for layer in module for parameter in layer.parameters()]
+    return len(set(parameters)) == len(parameters) and all(map(_is_plain, module))
+
+
+def _is_plain(layer: Any) -> bool:
+    """Tell whether a layer leaves the first axis and its input as they are, and a convolution pads with zeros."""
+    shaped = getattr(layer, "start_dim", 1) == 1 and getattr(layer, "dim", 1) == 1
+    padding = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(getattr(layer, "padding", 0), str)
+    return shaped and padding and not getattr(layer, "inplace", False)
+
+
+def channels_last(views: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with those of convolutions in the memory order in which processors convolve fastest."""
+    return {name: _channels_last(view) if view.ndim == 4 else view for name, view in views.items()}
+
+
+def _channels_last(weight: Any) -> Any:
+    """Write the strides out: torch takes the order of a single channel for the usual one."""
+    _, channels, height, width = weight.shape
+    turned = weight.permute(0, 2, 3, 1).contiguous()
+    return turned.as_strided(weight.shape, (height * width * channels, 1, width * channels, channels))
+
+
+class OneStep:
+    """A group of clients that take one step together."""
+
+    def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
+        self._model, self._how, self._works, self._torch = model, how, works, model._torch
+        rows = [next(trainer.batches(len(work.samples[1]), how, work.seed)) for work in works]
+        samples = zip(works, rows, strict=True)
+        taken = [(work.samples[0][chosen], work.samples[1][chosen]) for work, chosen in samples]
+        self._sizes = [len(y) for _, y in taken]
+        self._x = self._torch.cat([model._inputs(x) for x, _ in taken])
+        self._y = self._torch.cat([model._labels(y) for _, y in taken])
+        seeds = [seed_number(work.seed) for work in works]
+        self._generators = [self._torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def run(self, views: dict[str, Any], updates: Sequence[Floats]) -> None:
+        """Write the update of each client."""
+        caught, scores = self._forward(views)
+        slopes = self._torch.autograd.grad(self._loss(scores), [layer.outputs for layer in caught])
+        written = [self._model._views(self._torch.from_numpy(update)) for update in updates]
+        for layer, slope in zip(caught, slopes, strict=True):
+            apart = zip(slope.split(self._sizes), layer.inputs.split(self._sizes), written, strict=True)
+            for slope_of_one, inputs_of_one, own in apart:
+                write_gradient(self._torch, layer, views, slope_of_one, inputs_of_one, own)
+        for update in updates:
+            trainer.check_converged(update, self._how)
+
+    def _forward(self, views: dict[str, Any]) -> tuple[list[LayerPass], Any]:
+        """Return the layers that have weights, and the scores."""
+        nn, x, caught = self._torch.nn, self._x, []
+        for name, layer in self._model._module.named_children():
+            if type(layer) is nn.Dropout:
+                x = self._drop(x, layer.p)
+                continue
+            if type(layer) not in (nn.Linear, nn.Conv2d):
+                x = layer(x)
+                continue
+            inputs, weight, bias = x.detach(), views[f"{name}.weight"], views.get(f"{name}.bias")
+            if type(layer) is nn.Linear:
+                x = nn.functional.linear(x, weight, bias)
+            else:
+                x = nn.functional.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+            x = x if x.requires_grad else x.requires_grad_()
+            caught.append(LayerPass(name, layer, inputs, x))
+        return caught, self._model._class_scores(x)
+
+    def _drop(self, x: Any, rate: float) -> Any:
+        """Apply dropout with each client's own generator."""
+        if not rate:
+            return x
+        drawn = zip(self._generators, self._sizes, strict=True)
+        kept = [x.new_empty(size, *x.shape[1:]).bernoulli_(1 - rate, generator=own) for own, size in drawn]
+        return x * self._torch.cat(kept).div_(1 - rate)
+
+    def _loss(self, scores: Any) -> Any:
+        """Return -lr times the sum of the clients' mean losses: its slopes are the clients' steps."""
+        torch, model, sizes = self._torch, self._model, self._torch.tensor(self._sizes)
+        offsets = [trainer.label_offset(work.samples[1], work.classes, self._how) for work in self._works]
+        offset = torch.stack([model._parameters(offset) for offset in offsets]).repeat_interleave(sizes, 0)
+        each, _ = torch_losses(model.target, scores, self._y, offset)
+        return -self._how.lr * (each / sizes.repeat_interleave(sizes)).sum()
+
+
+def write_gradient(
+    torch: Any, caught: LayerPass, views: dict[str, Any], slope: Any, x: Any, update: dict[str, Any]
+) -> None:
+    """Write the gradient of one client for the weights of a layer to its update."""
+    weight, bias, layer = f"{caught.name}.weight", f"{caught.name}.bias", caught.layer
+    if type(layer) is torch.nn.Linear:
+        torch.mm(slope.T, x, out=update[weight])
+        if bias in update:
+            torch.sum(slope, 0, out=update[bias])
+        return
+    _, found, found_bias = torch.ops.aten.convolution_backward(
+        slope, x, views[weight], [layer.out_channels], layer.stride, layer.padding, layer.dilation, False, [0, 0],
+        layer.groups, [False, True, bias in update],
+    )  # fmt: skip
+    update[weight].copy_(found)
+    if bias in update:
+        update[bias].copy_(found_bias)
+
+
+def _groups(works: Sequence[Work]) -> list[list[int]]:
+    """Divide clients, by their places, into groups of about as many samples."""
+    groups: list[list[int]] = [[]]
+    held = 0
+    for place, work in enumerate(works):
+        if groups[-1] and held + len(work.samples[1]) > GROUP:
+            groups.append([])
+            held = 0
+        groups[-1].append(place)
+        held += len(work.samples[1])
+    return groups
+
+
+def _each(fit: Callable[[Sequence[int]], None], groups: Sequence[Sequence[int]], workers: int) -> None:
+    """Fit all groups, each on one thread."""
+    torch = import_torch()
+    with use_threads(1):
+        if min(workers, len(groups)) < 2:
+            for group in groups:
+                fit(group)
+            return
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            list(pool.map(fit, groups))

@@ -1,37 +1,45 @@
-"""Local training: gradient descent on one client's samples, and how far it went."""
+"""Local training: gradient descent on one client's samples, in numpy; seeds, devices and optimisers of PyTorch.
+
+torch is imported on first use.
+"""
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import repeat
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 
 from dordis.apps.learning.data import Labels
 from dordis.apps.learning.partition import Indices
-from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.errors import InputError, MissingExtra
+from dordis.privacy.scaling import Floats
 
 if TYPE_CHECKING:
     from dordis.apps.learning.models import Model, Slope
 
-BETA2, TINY = 0.999, 1e-8
-"""Of AdamW: the weight of the past in the second moment, and what keeps a step finite."""
 
+BETA2, TINY = 0.999, 1e-8
+"""Constants of AdamW: weight of the past in the second moment, and the term that keeps a step finite."""
+
+LARGEST_RATE = 1e4
+"""Larger learning rates are a mistake: clipping would hide it."""
 _SMOOTHING = 0.01
-"""Samples that every label is given on top, so that one that a client lacks has a logarithm."""
+"""Pseudo-count of every label, so that the logarithm of an absent label is finite."""
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Say how a client trains; a `batch` of 0 is all of its samples at once.
+    """Options of local training; a `batch` of 0 takes all samples at once.
 
     `method` is "sgd" or "adamw", whose first moment has the weight `momentum`; `decay` is its decay of weights.  With a
     `limit` a client takes no more samples in a round than that, drawn anew each time.
     `proximal` is mu of FedProx: it holds the client near the model of the round.  `balance` takes the client's own
     frequencies of labels out of the loss, from not at all, 0, to wholly, 1: the client then learns what tells its
     labels apart rather than how common they are with it (Menon et al., "Long-tail learning via logit adjustment",
-    2021).
+    2021).  `class_offset` is added to the scores in the loss, one number for each class: see `class_weights`.
     """
 
     epochs: int = 5
@@ -43,19 +51,23 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: Literal["sgd", "adamw"] = "sgd"
     decay: float = 0.0
     limit: int = 0
+    class_offset: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 0:
             raise InputError("training takes an epoch or more, and batches of a sample or more (0: all at once)")
-        if not 0 < self.lr < math.inf or not 0 <= self.proximal < math.inf:
-            raise InputError("the learning rate is positive, the proximal term 0 or more, and both are finite")
+        if not 0 < self.lr <= LARGEST_RATE or not 0 <= self.proximal < math.inf:
+            raise InputError(
+                f"lr must lie above 0 and be at most {LARGEST_RATE:g}, and proximal must be finite and 0 or more, "
+                f"not {self.lr:g} and {self.proximal:g}"
+            )
         if not 0 <= self.momentum < 1 or not 0 <= self.balance <= 1:
             raise InputError("the momentum lies in 0..1, below 1, and the balance in 0..1")
         if not 0 <= self.decay < math.inf or self.limit < 0:
             raise InputError("the decay of weights is 0 or more, and so is the limit on samples (0: all)")
 
     def takes_all(self, samples: int) -> bool:
-        """Say whether every step takes all of so many samples."""
+        """Tell whether every step takes all of `samples` samples."""
         return not 0 < self.batch < samples and not 0 < self.limit < samples
 
 
@@ -66,9 +78,9 @@ def train(
 
     The order of samples comes from the seed, whole numbers from 0 on; all else is determined.
     """
-    update, step = np.zeros(start.size), steps_of(how)
-    offset = label_offset(y, classes, how.balance)
-    with np.errstate(over="ignore", invalid="ignore"):  # what diverges is refused below
+    update, step = np.zeros(start.size), make_stepper(how)
+    offset = label_offset(y, classes, how)
+    with np.errstate(over="ignore", invalid="ignore"):  # divergence is refused below
         for slope_at in slopes(model, x, y, offset, how, seed):
             slope = slope_at(start + update)
             if how.proximal:
@@ -79,13 +91,13 @@ def train(
 
 
 def check_converged(update: Floats, how: Training) -> None:
-    """An update is finite, unless training diverged."""
+    """Raise if an update is not finite: then training diverged."""
     if not np.isfinite(update).all():
         raise InputError(f"training diverged at a learning rate of {how.lr:g}: pass a lower one")
 
 
-def steps_of(how: Training) -> Callable[[Floats, Floats], Floats]:
-    """Return what makes the next step of a slope and the parameters: SGD with momentum, or AdamW."""
+def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:
+    """Return a function from gradient and parameters to the next step: SGD with momentum, or AdamW."""
     first: Floats | float = 0.0
     second: Floats | float = 0.0
     count = 0
@@ -112,14 +124,14 @@ def steps_of(how: Training) -> Callable[[Floats, Floats], Floats]:
 def slopes(
     model: "Model", x: Floats, y: Labels, offset: Floats, how: Training, seed: Sequence[int]
 ) -> "Iterator[Slope]":
-    """Return the slope that each step follows, prepared once if all steps take the same samples."""
+    """Yield the gradient function of each step, prepared once if all steps take the same samples."""
     if len(y) and how.takes_all(len(y)):
         return repeat(model.slope(x, y, offset), how.epochs)
     return (model.slope(x[batch], y[batch], offset) for batch in batches(len(y), how, seed))
 
 
 def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indices]:
-    """Yield which samples each step takes: in every epoch each sample once, of those within the limit."""
+    """Yield the sample indices of each step; an epoch takes every sample within the limit once."""
     if not samples:
         return
     rng = np.random.default_rng(seed)
@@ -129,10 +141,78 @@ def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indice
         yield from np.split(rng.permutation(chosen), range(size, chosen.size, size))
 
 
-def label_offset(y: Labels, classes: int, balance: float) -> Floats:
-    """Return what is added to the scores in the loss: `balance` times the logarithm of the labels' frequencies."""
-    if not balance or y.ndim != 1 or y.dtype.kind not in "iu":
-        return np.zeros(classes)
+def label_offset(y: Labels, classes: int, how: Training) -> Floats:
+    """Return the logit adjustment: that of the classes, and `balance` times the log frequencies of the labels."""
+    offset: Floats = np.array(how.class_offset) if how.class_offset else np.zeros(classes)
+    if not how.balance or y.ndim != 1 or y.dtype.kind not in "iu":
+        return offset
     counts = np.bincount(y, minlength=classes) + _SMOOTHING
-    offset: Floats = balance * np.log(counts / counts.sum())
+    offset += how.balance * np.log(counts / counts.sum())
     return offset
+
+
+def import_torch() -> Any:
+    """Import torch when it is first needed."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise MissingExtra("torch") from error
+    return torch
+
+
+@contextmanager
+def seed_torch(seed: int) -> Iterator[None]:
+    """Seed torch's generator inside the block, if torch is imported, and restore it afterwards."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    begin = torch.manual_seed if accelerator(torch) else torch.default_generator.manual_seed  # a tenth of the time
+    with torch.random.fork_rng(devices=[]):
+        begin(seed)
+        yield
+
+
+def accelerator(torch: Any) -> str:
+    """Return the device name of a graphics processor, or an empty string if there is none."""
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else ""
+
+
+@contextmanager
+def use_threads(count: int | None) -> Iterator[None]:
+    """Limit torch to `count` threads for one operation inside the block; None leaves the number as it is."""
+    torch = import_torch()
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def find_device(name: str) -> Any:
+    """Return the device of this name; "auto" is the first graphics processor, or else the processor."""
+    torch = import_torch()
+    if name == "auto":
+        name = accelerator(torch) or "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"there is no device '{name}': pass auto or cpu ({str(error).splitlines()[0]})") from None
+
+
+def make_optimiser(tensor: Any, how: Training) -> Any:
+    """Return torch's optimiser for a training: SGD with momentum, or AdamW."""
+    optim = import_torch().optim
+    if how.method == "adamw":
+        betas = (how.momentum, BETA2)
+        return optim.AdamW([tensor], how.lr, betas, TINY, weight_decay=how.decay)
+    return optim.SGD([tensor], how.lr, how.momentum, weight_decay=how.decay)
+
+
+def seed_number(seed: Sequence[int]) -> int:
+    """Return a seed as the single number that torch takes."""
+    return int(np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0])

@@ -6,13 +6,22 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from dordis.apps.learning.sources import NAMED, located
-from dordis.apps.options import check_place, shared
+from dordis.apps.learning.sources import DATA_SETS, find_folder
+from dordis.apps.options import build_once, check_place
 from dordis.apps.text.corpus import Corpus, Text, read_corpus
-from dordis.apps.text.estimates import Observed, Zipf, lifts, word_probabilities
-from dordis.apps.text.model import Bigrams, PairCounts, count_words, countable, perplexities
+from dordis.apps.text.model import (
+    Bigrams,
+    NoisyCounts,
+    PairCounts,
+    Zipf,
+    count_words,
+    countable,
+    lifts,
+    perplexities,
+    word_probabilities,
+)
 from dordis.errors import InputError
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.protocols.distributed_dp import Aggregate
 from dordis.rounds.app import AppClient, AppServer, RoundInfo, State, Task
 from dordis.rounds.model import Numbers
@@ -21,7 +30,7 @@ FILE = "language.npz"
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Say which texts are counted, and how.
+    """Options of counting texts.
 
     `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms; `vocabulary` a file
     with a public list of words, or how many of the most frequent words of half of the held-out users (users who are
@@ -50,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Server(AppServer):
-    """Add up noisy counts, and make of them the likeliest model."""
+    """Add up noisy counts and estimate the language model from them."""
 
     def __init__(self, corpus: Corpus, settings: Settings, population: int = 0) -> None:
         self._corpus, self._settings, self._population = corpus, settings, population
@@ -60,8 +69,8 @@ class Server(AppServer):
         self._words: Floats | None = None
 
     @classmethod
-    def of(cls, task: Task) -> Self:
-        """Make it from `Settings`."""
+    def from_task(cls, task: Task) -> Self:
+        """Construct it from `Settings`."""
         common = _common(task)
         return cls(*common, task.population)
 
@@ -87,16 +96,16 @@ class Server(AppServer):
 
     @property
     def unit(self) -> str:
-        """Say what one client is."""
+        """Describe the privacy unit."""
         return f"clients = {self._population:,} users of the LEAF files"
 
     @property
     def measured(self) -> str:
-        """Say what the perplexities are over."""
+        """Describe vocabulary and test data of the perplexities."""
         return f"perplexity over {self._corpus.symbols.said}"
 
     def model(self) -> Floats:
-        """Return nothing in the first pass, and in the second what the first has found."""
+        """Return an empty model in the first pass, and the words' probabilities in the second."""
         return self._first_words() if self._second else np.zeros(0)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
@@ -107,16 +116,16 @@ class Server(AppServer):
         self._rounds[at] += 1
         self._words = None if at == 0 else self._words
 
-    def _seen(self, at: int, part: slice, weights: Floats) -> Observed:
-        """Return a part of the sum of a pass."""
+    def _observe(self, at: int, part: slice, weights: Floats) -> NoisyCounts:
+        """Return a part of the summed counts of a pass."""
         deviation = max(float(np.sqrt(self._variances[at])), 1e-9)
-        return Observed(self._totals[at][part], deviation, weights)
+        return NoisyCounts(self._totals[at][part], deviation, weights)
 
-    def _first(self) -> Observed:
-        return self._seen(0, slice(None), countable(self._corpus.symbols))
+    def _first(self) -> NoisyCounts:
+        return self._observe(0, slice(None), countable(self._corpus.symbols))
 
     def _first_words(self) -> Floats:
-        """Return the words' probabilities after the first pass, as they travel."""
+        """Return the words' probabilities after the first pass, rounded as on the wire."""
         if self._words is None:
             found = word_probabilities([self._first()], self._prior)
             self._words = found.astype(self.dtype).astype(np.float64)
@@ -132,10 +141,10 @@ class Server(AppServer):
             return Bigrams.unigrams(countable(self._corpus.symbols) / countable(self._corpus.symbols).sum())
         if not self._rounds[1]:
             return Bigrams.unigrams(self._first_words())
-        layout, size = layout_of(self._first_words(), self._corpus, self._settings), self._corpus.symbols.size
+        layout, size = pair_layout(self._first_words(), self._corpus, self._settings), self._corpus.symbols.size
         by_word, by_pair = layout.weights
-        words = word_probabilities([self._first(), self._seen(1, slice(0, size), by_word)], self._prior)
-        pairs = self._seen(1, slice(size, None), by_pair)
+        words = word_probabilities([self._first(), self._observe(1, slice(0, size), by_word)], self._prior)
+        pairs = self._observe(1, slice(size, None), by_pair)
         found = lifts(pairs, layout.independent(words), self._settings.spread)
         return Bigrams(words, layout.contexts, layout.columns, found.reshape(layout.contexts.size, -1))
 
@@ -167,7 +176,7 @@ class Server(AppServer):
         np.savez(directory / FILE, allow_pickle=False, names=names, **parts)
 
     def state(self) -> State:
-        """Return the sums, and how much noise is in them."""
+        """Return the summed counts and the variance of their noise."""
         return {
             "words": self._totals[0],
             "pairs": self._totals[1],
@@ -176,50 +185,50 @@ class Server(AppServer):
         }
 
     def restore(self, state: State) -> None:
-        """Go on from such a state."""
+        """Continue from a stored state."""
         self._totals = state["words"].copy(), state["pairs"].copy()
         self._rounds, self._variances = state["rounds"].copy(), state["variances"].copy()
         self._words = None
 
 
 class Client(AppClient):
-    """Count one's own text, in the first pass words, in the second those and pairs."""
+    """Count words of the client's text in the first pass, words and pairs in the second."""
 
     def __init__(self, text: Text, corpus: Corpus, settings: Settings) -> None:
         self._text, self._corpus, self._settings = text, corpus, settings
 
     @classmethod
-    def of(cls, task: Task, place: int) -> Self:
-        """Make the client at a place."""
+    def from_task(cls, task: Task, place: int) -> Self:
+        """Construct the client with this zero-based index."""
         corpus, settings = _common(task)
         check_place(place, task.population)
         return cls(corpus.clients[place], corpus, settings)
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the counts; the model of the round tells which pass it is."""
+        """Return the counts of the first pass if the round's model is empty, or else of the second."""
         size = self._corpus.symbols.size
         if not model.size:
             return count_words(self._text, size)
         if model.shape != (size,):
-            raise InputError(f"the round's model is of {model.size} words, mine of {size}")
-        return layout_of(np.asarray(model, np.float64), self._corpus, self._settings).count(self._text)
+            raise InputError(f"the round's model has {model.size} words, this client's vocabulary {size}")
+        return pair_layout(np.asarray(model, np.float64), self._corpus, self._settings).count(self._text)
 
 
-def layout_of(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts:
-    """Return what is counted in the second pass, given the public model of the first."""
-    return PairCounts.of(words, corpus.symbols, settings.top, settings.flat, settings.share)
+def pair_layout(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts:
+    """Return the layout of the second pass, given the public model of the first."""
+    return PairCounts.from_words(words, corpus.symbols, settings.top, settings.flat, settings.share)
 
 
-def begin(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
+def prepare_counting(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
     """Read the texts."""
     vocabulary = settings.vocabulary
     chosen = vocabulary if isinstance(vocabulary, int) else task.folder / vocabulary
-    return read_corpus(folder_of(settings, task.folder), chosen, task.population, task.seed), settings
+    return read_corpus(find_texts(settings, task.folder), chosen, task.population, task.seed), settings
 
 
-def folder_of(settings: Settings, home: Path) -> Path:
-    """Return the folder of the texts, by its name or its path."""
-    return located(settings.data, settings.data_dir, home) if settings.data in NAMED else home / settings.data
+def find_texts(settings: Settings, home: Path) -> Path:
+    """Return the folder of the texts, given as a name or a path."""
+    return find_folder(settings.data, settings.data_dir, home) if settings.data in DATA_SETS else home / settings.data
 
 
-_common = shared(Settings, begin)
+_common = build_once(Settings, prepare_counting)

@@ -1,4 +1,4 @@
-"""Texts of users as pairs of tokens, over a public vocabulary: a list, or the words of users who are no clients.
+"""Texts of users as pairs of tokens over a public vocabulary: a list, or the words of held-out users.
 
 A vocabulary made from the clients' own texts would reveal them without noise, and so would a perplexity on their texts.
 So both come from held-out users: clients, vocabulary users and test users are disjoint.
@@ -13,19 +13,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dordis.apps.learning.formats import tokens
-from dordis.apps.learning.formats.leaf import UserData, read_users
-from dordis.apps.learning.formats.tokens import LETTERS, SPECIAL, Vocabulary
+from dordis.apps.learning.formats import (
+    LETTERS,
+    SPECIAL,
+    UNKNOWN,
+    UserData,
+    Vocabulary,
+    letters,
+    number_words,
+    read_users,
+    read_word_list,
+)
 from dordis.errors import InputError
 
 Tokens = npt.NDArray[np.int64]
-Written = tuple[list[str], list[str]]
-"""What a user wrote: every word or letter, and the one that follows it."""
+TokenPairs = tuple[list[str], list[str]]
+"""Every word or letter of a user's text, and its successor."""
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """What a user wrote: each token that is to be predicted, and the one before it."""
+    """Tokens of a user's text to be predicted, and their predecessors."""
 
     before: Tokens
     following: Tokens
@@ -33,7 +41,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Symbols:
-    """What texts are made of: the tokens by name, which of them are never predicted, and where all that comes from."""
+    """The tokens of texts by name, and a description of their source."""
 
     vocabulary: Vocabulary
     names: tuple[str, ...]
@@ -43,22 +51,22 @@ class Symbols:
 
     @property
     def size(self) -> int:
-        """Return how many tokens there are."""
+        """Return the number of tokens."""
         return self.vocabulary.size
 
-    def text(self, written: Written) -> Text:
+    def text(self, written: TokenPairs) -> Text:
         """Return a text as numbers."""
         before, following = (np.array(self.vocabulary.numbers(part), np.int64) for part in written)
         return Text(before, following)
 
     def unknown(self, text: Text) -> int:
-        """Return how many tokens of a text are not in the vocabulary."""
-        return int(np.count_nonzero(text.following == (tokens.UNKNOWN if self.special else self.size - 1)))
+        """Return the number of tokens of a text that are not in the vocabulary."""
+        return int(np.count_nonzero(text.following == (UNKNOWN if self.special else self.size - 1)))
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """The texts of the clients by place, and those of held-out users to test with, one for each user."""
+    """Texts of the clients by zero-based index, and of held-out users for testing."""
 
     symbols: Symbols
     clients: tuple[Text, ...] = field(repr=False)
@@ -87,8 +95,8 @@ def read_corpus(folder: Path, vocabulary: Path | int, population: int, seed: int
     symbols = read_symbols(vocabulary, users)
     return Corpus(
         symbols,
-        tuple(symbols.text(_written(data, whole=True)) for data in users.clients.values()),
-        tuple(symbols.text(_written(data, whole=False)) for data in users.test.values()),
+        tuple(symbols.text(_read_text(data, whole=True)) for data in users.clients.values()),
+        tuple(symbols.text(_read_text(data, whole=False)) for data in users.test.values()),
     )
 
 
@@ -126,16 +134,16 @@ def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
     tested = f"; tested on {len(users.test):,} held-out users, who are no clients"
     tested = tested if users.test else "; not tested: every user is a client, or gives the vocabulary"
     if _is_letters(next(iter(users.clients.values()))):
-        known, said = tokens.letters(), f"the letters of LEAF's Shakespeare, and one for all others{tested}"
+        known, said = letters(), f"the letters of LEAF's Shakespeare, and one for all others{tested}"
         return Symbols(known, (*LETTERS, "<UNK>"), said, special=False)
     if isinstance(vocabulary, int):
-        words = frequent((_written(data, whole=True)[1] for data in users.vocabulary.values()), vocabulary)
+        words = most_frequent((_read_text(data, whole=True)[1] for data in users.vocabulary.values()), vocabulary)
         said = f"the {len(words):,} most frequent words of {len(users.vocabulary):,} public users, who are no clients"
     else:
-        words = vocabulary_file(vocabulary)
+        words = read_words(vocabulary)
         said = f"the {len(words):,} words of the public list {vocabulary.name}"
     said += f"; all others are one word, which counts, and the ends of sentences are predicted{tested}"
-    return Symbols(tokens.numbered(words), (*SPECIAL, *words), said, special=True)
+    return Symbols(number_words(words), (*SPECIAL, *words), said, special=True)
 
 
 def _is_letters(data: UserData) -> bool:
@@ -143,7 +151,7 @@ def _is_letters(data: UserData) -> bool:
     return isinstance(data.x[0], str)
 
 
-def frequent(texts: Iterable[list[str]], count: int) -> list[str]:
+def most_frequent(texts: Iterable[list[str]], count: int) -> list[str]:
     """Return the most frequent words of public texts."""
     counted: Counter[str] = Counter()
     for text in texts:
@@ -156,23 +164,23 @@ def frequent(texts: Iterable[list[str]], count: int) -> list[str]:
     return [word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:count]]
 
 
-def vocabulary_file(path: Path) -> list[str]:
+def read_words(path: Path) -> list[str]:
     """Return the words of a public list, one a line."""
-    tokens.listed(path)
+    read_word_list(path)
     lines = (line.strip() for line in path.read_text(encoding="utf-8").split("\n"))
     return list(dict.fromkeys(line for line in lines if line and line not in SPECIAL))
 
 
-def _written(data: UserData, *, whole: bool) -> Written:
-    """Return what a user wrote; `whole` has all letters of a line, otherwise only the one that is to be predicted."""
-    read: Callable[[UserData, bool], Written] = _letters if _is_letters(data) else _comments
+def _read_text(data: UserData, *, whole: bool) -> TokenPairs:
+    """Return the token pairs of a user; of a line, all letters if `whole`, else only the last one."""
+    read: Callable[[UserData, bool], TokenPairs] = _letters if _is_letters(data) else _comments
     try:
         return read(data, whole)
     except (TypeError, KeyError, IndexError, ValueError) as error:
         raise InputError(f"the texts are neither LEAF's Shakespeare nor its Reddit: {error}") from None
 
 
-def _letters(data: UserData, whole: bool) -> Written:
+def _letters(data: UserData, whole: bool) -> TokenPairs:
     before: list[str] = []
     following: list[str] = []
     for line, last in zip(data.x, data.y, strict=True):
@@ -181,7 +189,7 @@ def _letters(data: UserData, whole: bool) -> Written:
     return before, following
 
 
-def _comments(data: UserData, whole: bool) -> Written:
+def _comments(data: UserData, whole: bool) -> TokenPairs:
     before: list[str] = []
     following: list[str] = []
     for comment, target in zip(data.x, data.y, strict=True):

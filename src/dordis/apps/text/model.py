@@ -1,4 +1,8 @@
-"""A language model of words and pairs of frequent words, what clients count for it, and its perplexity."""
+"""A language model of words and frequent pairs, the counts that it needs from clients, and its perplexity.
+
+Probabilities are posterior means under priors of natural language.  The noise of a count is about Gaussian and of a
+known deviation, so that a posterior mean is a sum over a grid of values.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,9 +10,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dordis.apps.learning.formats import tokens
+from dordis.apps.learning.formats import BEGIN, END, PAD
 from dordis.apps.text.corpus import Symbols, Text, Tokens
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +33,12 @@ class Bigrams:
 
     @cached_property
     def _totals(self) -> Floats:
-        """Return what every context's probabilities add up to before they are divided by it."""
+        """Return the normalising constant of each context."""
         totals: Floats = 1.0 + (self.lifts - 1.0) @ self.words[self.columns]
         return totals
 
     def probabilities(self, text: Text) -> Floats:
-        """Return what the model gave each token of a text, before it came."""
+        """Return the predicted probability of each token of a text."""
         found: Floats = self.words[text.following]
         row, column = (_places(part, self.words.size) for part in (self.contexts, self.columns))
         i, j = row[text.before], column[text.following]
@@ -55,7 +59,7 @@ def countable(symbols: Symbols) -> Floats:
     """Return 1 for every token that can be predicted: neither padding nor the beginning of a sentence can."""
     weights = np.ones(symbols.size)
     if symbols.special:
-        weights[[tokens.PAD, tokens.BEGIN]] = 0.0
+        weights[[PAD, BEGIN]] = 0.0
     return weights
 
 
@@ -66,7 +70,7 @@ def count_words(text: Text, size: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class PairCounts:
-    """What is counted in the second pass, as it follows from the public model of the first: `words`.
+    """Layout of the counts of the second pass, derived from the public model `words` of the first.
 
     Words are weighted by p^-flat, pairs by the same of their product; `share` is the norm of the pairs' part.
     """
@@ -74,16 +78,16 @@ class PairCounts:
     words: Floats = field(repr=False)
     contexts: Tokens = field(repr=False)
     alike: Tokens = field(repr=False)
-    """For every context a word that is as frequent: itself, but a sentence begins as often as one ends."""
+    """For every context a word of the same frequency: itself, and END for BEGIN."""
     columns: Tokens = field(repr=False)
     flat: float
     share: float
 
     @classmethod
-    def of(cls, words: Floats, symbols: Symbols, top: int, flat: float, share: float) -> "PairCounts":
+    def from_words(cls, words: Floats, symbols: Symbols, top: int, flat: float, share: float) -> "PairCounts":
         """Take the most frequent words, and the beginning of a sentence as a context."""
         columns = np.argsort(-words, kind="stable")[:top]
-        begin, end = ([tokens.BEGIN], [tokens.END]) if symbols.special else ([], [])
+        begin, end = ([BEGIN], [END]) if symbols.special else ([], [])
         contexts, alike = np.array([*begin, *columns]), np.array([*end, *columns])
         return cls(words, contexts, alike, columns, flat, share)
 
@@ -96,7 +100,7 @@ class PairCounts:
     @cached_property
     def weights(self) -> tuple[Floats, Floats]:
         """Return the weights of words and of pairs."""
-        return _flattened(self.words, self.flat), _flattened(self.independent(self.words), self.flat)
+        return _flatten(self.words, self.flat), _flatten(self.independent(self.words), self.flat)
 
     def independent(self, words: Floats) -> Floats:
         """Return how frequent the pairs would be if words were independent."""
@@ -115,14 +119,14 @@ class PairCounts:
 
 
 def _places(tokens_: Tokens, size: int) -> Tokens:
-    """Return the place of every token among some, -1 for one that is not there."""
+    """Return the position of every token in `tokens_`, or -1."""
     places = np.full(size, -1, np.int64)
     places[tokens_] = np.arange(tokens_.size)
     return places
 
 
-def _flattened(probabilities: Floats, flat: float) -> Floats:
-    """Return p^-flat, and 0 for what cannot be."""
+def _flatten(probabilities: Floats, flat: float) -> Floats:
+    """Return p^-flat, and 0 where p is 0."""
     with np.errstate(divide="ignore"):
         return np.where(probabilities > 0, probabilities**-flat, 0.0)
 
@@ -130,3 +134,80 @@ def _flattened(probabilities: Floats, flat: float) -> Floats:
 def _unit(counts: Floats) -> Floats:
     norm = float(np.linalg.norm(counts))
     return counts / norm if norm else counts
+
+
+_GRID = 200
+"""Frequencies that a word may have under the Zipf prior, from the first rank to the last."""
+_ITERATIONS = 6
+_NODES = np.linspace(-5.0, 5.0, 41)
+"""Standard normal deviates at which a log-normal prior is summed."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyCounts:
+    """A noisy sum, in proportion to weighted probabilities by an unknown factor; `deviation` is that of its noise."""
+
+    total: Floats = field(repr=False)
+    deviation: float
+    weights: Floats = field(repr=False)
+
+    def factor(self, expected: Floats) -> float:
+        """Return the factor by least squares, given what the total is in proportion to; at least one deviation."""
+        return max(float(self.total @ expected) / float(expected @ expected), self.deviation)
+
+
+@dataclass(frozen=True)
+class Zipf:
+    """The word of rank r has a probability in proportion to (r + shift)^-exponent; nobody knows which word that is."""
+
+    exponent: float = 1.4
+    shift: float = 6.0
+
+    def grid(self, size: int) -> tuple[Floats, Floats]:
+        """Return probabilities that one of `size` words may have, and the logarithms of their chances."""
+        edges = np.exp(np.linspace(0.0, np.log(size), _GRID + 1))
+        words, ranks = np.diff(edges), np.sqrt(edges[1:] * edges[:-1])
+        probabilities = (ranks + self.shift) ** -self.exponent
+        return probabilities / (words @ probabilities), np.log(words / words.sum())
+
+
+def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
+    """Return the posterior mean of every word's probability; a word of weight 0 in all sums has none.
+
+    The factors of the sums follow from the probabilities, and these from the factors, in turn.
+    """
+    x, chances = prior.grid(seen[0].total.size)
+    possible = np.any([sum_.weights > 0 for sum_ in seen], axis=0)
+    factors = [max(float(seen[0].total.sum()), seen[0].deviation)]
+    probabilities: Floats = np.zeros_like(seen[0].total)
+    for _ in range(_ITERATIONS):
+        likelihood = chances + sum(
+            -0.5 * ((sum_.total[:, None] - factor * sum_.weights[:, None] * x) / sum_.deviation) ** 2
+            for sum_, factor in zip(seen, factors, strict=False)  # at first the factor of the first sum alone is known
+        )
+        probabilities = np.where(possible, _mean(likelihood, x), 0.0)
+        probabilities /= probabilities.sum()
+        factors = [sum_.factor(sum_.weights * probabilities) for sum_ in seen]
+    return probabilities
+
+
+def lifts(seen: NoisyCounts, independent: Floats, spread: float) -> Floats:
+    """Return by how much every pair is more frequent than if its words were independent: posterior means.
+
+    `independent` are the products of the words' probabilities.  The logarithm of a lift is normal with this spread, and
+    the mean lift is 1 before anything is seen; all pairs together are as frequent as independent words.
+    """
+    expected = independent * seen.weights
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unweighted = np.where(seen.weights > 0, seen.total / seen.weights, 0.0)
+    factor = max(float(unweighted.sum() / independent.sum()), seen.deviation)
+    x = np.exp(spread * _NODES - spread**2 / 2)
+    likelihood = -0.5 * _NODES**2 - 0.5 * ((seen.total[:, None] - factor * expected[:, None] * x) / seen.deviation) ** 2
+    return _mean(likelihood, x)
+
+
+def _mean(log_weights: Floats, values: Floats) -> Floats:
+    """Return the mean of values under weights that are given by their logarithms, row by row."""
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    mean: Floats = weights @ values / weights.sum(axis=1)
+    return mean

@@ -1,25 +1,38 @@
-"""Look at a data set: its shapes and counts, and whose it is."""
+"""Show a data set: shapes, counts and clients; of a table the names of its columns only."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dordis.cli import tables
 from dordis.cli.options import DataDir, Json
+from dordis.cli.output import facts_table, print_result
 
 
 def data(
-    name: Annotated[str, typer.Argument(metavar="NAME or PATH", help="Such as cifar10, or patients.csv.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME or PATH", help="A data set such as cifar10, or a file such as patients.csv.")
+    ],
     data_dir: DataDir = None,
-    label: Annotated[str | None, typer.Option(help="Of a table: the column to be learnt.")] = None,
-    client: Annotated[str | None, typer.Option(help="Of a table: the column that says whose a row is.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Look at a data set, downloading it if need be: shapes, counts, and whose it is."""
+    """Describe a data set: shapes, counts, clients.
+
+    A data set that is not on this machine is downloaded.
+    """
     from dordis.apps.learning.settings import Settings
     from dordis.apps.learning.sources import load
+    from dordis.apps.tables.columns import SUFFIXES
+    from dordis.apps.tables.csv_file import read_header
 
+    if Path(name).suffix.lower() in SUFFIXES:
+        columns = read_header(Path(name))
+        described = {
+            "columns": ", ".join(columns),
+            "next": f"dordis init --data {name} writes a description to fill in",
+        }
+        print_result(as_json, described, facts_table(described, name))
+        return
     folder = "" if data_dir is None else str(data_dir.resolve())
-    found = load(Settings(data=name, data_dir=folder, client=client, label=label), Path.cwd()).describe()
-    tables.show(as_json, found, tables.facts(found, name))
+    described = load(Settings(data=name, data_dir=folder), Path.cwd()).describe()
+    print_result(as_json, described, facts_table(described, name))

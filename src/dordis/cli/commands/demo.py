@@ -1,4 +1,4 @@
-"""One private round from the inside: what each party knows of it, and what it cost."""
+"""One private round from the inside: what each party sees, and what it costs."""
 
 import time
 from typing import Annotated
@@ -6,24 +6,25 @@ from typing import Annotated
 import typer
 
 from dordis.cli.options import Json
-from dordis.cli.tables import show, working
+from dordis.cli.output import print_result, show_progress
 
-SHOWN = 4
-"""Coordinates that are shown."""
+COORDINATES = 4
+"""Coordinates that are printed."""
 
 
 def demo(
     clients: Annotated[int, typer.Option(help="How many clients take part.")] = 50,
-    dropped: Annotated[int, typer.Option(help="How many of them vanish on the way.")] = 5,
+    dropped: Annotated[int, typer.Option(help="How many of them drop out during the round.")] = 5,
     epsilon: Annotated[float, typer.Option(help="The privacy budget of the round.")] = 6.0,
     as_json: Json = False,
 ) -> None:
     """Show one private round from the inside."""
-    from dordis.cli.demo import facts, fields, simulate, vectors
+    from dordis.cli.demo_round import mean_table, outcome_fields, outcome_table, simulate_round
 
     started = time.perf_counter()
-    with working(f"one round of {clients} clients"):
-        outcome = simulate(clients, dropped, epsilon)
+    with show_progress(f"one round of {clients} clients"):
+        outcome = simulate_round(clients, dropped, epsilon)
     seconds = time.perf_counter() - started
-    terms = "For each client, against a server that may deviate and one more client; see docs/security.md."
-    show(as_json, fields(outcome, seconds), vectors(outcome, SHOWN), facts(outcome, seconds), terms)
+    terms = "For each client, against a malicious server that colludes with one other client; see docs/security.md."
+    tables = mean_table(outcome, COORDINATES), outcome_table(outcome, seconds)
+    print_result(as_json, outcome_fields(outcome, seconds), *tables, terms)

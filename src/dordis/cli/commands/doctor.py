@@ -1,4 +1,4 @@
-"""Look at this machine: versions, optional parts, whether the kernels work and how fast they are, what is missing."""
+"""Check this installation: versions, optional packages, compiled kernels and their speed, durable writes."""
 
 import os
 import platform
@@ -10,11 +10,22 @@ from pathlib import Path
 import typer
 
 from dordis import __version__
-from dordis.cli.exits import FOUND
 from dordis.cli.options import JsonArray
-from dordis.cli.tables import show, table, working
+from dordis.cli.output import FOUND, make_table, print_result, show_progress
 
-NEEDED = ("numpy", "scipy", "numba", "cryptography", "PyNaCl", "msgspec", "dp-accounting", "typer", "rich", "tomli-w")
+NEEDED = (
+    "numpy",
+    "scipy",
+    "numba",
+    "cryptography",
+    "PyNaCl",
+    "msgspec",
+    "dp-accounting",
+    "typer",
+    "rich",
+    "jinja2",
+    "tomli-w",
+)
 COORDINATES = 1 << 20
 REPEATS = 5
 KNOWN = [-8, -4, 12, -2]
@@ -23,7 +34,7 @@ KNOWN = [-8, -4, 12, -2]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at; `ok` is None where there is nothing to judge."""
+    """One checked item; `ok` is None where there is nothing to judge."""
 
     what: str
     value: str
@@ -31,24 +42,24 @@ class Finding:
 
 
 def doctor(as_json: JsonArray = False) -> None:
-    """Look at this machine: versions, kernels, speed.
+    """Check this installation: versions, kernels, speed.
 
-    The exit code is 1 if something is missing.
+    The exit code is 1 if something is missing or broken.
     """
     from rich.text import Text
 
-    with working("looking at this machine"):
-        findings = [*system(), *packages(), *kernels(), *speeds(), disk()]
-    marks = {True: Text("ok", "green"), False: Text("mend this", "bold red"), None: ""}
+    with show_progress("checking this machine"):
+        findings = [*check_system(), *check_packages(), *check_kernels(), *measure_speed(), check_disk()]
+    marks = {True: Text("ok", "green"), False: Text("repair this", "bold red"), None: ""}
     rows = ((finding.what, finding.value, marks[finding.ok]) for finding in findings)
-    shown = table("what", "value", "", rows=rows, title=f"dordis {__version__}")
-    show(as_json, [asdict(finding) for finding in findings], shown)
+    table = make_table("item", "value", "", rows=rows, title=f"dordis {__version__}")
+    print_result(as_json, [asdict(finding) for finding in findings], table)
     if any(finding.ok is False for finding in findings):
         raise typer.Exit(FOUND)
 
 
-def system() -> list[Finding]:
-    """Look at the interpreter and the machine."""
+def check_system() -> list[Finding]:
+    """Report the interpreter and the machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
         Finding("Python", platform.python_version(), True),
@@ -56,13 +67,13 @@ def system() -> list[Finding]:
     ]
 
 
-def packages() -> list[Finding]:
-    """Look for what is needed, and for what is optional."""
+def check_packages() -> list[Finding]:
+    """Report the versions of required and optional packages."""
     needed = {name: _version(name) for name in NEEDED}
     findings = [
         Finding(name, version or "missing: install dordis again", bool(version)) for name, version in needed.items()
     ]
-    return [*findings, Finding("torch (optional)", _version("torch") or "train torch models")]
+    return [*findings, Finding("torch (optional)", _version("torch") or "not installed; it is needed for torch models")]
 
 
 def _version(name: str) -> str | None:
@@ -74,11 +85,11 @@ def _version(name: str) -> str | None:
         return None
 
 
-def kernels() -> list[Finding]:
+def check_kernels() -> list[Finding]:
     """Compile the kernels or load them from the cache, and compare the noise of a seed with a known answer."""
     from fractions import Fraction
 
-    from dordis.privacy.noise import noise
+    from dordis.privacy.skellam_noise import noise
 
     started = time.perf_counter()
     first = noise(bytes(range(32)), Fraction(100), 4).tolist()
@@ -89,25 +100,25 @@ def kernels() -> list[Finding]:
     ]
 
 
-def speeds() -> list[Finding]:
-    """Measure what rounds are made of."""
+def measure_speed() -> list[Finding]:
+    """Measure the operations that dominate a round."""
     import secrets
     from fractions import Fraction
 
     import numpy as np
 
     from dordis.crypto import agreement, prg, signature
-    from dordis.privacy.noise import add_noise
+    from dordis.privacy.skellam_noise import add_noise
 
     vector = np.zeros(COORDINATES, np.uint32)
-    streams = [prg.Stream.of(secrets.token_bytes(prg.STREAM_BYTES)) for _ in range(4)]
+    streams = [prg.Stream.from_bytes(secrets.token_bytes(prg.STREAM_BYTES)) for _ in range(4)]
     key, peer = agreement.generate(secrets.token_bytes), agreement.generate(secrets.token_bytes)
     signing = signature.generate(secrets.token_bytes)
     signed = signature.sign(signing, b"doctor")
-    masking = best(lambda: prg.add_masks(vector, streams, [], 20)) / (len(streams) * COORDINATES)
-    drawing = best(lambda: add_noise(vector, secrets.token_bytes(32), Fraction(1000))) / COORDINATES
-    agreeing = best(lambda: agreement.agree(key, agreement.public(peer)))
-    verifying = best(lambda: signature.verify(signature.public(signing), b"doctor", signed))
+    masking = _best_time(lambda: prg.add_masks(vector, streams, [], 20)) / (len(streams) * COORDINATES)
+    drawing = _best_time(lambda: add_noise(vector, secrets.token_bytes(32), Fraction(1000))) / COORDINATES
+    agreeing = _best_time(lambda: agreement.agree(key, agreement.public_key(peer)))
+    verifying = _best_time(lambda: signature.verify(signature.public_key(signing), b"doctor", signed))
     return [
         Finding("masks", f"{masking * 1e9:.2f} ns a coordinate and key"),
         Finding("noise", f"{drawing * 1e9:.2f} ns a sample"),
@@ -116,8 +127,8 @@ def speeds() -> list[Finding]:
     ]
 
 
-def best(work: Callable[[], object]) -> float:
-    """Return the shortest of several runs, in seconds of this thread."""
+def _best_time(work: Callable[[], object]) -> float:
+    """Return the shortest of several runs, in CPU seconds of this thread."""
     times = []
     for _ in range(REPEATS):
         started = time.thread_time()
@@ -126,17 +137,17 @@ def best(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def disk() -> Finding:
-    """See whether records can be written durably here."""
+def check_disk() -> Finding:
+    """Check that records can be written durably in the current directory."""
     import tempfile
 
-    from dordis.federation import durable
+    from dordis import durable_files
 
     try:
         with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
             started = time.perf_counter()
-            durable.create(Path(folder) / "record", b"x")
+            durable_files.write_new(Path(folder) / "record", b"x")
             took = time.perf_counter() - started
     except OSError as error:
-        return Finding("records", f"this folder cannot be written to: {error.strerror}", False)
+        return Finding("records", f"this directory is not writable: {error.strerror}", False)
     return Finding("records", f"a durable write takes {took * 1e3:.1f} ms here", True)

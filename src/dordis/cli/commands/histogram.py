@@ -1,4 +1,4 @@
-"""A private histogram of a column of a CSV file, each row one client's; nothing is printed that is not private."""
+"""A private histogram of a column of a CSV file with one row per client; everything printed is private."""
 
 import math
 from collections.abc import Iterable
@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.commands.mean import WITHIN, common, left_out, read_bounds, read_numbers, rounded, said, summing
+from dordis.cli.commands.mean import (
+    Z_95,
+    answer_fields,
+    describe_answer,
+    describe_task,
+    read_bounds,
+    read_numbers,
+    round_to_noise,
+)
 from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit, SkipInvalid
-from dordis.cli.tables import right, show, table, working
+from dordis.cli.output import make_table, number_columns, print_result, show_progress
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,12 +24,12 @@ if TYPE_CHECKING:
 
     from dordis.apps.analytics import PrivateHistogram
 
-LONGEST = 24
-"""Blocks of the longest bar."""
+BAR_WIDTH = 24
+"""Characters of the longest bar."""
 
 MOST_BINS = 200
-"""Bins that are all shown; of more, only those with most clients are."""
 FULLEST = 40
+"""Up to MOST_BINS bins are all printed; of more, only the FULLEST ones."""
 
 
 def histogram(
@@ -30,14 +38,14 @@ def histogram(
     edges: Annotated[
         str | None,
         typer.Option(
-            metavar="E1,E2,...", help="Public values between the bins; the first and the last bin have no end."
+            metavar="E1,E2,...", help="Public values that separate the bins; the first and the last bin are open."
         ),
     ] = None,
-    bins: Annotated[int | None, typer.Option(help="Instead of edges: so many bins between the bounds.")] = None,
+    bins: Annotated[int | None, typer.Option(help="Instead of edges: the number of bins between the bounds.")] = None,
     bounds: Annotated[
         str | None, typer.Option(metavar="LOW,HIGH", help="Public bounds; found privately if not given.")
     ] = None,
-    column: Annotated[str | None, typer.Option(metavar="NAME", help="Which column, if there are several.")] = None,
+    column: Annotated[str | None, typer.Option(metavar="NAME", help="The column, if there are several.")] = None,
     delta: Delta = None,
     dropped: Dropped = 0,
     fidelity: Fidelity = "ideal",
@@ -48,14 +56,14 @@ def histogram(
 ) -> None:
     """Count privately how many clients have a value in each bin."""
     from dordis.apps import analytics
-    from dordis.apps.analytics.csv_file import read_columns
+    from dordis.apps.tables.csv_file import read_columns
 
     read = read_columns(file, None if column is None else [column], skip_invalid=skip_invalid)
     if len(read.names) > 1:
         raise InputError(f"{file} has several columns: choose one with --column, of {', '.join(read.names)}")
     between = None if edges is None else read_numbers(edges, "--edges")
     limits = read_bounds([] if bounds is None else [bounds], 1)
-    with working(summing(len(read.values), fidelity)):
+    with show_progress(describe_task(len(read.values), fidelity)):
         result = analytics.histogram(
             read.values[:, 0],
             bins,
@@ -69,12 +77,12 @@ def histogram(
             budget=budget,
             clients=read.rows,
         )
-    told = fields(read.names[0], result) | {"skipped": read.skipped} if as_json else None  # of many bins it is long
-    show(as_json, told, shown(read.names[0], result), *said(result), *left_out(read.skipped))
+    fields = _histogram_fields(read.names[0], result) | {"skipped": read.skipped} if as_json else None  # may be long
+    print_result(as_json, fields, _histogram_table(read.names[0], result), *describe_answer(result, read.skipped))
 
 
-def shown(name: str, result: "PrivateHistogram") -> "Table":
-    """Show each count, how far noise may have moved it, and a bar for its share; of very many bins the fullest."""
+def _histogram_table(name: str, result: "PrivateHistogram") -> "Table":
+    """Return each count with the 95 % range of its noise and a bar; of very many bins only the fullest."""
     import numpy as np
     from rich.table import Column
 
@@ -82,17 +90,17 @@ def shown(name: str, result: "PrivateHistogram") -> "Table":
     bins = range(len(counts)) if len(counts) <= MOST_BINS else np.sort(np.argsort(counts)[-FULLEST:]).tolist()
     most = float(shares.max())
     rows = (
-        (name, *rounded(float(counts[i]), WITHIN * result.sigma), f"{shares[i]:.1%}", bar(float(shares[i]) / most))
-        for i, name in zip(bins, labels(result, bins), strict=True)
+        (name, *round_to_noise(float(counts[i]), Z_95 * result.sigma), f"{shares[i]:.1%}", draw_bar(shares[i] / most))
+        for i, name in zip(bins, _bin_labels(result, bins), strict=True)
     )
     title = f"Private histogram of {name} over {result.clients - result.dropped} clients"
     less = f"the {FULLEST} fullest of {len(counts):,} bins; --json prints all" if len(bins) < len(counts) else None
-    heads = right("bin", "clients", "± (95 %)", "share")
-    return table(*heads, Column(no_wrap=True), rows=rows, title=title, caption=less)
+    heads = number_columns("bin", "clients", "± (95 %)", "share")
+    return make_table(*heads, Column(no_wrap=True), rows=rows, title=title, caption=less)
 
 
-def labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
-    """Name these bins by their ends, in so many digits that no two ends of a bin look alike."""
+def _bin_labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
+    """Name bins by their ends, with enough digits that the two ends of a bin differ."""
     import numpy as np
 
     ends = np.hstack((-np.inf, result.edges, np.inf))
@@ -109,18 +117,17 @@ def labels(result: "PrivateHistogram", bins: Iterable[int]) -> list[str]:
     return [name(float(ends[i]), float(ends[i + 1])) for i in bins]
 
 
-def bar(part: float) -> str:
-    """Draw a bar to an eighth of a block.
+def draw_bar(part: float) -> str:
+    """Draw a bar for a part of the longest one, to an eighth of a character.
 
-    >>> bar(1 / 48)
+    >>> draw_bar(1 / 48)
     '▌'
     """
-    eighths = math.floor(part * LONGEST * 8 + 0.5)
+    eighths = math.floor(part * BAR_WIDTH * 8 + 0.5)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
-def fields(name: str, result: "PrivateHistogram") -> dict[str, object]:
-    """Return what is printed as JSON."""
+def _histogram_fields(name: str, result: "PrivateHistogram") -> dict[str, object]:
     return {
         "column": name,
         "counts": result.counts.tolist(),
@@ -128,5 +135,5 @@ def fields(name: str, result: "PrivateHistogram") -> dict[str, object]:
         "sigma": result.sigma,
         "edges": result.edges.tolist(),
         "bounds": result.bounds,
-        **common(result),
+        **answer_fields(result),
     }

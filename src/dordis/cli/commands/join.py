@@ -3,22 +3,23 @@
 import asyncio
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli.exits import INTERRUPTED
-from dordis.cli.options import JsonLines, Overrides, Preset, Quiet
+from dordis.cli.options import JsonLines, LogFormat, LogLines, Overrides, Preset, Quiet
+from dordis.cli.output import INTERRUPTED
+from dordis.errors import InputError
 
 if TYPE_CHECKING:
-    from dordis.federation.client_status import ClientStatus
+    from dordis.network.client import Participant
+    from dordis.network.client_setup import ClientCheck
+    from dordis.owner.directory import ClientStatus
 
 log = logging.getLogger("dordis.network")
-
-ROOM = 3.0
-"""Recommended ratio of the agreed time to the measured time of training."""
 
 
 def join(
@@ -28,73 +29,134 @@ def join(
         Path | None, typer.Option(help="The registry that the authority signed; beside the key file if not given.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="What the owner agrees to: a configuration; that of digits if not given.")
+        Path | None,
+        typer.Option(
+            help="The configuration that the owner agrees to, or with --follow a folder of them; the preset digits if "
+            "not given."
+        ),
     ] = None,
     preset: Preset = None,
     setting: Overrides = None,
     app: Annotated[str | None, typer.Option(help="The client's application, package.module:Class.")] = None,
     data: Annotated[str | None, typer.Option(help="The client's data: app.options.data of its application.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="A folder for what must survive a stop; beside the key file if not given.")
+        Path | None, typer.Option(help="The client's state; NAME.state beside the key file if not given.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=0, help="The owner's epsilon over all runs and servers; privacy.epsilon if not given."),
     ] = None,
     trusted: Annotated[
         Path | None,
-        typer.Option(help="Authorities of a load balancer's certificate, PEM; the own one if not given."),
+        typer.Option(
+            help="PEM file of the authorities of a load balancer's certificate; the federation's if not given."
+        ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Do not join: measure how long training takes on this machine.")
+        bool,
+        typer.Option("--check", help="Read the data, show what was understood, time the training; send nothing."),
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Do not connect again when the connection breaks.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Do not reconnect when the connection breaks.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Stay for the next run of the server when a run is over.")
+    ] = False,
     quiet: Quiet = False,
     as_json: JsonLines = False,
+    log_format: LogLines = LogFormat.TEXT,
 ) -> None:
     """Take part in the rounds of a server.
 
-    Nothing of what runs here comes from the server: the application and the terms are those of the configuration that
-    the owner gives, and rounds outside of them are refused.
+    The application and the terms come from the owner's configuration, never from the server. Rounds outside these terms
+    are refused.
     """
-    from dordis.federation.client_directory import ClientDirectory
-    from dordis.network.deploy import measure_training, participant, with_client
-    from dordis.network.warm import compile_kernels
-    from dordis.simulation import reading
+    from dordis.config import reading
+    from dordis.network.client_setup import check_client, create_participant, with_client
+    from dordis.network.log_lines import set_up_logging
+    from dordis.network.precompile import compile_kernels
+    from dordis.owner.directory import ClientDirectory, default_state
 
-    log_events(quiet=quiet, as_json=as_json)
-    reading.find_modules(config)
-    settings = reading.read(config, preset, setting or ())
-    here = with_client(settings, app, data)
-    folder = identity.with_suffix(".state") if state is None else state
+    set_up_logging(
+        quiet=quiet, as_json=as_json or log_format is LogFormat.JSON, stream=sys.stdout if as_json else sys.stderr
+    )
+    if once and follow:
+        raise InputError("--once and --follow exclude each other: give one of them")
+    paths = find_configs(config, follow=follow)
+    for path in paths:
+        reading.add_module_folders(path)
+    configs = [reading.read_config(path, preset, setting or ()) for path in paths]
+    own = str(Path(data).resolve()) if data and Path(data).is_file() else data
+    seed, (here, *others) = configs[0].simulation.seed, [with_client(one, app, own) for one in configs]
+    folder = default_state(identity) if state is None else state
     known = identity.with_name("registry.json") if registry is None else registry
     compile_kernels()
     if check:
-        took = measure_training(here, settings.simulation.seed, identity, known, folder)
-        tell_training_time(took, here.deployment.train_seconds, ClientDirectory(folder).status.read(), as_json=as_json)
+        found = check_client(here, seed, identity, known, folder, budget)
+        print_check(found, here.deployment.train_seconds, ClientDirectory(folder).status.read(), as_json=as_json)
         return
-    joined = participant(url, here, settings.simulation.seed, identity, known, folder, trusted)
+    joined = create_participant(url, here, seed, identity, known, folder, trusted, budget, tuple(others))
     try:
-        asyncio.run(joined.stay(once))
-        log_status(ClientDirectory(folder).status.read())
+        ended = asyncio.run(stay_until_stopped(joined, once=once, follow=follow))
     except KeyboardInterrupt:
         joined.stop()
         log_status(ClientDirectory(folder).status.read())
         print("interrupted: the client has left; the same command joins again", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    log_status(ClientDirectory(folder).status.read())
+    if not ended:
+        print("stopped: the client has left; the same command joins again", file=sys.stderr)
+
+
+def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
+    """Return the configurations that the owner agrees to: one, or with --follow those of a folder."""
+    if config is None or not config.is_dir():
+        return [config]
+    found: list[Path | None] = [*sorted(config.glob("*.toml"))]
+    if not follow or not found:
+        raise InputError(f"--config {config} is a folder: it needs --follow and .toml files in the folder")
+    return found
+
+
+async def stay_until_stopped(joined: "Participant", *, once: bool, follow: bool) -> bool:
+    """Take part until the end, and return True; or until SIGTERM, and return False.  SIGHUP reads the certificate."""
+    loop, staying, stopped = asyncio.get_running_loop(), asyncio.ensure_future(joined.stay(once, follow)), False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        staying.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGHUP, joined.reload)
+    try:
+        await staying
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+        joined.stop()  # only now: a request that is being handled would fail, and be declined
+    return not stopped
 
 
 def log_status(status: "ClientStatus") -> None:
-    """Tell the owner at the end what became of the client's trainings; of zero updates, also if it is to be quiet."""
+    """Log the outcome of the client's trainings at the end; zero updates are logged even with --quiet."""
     log.log(logging.WARNING if status.zero_updates else logging.INFO, "%s", status.describe())
 
 
-def tell_training_time(took: float, agreed: float | None, status: "ClientStatus", *, as_json: bool) -> None:
-    """Print how long training took, whether the agreed time is enough, and what became of trainings before."""
+def print_check(found: "ClientCheck", agreed: float | None, status: "ClientStatus", *, as_json: bool) -> None:
+    """Print what was read from the data, whether the agreed time of training suffices, and earlier trainings."""
     if as_json:
         import msgspec
 
-        print(json.dumps({"seconds": took, "train_seconds": agreed, "status": msgspec.to_builtins(status)}))
+        fields = {"seconds": found.seconds, "train_seconds": agreed, "data": dict(found.data)}
+        print(json.dumps(fields | {"spending": found.spending, "status": msgspec.to_builtins(status)}))
         return
+    from dordis.network.client_setup import ROOM
+
+    for topic, said in found.data.items():
+        print(f"{topic}: {said}")
+    print(found.spending)
     print(status.describe())
-    print(f"training from the initial model took {took:.3g} s on this machine")
-    enough = ROOM * took
+    print(f"training from the initial model took {found.seconds:.3g} s on this machine")
+    enough = ROOM * found.seconds
     if agreed is None:
         print(
             f"deployment.train_seconds is not set: agree on one value with all owners; this machine needs {enough:.2g}"
@@ -103,19 +165,4 @@ def tell_training_time(took: float, agreed: float | None, status: "ClientStatus"
         print(f"deployment.train_seconds = {agreed:g} leaves little room: agree on {enough:.2g} for a busy machine")
     else:
         print(f"deployment.train_seconds = {agreed:g} is enough")
-
-
-class JsonEvent(logging.Formatter):
-    """Write an event as one JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        event = {"time": self.formatTime(record), "level": record.levelname.lower(), "event": record.getMessage()}
-        return json.dumps(event)
-
-
-def log_events(*, quiet: bool, as_json: bool) -> None:
-    """Write what happens, line by line: to stderr for people, to stdout for programs."""
-    handler = logging.StreamHandler(sys.stdout if as_json else sys.stderr)
-    handler.setFormatter(JsonEvent() if as_json else logging.Formatter("%(asctime)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[handler])
+    print("nothing was sent")

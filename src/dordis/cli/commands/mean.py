@@ -1,4 +1,4 @@
-"""A private mean of the columns of a CSV file, each row one client's; nothing is printed that is not private."""
+"""A private mean of columns of a CSV file with one row per client; everything printed is private."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dordis.cli.options import CsvFile, Delta, Dropped, Epsilon, Fidelity, Json, QueryLedger, QueryLimit, SkipInvalid
-from dordis.cli.tables import right, show, table, working
+from dordis.cli.output import make_table, number_columns, print_result, show_progress
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from dordis.apps.analytics import PrivateMean
-    from dordis.apps.analytics.results import PrivateAnswer
+    from dordis.apps.analytics.queries import PrivateAnswer
 
-WITHIN = 1.96
-"""Standard deviations within which the noise lies in 95 % of all cases."""
+Z_95 = 1.96
+"""Standard deviations that contain the noise with 95 % probability."""
 
 MOST_DIGITS = 9
-"""Digits behind the point, and of the noise before it, that are written out."""
+"""Most digits after the decimal point, and most digits of the noise before it; others are written in powers of ten."""
 
 
 def mean(
@@ -30,10 +30,13 @@ def mean(
     bounds: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LOW,HIGH", help="Public bounds, for all columns or once for each; found privately if not given."
+            metavar="LOW,HIGH",
+            help="Public bounds, for all columns or once per column; found privately if not given.",
         ),
     ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="NAME,...", help="Which columns: all if not given.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="The columns to average; all if not given.")
+    ] = None,
     dropped: Dropped = 0,
     fidelity: Fidelity = "ideal",
     as_json: Json = False,
@@ -43,13 +46,13 @@ def mean(
 ) -> None:
     """Compute the private mean of columns of a CSV file."""
     from dordis.apps import analytics
-    from dordis.apps.analytics.csv_file import read_columns
+    from dordis.apps.tables.csv_file import read_columns
 
     read = read_columns(
         file, None if columns is None else [name.strip() for name in columns.split(",")], skip_invalid=skip_invalid
     )
     limits = read_bounds(bounds or (), len(read.names))
-    with working(summing(len(read.values), fidelity)):
+    with show_progress(describe_task(len(read.values), fidelity)):
         result = analytics.mean(
             read.values,
             epsilon=epsilon,
@@ -61,50 +64,51 @@ def mean(
             budget=budget,
             clients=read.rows,
         )
-    told = fields(read.names, result) | {"skipped": read.skipped}
-    show(as_json, told, shown(read.names, result), *said(result), *left_out(read.skipped))
+    fields = _mean_fields(read.names, result) | {"skipped": read.skipped}
+    print_result(as_json, fields, _mean_table(read.names, result), *describe_answer(result, read.skipped))
 
 
-def summing(clients: int, fidelity: str) -> str:
-    """Say what takes long."""
+def describe_task(clients: int, fidelity: str) -> str:
+    """Return the line that is shown while a query runs."""
     return f"one round of {clients:,} clients, {fidelity} fidelity"
 
 
-def read_bounds(texts: Sequence[str], columns: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Read `LOW,HIGH`, given once for all columns or once for each, or not at all."""
+def read_bounds(texts: Sequence[str], columns: int) -> list[list[float]] | None:
+    """Read the options LOW,HIGH: one for all columns, one per column, or none."""
     if not texts:
         return None
     pairs = [read_numbers(text, "--bounds") for text in texts]
     if any(len(pair) != 2 for pair in pairs) or len(pairs) not in (1, columns):
-        times = f", once for all columns or {columns} times, once for each" if columns > 1 else ", once for one column"
+        times = f", once for all columns or once for each of {columns}" if columns > 1 else ", once for one column"
         raise InputError(f"--bounds takes LOW,HIGH{times}")
-    low, high = zip(*(pairs * columns if len(pairs) == 1 else pairs), strict=True)
-    return low, high
+    return pairs * columns if len(pairs) == 1 else pairs
 
 
 def read_numbers(text: str, option: str) -> list[float]:
-    """Read numbers with commas between them."""
+    """Read numbers separated by commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"{option} takes numbers with commas between them, not '{text}'") from None
+        raise InputError(f"{option} takes numbers separated by commas, not '{text}'") from None
 
 
-def shown(names: Sequence[str], result: "PrivateMean") -> "Table":
-    """Show each mean, and how far noise may have moved it."""
+def _mean_table(names: Sequence[str], result: "PrivateMean") -> "Table":
+    """Return each mean with the 95 % range of its noise."""
     rows = (
-        (name, *rounded(mean, WITHIN * sigma), f"{low:g} .. {high:g}")
+        (name, *round_to_noise(mean, Z_95 * sigma), f"{low:g} .. {high:g}")
         for name, (mean, sigma, low, high) in zip(names, _figures(result), strict=True)
     )
     title = f"Private mean over {result.clients - result.dropped} clients"
-    caption = "± is the noise, not what clipping does"
-    return table("column", *right("mean", "± (95 %)", "clipped to"), rows=rows, title=title, caption=caption)
+    caption = "± covers the noise, not the effect of clipping"
+    return make_table(
+        "column", *number_columns("mean", "± (95 %)", "clipped to"), rows=rows, title=title, caption=caption
+    )
 
 
-def rounded(value: float, within: float) -> tuple[str, str]:
-    """Write a value and how far it is off, both to the second digit of the latter.
+def round_to_noise(value: float, within: float) -> tuple[str, str]:
+    """Format a value and its error, both to the second significant digit of the error.
 
-    >>> rounded(39.7812, 0.4123)
+    >>> round_to_noise(39.7812, 0.4123)
     ('39.78', '0.41')
     """
     digits = max(0, 1 - math.floor(math.log10(within)))
@@ -113,37 +117,32 @@ def rounded(value: float, within: float) -> tuple[str, str]:
     return f"{round(value, digits) + 0.0:.{digits}f}", f"{within:.{digits}f}"  # + 0 makes -0 to 0
 
 
-def said(result: "PrivateAnswer") -> Iterator[str]:
-    """Say what is proved, for whom, against whom, and what was simulated."""
+def describe_answer(result: "PrivateAnswer", skipped: int) -> Iterator[str]:
+    """Say what is proved, for whom and against whom, what was simulated, and which rows were skipped."""
     spent = f"epsilon {result.epsilon:.4g}, delta {result.delta:.3g}"
     if result.epsilon_for_bounds:
-        spent += f"; to find the bounds alone would have cost epsilon {result.epsilon_for_bounds:.3g}"
+        spent += f"; finding the bounds alone would have cost epsilon {result.epsilon_for_bounds:.3g}"
     gone = f", of which {result.dropped} dropped out" if result.dropped else ""
     yield f"{spent}; {result.clients} clients{gone}"
     yield from (f"  {term}" for term in result.terms)
-    yield f"  the sum, checked for garbage: {result.sum_check}"
-
-
-def left_out(skipped: int) -> Iterator[str]:
-    """Say that rows were skipped, and that this is not private."""
+    yield f"  check for impossible sums: {result.sum_check}"
     if skipped:
-        yield f"  {skipped} rows without a finite number were left out: who they are, and how many, is not protected"
+        yield f"  {skipped} rows without a finite number were skipped: which rows, and how many, is not protected"
 
 
-def common(result: "PrivateAnswer") -> dict[str, object]:
-    """Return what every private statistic is told with, for JSON."""
+def answer_fields(result: "PrivateAnswer") -> dict[str, object]:
+    """Return the JSON fields that all private statistics have."""
     proved = ("epsilon", "delta", "epsilon_for_bounds", "clients", "dropped", "colluders", "mode")
     names = (*proved, "fidelity", "sum_check", "terms")
     return {name: getattr(result, name) for name in names}
 
 
-def fields(names: Sequence[str], result: "PrivateMean") -> dict[str, object]:
-    """Return what is printed as JSON."""
+def _mean_fields(names: Sequence[str], result: "PrivateMean") -> dict[str, object]:
     columns = [
         {"name": name, "mean": mean, "sigma": sigma, "low": low, "high": high}
         for name, (mean, sigma, low, high) in zip(names, _figures(result), strict=True)
     ]
-    return {"columns": columns, **common(result)}
+    return {"columns": columns, **answer_fields(result)}
 
 
 def _figures(result: "PrivateMean") -> list[list[float]]:

@@ -1,22 +1,30 @@
-"""Plan before a run: its noise, the graph of SecAgg+, or the number of chunks of a round."""
+"""Plan the noise of a run, its graph, or its number of chunks.
 
-from dataclasses import replace
+Without a command, dordis plan is dordis plan noise.
+"""
+
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dordis.cli.options import Json
+from dordis.cli.output import make_table, print_result
 from dordis.errors import InputError
 
 AUTO = "auto"
 
+Dropout = Annotated[float | None, typer.Option(help="The largest share of a round's clients that may drop out.")]
+Tolerance = Annotated[int | None, typer.Option(help="How many clients of a round may drop out, instead of --dropout.")]
 
-def plan(
-    clients: Annotated[int | None, typer.Option(help="How many clients there are; with --graph, in a round.")] = None,
-    per_round: Annotated[int | None, typer.Option(help="How many clients take part in a round.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="How many rounds there are.")] = None,
-    dim: Annotated[int | None, typer.Option(help="How many coordinates an update has.")] = None,
+
+def plan_noise(
+    clients: Annotated[int, typer.Option(help="How many clients there are.")],
+    per_round: Annotated[int, typer.Option(help="How many clients take part in a round.")],
+    rounds: Annotated[int, typer.Option(help="How many rounds there are.")],
+    dim: Annotated[int, typer.Option(help="How many coordinates an update has.")],
     epsilon: Annotated[float | None, typer.Option(help="The budget: find the least noise for it.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise on the sum, in units of updates: find epsilon.")] = None,
     delta: Annotated[
@@ -24,105 +32,125 @@ def plan(
     ] = None,
     clip: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0,
     clip_share: Annotated[
-        float, typer.Option(help="Part of the budget for a clip bound that follows a quantile; 0: it is fixed.")
+        float, typer.Option(help="Share of the budget for a clip bound that follows a quantile; 0: the bound is fixed.")
     ] = 0.0,
-    bits: Annotated[str, typer.Option(help="Bits of a coordinate, or auto for as few as do no harm.")] = AUTO,
+    bits: Annotated[str, typer.Option(help="Bits of a coordinate; auto: the fewest without loss.")] = AUTO,
     projection: Annotated[
         str, typer.Option(help="Coordinates that an update is folded into: a number, auto or off.")
     ] = AUTO,
     accounting: Annotated[
-        str, typer.Option(help="cap: over the rounds one client takes part in; all-rounds: as in the paper.")
+        str,
+        typer.Option(help="Rounds that count: cap (those of one client), all-rounds, or paper (Renyi divergences)."),
     ] = "cap",
-    graph: Annotated[bool, typer.Option("--graph", help="Plan the graph of SecAgg+ instead.")] = False,
-    dropout: Annotated[
-        float | None, typer.Option(help="Which part of a round may drop out; with --graph 0.1 if not given.")
-    ] = None,
-    tolerance: Annotated[
-        int | None, typer.Option(help="How many clients of a round may drop out, instead of --dropout.")
-    ] = None,
-    colluders: Annotated[
-        int,
-        typer.Option(help="Clients that may collude with the server: of all clients; with --graph, of a round."),
-    ] = 1,
+    dropout: Dropout = None,
+    tolerance: Tolerance = None,
+    colluders: Annotated[int, typer.Option(help="How many of all clients may collude with the server.")] = 1,
     protocol: Annotated[str, typer.Option(help="secagg, or secagg+ with its sparse graph.")] = "secagg",
-    selection: Annotated[str, typer.Option(help="balanced or uniform, or vrf: clients draw lots.")] = "balanced",
+    selection: Annotated[str, typer.Option(help="balanced, uniform, or vrf: clients draw lots.")] = "balanced",
     beacon: Annotated[
         bool, typer.Option("--beacon", help="With balanced: published randomness decides the selection.")
     ] = False,
-    mode: Annotated[
-        str, typer.Option(help="For secagg+: semi-honest or malicious, the server that is guarded against.")
-    ] = "malicious",
-    pipeline: Annotated[bool, typer.Option("--pipeline", help="Plan the number of chunks instead.")] = False,
-    profile: Annotated[Path | None, typer.Option(help="With --pipeline: a file of `dordis profile`.")] = None,
+    mode: Annotated[str, typer.Option(help="For secagg+: a semi-honest or a malicious server.")] = "malicious",
+    unit: Annotated[str, typer.Option(help="What is hidden: a client, or each single record.")] = "client",
+    records: Annotated[int, typer.Option(help="With --unit record: the records of each client, at most.")] = 0,
+    sampling: Annotated[float, typer.Option(help="With --unit record: chance that a round samples a record.")] = 1.0,
+    clients_per_person: Annotated[
+        int, typer.Option(help="With --unit record: show epsilon of a person with a record at so many clients.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
-    """Choose the noise for a budget, or find epsilon for given noise.
-
-    With --graph choose the graph of SecAgg+ instead, with --pipeline the number of chunks.
-    """
-    if pipeline:
-        from dordis.cli import plan_pipeline
-
-        plan_pipeline.plan(profile, dim, as_json)
-        return
-    if clients is None:
-        raise typer.BadParameter("give the number of clients", param_hint="--clients")
-    if dropout is not None and tolerance is not None:
-        raise InputError("give --dropout or --tolerance, not both")
-    from dordis.cli import graph as graphs
-
-    if graph:
-        graphs.plan(clients, dropout, tolerance, colluders, mode, as_json)
-        return
-    if per_round is None or rounds is None or dim is None:
-        raise InputError("plan needs --clients, --per-round, --rounds and --dim; for a graph of SecAgg+, --graph")
+    """Choose the noise for a budget, or find epsilon for given noise."""
+    _check_one_tolerance(dropout, tolerance)
     if (epsilon is None) == (sigma is None):
-        raise InputError("plan needs either --epsilon, a budget, or --sigma, the noise on the sum")
-    from dordis.cli import plan as noise
-    from dordis.federation.colluders import is_drawn, round_colluders
-    from dordis.federation.design import ProtocolKind
-    from dordis.privacy import planning
-    from dordis.privacy import projection as folding
-    from dordis.privacy.accounting import ParticipationSchedule, multiplier_of
-    from dordis.protocols.limits import MOST_CLIENTS
-
+        raise InputError("plan noise needs either --epsilon, a budget, or --sigma, the noise on the sum")
     if protocol not in ("secagg", "secagg+") or selection not in ("balanced", "uniform", "vrf"):
         raise InputError("--protocol is 'secagg' or 'secagg+', --selection 'balanced', 'uniform' or 'vrf'")
-    kind = ProtocolKind(mode, sparse=protocol == "secagg+", drawn=is_drawn(selection, beacon))
+    if unit not in ("client", "record"):
+        raise InputError(f"--unit is 'client' or 'record', not '{unit}'")
+    if unit == "record" and (epsilon is None or records < 1):
+        raise InputError("plan noise --unit record needs --epsilon, a budget, and --records, those of each client")
+    from dordis.cli.plan_noise import NoiseQuestion, show_plan
 
-    def setting(n: int, R: int) -> planning.Setting:
-        in_proportion = None if tolerance is None else tolerance * n // per_round
-        given = planning.Setting(
-            ParticipationSchedule(clients, n, R, accounting),
-            dim=dim,
-            clip=clip,
-            delta=delta,
-            bits=read_bits(bits),
-            tolerance=in_proportion if dropout is None else graphs.dropped(n, dropout),
-            colluders=round_colluders(selection, beacon, clients, n, colluders, mode),
-            share=clip_share,
-            failure=kind.failure(R),
-            sparse=kind.sparse,
-        )
-        if sigma is None:
-            multiplier = multiplier_of(given.allowance(epsilon or 0.0) * (1 - clip_share))
-        else:
-            multiplier = sigma / clip
-        return replace(given, buckets=folding.chosen(given, multiplier, read_projection(projection)))
-
-    given = setting(per_round, rounds)
-    planned = planning.plan(given, epsilon) if epsilon is not None else planning.account(given, sigma or 0.0)
-
-    def replan(n: int, R: int) -> planning.Plan:
-        if n > MOST_CLIENTS:
-            raise InputError(f"a round has at most {MOST_CLIENTS} clients, not {n}")
-        return planning.plan(setting(n, R), planned.epsilon)
-
-    once = round_colluders(selection, beacon, clients, per_round, colluders, "semi-honest")
-    noise.show(planned, replan, noise.Collusion(colluders, once, drawn=kind.drawn), as_json)
+    question = NoiseQuestion(
+        clients,
+        per_round,
+        rounds,
+        dim,
+        epsilon=epsilon,
+        sigma=sigma,
+        delta=delta,
+        clip=clip,
+        clip_share=clip_share,
+        bits=_read_bits(bits),
+        projection=_read_projection(projection),
+        accounting=accounting,
+        tolerance=tolerance,
+        dropout=dropout,
+        colluders=colluders,
+        sparse=protocol == "secagg+",
+        selection=selection,
+        beacon=beacon,
+        mode=mode,
+        sampled=(records, sampling) if unit == "record" else None,
+        clients_per_person=clients_per_person,
+    )
+    show_plan(question, as_json)
 
 
-def read_projection(text: str) -> str | int:
+def plan_graph(
+    clients: Annotated[int, typer.Option(help="How many clients take part in a round.")],
+    dropout: Dropout = None,
+    tolerance: Tolerance = None,
+    colluders: Annotated[int, typer.Option(help="How many clients of a round may collude with the server.")] = 1,
+    mode: Annotated[str, typer.Option(help="A semi-honest or a malicious server.")] = "malicious",
+    as_json: Json = False,
+) -> None:
+    """Choose the graph of a round of SecAgg+: neighbours and thresholds.
+
+    Without --dropout and --tolerance, one client in ten may drop out.
+    """
+    from dordis.privacy.xnoise_components import default_tolerance
+    from dordis.protocols.sparse_graph import solve
+
+    _check_one_tolerance(dropout, tolerance)
+    T = default_tolerance(clients, 0, sparse=True) if tolerance is None else tolerance
+    if dropout is not None:
+        from dordis.cli.plan_noise import tolerated_dropouts
+
+        T = tolerated_dropouts(clients, dropout)
+    solution = solve(clients, T, colluders, mode)
+    kind = "the complete graph" if solution.complete else "a circulant graph"
+    title = f"SecAgg+, {mode}: {clients} clients, of which {T} may drop out and {colluders} collude: {kind}"
+    heads = ("neighbours", "threshold", "quorum", "colluders", "secrecy fails (log2)", "round fails (log2)")
+    counts = (solution.degree, solution.threshold, solution.quorum, solution.colluders)
+    row = (*map(str, counts), _format_log(solution.p_security), _format_log(solution.p_correctness))
+    settings = {"mode": mode, "clients": clients, "tolerance": T, "tolerated_colluders": colluders}
+    chosen = asdict(solution) | {"p_security": solution.p_security}
+    fields = settings | {name: None if value == -math.inf else value for name, value in chosen.items()}
+    print_result(as_json, fields, make_table(*heads, rows=[row], title=title))
+
+
+def plan_pipeline(
+    profile: Annotated[Path, typer.Option(help="A file that `dordis profile` wrote.")],
+    dim: Annotated[int, typer.Option(help="How many coordinates an update has.")],
+    as_json: Json = False,
+) -> None:
+    """Choose the number of chunks of a round, from a profile."""
+    from dordis.cli.plan_pipeline import show_pipeline
+
+    show_pipeline(profile, dim, as_json)
+
+
+COMMANDS = {"noise": plan_noise, "graph": plan_graph, "pipeline": plan_pipeline}
+DEFAULT = "noise"
+
+
+def _check_one_tolerance(dropout: float | None, tolerance: int | None) -> None:
+    if dropout is not None and tolerance is not None:
+        raise InputError("give --dropout or --tolerance, not both")
+
+
+def _read_projection(text: str) -> str | int:
     """Read a number of coordinates, `auto`, `off`, or `adaptive`, which begins like `auto`."""
     if text in (AUTO, "adaptive", "off"):
         return text
@@ -131,10 +159,13 @@ def read_projection(text: str) -> str | int:
     return int(text)
 
 
-def read_bits(text: str) -> int | None:
-    """Read a number of bits, or `auto`."""
+def _read_bits(text: str) -> int | None:
     if text == AUTO:
         return None
     if not text.isdecimal():
         raise InputError(f"--bits takes a number or '{AUTO}', not '{text}'")
     return int(text)
+
+
+def _format_log(logarithm: float) -> str:
+    return "never" if logarithm == -math.inf else f"{logarithm:.1f}"

@@ -1,19 +1,19 @@
-"""Time the stages of a configured run on small rounds of zeros, and write down the model of how long they take."""
+"""Time the stages of a configured run on small rounds of zeros, and write the fitted model of round times."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli import tables
 from dordis.cli.options import ConfigFile, Json, Overrides, Preset
+from dordis.cli.output import make_console, make_table
 from dordis.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from dordis.simulation.profiling import Hardware, Profiled
+    from dordis.simulation.profiling import Hardware, MeasuredProfile
     from dordis.simulation.run import SimulatedJob
 
 DEFAULT = Path("profile.json")
@@ -24,50 +24,49 @@ def profile(
     config: ConfigFile = None,
     preset: Preset = None,
     setting: Overrides = None,
-    bandwidth: Annotated[float, typer.Option(help="Mbps of the slowest client's link.")] = 21.0,
+    bandwidth: Annotated[float, typer.Option(help="Bandwidth of the slowest client, in Mbps.")] = 21.0,
     slowness: Annotated[float, typer.Option(help="How many times slower than this machine the slowest client is.")] = 1,
     output: Annotated[
-        Path | None, typer.Option(help="Where to write: profile.json if not given, nothing with --json.")
+        Path | None, typer.Option(help="The file to write; profile.json if not given, none with --json.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Time the stages of a round, for plan --pipeline.
+    """Time the stages of a round, for plan pipeline.
 
-    What is timed are small rounds of zeros, as the configuration has them.
+    Small rounds with updates of zeros are timed, as the configuration describes them.
     """
     import msgspec
 
-    from dordis.simulation import reading
+    from dordis.config import reading
     from dordis.simulation.profiling import Hardware
     from dordis.simulation.run import prepare
 
-    reading.find_modules(config)
-    job = prepare(reading.read(config, preset, setting or ()))
-    console = tables.console(stderr=as_json)
-    timed = _timed(job, Hardware(bandwidth, slowness), console)
+    reading.add_module_folders(config)
+    job = prepare(reading.read_config(config, preset, setting or ()))
+    console = make_console(stderr=as_json)
+    timed = _time_stages(job, Hardware(bandwidth, slowness), console)
     if as_json:
         print(msgspec.json.encode(timed).decode())
     if output is None and as_json:
         return
     target = output or DEFAULT
-    write(target, timed)
+    write_profile(target, timed)
     if not as_json:
-        console.print(table(timed))
-        console.print(f"written to {target}; go on with: dordis plan --pipeline --profile {target} --dim D")
+        console.print(_model_table(timed))
+        console.print(f"written to {target}; continue with: dordis plan pipeline --profile {target} --dim D")
 
 
-def _timed(job: "SimulatedJob", hardware: "Hardware", console: "Console") -> "Profiled":
-    """Time the rounds, and tell on a terminal which one is under way."""
-    from dordis.rounds.server import silent
+def _time_stages(job: "SimulatedJob", hardware: "Hardware", console: "Console") -> "MeasuredProfile":
+    """Time the rounds, and show on a terminal which one is under way."""
     from dordis.simulation import profiling
 
     if not console.is_terminal:
-        return profiling.profile(job, hardware, watch=silent)
+        return profiling.profile(job, hardware)
     with console.status("profiling") as status:
-        return profiling.profile(job, hardware, watch=lambda what: status.update(f"profiling: {what}"))
+        return profiling.profile(job, hardware, progress=lambda stage: status.update(f"profiling: {stage}"))
 
 
-def write(path: Path, timed: "Profiled") -> None:
+def write_profile(path: Path, timed: "MeasuredProfile") -> None:
     """Write a profile as JSON."""
     import msgspec
 
@@ -77,22 +76,22 @@ def write(path: Path, timed: "Profiled") -> None:
         raise InputError(f"cannot write the profile {path}: {error.strerror}") from None
 
 
-def read(path: Path) -> "Profiled":
+def read_profile(path: Path) -> "MeasuredProfile":
     """Read a profile."""
     import msgspec
 
-    from dordis.simulation.profiling import Profiled
+    from dordis.simulation.profiling import MeasuredProfile
 
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Profiled)
+        return msgspec.json.decode(path.read_bytes(), type=MeasuredProfile)
     except OSError as error:
         raise InputError(f"cannot read the profile {path}: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise InputError(f"{path} is not a profile of 'dordis profile': {error}") from None
 
 
-def table(timed: "Profiled") -> "Table":
-    """Show the model: tau = b1 d/m + b2 m + b3 for every stage, and how well it fits."""
+def _model_table(timed: "MeasuredProfile") -> "Table":
+    """Return the model tau = b1 d/m + b2 m + b3 of every stage, and how well it fits."""
     setting = f"{timed.clients} clients, {timed.protocol}, {timed.mode}, {timed.noise}, {timed.bits} bits"
     rows = [
         (
@@ -110,9 +109,9 @@ def table(timed: "Profiled") -> "Table":
     costs = (f"{setup.per_chunk * MILLI:.3g}", f"{setup.constant * MILLI:.3g}", f"{setup.error:.1%}")
     hardware = timed.hardware
     devices = f"the slowest client: {hardware.bandwidth:g} Mbps, {hardware.slowness:g} times as slow as this machine; "
-    return tables.table(
+    return make_table(
         *("stage", "resource", "steps", "b1, ns / coordinate", "b2, ms / chunk", "b3, ms", "error"),
         rows=[*rows, ("set-up", "", "once a round", "", *costs)],
         title=f"seconds of a stage for one chunk: {setting}",
-        caption=devices + "error: mean relative deviation of the model from the medians that it was fitted to",
+        caption=devices + "error: mean relative deviation of the model from the measured medians",
     )

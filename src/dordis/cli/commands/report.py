@@ -1,4 +1,4 @@
-"""The report of runs: write the page, say where it is, and show it."""
+"""Write the report of runs, print its path, and open it on demand."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dordis.cli import tables
 from dordis.cli.options import Json, finished_runs
+from dordis.cli.output import print_result, show_progress
 from dordis.errors import InputError
 
 
@@ -16,12 +16,13 @@ def report(
         list[Path] | None,
         typer.Argument(
             metavar="RUN",
-            help="Directories of runs: several are compared. Of a folder of runs, or of runs/, an index is made.",
+            help="Directories of runs, which are compared, or a folder of runs, which is indexed; runs/ if not given.",
             autocompletion=finished_runs,
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The directory to write into: the run, or this one for several, if not given.")
+        Path | None,
+        typer.Option(help="The directory to write into; the run's if not given, for several runs the current one."),
     ] = None,
     figures: Annotated[
         bool, typer.Option("--figures", help="Also write every chart as SVG and the tables as CSV.")
@@ -29,20 +30,20 @@ def report(
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write what runs did and prove as one HTML page."""
+    """Write the results and the privacy of runs as one HTML page."""
     import webbrowser
 
-    from dordis.federation.records import MANIFEST
-    from dordis.report.files import write, write_overview
+    from dordis.records.run_records import MANIFEST
+    from dordis.report.files import write_overview, write_report
 
     if output is not None and output.suffix == ".html":
-        raise InputError(f"--output is the directory that report.html is written into, not a file: {output}")
+        raise InputError(f"--output takes a directory, into which report.html is written, not the file {output}")
     paths = runs or [Path("runs")]
-    with tables.working("reading runs, and checking their ledgers"):
+    with show_progress("reading runs, and verifying their ledgers"):
         if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / MANIFEST).exists():
             path = write_overview(paths[0], output)
         else:
-            path = write(paths, output, with_figures=figures)
-    tables.show(as_json, {"report": str(path)}, str(path))
+            path = write_report(paths, output, with_figures=figures)
+    print_result(as_json, {"report": str(path)}, str(path))
     if show and not webbrowser.open(path.resolve().as_uri()):
-        print("there is no browser to open it in", file=sys.stderr)
+        print("cannot open the report: there is no browser", file=sys.stderr)

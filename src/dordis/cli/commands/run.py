@@ -1,4 +1,4 @@
-"""Train a model, or compute anything else that is a mean, over simulated clients, as a configuration says."""
+"""Train a model, or compute another private mean, over simulated clients, from a configuration."""
 
 import os
 import shlex
@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli import tables
-from dordis.cli.exits import INTERRUPTED, OVER_BUDGET
 from dordis.cli.options import (
     ConfigFile,
     DataDir,
@@ -21,20 +19,25 @@ from dordis.cli.options import (
     Preset,
     Quiet,
     Verbose,
-    as_keys,
+    Yes,
     finished_runs,
-    given_data,
+    override_data_dir,
+    override_settings,
 )
-from dordis.errors import ImpossibleSum, InputError, RoundFailed
+from dordis.cli.output import INTERRUPTED, OVER_BUDGET, make_console, print_result
+from dordis.errors import HopelessPlan, ImpossibleSum, InputError, RoundFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
-    from dordis.federation.coordinator import Finished
-    from dordis.federation.records import Result
-    from dordis.federation.run import Run
+    from dordis.privacy.planning import Plan
+    from dordis.records.run_records import RunOutcome
+    from dordis.report.alert_command import AlertCommand
+    from dordis.rounds.watch import WatchEvent
+    from dordis.runs.coordinator import FinishedRound
+    from dordis.runs.run import Run
     from dordis.simulation.run import SimulatedJob
 
 
@@ -44,25 +47,36 @@ def run(
     setting: Overrides = None,
     data_dir: DataDir = None,
     name: Annotated[str | None, typer.Option(help="The name of the run: -c name=...")] = None,
-    output: Annotated[str | None, typer.Option(help="Where runs are kept: -c output=...")] = None,
+    output: Annotated[str | None, typer.Option(help="The folder of runs: -c output=...")] = None,
     epsilon: Annotated[float | None, typer.Option(help="The privacy budget: -c privacy.epsilon=...")] = None,
     rounds: Annotated[int | None, typer.Option(help="How many rounds: -c federation.rounds=...")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients there are: -c federation.clients=...")] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Go on with the run in this directory, or with the newest in it.", autocompletion=finished_runs
+            help="Resume the run in this directory, or the newest run in this folder.", autocompletion=finished_runs
         ),
     ] = None,
     succeed: Annotated[
         Path | None,
         typer.Option(
-            help="Begin a run that goes on from the one in this directory, with other clients or settings.",
+            help="Start a run that continues the one in this directory with other clients or settings.",
             autocompletion=finished_runs,
         ),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Charge the run to this ledger of all runs and queries over the same data.", metavar="FILE"),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="For a new --ledger: the epsilon that all of them together may spend.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan, and the bytes and seconds to expect; run nothing.")
+        bool, typer.Option("--dry-run", help="Show the plan and the expected bytes and seconds; run nothing.")
+    ] = False,
+    yes: Yes = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a live page of the run on this machine while it goes on.")
     ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -70,11 +84,13 @@ def run(
 ) -> None:
     """Train a model privately over simulated clients.
 
-    Any other private mean can be computed, too: app.server and app.client name what is.
+    The settings app.server and app.client name another application, such as your own.
     """
-    from dordis.federation.durable import hold
-    from dordis.federation.records import CONFIG
-    from dordis.simulation import reading
+    from dordis.config import reading
+    from dordis.durable_files import lock_directory
+    from dordis.ledger.data_ledger import PlannedRun
+    from dordis.records.run_records import CONFIG
+    from dordis.runs.job import plan_charge
     from dordis.simulation.run import prepare
 
     short = {
@@ -84,41 +100,72 @@ def run(
         "federation.rounds": rounds,
         "federation.clients": clients,
     }
-    given = [*(setting or ()), *given_data(data_dir), *as_keys(short)]
-    resume, succeed = newest(resume), newest(succeed)
+    overrides = [*(setting or ()), *override_data_dir(data_dir), *override_settings(short)]
+    resume, succeed = find_newest_run(resume), find_newest_run(succeed)
     if resume is not None:
-        if config is not None or preset is not None or given or dry_run:
-            raise InputError("a run goes on as it was configured: give --resume alone")
+        if config is not None or preset is not None or overrides or dry_run:
+            raise InputError("a run is resumed as it was configured: give --resume alone")
         config = resume / CONFIG
     if succeed is not None:
         if resume is not None:
-            raise InputError("a run goes on by --resume, or is succeeded by another one, not both")
+            raise InputError("give --resume or --succeed, not both")
         config = succeed / CONFIG if config is None and preset is None else config
+    if resume is not None and (ledger is not None or budget is not None):
+        raise InputError("--ledger and --budget are for new runs: a resumed run is charged already")
     if (began := resume or succeed) is not None and not (began / CONFIG).is_file():
         raise InputError(f"there is no run at {began}: it has no {CONFIG}")
-    reading.find_modules(config)
-    settings = reading.read(config, preset, given)
-    console = tables.console(stderr=as_json)
+    reading.add_module_folders(config)
+    settings = reading.read_config(config, preset, overrides)
+    console = make_console(stderr=as_json)
     with console.status("planning the noise") if console.is_terminal else nullcontext():
         job = prepare(settings)
     if dry_run:
-        _tell(job, as_json)
+        _print_forecast(job, as_json)
         return
-    text, folder = reading.written(settings), Path(settings.output)
+    prospects = "" if resume else confirm_prospects(job.job.design.plan, yes=yes)
+    text, folder = reading.config_to_toml(settings), Path(settings.output)
+    charged = PlannedRun.resume(resume) if resume else plan_charge(job.job, ledger, budget, succeed)
     with ExitStack() as held:
         if began is not None:
-            held.callback(os.close, hold(began))
+            held.callback(os.close, lock_directory(began))
         if succeed is not None:
             under_way = job.succeed(succeed, folder, text)
         else:
             under_way = job.resume(resume) if resume else job.start(folder, text)
-        result = drive(under_way, console, "run --resume", quiet=quiet or as_json, verbose=verbose)
-        show(under_way, result, as_json, quiet=quiet)
+        if charged is not None and resume is None:
+            charged.start(under_way.records.id, under_way.records.path)
+        page = "0" if watch else None
+        result = run_rounds(
+            under_way, console, "run --resume", prospects, page, quiet=quiet or as_json, verbose=verbose
+        )
+        print_outcome(under_way, result, as_json, quiet=quiet)
+        if charged is not None:
+            total = charged.settle(under_way.records.id, under_way.records.path)
+            where = charged.ledger.path
+            console.print(f"all runs and queries in {where} have spent epsilon {total:.4g}", highlight=False)
 
 
-def newest(path: Path | None) -> Path | None:
-    """Return a run, or the newest one in a folder of runs."""
-    from dordis.federation.records import CONFIG
+def confirm_prospects(plan: "Plan | None", *, yes: bool) -> str:
+    """Return the expected outcome of a plan in words; if it is hopeless, ask in a terminal, or raise unless `yes`."""
+    from dordis.privacy.advice import check_prospects, describe_prospects
+
+    if plan is None:
+        return ""
+    try:
+        check_prospects(plan)
+    except HopelessPlan as error:
+        if yes:
+            print(f"warning: {error}", file=sys.stderr)
+        elif not sys.stdin.isatty() or not typer.confirm(f"{error}\nSpend it all the same?"):
+            error.add_note("nothing was spent; --yes runs the plan all the same")
+            raise
+        return ""
+    return describe_prospects(plan)
+
+
+def find_newest_run(path: Path | None) -> Path | None:
+    """Return the path of a run, or that of the newest run in a folder of runs."""
+    from dordis.records.run_records import CONFIG
 
     if path is None or (path / CONFIG).is_file():
         return path
@@ -126,56 +173,91 @@ def newest(path: Path | None) -> Path | None:
     return found[-1] if found else path
 
 
-def drive(under_way: "Run", console: "Console", again: str, *, quiet: bool, verbose: bool = False) -> "Result":
-    """Run all rounds that are left, showing them; whatever ends the run is written down.
+def run_rounds(
+    under_way: "Run",
+    console: "Console",
+    again: str,
+    prospects: str = "",
+    page: str | None = None,
+    alerts: "AlertCommand | None" = None,
+    *,
+    quiet: bool,
+    verbose: bool = False,
+    terminated: int = INTERRUPTED,
+) -> "RunOutcome":
+    """Run all remaining rounds and show them, after the prospects of the plan; with `page`, on a live page there too.
 
-    `again` is how to go on: whatever stops the run before its end, an exception of an application too, is told with it.
+    `again` is the command that resumes the run; every error that stops the run early names it.  After SIGTERM the exit
+    code is `terminated`.
     """
-    from dordis.cli.run_display import Display
+    from dordis.cli.run_display import Display, serve_page
 
     for warning in under_way.job.design.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    go_on = f"go on with: dordis {again} {shlex.quote(str(under_way.records.path))}"
+    resume_hint = f"resume with: dordis {again} {shlex.quote(str(under_way.records.path))}"
     shown = Display(under_way.job, under_way.home, under_way.done, console, quiet=quiet, verbose=verbose)
     try:
-        with shown as display, interruptible() as end_if_asked:
+        if prospects and not quiet:
+            console.print(prospects, highlight=False)
+        with shown as display, catch_signals() as end_if_asked, serve_page(under_way, page, console) as live:
 
-            def told(finished: "Finished") -> None:
-                display.finished(finished)
+            def show_round(finished: "FinishedRound") -> None:
+                display.add_round(finished)
+                if live is not None:
+                    live.finish_round(finished.record, finished.metrics)
+                if alerts is not None:
+                    alerts.finish_round(finished.record)
+                for concern in under_way.job.app.concerns():
+                    print(f"warning: round {finished.record.number}: {concern}", file=sys.stderr)
+                    if live is not None:
+                        live.warn(f"Round {finished.record.number}: {concern}")
                 end_if_asked()
 
-            result = under_way.complete(display.stage, told)
+            def watch(event: "WatchEvent") -> None:
+                display.watch(event)
+                for watcher in (live, alerts):
+                    if watcher is not None:
+                        watcher.watch(event)
+
+            result = under_way.complete(watch, show_round)
+            if live is not None:
+                live.end("stopped at its budget" if under_way.over_budget else "has finished all rounds")
             if under_way.over_budget is not None:
-                display.note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
+                display.print_note(f"stopped before round {under_way.done + 1}: {under_way.over_budget}")
     except RoundFailed as error:
-        failed = InputError(_failed(under_way, error))
-        failed.add_note(go_on)
+        failed = InputError(_describe_failure(under_way, error))
+        failed.add_note(resume_hint)
         raise failed from None
-    except KeyboardInterrupt:
-        print(f"interrupted; {go_on}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt as error:
+        print(f"interrupted; {resume_hint}", file=sys.stderr)
+        sys.exit(terminated if isinstance(error, Terminated) else INTERRUPTED)
     except Exception as error:
-        error.add_note(go_on)
+        error.add_note(resume_hint)
         raise
     return result
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: somebody stops the process in an orderly way."""
+
+
 @contextmanager
-def interruptible() -> "Iterator[Callable[[], None]]":
-    """Let Ctrl-C and a request to end, SIGTERM, end a run alike: what was done is kept, and told.
+def catch_signals() -> "Iterator[Callable[[], None]]":
+    """Let SIGTERM end a run as Ctrl-C does, by KeyboardInterrupt.
 
-    Python ignores exceptions in finalisers and in callbacks of C code; what is given ends the run for those too.
+    Python ignores exceptions in finalisers and in callbacks of C code: call the yielded function after each round; it
+    raises again if a signal came.
     """
-    asked = False
+    asked: KeyboardInterrupt | None = None
 
-    def interrupt(*_: object) -> None:
+    def interrupt(number: int, _: object) -> None:
         nonlocal asked
-        asked = True
-        raise KeyboardInterrupt
+        asked = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        raise asked
 
     def end_if_asked() -> None:
-        if asked:
-            raise KeyboardInterrupt
+        if asked is not None:
+            raise asked
 
     if threading.current_thread() is not threading.main_thread():
         yield end_if_asked
@@ -188,42 +270,47 @@ def interruptible() -> "Iterator[Callable[[], None]]":
             signal.signal(number, handler)
 
 
-def _failed(under_way: "Run", error: RoundFailed) -> str:
-    """Say which round failed, how often, why, and what can be done."""
+def _describe_failure(under_way: "Run", error: RoundFailed) -> str:
+    """Say which round failed, how often, why, and what to do."""
     federation = under_way.job.config.federation
-    times = "once" if federation.tries == 1 else f"{federation.tries} times"
+    times = "once" if under_way.tries == 1 else f"{under_way.tries} times"
     if isinstance(error, ImpossibleSum):
         return (
             f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time "
             f"because {error}; one of the clients {', '.join(map(str, error.survivors))} or the server is faulty: "
-            f"begin a run without the faulty client; finished rounds are in {under_way.records.path}"
+            f"start a run without the faulty client; finished rounds are in {under_way.records.path}"
+        )
+    if reasons := under_way.home.explain_failure():
+        return (
+            f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time "
+            f"because {error}; {reasons}; finished rounds are in {under_way.records.path}"
         )
     return (
         f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time because "
-        f"{error}: begin a run that allows for more dropout with protocol.threshold and protocol.tolerance, or has "
-        f"more clients a round; what was done is in {under_way.records.path}"
+        f"{error}: start a run that tolerates more dropout (protocol.threshold, protocol.tolerance), or with more "
+        f"clients a round; finished rounds are in {under_way.records.path}"
     )
 
 
-def show(under_way: "Run", result: "Result", as_json: bool, *, quiet: bool = False) -> None:
-    """Tell how a run ended, and where its report is; that it has spent too much has an exit code of its own."""
-    from dordis.cli.run_display import summary
-    from dordis.report.facts import gather
-    from dordis.report.files import write
+def print_outcome(under_way: "Run", result: "RunOutcome", as_json: bool, *, quiet: bool = False) -> None:
+    """Write the report of a run and print its outcome; exit with OVER_BUDGET if it spent more than its budget."""
+    from dordis.cli.run_display import summary_table
+    from dordis.report.facts import read_facts
+    from dordis.report.files import write_report
 
     path = under_way.records.path
-    (facts,), report = gather([path]), write([path])
+    (facts,), report = read_facts([path]), write_report([path])
     outcome = {
         "clients": under_way.job.app.unit,
         "accuracy": result.metrics.get("accuracy"),
         **result.metrics,
         "measured": facts.run.manifest.measured,
-        "epsilon": facts.stated,
+        "epsilon": facts.reportable_epsilon,
         "spent": facts.spent,
         "delta": result.delta,
         "budget": facts.budget,
         "warnings": list(under_way.job.design.warnings),
-        "overspent": facts.overspent,
+        "overspent": facts.is_overspent,
         "simulated": facts.trust.simulated,
         "run_as": facts.run.manifest.how,
         "rounds": result.rounds,
@@ -235,28 +322,31 @@ def show(under_way: "Run", result: "Result", as_json: bool, *, quiet: bool = Fal
         "path": str(path),
     }
     if as_json or not quiet:
-        tables.show(as_json, outcome, summary(facts, result), f"report: {report}")
-    if facts.overspent:
+        print_result(as_json, outcome, summary_table(facts, result), f"report: {report}")
+    if facts.is_overspent:
         raise typer.Exit(OVER_BUDGET)
 
 
-def _tell(simulated: "SimulatedJob", as_json: bool) -> None:
-    """Tell what a run would be: its plan, and the bytes and seconds of a rehearsed round."""
-    from dordis.cli.run_display import upcoming
+def _print_forecast(simulated: "SimulatedJob", as_json: bool) -> None:
+    """Print the plan of a run, and the bytes and seconds of a rehearsed round."""
+    from dordis.cli.run_display import forecast_table
     from dordis.kernels.packing import packed_size
-    from dordis.simulation.rehearsal import rehearse
+    from dordis.privacy.advice import describe_prospects
+    from dordis.simulation.dry_run import rehearse
 
     job = simulated.job
     rehearsed, design = rehearse(simulated), job.design
+    for warning in design.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     grid, setting = design.mechanism.grid, design.setting
     rounds = job.config.federation.rounds
-    expected: dict[str, float | int | str | None] = {
+    forecast: dict[str, float | int | str | None] = {
         "epsilon": None if not design.proves else design.plan.epsilon if design.plan else design.epsilon,
         "delta": design.delta,
         "rounds_of_a_client": design.cap,
         "coordinates": setting.dim,
-        "coordinates_summed": setting.kept,
-        "projection": design.saving.words if design.saving else "off",
+        "coordinates_summed": setting.summed_dim,
+        "projection": design.saving.description if design.saving else "off",
         "bits": grid.bits,
         "sigma": design.sigma,
         "threshold": setting.t,
@@ -271,5 +361,6 @@ def _tell(simulated: "SimulatedJob", as_json: bool) -> None:
         "seconds": rehearsed.seconds * rounds,
         "fidelity": simulated.config.simulation.fidelity,
         "clients": job.app.unit or None,
+        "prospects": None if design.plan is None else describe_prospects(design.plan),
     }
-    tables.show(as_json, expected, upcoming(job, simulated.config.simulation, expected))
+    print_result(as_json, forecast, forecast_table(job, simulated.config.simulation, forecast))

@@ -1,76 +1,263 @@
-"""Run what a configuration says with clients on machines of their own, which join over the network."""
+"""Run configurations with clients on machines of their own, which join over the network."""
 
 import logging
 import os
 import shlex
-import sys
-from contextlib import ExitStack
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dordis.cli import tables
-from dordis.cli.options import ConfigFile, Json, Overrides, Preset, Quiet, Verbose, finished_runs
-from dordis.errors import InputError
+from dordis.cli.options import Json, LogFormat, LogLines, Overrides, Preset, Quiet, Verbose, Yes, finished_runs
+from dordis.cli.output import DONE, make_console
+from dordis.errors import DISK_FULL, DordisError, InputError
+
+if TYPE_CHECKING:
+    from dordis.config.schema import Config
+    from dordis.network.population import NetworkPopulation
+    from dordis.report.alert_command import AlertCommand
+    from dordis.runs.run import Run
+
+log = logging.getLogger("dordis.network")
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Options of `dordis serve` that all configurations of a folder share."""
+
+    identity: Path
+    registry: Path
+    preset: str | None
+    overrides: Sequence[str]
+    yes: bool
+    quiet: bool
+    verbose: bool
+    as_json: bool
+    page: str | None = None
+    """Address of the live page, `[HOST:]PORT`."""
+    alert: str | None = None
+    """Command that is run when a run needs attention."""
 
 
 def serve(
     identity: Annotated[Path, typer.Option(help="The server's key file; its certificate is beside it.")],
     registry: Annotated[Path, typer.Option(help="The registry that the authority signed.")],
-    config: ConfigFile = None,
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CONFIG.toml|FOLDER",
+            help="A configuration file, or a folder of them; the preset digits if not given.",
+        ),
+    ] = None,
     preset: Preset = None,
     setting: Overrides = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this directory.", autocompletion=finished_runs)
+        Path | None, typer.Option(help="Resume the run in this directory.", autocompletion=finished_runs)
     ] = None,
     succeed: Annotated[
         Path | None,
         typer.Option(
-            help="Begin a run with the members of now, which carries this one on.", autocompletion=finished_runs
+            help="Start a run that continues this one with the present members.", autocompletion=finished_runs
+        ),
+    ] = None,
+    yes: Yes = False,
+    tries: Annotated[
+        int | None, typer.Option(help="With --resume: tries of a failing round, more than federation.tries.")
+    ] = None,
+    page: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve a live page, /metrics, /healthz and /readyz: on this machine, or elsewhere for a token.",
+        ),
+    ] = None,
+    alert: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run COMMAND KIND RUN TEXT when a run needs attention: budget, certificate, no-round, refused, "
+            "impossible-sum.",
         ),
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: Json = False,
+    log_format: LogLines = LogFormat.TEXT,
 ) -> None:
     """Run rounds with clients that join over the network.
 
-    The configuration is that of dordis run: what can be simulated can be deployed. Its section deployment says where
-    to listen, and how long to wait for whom.
+    The configuration is that of dordis run: what can be simulated can be deployed. Its section deployment sets the
+    address and the waiting times. The configurations of a folder run one after the other, by name; the same command
+    continues after a stop.
     """
-    from dordis.cli.commands import run as simulated
-    from dordis.federation.durable import hold
-    from dordis.federation.records import CONFIG
-    from dordis.network.deploy import DeployedJob
-    from dordis.network.home import NetworkHome
-    from dordis.network.warm import compile_kernels
-    from dordis.simulation import reading
+    from dordis.network.log_lines import set_up_logging
+    from dordis.network.precompile import compile_kernels
+    from dordis.records.queue import RunQueue
 
     if resume is not None and (config is not None or preset is not None or succeed is not None):
-        raise InputError("a run goes on as it was configured: give --resume without a configuration")
-    began = resume or (succeed if config is None and preset is None else None)
-    source = config if began is None else began / CONFIG
-    reading.find_modules(source)
-    settings = reading.read(source, preset, setting or ())
-    level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", stream=sys.stderr)
-    console = tables.console(stderr=as_json)
-    job = DeployedJob.of(settings, settings.simulation.seed, identity, registry)
+        raise InputError("a run is resumed as it was configured: give --resume without a configuration")
+    set_up_logging(quiet=quiet, as_json=log_format is LogFormat.JSON)
+    options = ServeOptions(identity, registry, preset, setting or (), yes, quiet, verbose, as_json, page, alert)
     compile_kernels()
-    output, text = Path(settings.output), reading.written(settings)
+    if config is None or not config.is_dir():
+        serve_run(options, config, resume, succeed, tries)
+        return
+    if succeed is not None or tries is not None:
+        raise InputError("--succeed and --tries are for one run: give a configuration file, not a folder")
+    queue = RunQueue(config)
+    while (waiting := queue.next_run()) is not None:
+        name, path = waiting
+        begin = None if path else lambda run, name=name: queue.begin(name, run)
+        serve_run(options, None if path else config / name, path, None, None, begin)
+        queue.finish(name)
+    make_console(stderr=as_json).print(f"all {len(queue.entries())} configurations of {config} are done")
+
+
+def serve_run(
+    options: ServeOptions,
+    config: Path | None,
+    resume: Path | None,
+    succeed: Path | None,
+    tries: int | None,
+    begin: Callable[[Path], None] | None = None,
+) -> None:
+    """Start, resume or succeed one run, and serve it to its end; `begin` is called with the directory of a new run."""
+    from dordis.cli.commands.run import confirm_prospects, print_outcome, run_rounds
+    from dordis.config import reading
+    from dordis.durable_files import lock_directory
+    from dordis.network.deployment import DeployedJob
+    from dordis.network.population import NetworkPopulation
+    from dordis.records.run_records import CONFIG
+
+    began = resume or (succeed if config is None and options.preset is None else None)
+    source = config if began is None else began / CONFIG
+    reading.add_module_folders(source)
+    preset = options.preset if resume is None else None
+    settings = reading.read_config(source, preset, options.overrides)
+    console, quiet = make_console(stderr=options.as_json), options.quiet or options.as_json
+    job = DeployedJob.from_config(settings, settings.simulation.seed, options.identity, options.registry)
+    prospects = "" if resume else confirm_prospects(job.job.design.plan, yes=options.yes)
+    output, text = Path(settings.output), reading.config_to_toml(settings)
     with ExitStack() as held:
         if (before := resume or succeed) is not None:
-            held.callback(os.close, hold(before))
+            held.callback(os.close, lock_directory(before))
         if succeed is not None:
             under_way = job.succeed(succeed, output, text)
         else:
             under_way = job.start(output, text) if resume is None else job.resume(resume)
+        if begin is not None:
+            begin(under_way.records.path)
+        if tries is not None:
+            under_way.tries = check_tries(tries, settings.federation.tries, resumed=resume is not None)
         home = under_way.home
-        assert isinstance(home, NetworkHome)  # noqa: S101
+        assert isinstance(home, NetworkPopulation)  # noqa: S101
         held.callback(home.close)
         home.listening = lambda port: console.print(f"listening at {settings.deployment.host}:{port}")
-        again = f"serve --identity {shlex.quote(str(identity))} --registry {shlex.quote(str(registry))} --resume"
-        result = simulated.drive(under_way, console, again, quiet=quiet or as_json, verbose=verbose)
-        home.close(over=True)
-    simulated.show(under_way, result, as_json, quiet=quiet)
+        again = " ".join(
+            ("serve", *_quoted("--identity", options.identity, "--registry", options.registry, "--resume"))
+        )
+        held.enter_context(
+            reload_at_hangup(home, settings, lambda: reading.read_config(source, preset, options.overrides))
+        )
+        hook = start_alerts(options, under_way, held)
+        try:
+            result = run_rounds(
+                under_way,
+                console,
+                again,
+                prospects,
+                options.page,
+                hook,
+                quiet=quiet,
+                verbose=options.verbose,
+                terminated=DONE,
+            )
+        except BaseException as error:
+            home.close(reason=stop_reason(error))
+            raise
+        home.close(run_over=True)
+    print_outcome(under_way, result, options.as_json, quiet=options.quiet)
+
+
+def start_alerts(options: ServeOptions, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
+    """Return the alerts of a run, which look at the clock from now on; None without a command."""
+    from dordis.identity.keys import CERTIFICATE, read_certificates
+    from dordis.report.alert_command import AlertCommand
+
+    if options.alert is None:
+        return None
+    certificate, _ = read_certificates(options.identity.with_suffix(CERTIFICATE))
+    manifest = under_way.records.manifest
+    hook = AlertCommand(options.alert, manifest.name, manifest.budget, certificate.not_valid_after_utc)
+    hook.start()
+    held.callback(hook.stop)
+    return hook
+
+
+def _quoted(*words: object) -> Iterator[str]:
+    return (shlex.quote(str(word)) for word in words)
+
+
+def stop_reason(error: BaseException) -> str:
+    """Return what clients are told when the server stops before the run is over: no paths and no data.
+
+    >>> stop_reason(SystemExit(0))
+    'its operator stopped it'
+    """
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return "its operator stopped it"
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return "it cannot write to its disk"
+    return "a round failed" if isinstance(error, DordisError) else "it failed"
+
+
+@contextmanager
+def reload_at_hangup(home: "NetworkPopulation", settings: "Config", read: "Callable[[], Config]") -> Iterator[None]:
+    """At SIGHUP, read configuration and certificate again, and use what may change in a running run."""
+
+    def reload(*_: object) -> None:
+        try:
+            fresh = read()
+            home.reload(fresh.deployment)
+        except (DordisError, OSError) as error:
+            log.warning("nothing was reloaded: %s", error)
+            return
+        log.warning("reloaded deployment.deadlines, deployment.balancers and the server's certificate")
+        if ignored := ignored_changes(settings, fresh):
+            log.warning("these settings have changed and need a new run: %s", ", ".join(ignored))
+
+    before = signal.signal(signal.SIGHUP, reload)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def ignored_changes(settings: "Config", fresh: "Config") -> list[str]:
+    """Return the changed settings that a running run does not take over."""
+    import msgspec
+
+    now, then = (msgspec.to_builtins(config) for config in (fresh, settings))
+    for config in (now, then):
+        for name in ("deadlines", "balancers"):
+            config["deployment"].pop(name)
+    return [
+        f"{section}.{key}" if isinstance(now[section], dict) else section
+        for section in now
+        if now[section] != then[section]
+        for key in (now[section] if isinstance(now[section], dict) else [""])
+        if not isinstance(now[section], dict) or now[section][key] != then[section][key]
+    ]
+
+
+def check_tries(tries: int, configured: int, *, resumed: bool) -> int:
+    """Return the tries of a failing round; raise InputError for a new run, or if they are fewer than configured."""
+    if not resumed:
+        raise InputError("--tries is for --resume: for a new run set federation.tries in the configuration")
+    if tries < configured:
+        raise InputError(f"--tries {tries} is below federation.tries = {configured}: give at least that many")
+    return tries

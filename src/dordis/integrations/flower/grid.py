@@ -1,4 +1,7 @@
-"""The grid of a ServerApp whose train messages come to a private mean, with ledger and records as in `dordis run`."""
+"""The grid of a ServerApp whose train messages come to a private mean, with ledger and records as in `dordis run`.
+
+The settings are those of `dordis run`, from a dictionary such as a Flower app's `run_config`.
+"""
 
 import logging
 import time
@@ -7,40 +10,129 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import tomli_w
 from flwr.app import ArrayRecord, Error, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from dordis.errors import BudgetExceeded, InputError, RoundFailed
-from dordis.federation.config import Protocol, RunConfig
-from dordis.federation.coordinator import Finished
-from dordis.federation.job import prepare
-from dordis.federation.registry import Registry
-from dordis.federation.run import Run
-from dordis.integrations.flower.arrays import Layout, model_of
-from dordis.integrations.flower.binding import check_same_records
-from dordis.integrations.flower.exchange import Assignment, Post
-from dordis.integrations.flower.home import FlowerHome, FlowerModel, enrol, weighted_mean
-from dordis.integrations.flower.settings import config_of, settings_of, written
+from dordis.config.reading import explain_error, merge_settings
+from dordis.config.schema import App, Federation, Protocol, RunConfig
+from dordis.errors import BudgetExceeded, HopelessPlan, InputError, RoundFailed
+from dordis.identity.registry import Registry
+from dordis.integrations.flower.exchange import GridTransport, TrainMessages
+from dordis.integrations.flower.messages import Layout, check_same_records, find_model
+from dordis.integrations.flower.population import FlowerModel, FlowerPopulation, enrol, weighted_mean
+from dordis.privacy.advice import ENOUGH, EQUAL, NOTHING, check_prospects, clients_for_ratio, describe_ratio, run_ratio
 from dordis.protocol import ClientId
+from dordis.protocols.table import summing_protocol
+from dordis.runs.coordinator import FinishedRound
+from dordis.runs.job import Job, prepare, require_cohort
+from dordis.runs.run import Run
 
-LOG = logging.getLogger("dordis.flower")
+NAME = "flower"
+_HERE = "dordis.integrations.flower"
+_FEDERATION = "federation"
+FLOWER_ROUNDS = "num-server-rounds"
+"""The number of rounds in the run config of Flower's own apps."""
+
+
+def read_settings(given: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of dordis by section; other settings, such as those of the app, are ignored.
+
+    Without `federation.rounds`, the rounds are those of Flower's own apps, `num-server-rounds`.
+
+    >>> read_settings({"privacy.epsilon": 3.0, "federation": {"rounds": 5}, "learning-rate": 0.1})
+    {'federation': {'rounds': 5}, 'privacy': {'epsilon': 3.0}}
+    """
+    plain = msgspec.to_builtins(given) if isinstance(given, RunConfig) else given
+    nested: dict[str, Any] = {}
+    for key, value in plain.items():
+        first, *rest = key.split(".")
+        if first in RunConfig.__struct_fields__ and first != "app":
+            for name in reversed(rest):
+                value = {name: value}
+            nested = merge_settings(nested, {first: value})
+    if "rounds" not in nested.get(_FEDERATION, {}):
+        if FLOWER_ROUNDS not in plain:
+            raise InputError(
+                f"the noise depends on the number of rounds: set {FLOWER_ROUNDS} or federation.rounds in the run config"
+            )
+        nested = merge_settings(nested, {_FEDERATION: {"rounds": plain[FLOWER_ROUNDS]}})
+    return dict(sorted(nested.items()))
+
+
+def build_config(settings: Mapping[str, Any], clients: int, per_round: int) -> RunConfig:
+    """Return the validated configuration of a run with these numbers of clients, in all and per round."""
+    below = RunConfig(NAME, app=App(_HERE, _HERE), federation=Federation(clients, min(per_round, clients)))
+    try:
+        config = msgspec.convert(merge_settings(msgspec.to_builtins(below), dict(settings)), RunConfig)
+    except msgspec.ValidationError as error:
+        raise InputError(explain_error(str(error))) from None
+    check_supported(config)
+    check_population(config.federation, clients)
+    return config
+
+
+def to_toml(config: RunConfig) -> str:
+    """Write a configuration as TOML."""
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
+
+
+def check_supported(config: RunConfig) -> None:
+    """Raise for settings that do not work under Flower."""
+    if summing_protocol(config.protocol.use).sparse and not Path(config.deployment.beacon).is_file():
+        raise InputError("secagg+ needs public randomness: set deployment.beacon to its file, or use 'secagg'")
+    if config.deployment.beacon and not summing_protocol(config.protocol.use).sparse:
+        raise InputError(
+            "under Flower only secagg+ uses deployment.beacon: remove the setting, or set protocol.use = 'secagg+'"
+        )
+    if config.federation.selection == "vrf":
+        raise InputError(
+            "selection by vrf does not work under Flower: set federation.selection to 'balanced' or 'uniform'"
+        )
+    if config.performance.chunks == "auto":
+        raise InputError("under Flower all chunks travel together: set performance.chunks to a number")
+
+
+def check_population(federation: Federation, clients: int) -> None:
+    """Raise unless the enrolled nodes are as many as federation.clients."""
+    if federation.clients != clients:
+        raise InputError(
+            f"{clients} nodes have enrolled, and federation.clients is {federation.clients}: make them equal"
+        )
+
+
+def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_none(value) if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if value is not None
+    }
+
+
+LOG = logging.getLogger("flwr.dordis")  # a child of Flower's logger: its lines are in the log of the app
 PATIENCE = 60.0
 """Seconds that a stage after the training waits for nodes that do not answer."""
 WEIGHT = "num-examples"
 """The metric by which Flower's strategies weight replies."""
+ACCEPT_HOPELESS = "accept-hopeless"
+"""The setting of a run config that runs a plan under whose noise next to nothing is learnt."""
 
 
 class DordisGrid(Grid):
     """A grid that sums what train messages bring by secure aggregation with distributed differential privacy.
 
-    `privacy` are the settings of `dordis run` as a dictionary, nested or with dots in its keys, such as
-    `context.run_config`; the number of rounds must be among them.  `registry` are the keys of all clients, if they are
-    fixed beforehand; otherwise the nodes that are connected at the first round are the clients.
+    `privacy` holds settings of `dordis run`, nested or with dotted keys, such as `context.run_config`; the number of
+    rounds must be among them (`federation.rounds`, or Flower's `num-server-rounds`).  `registry` holds the keys of all
+    clients if they are fixed beforehand; otherwise the nodes that are connected at the first round are the clients.
 
-    Every client has the weight that its owner gives it, 1 if none is given.  Metrics of clients are dropped, and nodes
-    are not asked to evaluate: what they measure would not be private.
+    A plan under whose noise next to nothing is learnt raises `HopelessPlan` before anything is spent, unless
+    `accept_hopeless` is set, here or as `accept-hopeless` in the run config.
+
+    Every client has the weight that its owner sets, 1 by default.  Metrics of clients are dropped, and nodes are not
+    asked to evaluate, because metrics would not be private.
     """
 
     def __init__(
@@ -51,16 +143,18 @@ class DordisGrid(Grid):
         registry: Registry | None = None,
         weight: str = WEIGHT,
         patience: float = PATIENCE,
+        accept_hopeless: bool = False,
     ) -> None:
-        self._grid, self._settings, self._registry = grid, settings_of(privacy), registry
+        self._grid, self._settings, self._registry = grid, read_settings(privacy), registry
         self._weight, self._patience = weight, patience
+        self._accept_hopeless = accept_hopeless or (isinstance(privacy, Mapping) and bool(privacy.get(ACCEPT_HOPELESS)))
         self._private: PrivateRun | None = None
 
     @property
     def path(self) -> Path:
-        """Return the directory of the run: its records, its ledger, its report once it is made."""
+        """Return the directory of the run: records, ledger, and its report once it is written."""
         if self._private is None:
-            raise InputError("the run begins with the first train messages")
+            raise InputError("the run has no directory yet: it begins with the first train messages")
         return self._private.run.records.path
 
     def send_and_receive(
@@ -79,13 +173,13 @@ class DordisGrid(Grid):
 
     def _round(self, asked: list[FlowerMessage], timeout: float | None) -> list[FlowerMessage]:
         check_same_records(asked)
-        name, model = model_of(asked[0].content)
+        name, model = find_model(asked[0].content)
         if self._private is None:
-            self._private = self._begin(Layout.of(model), len(asked), timeout)
+            self._private = self._begin(Layout.from_record(model), len(asked), timeout)
         private = self._private
         nodes = {node: u for u, node in private.home.nodes.items()}
         messages = {nodes[m.metadata.dst_node_id]: m for m in asked if m.metadata.dst_node_id in nodes}
-        model, training = private.app.layout.typed(model), private.home.training
+        model, training = private.app.layout.cast(model), private.home.training
         training.content = RecordDict({**asked[0].content, name: model})
         training.clients, training.timeout = tuple(messages), timeout
         finished, arrays = private.round(model)
@@ -98,16 +192,30 @@ class DordisGrid(Grid):
 
     def _begin(self, layout: Layout, per_round: int, timeout: float | None) -> "PrivateRun":
         """Enrol the nodes, plan the noise and begin the records of the run."""
-        post, training = Post(self._grid), Assignment()
+        transport, training = GridTransport(self._grid), TrainMessages()
         mode = self._settings.get("protocol", {}).get("mode", Protocol().mode)
-        enrolment = enrol(post, self._connected(), self._registry, mode, timeout)
-        config = config_of(self._settings, len(enrolment.registry), per_round)
+        enrolment = enrol(transport, self._wait_for_nodes(), self._registry, mode, timeout)
+        config = build_config(self._settings, len(enrolment.registry), per_round)
         app = FlowerModel(layout, enrolment.environment, training)
-        home = FlowerHome(post, enrolment, prepare(config, app), self._patience, training)
-        return PrivateRun(Run.start(home.job, home, Path(config.output), written(config)), home, app)
+        check_unit(config)
+        job = require_cohort(prepare(config, app), "Flower")
+        self._check_prospects(job)
+        home = FlowerPopulation(transport, enrolment, job, self._patience, training)
+        return PrivateRun(Run.start(home.job, home, Path(config.output), to_toml(config)), home, app)
 
-    def _connected(self) -> list[int]:
-        """Return the nodes, once there are as many as the settings say."""
+    def _check_prospects(self, job: Job) -> None:
+        """Raise `HopelessPlan`, and log it, if next to nothing can be learnt, unless that was accepted."""
+        if job.design.plan is None or self._accept_hopeless:
+            return
+        try:
+            check_prospects(job.design.plan)
+        except HopelessPlan as error:
+            LOG.error("private run refused: %s", describe_start(job))
+            error.add_note(f"Set {ACCEPT_HOPELESS} = true in the run config to run it all the same.")
+            raise
+
+    def _wait_for_nodes(self) -> list[int]:
+        """Wait for as many nodes as federation.clients, or for two, and return them."""
         wanted = self._settings["federation"].get("clients", 2)
         while len(nodes := list(self._grid.get_node_ids())) < wanted:
             LOG.info("waiting for nodes: %d of %d", len(nodes), wanted)
@@ -115,7 +223,7 @@ class DordisGrid(Grid):
         return sorted(nodes)
 
     def _reply(
-        self, u: ClientId, message: FlowerMessage, finished: Finished, name: str, arrays: ArrayRecord
+        self, u: ClientId, message: FlowerMessage, finished: FinishedRound, name: str, arrays: ArrayRecord
     ) -> FlowerMessage:
         if all(u in output.survivors for output in finished.result.outputs):
             content = RecordDict({name: arrays, "metrics": MetricRecord({self._weight: 1.0})})
@@ -125,9 +233,9 @@ class DordisGrid(Grid):
         return FlowerMessage(error, reply_to=message)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes that can be asked: from the first round on, those who are enrolled."""
+        """Return the connected nodes; from the first round on, only enrolled ones."""
         if self._private is None:
-            return self._connected()
+            return self._wait_for_nodes()
         enrolled = set(self._private.home.nodes.values())
         return [node for node in self._grid.get_node_ids() if node in enrolled]
 
@@ -154,20 +262,23 @@ class DordisGrid(Grid):
 
 
 class PrivateRun:
-    """A run under way, of which the strategy asks for one round after the other."""
+    """A run under way; the strategy requests its rounds."""
 
-    def __init__(self, run: Run, home: FlowerHome, app: FlowerModel) -> None:
+    def __init__(self, run: Run, home: FlowerPopulation, app: FlowerModel) -> None:
         self.run, self.home, self.app = run, home, app
+        plan = run.job.design.plan
+        is_hopeless = plan is not None and run_ratio(plan) < NOTHING
+        LOG.log(logging.WARNING if is_hopeless else logging.INFO, "%s", describe_start(run.job))
         for warning in run.job.design.warnings:
             LOG.warning("%s", warning)
 
     @cached_property
-    def _rounds(self) -> Iterator[Finished]:
+    def _rounds(self) -> Iterator[FinishedRound]:
         return self.run.rounds()
 
-    def round(self, model: ArrayRecord) -> tuple[Finished, ArrayRecord]:
-        """Run the next round from a model; return what happened, and the model with the private mean added."""
-        self.app.vector = self.app.layout.vector(model)
+    def round(self, model: ArrayRecord) -> tuple[FinishedRound, ArrayRecord]:
+        """Run the next round from a model; return its outcome, and the model plus the private mean."""
+        self.app.vector = self.app.layout.to_vector(model)
         finished = self._next()
         if finished is None:
             raise InputError(f"the noise was planned for {self.run.done} rounds, which are over: set federation.rounds")
@@ -175,16 +286,54 @@ class PrivateRun:
         spent = "" if record.epsilon is None else f", epsilon {record.epsilon:.3g} so far"
         LOG.info("round %d: %d of %d clients%s", record.number, min(record.survivors), len(record.clients), spent)
         if record.number == self.run.job.config.federation.rounds:
-            self.run.close("rounds")
-        return finished, self.app.layout.record(model, self.app.vector + weighted_mean(finished, self.home.weights))
+            self._close("rounds")
+        return finished, self.app.layout.to_record(model, self.app.vector + weighted_mean(finished, self.home.weights))
 
-    def _next(self) -> Finished | None:
-        """Run a round; whatever ends the run is written down."""
+    def _next(self) -> FinishedRound | None:
+        """Run a round, and close the run if that fails; return None after the last planned round."""
         try:
             return next(self._rounds, None)
         except BudgetExceeded:
-            self.run.close("budget")
+            self._close("budget")
             raise
         except RoundFailed:
-            self.run.close("failed")
+            self._close("failed")
             raise
+
+    def _close(self, reason: str) -> None:
+        """Write the result of the run, and log its epsilon and its directory."""
+        result = self.run.close(reason)
+        design, path = self.run.job.design, self.run.records.path.resolve()
+        epsilon = "no epsilon is proved"
+        if result.epsilon is not None:
+            spent = f"{result.spent:.3g} of {design.epsilon:g} spent"
+            epsilon = f"epsilon {result.epsilon:.3g} at delta {result.delta:g} ({spent})"
+        LOG.info("private run ended after %d rounds: %s; records in %s", result.rounds, epsilon, path)
+
+
+def check_unit(config: RunConfig) -> None:
+    """Refuse records as the unit of privacy: a train function makes one update of all of a node's data."""
+    if config.privacy.unit == "record":
+        raise InputError(
+            "privacy.unit = 'record' needs the gradient of each record, and a train function of Flower makes one "
+            "update of all of them: use dordis.train, dordis run or dordis serve, or privacy.unit = 'client'"
+        )
+
+
+def describe_start(job: Job) -> str:
+    """Say for how many nodes and rounds the noise is planned, and what a model can learn."""
+    design, federation = job.design, job.config.federation
+    nodes = f"{federation.clients} nodes, {federation.per_round} a round, {federation.rounds} rounds"
+    if not design.proves:
+        return f"private run: {nodes}; no epsilon is proved"
+    line = f"private run: {nodes}, epsilon {design.epsilon:g}, delta {design.delta:g}"
+    if design.plan is None:
+        return line
+    ratio = run_ratio(design.plan)
+    line += f"; signal-to-noise ratio {ratio:.2g}: {describe_ratio(ratio)}"
+    if ratio >= ENOUGH:
+        return line
+    needs = " and ".join(
+        f"{clients_for_ratio(design.plan, wanted):,} for {wanted:g}" for wanted in (EQUAL, ENOUGH) if wanted > ratio
+    )
+    return f"{line} (nodes needed: about {needs})"

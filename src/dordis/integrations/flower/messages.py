@@ -1,25 +1,42 @@
-"""Messages of dordis inside messages of Flower: several of them in one record, and what a run begins with."""
+"""Messages of dordis inside Flower messages: the record that holds them, the model's arrays, the digest of a training.
 
-from collections.abc import Sequence
+The digest covers everything that a node trains on: all records of the train message except that of dordis, its type and
+group, the run config and the app bundle.  The invitation names it, so that all nodes train on the same.  A server that
+sends other values to one node could isolate its update, so a node refuses an invitation with another digest.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
-from flwr.app import ConfigRecord, RecordDict
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.common.constant import APP_DIR
+from flwr.supercore.utils import get_flwr_home
 
 from dordis import wire
-from dordis.errors import InputError, MalformedMessage
-from dordis.protocol import Message
+from dordis.errors import InputError, MalformedMessage, ParametersRefused
+from dordis.privacy.scaling import Floats
+from dordis.protocol import ENCODER, Message
+from dordis.rounds.invitation import Invite
+from dordis.rounds.model import ModelBytes
 
 RECORD = "dordis"
-"""The name of the record in a Flower message that holds ours."""
+"""Name of the record that holds messages of dordis."""
 MOST = 4096
-"""Messages of dordis in one message of Flower at most."""
+"""Most messages of dordis in one Flower message."""
 
 Sealed = tuple[bytes, wire.Bulk]
-"""A message as it travels: its frame and what goes beside it."""
+"""An encoded message: its frame and its bulk."""
 
 
 class Enrolled(Message, frozen=True):
-    """My public keys, and the weight of my updates, which is public too."""
+    """Reply: the public keys of this node, and the public weight of its updates."""
 
     signing: bytes
     vrf: bytes
@@ -31,24 +48,23 @@ class Enrolled(Message, frozen=True):
 
 
 class Enrol(Message, frozen=True):
-    """Before a run in a `mode`: send your public keys; no data is touched."""
+    """Request the public keys of a node for a run in a `mode`; no data is read."""
 
     reply: ClassVar = Enrolled
     mode: str
 
 
-class CharterRead(Message, frozen=True):
-    """I know the run."""
+class DescriptionRead(Message, frozen=True, tag="CharterRead"):
+    """Reply: this node has checked and stored the description of the run."""
 
 
-class Charter(Message, frozen=True):
-    """The description of a run: its registry, protocol, selection and cohort.
+class RunDescription(Message, frozen=True, tag="Charter"):
+    """Registry, protocol, selection and cohort of a run, sent before the first invitation.
 
-    It comes before the first invitation; the first one of a run of Flower is final.  A node whose owner has pinned a
-    registry and the size of a cohort compares them.
+    The first description of a Flower run is final.  A node with a pinned registry and cohort compares both.
     """
 
-    reply: ClassVar = CharterRead
+    reply: ClassVar = DescriptionRead
     run: bytes
     registry: bytes
     """As `Registry.to_bytes` writes it."""
@@ -59,7 +75,7 @@ class Charter(Message, frozen=True):
 
 
 def check_weight(weight: float) -> None:
-    """A weight is above 0 and at most 1: so that no client can change more than one of weight 1."""
+    """Raise unless a weight is above 0 and at most 1, which bounds the change by one client."""
     if not 0.0 < weight <= 1.0:
         raise InputError(f"the weight of a node is above 0 and at most 1, not {weight:g}: set dordis-weight")
 
@@ -70,7 +86,7 @@ def seal(message: Message) -> Sealed:
 
 
 def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
-    """Put messages into a record, and why there are not more of them."""
+    """Put messages into a record, with the reason if a request was refused."""
     values: dict[str, Any] = {"count": len(sealed), "refusal": refusal}
     for place, (frame, bulk) in enumerate(sealed):
         values[f"{place}"] = frame
@@ -80,7 +96,7 @@ def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
 
 
 def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
-    """Take the messages out of a record, whoever wrote it, and why there are not more."""
+    """Return the messages in a record from an untrusted peer, and the reason of a refusal."""
     record = content.config_records[RECORD]
     count, refusal = record.get("count"), record.get("refusal", "")
     if not isinstance(count, int) or not 0 <= count <= MOST or not isinstance(refusal, str):
@@ -89,3 +105,147 @@ def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
     if not all(isinstance(part, bytes) for message in sealed for part in message):
         raise MalformedMessage("this is not a record of dordis")
     return sealed, refusal
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the arrays that are summed, in the order of the record, and the types of all arrays."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    types: Mapping[str, str]
+
+    @classmethod
+    def from_record(cls, record: ArrayRecord) -> "Layout":
+        """Return the layout of a model."""
+        shapes = {name: tuple(array.shape) for name, array in record.items() if _is_real(array)}
+        if not shapes:
+            raise InputError("the train message holds no array of floating-point numbers: there is nothing to sum")
+        return cls(shapes, {name: array.dtype for name, array in record.items()})
+
+    @property
+    def dim(self) -> int:
+        """Return the number of coordinates of all arrays."""
+        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+
+    def to_vector(self, record: ArrayRecord) -> Floats:
+        """Concatenate the arrays of a record, which must have the names and shapes of the model."""
+        if not self.shapes.keys() <= record.keys():
+            raise InputError("the arrays of the reply are not named like those of the model")
+        arrays = {name: record[name].numpy() for name in self.shapes}
+        for name, array in arrays.items():
+            if array.shape != self.shapes[name]:
+                raise InputError(
+                    f"the array '{name}' has the shape {array.shape}, that of the model {self.shapes[name]}"
+                )
+        kind = np.result_type(np.float32, *(array.dtype for array in arrays.values()))
+        return np.concatenate([np.ravel(array).astype(kind, copy=False) for array in arrays.values()])
+
+    def cast(self, model: ArrayRecord) -> ArrayRecord:
+        """Return a model with the types of the first round: a strategy's averages have other types."""
+        if model.keys() != self.types.keys():
+            raise InputError("the arrays of the model are not named like those of the first round")
+        if all(array.dtype == self.types[name] for name, array in model.items()):
+            return model
+        return ArrayRecord({name: Array(_cast(array.numpy(), self.types[name])) for name, array in model.items()})
+
+    def to_record(self, model: ArrayRecord, vector: Floats) -> ArrayRecord:
+        """Return the arrays of a model with the numbers of a vector in them."""
+        arrays, first = {}, 0
+        for name, array in model.items():
+            if name not in self.shapes:
+                arrays[name] = array
+                continue
+            size = int(np.prod(self.shapes[name]))
+            values = vector[first : first + size].reshape(self.shapes[name])
+            arrays[name] = Array(np.ascontiguousarray(values, np.dtype(array.dtype)))
+            first += size
+        return ArrayRecord(arrays)
+
+
+def find_model(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """Return the one record of arrays in a message, and its name."""
+    records = content.array_records
+    if len(records) != 1:
+        raise InputError(f"a train message and its reply hold one ArrayRecord, not {len(records)}")
+    name: str = next(iter(records))
+    return name, records[name]
+
+
+def _cast(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    """Convert an array to a type; numbers are rounded for types of whole numbers."""
+    whole = not np.issubdtype(np.dtype(dtype), np.floating)
+    return np.asarray(np.rint(array) if whole else array).astype(dtype)
+
+
+def _is_real(array: Any) -> bool:
+    return bool(np.issubdtype(np.dtype(array.dtype), np.floating))
+
+
+TRAIN = "train"
+
+
+def digest_content(content: RecordDict) -> bytes:
+    """Return the hash of all records of a message, in their order, but for the record of dordis."""
+    hashed = hashlib.sha256(b"dordis/v1/flower-content")
+    for name, record in content.items():
+        if name != RECORD:
+            hashed.update(hashlib.sha256(ENCODER.encode((type(record).__name__, name, _entries(record)))).digest())
+    return hashed.digest()
+
+
+def _entries(record: Any) -> list[Any]:
+    if not isinstance(record, ArrayRecord):
+        return list(record.items())
+    return [
+        (name, array.dtype, list(array.shape), array.stype, hashlib.sha256(array.data).digest())
+        for name, array in record.items()
+    ]
+
+
+def digest_environment(context: Context) -> bytes:
+    """Return the hash of a node's values for a Flower run: run id, run config, app bundle."""
+    given = (context.run_id, sorted(context.run_config.items()), bundle_name(sys.path))
+    return hashlib.sha256(b"dordis/v1/flower-environment" + ENCODER.encode(given)).digest()
+
+
+def bundle_name(path: Iterable[str]) -> str:
+    """Return the name under which Flower installed the app bundle, which ends with its hash; empty if it did not.
+
+    Flower installs a bundle as publisher.name.version.hash, with the first 8 digits of the SHA-256 of the bundle, and
+    puts the directory on the path of the process that loads the app.
+    """
+    apps = (get_flwr_home() / APP_DIR).absolute()
+    return " ".join(sorted({place.name for place in map(Path, path) if place.parent == apps}))
+
+
+def digest_training(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
+    """Return the digest of everything that a node trains on, as the numbers that stand for the round's model."""
+    parts = ENCODER.encode((digest_content(content), environment, message_type, group))
+    return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
+
+
+def digest_received(message: FlowerMessage, context: Context) -> ModelBytes:
+    """Return the digest of a received train message, which its invitation must name."""
+    metadata = message.metadata
+    return ModelBytes.from_numbers(
+        digest_training(message.content, digest_environment(context), metadata.message_type, metadata.group_id)
+    )
+
+
+def check_invitation_names(invite: Invite, received: ModelBytes) -> None:
+    """Raise unless the invitation names the digest of the received message: other records would isolate the update."""
+    if invite.model != received.digest or invite.model_bytes != len(received.data):
+        raise ParametersRefused(
+            "the invitation names another digest than that of the received train message: records, run config or app "
+            "bundle of this node differ from those of the round, which would isolate its update; all must be the same"
+        )
+
+
+def check_same_records(asked: Iterable[FlowerMessage]) -> None:
+    """Raise if the strategy sends different records to different nodes, which nodes would refuse."""
+    contents = {id(message.content): message.content for message in asked}  # most strategies share one
+    if len({digest_content(content) for content in contents.values()}) > 1:
+        raise InputError(
+            "the strategy sends different models or configs to different nodes, which would isolate their updates: "
+            "send the same records to all nodes (as FedAvg does), and set a node's own values with --node-config"
+        )

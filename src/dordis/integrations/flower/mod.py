@@ -1,4 +1,4 @@
-"""The mod of a ClientApp that takes part in private rounds: one client of dordis, made anew for every message."""
+"""The mod of a ClientApp in private rounds: one client of dordis, built anew for every message."""
 
 import logging
 import secrets
@@ -14,21 +14,19 @@ from flwr.common.constant import ErrorCode
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, ParametersRefused, ProtocolError
-from dordis.federation.beacon import Beacon
-from dordis.federation.colluders import BALANCED, UNIFORM
-from dordis.federation.parties import SelectionRule, build_client
-from dordis.federation.policy import Policy
-from dordis.federation.registry import Keys, Registry
-from dordis.federation.selection import Selection
-from dordis.integrations.flower.arrays import Layout, model_of
-from dordis.integrations.flower.binding import check_invitation_names, digest_environment, received_model
-from dordis.integrations.flower.files import FileState
+from dordis.identity.keys import Keys
+from dordis.identity.registry import Registry
 from dordis.integrations.flower.messages import (
     RECORD,
-    Charter,
-    CharterRead,
+    DescriptionRead,
     Enrol,
     Enrolled,
+    Layout,
+    RunDescription,
+    check_invitation_names,
+    digest_environment,
+    digest_received,
+    find_model,
     from_record,
     seal,
     to_record,
@@ -42,11 +40,12 @@ from dordis.integrations.flower.pins import (
     check_time_fixed,
     is_simulated,
 )
-from dordis.integrations.flower.state import NodeState, RunState
-from dordis.network.training import user_code_for
+from dordis.integrations.flower.state import FileState, NodeState, RunState
+from dordis.network.timed_training import user_code_for
+from dordis.owner.policy import Policy
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.skellam import Floats
+from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId, Message
 from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import SUMMING, summing_protocol
@@ -54,31 +53,37 @@ from dordis.rounds.app import AppClient, AppForm, RoundInfo
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
 from dordis.rounds.model import DTYPES, LastModel, ModelBytes, Numbers
+from dordis.runs.parties import SelectionRule, build_client
+from dordis.selection.beacon import Beacon
+from dordis.selection.colluders import BALANCED, UNIFORM
+from dordis.selection.selection import Selection
 
 log = logging.getLogger("dordis.flower")
 
-USUAL = Policy(epsilon=6.0, delta=1e-5)
-"""What an owner agrees to who has said nothing else."""
+DEFAULT_POLICY = Policy(epsilon=6.0, delta=1e-5)
+"""The policy of owners who set none."""
 
 CallNext = Callable[[FlowerMessage, Context], FlowerMessage]
 
 
 @dataclass(frozen=True)
 class DordisMod:
-    """Answer the messages of private rounds, and nothing else; the app's own train function makes the update.
+    """Answer the messages of private rounds, and no others; the app's train function computes the update.
 
-    `policy` is what the owner of the node agrees to.  A `mechanism` that does not come with dordis is given here.
+    `policy` is what the owner of the node agrees to; `mechanism` is a mechanism that is not part of dordis.
     """
 
-    policy: Policy = USUAL
+    policy: Policy = DEFAULT_POLICY
     mechanism: type[Mechanism] | None = None
     entropy: Entropy = secrets.token_bytes
 
     def __call__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> FlowerMessage:
-        """Answer a message of Flower: each request in it in turn, up to the first that is refused."""
+        """Answer the requests in a Flower message in order, up to the first that is refused."""
         try:
             if RECORD not in message.content.config_records:
-                raise InputError("this node takes part in private rounds only: wrap the grid of the ServerApp")
+                raise InputError(
+                    "this node takes part in private rounds only: wrap the grid of the ServerApp in DordisGrid"
+                )
             requests, _ = from_record(message.content)
             node = Node(self, message, context, call_next)
         except DordisError as error:
@@ -101,32 +106,32 @@ dordis_mod = DordisMod()
 
 
 class Node:
-    """One node while it answers one message: its owner's files, its state, and the client made of them."""
+    """A node while it answers one message: its owner's settings, its state, and its client."""
 
     def __init__(self, mod: DordisMod, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
         self._mod, self._pins, self._simulated = mod, Pins(context.node_config), is_simulated()
         self._environment = partial(digest_environment, context)
         self._run, directory = RunState(context.state, context.run_id), self._pins.state()
         self._state: NodeState = self._run if directory is None else FileState(directory, context.run_id)
-        self._app = Trainee(message, context, call_next)
+        self._app = FlowerApp(message, context, call_next)
         self._client: Client | None = None
 
     def answer(self, frame: bytes, bulk: wire.Bulk) -> Message:
         """Answer one request."""
-        charter = self._state.charter
-        summing = () if charter is None else protocol_of(charter).requests
-        kinds: Any = Union[(Enrol, Charter, Invite, Train, *summing)]
+        description = self._state.description
+        summing = () if description is None else find_protocol(description).requests
+        kinds: Any = Union[(Enrol, RunDescription, Invite, Train, *summing)]
         request = wire.decode(frame, kinds, bulk=bulk)
         match request:
             case Enrol():
                 return self._enrol(request)
-            case Charter():
-                return self._read(request)
+            case RunDescription():
+                return self._accept_description(request)
             case Invite():
                 self._check_protected(request.terms.mode)
                 check_invitation_names(request, self._app.received)
-                check_trainable(ModelBytes.of(self._app.vector()))
-        client = self._client = self._client or self._made()
+                check_trainable(ModelBytes.from_numbers(self._app.model_vector()))
+        client = self._client = self._client or self._build_client()
         if not isinstance(request, Invite) and client.round is None and self._state.under_way is not None:
             client.restore(self._state.under_way)
         reply = client.handle(request)
@@ -150,45 +155,49 @@ class Node:
         return Enrolled(identity.signing, identity.vrf, self._environment(), self._pins.weight(), self._simulated)
 
     def _drop_input(self, client: Client) -> None:
-        """Drop the input from the state, once all of it has left."""
+        """Drop the input from the state once it is uploaded completely."""
         round = client.round
         if round is not None and round.summing is not None and round.summing.uploaded:
             self._state.drop_input(round.invite.round)
 
     @property
     def _keys(self) -> Keys:
-        """Return the keys of the owner's file, or those of this node's own."""
+        """Return the keys of the owner's file, or else keys that this node generated."""
         return self._pins.keys() or self._run.keys()
 
-    def _read(self, charter: Charter) -> CharterRead:
-        """Check and store the charter of a run; a pinned node compares registry and cohort with its owner's."""
-        registry, pinned, known = Registry.from_bytes(charter.registry), self._pins.registry(), self._state.charter
+    def _accept_description(self, description: RunDescription) -> DescriptionRead:
+        """Check and store a run description; a pinned node compares registry and cohort with its owner's."""
+        registry, pinned, known = (
+            Registry.from_bytes(description.registry),
+            self._pins.registry(),
+            self._state.description,
+        )
         if known is not None:
-            check_first_charter(charter, known, self._simulated)
+            check_first_description(description, known, self._simulated)
             check_registry(registry, Registry.from_bytes(known.registry), "of the runs before")
         if pinned is not None:
             check_registry(registry, pinned, "that the owner has pinned")
-        check_cohort_pinned(charter, self._pins)
-        check_has_beacon(protocol_of(charter), self._pins.config)
-        selection_of(charter, registry, self._pins.beacon())
-        my_id(registry, self._keys)
-        if charter != known:
-            self._state.keep_charter(charter)
-        return CharterRead()
+        check_cohort_pinned(description, self._pins)
+        check_has_beacon(find_protocol(description), self._pins.config)
+        build_selection(description, registry, self._pins.beacon())
+        find_own_id(registry, self._keys)
+        if description != known:
+            self._state.keep_description(description)
+        return DescriptionRead()
 
-    def _made(self) -> Client:
-        """Make the client, as it is known from the charter and from its owner."""
-        charter = self._state.charter
-        if charter is None:
-            raise ProtocolError("this node has not heard of the run: the invitation came before its charter")
-        registry = Registry.from_bytes(charter.registry)
-        me = my_id(registry, self._keys)
+    def _build_client(self) -> Client:
+        """Build the client from the run description and the owner's settings."""
+        description = self._state.description
+        if description is None:
+            raise ProtocolError("the invitation came before the description of the run")
+        registry = Registry.from_bytes(description.registry)
+        me = find_own_id(registry, self._keys)
         return build_client(
             me,
             self._app,
-            protocol_of(charter),
+            find_protocol(description),
             self._pins.policy(self._mod.policy),
-            selection_of(charter, registry, self._pins.beacon()),
+            build_selection(description, registry, self._pins.beacon()),
             self._state.participation(),
             root=registry.root(),
             vrf_key=self._keys.vrf,
@@ -207,8 +216,8 @@ class Node:
         )
 
 
-class Trainee(AppClient):
-    """The app's own train function as an application: the update is what it changes in the model."""
+class FlowerApp(AppClient):
+    """The app's train function as an application: the update is its change of the model."""
 
     def __init__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
         self._message, self._context, self._call_next = message, context, call_next
@@ -216,18 +225,18 @@ class Trainee(AppClient):
     @cached_property
     def received(self) -> ModelBytes:
         """Return the digest of the train message, as an invitation names it."""
-        return received_model(self._message, self._context)
+        return digest_received(self._message, self._context)
 
-    def vector(self) -> Floats:
+    def model_vector(self) -> Floats:
         """Return the numbers of the model in the message."""
-        _, model = model_of(self._message.content)
-        return Layout.of(model).vector(model)
+        _, model = find_model(self._message.content)
+        return Layout.from_record(model).to_vector(model)
 
     def form(self) -> AppForm | None:
         """Return the lengths of the digest and of an update, if the message has a model."""
         if not self._message.content.array_records:
             return None
-        return AppForm(DTYPES[0], frozenset({len(self.received.array)}), frozenset({len(self.vector())}))
+        return AppForm(DTYPES[0], frozenset({len(self.received.array)}), frozenset({len(self.model_vector())}))
 
     def models(self) -> LastModel:
         """Return a cache with the digest of the train message, if it has a model."""
@@ -237,40 +246,42 @@ class Trainee(AppClient):
         return models
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Have the app train on the message as the strategy wrote it."""
+        """Call the train function with the strategy's message, and return the weighted change of the model."""
         content = RecordDict({name: record for name, record in self._message.content.items() if name != RECORD})
-        _, model_record = model_of(content)
-        layout = Layout.of(model_record)
-        before = layout.vector(model_record)  # the app may change the message that it is given
+        _, model_record = find_model(content)
+        layout = Layout.from_record(model_record)
+        before = layout.to_vector(model_record)  # the app may change the message that it is given
         reply = self._call_next(FlowerMessage(content, metadata=self._message.metadata), self._context)
         if reply.has_error():
             raise InputError(f"the train function of this node failed: {reply.error.reason}")
-        _, after = model_of(reply.content)
-        update: Floats = np.subtract(layout.vector(after), before)
+        _, after = find_model(reply.content)
+        update: Floats = np.subtract(layout.to_vector(after), before)
         return update * Pins(self._context.node_config).weight()
 
 
-def protocol_of(charter: Charter) -> SummingProtocol:
-    """Return the protocol of a run: one that comes with dordis, and that hides updates."""
-    if charter.protocol not in SUMMING or not summing_protocol(charter.protocol).hides_updates:
-        raise ParametersRefused(f"this node takes no part in rounds of the protocol '{charter.protocol}'")
-    return summing_protocol(charter.protocol)
-
-
-def selection_of(charter: Charter, registry: Registry, beacon: Beacon | None) -> Selection:
-    """Return the selection of a run; in a run of SecAgg+ the beacon also decides the permutation."""
-    if charter.selection not in (BALANCED, UNIFORM):
+def find_protocol(description: RunDescription) -> SummingProtocol:
+    """Return the summing protocol of a run; raise if dordis does not have it, or if it shows updates."""
+    if description.protocol not in SUMMING or not summing_protocol(description.protocol).hides_updates:
         raise ParametersRefused(
-            f"this node cannot verify the selection '{charter.selection}': use '{BALANCED}', or '{UNIFORM}' in "
+            f"the protocol '{description.protocol}' does not hide updates, or is unknown to this node"
+        )
+    return summing_protocol(description.protocol)
+
+
+def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
+    """Return the selection of a run; in a run of SecAgg+ the beacon also decides the permutation."""
+    if description.selection not in (BALANCED, UNIFORM):
+        raise ParametersRefused(
+            f"this node cannot verify the selection '{description.selection}': use '{BALANCED}', or '{UNIFORM}' in "
             "the mode semi-honest"
         )
-    drawn = protocol_of(charter).sparse and beacon is not None
-    rule = SelectionRule(charter.selection, charter.per_round, charter.least, drawn)
-    return rule.selection(registry, charter.run, beacon)
+    drawn = find_protocol(description).sparse and beacon is not None
+    rule = SelectionRule(description.selection, description.per_round, description.least, drawn)
+    return rule.selection(registry, description.run, beacon)
 
 
-def my_id(registry: Registry, keys: Keys) -> ClientId:
-    """Return who I am: the client with my keys."""
+def find_own_id(registry: Registry, keys: Keys) -> ClientId:
+    """Return the id of the client with these keys."""
     identity = keys.identity()
     for u, registered in registry.items():
         if registered == identity:
@@ -278,13 +289,13 @@ def my_id(registry: Registry, keys: Keys) -> ClientId:
     raise ParametersRefused("the registry of the run does not have the keys of this node")
 
 
-def check_first_charter(charter: Charter, known: Charter, simulated: bool) -> None:
-    """The first charter of a Flower run is final: a server that could rewrite it would choose the selection.
+def check_first_description(description: RunDescription, known: RunDescription, simulated: bool) -> None:
+    """The first description of a Flower run is final: a server that could rewrite it would choose the selection.
 
     In a simulation nobody is protected, and several runs may follow each other.
     """
-    if charter != known and not (simulated and charter.run != known.run):
+    if description != known and not (simulated and description.run != known.run):
         raise ParametersRefused(
-            "the charter differs from the first one of this Flower run, which is final: begin another Flower run for "
-            "another run of dordis"
+            "the run description differs from the first one of this Flower run, which is final: start another Flower "
+            "run for another run of dordis"
         )

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from dordis.errors import InputError, ParametersRefused
-from dordis.federation.beacon import FileBeacon
-from dordis.federation.identity import load_keys
-from dordis.federation.policy import Policy
-from dordis.federation.registry import Keys, Registry
-from dordis.integrations.flower.messages import Charter, check_weight
+from dordis.identity.keys import Keys, load_keys
+from dordis.identity.registry import Registry
+from dordis.integrations.flower.messages import RunDescription, check_weight
+from dordis.owner.policy import Policy
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol
+from dordis.selection.beacon import FileBeacon
 
 KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
 """The owner's key file, the registry of all clients, and the directory for durable state."""
@@ -116,13 +116,13 @@ def is_simulated() -> bool:
 
 
 def check_no_state(config: Mapping[str, Any]) -> None:
-    """Only a pinned node has a state directory, because its contents belong to the owner's keys."""
+    """Raise if a node that is not pinned has a state directory: its contents belong to the owner's keys."""
     if STATE in config:
         raise InputError(f"{STATE} is set on a node that is not pinned: set {KEYS} and {REGISTRY} too")
 
 
 def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
-    """In the malicious mode a node is pinned, unless it is simulated and has no owner."""
+    """Raise if a node in the malicious mode is neither pinned nor simulated."""
     if mode == MALICIOUS and not pins.pinned and not simulated:
         raise ParametersRefused(
             f"against a malicious server a node needs its owner's files: set {KEYS} and {REGISTRY} on this node "
@@ -131,7 +131,7 @@ def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
-    """In the malicious mode training takes a fixed time, unless the node is simulated."""
+    """Raise if a deployed node in the malicious mode has no fixed training time."""
     if mode == MALICIOUS and pins.train_seconds() is None and not simulated:
         raise ParametersRefused(
             f"against a malicious server training must take a fixed time: set {TRAIN_SECONDS} on this node, to more "
@@ -139,9 +139,9 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
         )
 
 
-def check_cohort_pinned(charter: Charter, pins: Pins) -> None:
-    """A pinned node's run has the owner's cohort: a smaller one could consist of colluders."""
-    if not pins.pinned or charter.selection != "balanced":
+def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
+    """Raise unless the run has the cohort that the owner pinned: a smaller one could consist of colluders."""
+    if not pins.pinned or description.selection != "balanced":
         return
     agreed = pins.cohort()
     if agreed is None:
@@ -149,20 +149,22 @@ def check_cohort_pinned(charter: Charter, pins: Pins) -> None:
             f"a pinned node checks the number of clients per round: set {COHORT} on this node to the agreed number"
         )
     cohort, least = agreed
-    if charter.per_round != cohort or charter.least < least:
+    if description.per_round != cohort or description.least < least:
         raise ParametersRefused(
-            f"the run has {charter.per_round} clients per round and at least {charter.least}, and this node's owner "
-            f"agreed to {cohort} and at least {least} ({COHORT}, {LEAST_COHORT}): make server and nodes agree"
+            f"the run has {description.per_round} clients per round and at least {description.least}, and this node's "
+            f"owner agreed to {cohort} and at least {least} ({COHORT}, {LEAST_COHORT}): make server and nodes agree"
         )
 
 
-def check_registry(told: Registry, known: Registry, which: str) -> None:
-    """The run has the same registry as `known`."""
-    if told.root() != known.root():
-        raise ParametersRefused(f"the run has another registry than the one {which}")
+def check_registry(registry: Registry, known: Registry, which: str) -> None:
+    """Raise unless the run has the same registry as `known`."""
+    if registry.root() != known.root():
+        raise ParametersRefused(
+            f"the registry of the run differs from the one {which}: ask the server's operator for it"
+        )
 
 
 def check_has_beacon(protocol: SummingProtocol, config: Mapping[str, Any]) -> None:
-    """A node has a beacon for a sparse graph, so that it can verify its neighbours."""
+    """Raise if a node has no beacon to verify its neighbours in a sparse graph."""
     if protocol.sparse and BEACON not in config:
         raise ParametersRefused(f"the graph of '{protocol.name}' is verified with a beacon: set {BEACON} on this node")

@@ -1,73 +1,46 @@
-"""What a client remembers between messages, in Flower's `context.state`: it is made anew for every message.
+"""State of a client between messages: in Flower's `context.state`, or in the owner's directory of a pinned node.
 
-Flower keeps that state on the node and hands it to the ClientApp with each message.  Keys, charter and the count of
-rounds last as long as Flower's run; what belongs to a round is replaced by the next round, and the update and the input
-are dropped as soon as the input has left.
+The client is built anew for every message.  Flower stores `context.state` on the node and passes it to the ClientApp
+with each message.  Keys, description and participation counts last for a Flower run; the state of a round is replaced
+by the next round, and the update and the input are dropped after the upload.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from flwr.app import ConfigRecord, RecordDict
 
+from dordis.durable_files import write_new
 from dordis.errors import Aborted
-from dordis.federation.participation import MemoryParticipation, NewRound, Participation, Rounds, Tally
-from dordis.federation.registry import Keys
-from dordis.federation.trainings import MemoryTrainings
-from dordis.integrations.flower.messages import Charter
-from dordis.protocol import ENCODER, Journal, check_same_request
+from dordis.identity.keys import Keys
+from dordis.integrations.flower.messages import RunDescription
+from dordis.owner.directory import ClientDirectory
+from dordis.owner.journal import FileJournals
+from dordis.owner.participation import (
+    FileParticipation,
+    FileTrainings,
+    MemoryParticipation,
+    MemoryTrainings,
+    NewRound,
+    ParticipationTally,
+    Rounds,
+)
+from dordis.protocol import ENCODER, check_same_request
 from dordis.rounds.events import Encoded, Trained
 
 RUN, ROUND = "dordis-run", "dordis-round"
 """Names of the two records of the state."""
-KEPT = 1 << 16
-"""Bytes of the longest reply that is kept to be given again; Flower delivers a message once."""
+LONGEST_STORED_REPLY = 1 << 16
+"""Bytes; longer replies are not stored to be sent again, since Flower delivers a message once."""
 
 _Claim = tuple[str, bytes, bytes, bytes | None]
 
 
-class NodeState(Protocol):
-    """State of a node between messages."""
-
-    @property
-    def charter(self) -> Charter | None:
-        """Return the charter of the run of Flower, if it has come."""
-        ...
-
-    def keep_charter(self, charter: Charter) -> None:
-        """Keep the charter of the run of Flower."""
-        ...
-
-    @property
-    def journals(self) -> Callable[[bytes], Journal]:
-        """Return a function that opens the journal of a round."""
-        ...
-
-    @property
-    def under_way(self) -> bytes | None:
-        """Return the round that this node is in, if any."""
-        ...
-
-    def participation(self) -> Participation:
-        """Return the count of participations."""
-        ...
-
-    def trainings(self) -> MemoryTrainings:
-        """Return the training count since the last counted round."""
-        ...
-
-    def note_training(self, what: str, failure: str) -> None:
-        """Record the outcome of a training for the owner; `failure` says why its update is zero."""
-        ...
-
-    def drop_input(self, round: bytes) -> None:
-        """Drop the input of a round after its upload."""
-        ...
-
-
 class RunState:
-    """State for one Flower run: keys, charter, participations, rounds that were left."""
+    """State of a node that is not pinned, for one Flower run: keys, description, participations, rounds left."""
 
     def __init__(self, state: RecordDict, run: int) -> None:
         if RUN not in state:
@@ -76,21 +49,21 @@ class RunState:
         self._state, self._record, self._run = state, record, run
 
     def keys(self) -> Keys:
-        """Return the keys of this node, drawn when they are first asked for."""
+        """Return the keys of this node, generated on first use."""
         if "signing" not in self._record:
             drawn = Keys.generate()
             self._record["signing"], self._record["vrf"] = drawn.signing, drawn.vrf
         return Keys(self._record["signing"], self._record["vrf"])
 
     @property
-    def charter(self) -> Charter | None:
-        """Return the charter of the run, if it has come."""
-        data = self._record.get(f"charter-{self._run}")
-        return None if data is None else msgspec.msgpack.decode(data, type=Charter)
+    def description(self) -> RunDescription | None:
+        """Return the description of the run, if it was received."""
+        data = self._record.get(f"description-{self._run}")
+        return None if data is None else msgspec.msgpack.decode(data, type=RunDescription)
 
-    def keep_charter(self, charter: Charter) -> None:
-        """Keep the charter of the run."""
-        self._record[f"charter-{self._run}"] = ENCODER.encode(charter)
+    def keep_description(self, description: RunDescription) -> None:
+        """Keep the description of the run."""
+        self._record[f"description-{self._run}"] = ENCODER.encode(description)
 
     def left(self, round: bytes) -> bool:
         """Tell whether this client has left a round."""
@@ -133,10 +106,10 @@ class StateParticipation(MemoryParticipation):
         super().__init__()
         self._record = record
         if "participations" in record:
-            self._counted = Tally(msgspec.msgpack.decode(record["participations"], type=Rounds))
+            self._tally = ParticipationTally(msgspec.msgpack.decode(record["participations"], type=Rounds))
 
-    def _keep(self, new: NewRound | None) -> None:
-        self._record["participations"] = ENCODER.encode(self._counted.rounds)
+    def _store(self, new: NewRound | None) -> None:
+        self._record["participations"] = ENCODER.encode(self._tally.rounds)
 
 
 class StateTrainings(MemoryTrainings):
@@ -186,46 +159,46 @@ class StateJournal:
         self._record, self._run, self._closed = record, run, False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if there is none, `respond` makes it and the changes of the state."""
+        """Return the reply stored under the key; if there is none, `respond` returns state changes and reply."""
         if self._closed:
             raise Aborted("this client has left the round")
         for name, claimed, _, reply in self._claims():
             if name == key:
                 check_same_request(key, claimed, digest)
                 if reply is None:
-                    raise Aborted("this was answered, and the answer is not kept")
+                    raise Aborted("this request was answered before, and the reply was too long to be stored")
                 return reply
         changes, made = respond()
-        kept = made if len(made) <= KEPT else None
+        kept = made if len(made) <= LONGEST_STORED_REPLY else None
         self._add("claim", ENCODER.encode((key, digest, changes, kept)))
         return made
 
     def since(self, claims: int) -> Sequence[bytes]:
-        """Return the changes of the state that came with all claims but the first so many, in order."""
+        """Return the state changes of all claims after the first `claims`, in order."""
         return [changes for _, _, changes, _ in self._claims()[claims:]]
 
     def note(self, event: msgspec.Struct) -> None:
-        """Keep an event; the update goes when the input is made of it."""
+        """Store an event; the update is dropped when the input is encoded."""
         if self._closed:
             raise Aborted("this client has left the round")
         if isinstance(event, Encoded):
-            self._replace(Trained, lambda trained: msgspec.structs.replace(trained, update=memoryview(b"")))
+            self._clear(Trained, "update")
         self._add("event", ENCODER.encode(event))
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return what was noted, in order, as structs of a kind, or of a union of kinds."""
+        """Return the stored events in order, as structs of a kind, or of a union of kinds."""
         decoder = msgspec.msgpack.Decoder(kind)
         return [decoder.decode(data) for data in self._all("event")]
 
     def uploaded(self) -> None:
-        """Drop the input, which has left."""
-        self._replace(Encoded, lambda encoded: msgspec.structs.replace(encoded, vector=memoryview(b"")))
+        """Drop the input after its upload."""
+        self._clear(Encoded, "vector")
 
     def release(self) -> None:
-        """Let go of nothing: Flower keeps the state."""
+        """Do nothing: Flower stores the state."""
 
     def close(self) -> None:
-        """Refuse everything from now on and forget what was stored."""
+        """Leave the round: refuse all further requests and delete the stored state."""
         if not self._closed:
             self._run.leave(self._record["round"])
             self._record.clear()
@@ -242,10 +215,67 @@ class StateJournal:
         self._record[f"{kind}-{place}"] = data
         self._record[f"{kind}s"] = place + 1
 
-    def _replace(self, kind: type[msgspec.Struct], change: Callable[[Any], msgspec.Struct]) -> None:
+    def _clear(self, kind: type[msgspec.Struct], field: str) -> None:
+        """Empty a field in all stored events of a kind."""
         for place, data in enumerate(self._all("event")):
-            try:
-                event = msgspec.msgpack.decode(data, type=kind)
-            except msgspec.ValidationError:
-                continue
-            self._record[f"event-{place}"] = ENCODER.encode(change(event))
+            event = msgspec.msgpack.decode(data)
+            if event["type"] == kind.__struct_config__.tag:
+                self._record[f"event-{place}"] = ENCODER.encode(event | {field: b""})
+
+
+@dataclass(frozen=True)
+class FileState:
+    """State of a pinned node in its owner's directory, on disk before a reply is handed to Flower.
+
+    Flower sends a reply first and stores the context of the node afterwards: a node that is stopped in between would
+    forget its answer, and could answer a second time differently.
+    """
+
+    path: Path
+    run: int
+    """Flower's id of the run."""
+
+    @property
+    def journals(self) -> FileJournals:
+        """Return the journals of the node's rounds."""
+        return ClientDirectory(self.path).journals
+
+    @property
+    def under_way(self) -> bytes | None:
+        """Return the round that this node is in, if any."""
+        unfinished = self.journals.unfinished()
+        return unfinished[0] if unfinished else None
+
+    @property
+    def description(self) -> RunDescription | None:
+        """Return the description of the run, if it was received."""
+        file = self._description_file
+        return msgspec.msgpack.decode(file.read_bytes(), type=RunDescription) if file.exists() else None
+
+    def keep_description(self, description: RunDescription) -> None:
+        """Store the description of the run; it is never replaced."""
+        ClientDirectory(self.path)
+        write_new(self._description_file, ENCODER.encode(description))
+
+    def participation(self) -> FileParticipation:
+        """Return the count of all rounds of this key, over all runs and servers."""
+        return ClientDirectory(self.path).participation()
+
+    def trainings(self) -> FileTrainings:
+        """Return the training count since the last counted round."""
+        return ClientDirectory(self.path).trainings
+
+    def note_training(self, what: str, failure: str) -> None:
+        """Record the outcome of a training for the owner."""
+        ClientDirectory(self.path).status.note(what, failure)
+
+    def drop_input(self, round: bytes) -> None:
+        """Do nothing: the input is encrypted under a key that is destroyed when the next round begins."""
+
+    @property
+    def _description_file(self) -> Path:
+        return self.path / f"description-{self.run}"
+
+
+NodeState = RunState | FileState
+"""State of a node between messages."""

@@ -1,4 +1,4 @@
-"""Flower's SuperExec with ClientApps that start at once: forked from a process that has imported what they need.
+"""Flower's SuperExec with ClientApps that start at once: forked from a process that has done their imports.
 
 A SuperNode has a process started for each message, a private round takes six messages, and most of what such a process
 computes is importing Flower.  A SuperNode with `--isolation process` leaves it to a SuperExec of the owner's to start

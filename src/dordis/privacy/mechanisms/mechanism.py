@@ -15,13 +15,14 @@ import msgspec
 
 from dordis.errors import InputError, ParametersRefused
 from dordis.kernels.ring import Vector
-from dordis.privacy import encoding, planning, requantising, skellam
+from dordis.privacy import encoding, planning, quantising, scaling
 from dordis.privacy.accounting import Event, SkellamSum
 from dordis.privacy.encoding import Entropy, Grid, Reals
-from dordis.privacy.noise import SKELLAM, NoiseLaw
-from dordis.privacy.planning import Plan, Setting
-from dordis.privacy.skellam import MOST_BITS, Floats, Sensitivity
-from dordis.privacy.xnoise import Scheme
+from dordis.privacy.planning import Plan
+from dordis.privacy.scaling import MOST_BITS, Floats, Sensitivity
+from dordis.privacy.setting import Setting
+from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
+from dordis.privacy.xnoise_components import Scheme
 
 WIDE = 64.0
 """Standard deviations that the ring holds where nothing has to be proved of it."""
@@ -40,14 +41,14 @@ class NoiseFrom(Enum):
     NOBODY = "nobody"
 
     @property
-    def against(self) -> str:
+    def adversary(self) -> str:
         """Say whom an epsilon under this noise holds against."""
         if self is NoiseFrom.SERVER:
             return "against everybody but the server, who is trusted with the sum and with the noise"
         return "against the server, who knows who takes part"
 
 
-class KeptNoise(NamedTuple):
+class NoiseVariances(NamedTuple):
     """Variances in squared integer units: planned, in the sum, and counted on by privacy."""
 
     wanted: float
@@ -71,36 +72,36 @@ class Mechanism(msgspec.Struct, frozen=True):
     """The ways in which the protocol may add noise; a mechanism that brings its own noise, or none, gets none."""
     law: ClassVar[NoiseLaw] = SKELLAM
     """The law of the noise that is drawn from seeds: clients add it, and the server removes it."""
-    priced: ClassVar[bool] = True
-    """Whether the ledger keeps what `release` says as a list of prices; not where the noise is the protocol's alone."""
-    renyi: ClassVar[bool] = False
+    has_price_list: ClassVar[bool] = True
+    """Whether the ledger stores the prices that `release` returns; False where the protocol alone adds the noise."""
+    only_renyi: ClassVar[bool] = False
     """Whether only a Renyi divergence is known of the noise: it is planned by that, and no owner can count it."""
-    folds: ClassVar[bool] = False
+    may_fold: ClassVar[bool] = False
     """Whether updates may be folded first: not where noise is added to whole updates, before the sum or after it."""
     in_ring: ClassVar[bool] = True
     """Whether the noise is in the integers; where it is not, a simulation may sum updates that were not rounded."""
-    words: ClassVar[str] = ""
+    description: ClassVar[str] = ""
     """What the noise is, for the privacy statement."""
 
     @classmethod
-    def of(cls, plan: Plan) -> Self:
+    def from_plan(cls, plan: Plan) -> Self:
         """Return the mechanism of a plan."""
-        return cls(grid_of(plan), plan.setting.clip, plan.sensitivity.squared)
+        return cls(grid_from_plan(plan), plan.setting.clip, plan.sensitivity.squared)
 
     @classmethod
-    def within(cls, setting: Setting, allowance: float) -> Self:
+    def for_cost(cls, setting: Setting, allowance: float) -> Self:
         """Return the mechanism whose releases cost a theta^2 of `allowance` at most; see `Setting.allowance`."""
-        return cls.of(planning.plan_within(setting, allowance))
+        return cls.from_plan(planning.plan_for_cost(setting, allowance))
 
     @classmethod
-    def read(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
+    def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
         """Return the mechanism that was written down in the parameters of a round; see `noise`."""
         return cls(grid, clip, sensitivity)
 
     @property
     def name(self) -> str:
         """Return the name that clients agree on."""
-        return name_of(type(self))
+        return mechanism_name(type(self))
 
     @property
     def noise(self) -> str:
@@ -115,15 +116,15 @@ class Mechanism(msgspec.Struct, frozen=True):
     @property
     def rounding(self) -> str:
         """Return how clients round, as they agree on it."""
-        return encoding.rounding(self.grid, self.clip or math.inf)
+        return encoding.choose_rounding(self.grid, self.clip or math.inf)
 
     @property
-    def delivered(self) -> int:
+    def delivered_bits(self) -> int:
         """Return the bits of a coordinate of the sum as it is delivered and used; 0: the sum is used as it is."""
-        return requantising.BITS if self.grid.buckets and self.by_chunk else 0
+        return quantising.BITS if self.grid.buckets and self.is_decoded_by_chunk else 0
 
     @property
-    def by_chunk(self) -> bool:
+    def is_decoded_by_chunk(self) -> bool:
         """Tell whether chunks can be decoded one by one: not where `decode` does more than undo the encoding."""
         return type(self).decode is Mechanism.decode
 
@@ -152,18 +153,18 @@ class Mechanism(msgspec.Struct, frozen=True):
         bound = Sensitivity(self.sensitivity, self.grid.padded)
         return SkellamSum(bound.squared, bound.l1, float(variance))
 
-    def kept(self, survivors: int, clients: int, colluders: int) -> KeptNoise:
+    def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
         """Return the noise that the mechanism itself brings to the sum of so many survivors of a round."""
         counts = (clients - colluders, survivors, max(0, survivors - colluders))
-        return KeptNoise(*(float(count * self.share) for count in counts))
+        return NoiseVariances(*(float(count * self.share) for count in counts))
 
 
-def name_of(kind: type[Mechanism]) -> str:
+def mechanism_name(kind: type[Mechanism]) -> str:
     """Return the tag of a mechanism, or its place if it has none."""
     return str(kind.__struct_config__.tag or f"{kind.__module__}:{kind.__qualname__}")
 
 
-def grid_of(plan: Plan) -> Grid:
+def grid_from_plan(plan: Plan) -> Grid:
     """Return the integer grid of a plan."""
     return Grid(plan.setting.dim, plan.setting.block, plan.scale, plan.bits, plan.setting.buckets)
 
@@ -171,7 +172,7 @@ def grid_of(plan: Plan) -> Grid:
 def wide_grid(setting: Setting, sigma: float) -> Grid:
     """Return a grid of 32 bits that holds noise of this deviation in the sum, with much room."""
     ring = replace(setting.ring(MOST_BITS), headroom=WIDE, largest=math.inf)
-    return Grid(setting.dim, setting.block, skellam.scale_of(ring, sigma), MOST_BITS)
+    return Grid(setting.dim, setting.block, scaling.scale_for_sigma(ring, sigma), MOST_BITS)
 
 
 def check_bound(mechanism: Mechanism) -> None:
@@ -179,17 +180,19 @@ def check_bound(mechanism: Mechanism) -> None:
     grid, clip = mechanism.grid, mechanism.clip
     if not 0 < clip < math.inf:
         raise ParametersRefused(f"the clip bound is a number above 0, not {clip}")
-    least = math.floor(_AGREE * skellam.longest(grid.scale * clip, grid.padded, bool(grid.buckets)))
+    least = math.floor(_AGREE * scaling.norm_bound(grid.scale * clip, grid.padded, bool(grid.buckets)))
     if mechanism.sensitivity < max(1, least):
         raise ParametersRefused(
             f"rounding at this scale and clip needs Delta2^2 = {least} at least, not {mechanism.sensitivity}"
         )
 
 
-def check_folds(kind: type[Mechanism], buckets: int) -> None:
+def check_folding(kind: type[Mechanism], buckets: int) -> None:
     """Refuse to fold updates under noise that is not added to the folded ones: copies would average it away."""
-    if buckets and not kind.folds:
-        raise ParametersRefused(f"the mechanism '{name_of(kind)}' does not fold updates: projection must be 'off'")
+    if buckets and not kind.may_fold:
+        raise ParametersRefused(
+            f"the mechanism '{mechanism_name(kind)}' does not fold updates: projection must be 'off'"
+        )
 
 
 def read_sigma(text: str) -> float:

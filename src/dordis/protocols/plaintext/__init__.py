@@ -6,12 +6,13 @@ Clients send their inputs in the clear and disclose the secrets that are due.  I
 from dataclasses import dataclass
 
 from dordis.protocol import ClientId, requests_in
-from dordis.protocols.collecting import ensure_enough
+from dordis.protocols.cohort import CohortParameters, agree_with_cohort
 from dordis.protocols.escrow import Releases
-from dordis.protocols.parameters import SEMI_HONEST, Parameters
+from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.plaintext import messages
 from dordis.protocols.plaintext.client import PlaintextClient
 from dordis.protocols.plaintext.server import PlaintextServer
+from dordis.protocols.replies import ensure_enough
 from dordis.protocols.summing import Leaving, SummingProtocol
 
 __all__ = ["PLAINTEXT", "PlaintextClient", "PlaintextServer"]
@@ -23,7 +24,7 @@ _BEGIN, _CONTRIBUTE, _DISCLOSE = (request.__name__ for request in requests_in(va
 class PlaintextPrediction:
     """The course of one round in which clients leave as foretold."""
 
-    parameters: Parameters
+    parameters: CohortParameters
     leaving: Leaving
 
     def survivors(self) -> tuple[ClientId, ...]:
@@ -52,6 +53,8 @@ PLAINTEXT = SummingProtocol(
     PlaintextClient,
     requests_in(vars(messages)),
     PlaintextPrediction,
+    CohortParameters,
+    agree_with_cohort,
     modes=frozenset({SEMI_HONEST}),
     hides_updates=False,
 )

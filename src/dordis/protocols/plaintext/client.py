@@ -11,12 +11,13 @@ from dordis.errors import ProtocolError
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, ClientState, Journal, On
 from dordis.protocols import parameters as rules
+from dordis.protocols.cohort import CohortParameters, CohortState
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Disclosure, Joined
-from dordis.protocols.summing import SumInput, SummingClient, SummingState
+from dordis.protocols.summing import SumInput, SummingClient, begun
 
 
-class PlaintextState(SummingState):
+class PlaintextState(CohortState):
     """What the client remembers."""
 
     issued: dict[int, IssuedSecrets] = msgspec.field(default_factory=dict)
@@ -50,6 +51,10 @@ class PlaintextClient(SummingClient[PlaintextState]):
     def routine(self) -> Sequence[On[Any]]:
         """Return the two requests of every chunk."""
         return On(Contribute, self.contribute), On(Disclose, self.disclose)
+
+    @property
+    def _parameters(self) -> CohortParameters:
+        return begun(self.state.parameters)
 
     def join(self, request: Begin) -> Joined:
         """Accept the parameters and draw the secrets that were not given."""

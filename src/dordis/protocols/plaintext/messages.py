@@ -3,14 +3,14 @@
 from typing import ClassVar
 
 from dordis.protocol import Message
-from dordis.protocols.summing import Opening
+from dordis.protocols.cohort import CohortOpening
 
 
 class Joined(Message, frozen=True):
     """I take part."""
 
 
-class Begin(Opening, frozen=True):
+class Begin(CohortOpening, frozen=True):
     """Set-up: these are the parameters."""
 
     reply: ClassVar = Joined

@@ -10,12 +10,12 @@ from dordis.errors import ProtocolError
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId, Flow, Resource, Step
 from dordis.protocols import parameters as rules
-from dordis.protocols.collecting import collect, ensure_enough
+from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.escrow import Releases
-from dordis.protocols.parameters import Parameters
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Disclosure, Joined
+from dordis.protocols.replies import collect, ensure_enough
 from dordis.protocols.summing import ChunkSum, SummingChunk, SummingServer, SummingSetup
-from dordis.protocols.vectors import Accumulator
+from dordis.protocols.vector_backend import Accumulator
 
 PLAIN_BITS = 32
 """Of a coordinate on the way: a contribution is not packed."""
@@ -24,7 +24,7 @@ PLAIN_BITS = 32
 class PlaintextSetup(SummingSetup):
     """Send the parameters, once a round."""
 
-    def __init__(self, parameters: Parameters, proofs: Mapping[ClientId, bytes]) -> None:
+    def __init__(self, parameters: CohortParameters, proofs: Mapping[ClientId, bytes]) -> None:
         self.parameters = parameters
         self._proofs = {int(u): proof for u, proof in sorted(proofs.items())}
 
@@ -94,7 +94,7 @@ class PlaintextServer(SummingServer):
 
     def __init__(
         self,
-        parameters: Parameters,
+        parameters: CohortParameters,
         registry: Mapping[ClientId, bytes] | None = None,
         proofs: Mapping[ClientId, bytes] | None = None,
         suite: Suite = DEFAULT,

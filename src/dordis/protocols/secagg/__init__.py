@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from dordis.protocol import requests_in
-from dordis.protocols.secagg import messages
+from dordis.protocols.cohort import CohortParameters, agree_with_cohort
+from dordis.protocols.secagg import checks, messages
 from dordis.protocols.secagg.client import SecAggClient
 from dordis.protocols.secagg.prediction import SecAggPrediction
 from dordis.protocols.secagg.server import SecAggServer
@@ -11,5 +12,14 @@ from dordis.protocols.summing import SummingProtocol
 
 __all__ = ["SECAGG", "SECAGG_PLUS", "SecAggClient", "SecAggServer"]
 
-SECAGG = SummingProtocol("secagg", SecAggServer, SecAggClient, requests_in(vars(messages)), SecAggPrediction)
+SECAGG = SummingProtocol(
+    "secagg",
+    SecAggServer,
+    SecAggClient,
+    requests_in(vars(messages)),
+    SecAggPrediction,
+    CohortParameters,
+    agree_with_cohort,
+    check_signed=checks.verify_survivors,
+)
 SECAGG_PLUS = replace(SECAGG, name="secagg+", sparse=True)

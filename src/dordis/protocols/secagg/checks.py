@@ -1,13 +1,13 @@
 """What a client insists on before it answers: each check is one function, so that a test can take it out and see."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain
 
 from dordis.crypto.suite import Suite
 from dordis.errors import InputError, MalformedMessage, ParametersRefused, ProtocolError, TooManyDropouts
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.secagg import statements
 from dordis.protocols.secagg.masking import KEY_BYTES, split, token_hash
 from dordis.protocols.secagg.messages import Advertisement
@@ -15,13 +15,13 @@ from dordis.protocols.secagg.share_hashes import share_hashes
 from dordis.protocols.secagg.statements import Registry
 
 
-def check_member(parameters: Parameters, me: ClientId) -> None:
+def check_member(parameters: CohortParameters, me: ClientId) -> None:
     """I am one of the round's clients."""
     if me not in parameters.rank:
         raise ParametersRefused(f"client {me} is not among the clients of this round")
 
 
-def check_length(vector: Vector, parameters: Parameters) -> None:
+def check_length(vector: Vector, parameters: CohortParameters) -> None:
     """My vector is as long as the sum."""
     if vector.size != parameters.dim:
         raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {vector.size}")
@@ -39,13 +39,13 @@ def check_present(members: Set[int], me: ClientId, what: str) -> None:
         raise ProtocolError(f"{what} leaves me out")
 
 
-def check_enough(members: Set[int], parameters: Parameters, what: str) -> None:
+def check_enough(members: Set[int], parameters: CohortParameters, what: str) -> None:
     """These clients are at least t; on SecAgg+, at least q."""
     if len(members) < parameters.quorum:
         raise ProtocolError(f"{what} has {len(members)} clients, fewer than the quorum of {parameters.quorum}")
 
 
-def check_tolerated(members: Set[int], parameters: Parameters) -> None:
+def check_tolerated(members: Set[int], parameters: CohortParameters) -> None:
     """No more than T clients are missing: otherwise too little noise would be left."""
     dropped = len(parameters.clients) - len(members)
     if dropped > parameters.tolerance:
@@ -58,14 +58,14 @@ def check_own_keys(advertisements: Mapping[int, Advertisement], me: ClientId, ow
         raise ProtocolError("my own keys were altered in the broadcast")
 
 
-def check_registered(parameters: Parameters, registry: Registry) -> None:
+def check_registered(parameters: CohortParameters, registry: Registry) -> None:
     """Every client of the round is in the registry that I was given."""
     if not registry.keys() >= parameters.rank.keys():
         raise ParametersRefused("the round has clients that are not in the registry")
 
 
 def check_keys_signed(
-    advertisements: Mapping[int, Advertisement], parameters: Parameters, registry: Registry, suite: Suite
+    advertisements: Mapping[int, Advertisement], parameters: CohortParameters, registry: Registry, suite: Suite
 ) -> None:
     """Everyone signed its keys, for this round and these parameters."""
     for u, advertisement in advertisements.items():
@@ -77,7 +77,7 @@ def check_tokens(
     survivors: Iterable[ClientId],
     tokens: bytes,
     advertisements: Mapping[int, Advertisement],
-    parameters: Parameters,
+    parameters: CohortParameters,
     chunk: int,
 ) -> None:
     """Everyone in U3 uploaded: the server shows the token that only came with the upload."""
@@ -95,7 +95,7 @@ def check_same_survivors(signed: bytes | None, asked: bytes) -> None:
 
 
 def check_quorum_signed(
-    parameters: Parameters,
+    parameters: CohortParameters,
     chunk: int,
     survivors: bytes,
     signatures: Mapping[int, bytes],
@@ -111,7 +111,20 @@ def check_quorum_signed(
         statements.verify(suite, registry, ClientId(u), statement, signed)
 
 
-def check_neighbours(members: Set[int], parameters: Parameters, me: ClientId) -> None:
+def verify_survivors(
+    parameters: CohortParameters,
+    chunk: int,
+    survivors: Collection[ClientId],
+    signatures: Mapping[int, bytes],
+    registry: Registry,
+    suite: Suite,
+) -> None:
+    """A quorum of these survivors of U signed them; whoever has the parameters can check it after the round."""
+    check_subset(set(survivors), set(parameters.clients), "the survivors")
+    check_quorum_signed(parameters, chunk, parameters.pack(survivors), signatures, registry, suite)
+
+
+def check_neighbours(members: Set[int], parameters: CohortParameters, me: ClientId) -> None:
     """Enough of my neighbourhood is in U2: fewer could be cut off from the rest together with me."""
     present = len(parameters.neighbourhoods[me] & members)
     if present < parameters.threshold:
@@ -124,7 +137,9 @@ def check_delivered(senders: Set[int], expected: Set[int]) -> None:
         raise ProtocolError("the ciphertexts delivered are not those of U2")
 
 
-def check_keys_well_formed(advertisements: Mapping[int, Advertisement], parameters: Parameters, suite: Suite) -> None:
+def check_keys_well_formed(
+    advertisements: Mapping[int, Advertisement], parameters: CohortParameters, suite: Suite
+) -> None:
     """Everyone has one channel key, and a masking key and a token hash for each chunk; no key is of low order."""
     chunks = len(parameters.chunks)
     for advertisement in advertisements.values():
@@ -135,7 +150,7 @@ def check_keys_well_formed(advertisements: Mapping[int, Advertisement], paramete
             suite.agreement.validate(key)
 
 
-def check_keys_distinct(advertisements: Mapping[int, Advertisement], parameters: Parameters) -> None:
+def check_keys_distinct(advertisements: Mapping[int, Advertisement], parameters: CohortParameters) -> None:
     """No key occurs twice: whoever copies a key does not know its private half, and is up to something."""
     chunks = len(parameters.chunks)
     keys = list(
@@ -160,7 +175,7 @@ def check_share_length(share: bytes, own: bytes) -> None:
         raise MalformedMessage("a peer sent the wrong number of shares")
 
 
-def check_share_fits(parameters: Parameters, dealer: ClientId, me: ClientId, share: bytes, hashes: bytes) -> None:
+def check_share_fits(parameters: CohortParameters, dealer: ClientId, me: ClientId, share: bytes, hashes: bytes) -> None:
     """My shares are those that their dealer hashed: I could not show others later without being named for it."""
     if share_hashes(parameters, dealer, me, share) != hashes:
         raise ProtocolError(f"the shares of client {dealer} do not fit their hashes")

@@ -14,8 +14,8 @@ from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, TooFewClients, Unrecoverable
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId, Flow, Replies, Resource, Step
-from dordis.protocols.collecting import catch, collect, ensure_enough
 from dordis.protocols.escrow import Releases
+from dordis.protocols.replies import catch, collect, ensure_enough
 from dordis.protocols.secagg import masking, recovery, statements
 from dordis.protocols.secagg.masking import KEY_BYTES, split
 from dordis.protocols.secagg.messages import (
@@ -32,7 +32,7 @@ from dordis.protocols.secagg.messages import (
 from dordis.protocols.secagg.setup import SetupServer
 from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK
 from dordis.protocols.summing import ChunkSum, SummingChunk
-from dordis.protocols.vectors import Accumulator
+from dordis.protocols.vector_backend import Accumulator
 
 Reply = TypeVar("Reply", MaskedInput, Agreement, Unmasking, NoiseShares)
 Parsed = TypeVar("Parsed")
@@ -68,7 +68,7 @@ class ChunkServer(SummingChunk):
 
     def output(self) -> ChunkSum:
         """Return the sum, and the secrets released for its U3."""
-        return ChunkSum(self._total, self.u3, self._released, self._named)
+        return ChunkSum(self._total, self.u3, self._released, self._named, self._signatures)
 
     @property
     def _named(self) -> frozenset[ClientId]:
@@ -197,7 +197,7 @@ class ChunkServer(SummingChunk):
             return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
                 self.parameters, self.chunk, u, "self-mask", 0, secret
             )
-        return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public(secret)
+        return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public_key(secret)
 
     def release_secrets(self) -> Flow:
         """Stage 5: check the secrets that clients disclosed; ask for shares of those that are missing or wrong."""

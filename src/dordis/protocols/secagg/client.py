@@ -17,6 +17,7 @@ from dordis.kernels.packing import pack
 from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Journal, On
 from dordis.protocols import parameters as rules
+from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
 from dordis.protocols.secagg import checks, masking, statements
 from dordis.protocols.secagg.masking import KEY_BYTES, Channel, split
@@ -41,7 +42,7 @@ from dordis.protocols.secagg.messages import (
 from dordis.protocols.secagg.share_hashes import share_hashes, split_hashes
 from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK, SecAggState, Secrets, shared_count
 from dordis.protocols.secagg.statements import Registry
-from dordis.protocols.summing import SumInput, SummingClient
+from dordis.protocols.summing import SumInput, SummingClient, begun
 
 
 class SecAggClient(SummingClient[SecAggState]):
@@ -92,6 +93,10 @@ class SecAggClient(SummingClient[SecAggState]):
             On(RemoveNoise, self.share_noise, optional=True),
         )
 
+    @property
+    def _parameters(self) -> CohortParameters:
+        return begun(self.state.parameters)
+
     def advertise_keys(self, request: AdvertiseKeys) -> Advertisement:
         """Stage 0: accept the parameters, make all secrets of the round, show the public keys."""
         parameters = request.parameters
@@ -125,8 +130,8 @@ class SecAggClient(SummingClient[SecAggState]):
         own = [self.state.secrets[chunk] for chunk in range(self.chunks)]
         hashes = (masking.token_hash(self._parameters, chunk, self.me, s.token) for chunk, s in enumerate(own))
         unsigned = Advertisement(
-            channel=self._suite.agreement.public(self.state.channel),
-            masking=b"".join(self._suite.agreement.public(s.masking) for s in own),
+            channel=self._suite.agreement.public_key(self.state.channel),
+            masking=b"".join(self._suite.agreement.public_key(s.masking) for s in own),
             tokens=b"".join(hashes),
         )
         signed = self._sign(statements.keys(self._parameters, self.me, unsigned))

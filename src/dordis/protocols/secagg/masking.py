@@ -9,7 +9,7 @@ from dordis.crypto.suite import Suite
 from dordis.errors import MalformedMessage
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.secagg.state import Secrets
 
 KEY_BYTES = 32
@@ -22,25 +22,30 @@ def split(data: bytes, size: int, count: int) -> tuple[bytes, ...]:
     return tuple(data[i:j] for i, j in pairwise(range(0, len(data) + 1, size)))
 
 
-def self_mask(suite: Suite, parameters: Parameters, chunk: int, client: ClientId, seed: bytes) -> Any:
+def self_mask(suite: Suite, parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes) -> Any:
     """Return PRG(b_u): the mask that only the seed of the client removes."""
     label = kdf.label("self-mask", parameters.round, chunk, client, client)
-    return suite.prg.Stream.of(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
+    return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
 
 def pair_mask(
-    suite: Suite, parameters: Parameters, chunk: int, pair: tuple[ClientId, ClientId], private: bytes, public: bytes
+    suite: Suite,
+    parameters: CohortParameters,
+    chunk: int,
+    pair: tuple[ClientId, ClientId],
+    private: bytes,
+    public: bytes,
 ) -> Any:
     """Return PRG(s_uv), the mask that two clients share: the lower id adds it, the higher one subtracts it."""
     label = kdf.label("pair-mask", parameters.round, chunk, min(pair), max(pair))
     shared = suite.agreement.agree(private, public)
-    return suite.prg.Stream.of(kdf.derive(shared, label, parameters.digest, suite.prg.STREAM_BYTES))
+    return suite.prg.Stream.from_bytes(kdf.derive(shared, label, parameters.digest, suite.prg.STREAM_BYTES))
 
 
 def add_masks(
     suite: Suite,
     y: Vector,
-    parameters: Parameters,
+    parameters: CohortParameters,
     chunk: int,
     me: ClientId,
     own: Secrets,
@@ -61,7 +66,7 @@ class Channel:
     def __init__(
         self,
         suite: Suite,
-        parameters: Parameters,
+        parameters: CohortParameters,
         sender: ClientId,
         receiver: ClientId,
         keys: Sequence[bytes],
@@ -82,20 +87,22 @@ class Channel:
         return self._cipher.decrypt(self._key, self._nonce, ciphertext, self._bound)
 
 
-def commitment(parameters: Parameters, chunk: int, client: ClientId, use: str, index: int, secret: bytes) -> bytes:
+def commitment(
+    parameters: CohortParameters, chunk: int, client: ClientId, use: str, index: int, secret: bytes
+) -> bytes:
     """Commit to a shared secret; the index tells secrets of one use apart."""
     label = kdf.label(f"commit-{use}", parameters.round, chunk, client, index)
     return kdf.commit(label, parameters.digest, secret)
 
 
 def commitments(
-    parameters: Parameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
+    parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
     """Commit to the self-mask seed and to every deposited secret; a masking key's commitment is its public key."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
     return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 
 
-def token_hash(parameters: Parameters, chunk: int, client: ClientId, token: bytes) -> bytes:
+def token_hash(parameters: CohortParameters, chunk: int, client: ClientId, token: bytes) -> bytes:
     """Hash an upload token; whoever shows the token has the upload, or colludes with its owner."""
     return kdf.commit(kdf.label("token", parameters.round, chunk, client, client), parameters.digest, token)

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from dordis.protocol import Message
+from dordis.protocols.cohort import CohortOpening
 from dordis.protocols.limits import LONGEST_SIGNATURE, MOST_CLIENTS, MOST_COMPONENTS
-from dordis.protocols.summing import Opening
 
 Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
 OF_CLIENTS = Meta(max_length=MOST_CLIENTS)
@@ -31,7 +31,7 @@ class Advertisement(Message, frozen=True):
     signature: Signature = b""
 
 
-class AdvertiseKeys(Opening, frozen=True):
+class AdvertiseKeys(CohortOpening, frozen=True):
     """Stage 0, once a round: these are the parameters; show your keys."""
 
     reply: ClassVar = Advertisement

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from dordis.errors import TooFewClients
 from dordis.protocol import ClientId, Message, requests_in
-from dordis.protocols.collecting import ensure_enough
+from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.escrow import Releases
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.replies import ensure_enough
 from dordis.protocols.secagg import messages
 from dordis.protocols.secagg.messages import Agree, CollectInput, RemoveNoise, ShareKeys, Unmask
 from dordis.protocols.summing import Leaving
@@ -22,7 +22,7 @@ _UPLOAD, _UNMASK = STAGES.index(CollectInput), STAGES.index(Unmask)
 class SecAggPrediction:
     """The course of one round."""
 
-    parameters: Parameters
+    parameters: CohortParameters
     leaving: Leaving
 
     def survivors(self) -> tuple[ClientId, ...]:

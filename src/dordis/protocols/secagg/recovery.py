@@ -12,9 +12,9 @@ from dordis.crypto.suite import ShareDecoder, Shares, Suite
 from dordis.errors import SharingError
 from dordis.kernels.ring import Vector
 from dordis.protocol import ClientId
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.secagg import masking
-from dordis.protocols.vectors import HERE, Vectors
+from dordis.protocols.vector_backend import HERE, Vectors
 
 Fits = npt.NDArray[np.bool_]
 IsRight = Callable[[ClientId, int, bytes], bool]
@@ -29,7 +29,7 @@ class Held:
     shares: Shares = field(repr=False)
     fits: Fits
 
-    def of(self, dealers: Sequence[ClientId]) -> tuple[Shares, Fits]:
+    def select_dealers(self, dealers: Sequence[ClientId]) -> tuple[Shares, Fits]:
         """Return what belongs to some dealers, in their order."""
         if tuple(dealers) == self.dealers:
             return self.shares, self.fits
@@ -53,7 +53,7 @@ class RecoveredSecrets:
 
 def recover(
     suite: Suite,
-    parameters: Parameters,
+    parameters: CohortParameters,
     held: Mapping[ClientId, Held],
     dealers: Sequence[ClientId],
     is_right: IsRight,
@@ -66,7 +66,7 @@ def recover(
     false: set[ClientId] = set()
     short: dict[ClientId, int] = {}
     for holders, group in _by_holders(parameters, held, dealers).items():
-        given = [held[v].of(group) for v in holders]
+        given = [held[v].select_dealers(group) for v in holders]
         for rows, owners, shares in _by_fitting(given, group):
             if len(rows) < parameters.threshold:
                 short |= {u: len(rows) for u, _ in owners}
@@ -82,7 +82,7 @@ def recover(
 
 
 def _by_holders(
-    parameters: Parameters, held: Mapping[ClientId, Held], dealers: Sequence[ClientId]
+    parameters: CohortParameters, held: Mapping[ClientId, Held], dealers: Sequence[ClientId]
 ) -> dict[tuple[ClientId, ...], list[ClientId]]:
     """Group the dealers whose shares lie with the same clients: on the complete graph that is one group."""
     groups: dict[tuple[ClientId, ...], list[ClientId]] = defaultdict(list)
@@ -126,7 +126,7 @@ def _combine(interpolation: ShareDecoder, shares: Shares) -> tuple[bytes | None,
 def remove_masks(
     suite: Suite,
     total: Vector,
-    parameters: Parameters,
+    parameters: CohortParameters,
     chunk: int,
     lost_keys: Mapping[ClientId, bytes],
     self_masks: Mapping[ClientId, bytes],

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.protocol import ClientId
 from dordis.protocols import parameters as rules
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.secagg.chunk import ChunkServer
 from dordis.protocols.secagg.setup import SetupServer
 from dordis.protocols.secagg.statements import Registry
@@ -21,7 +21,7 @@ class SecAggServer(SummingServer):
 
     def __init__(
         self,
-        parameters: Parameters,
+        parameters: CohortParameters,
         registry: Registry | None = None,
         proofs: Mapping[ClientId, bytes] | None = None,
         suite: Suite = DEFAULT,

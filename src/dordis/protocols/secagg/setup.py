@@ -9,8 +9,8 @@ import numpy.typing as npt
 from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, Unrecoverable
 from dordis.protocol import ClientId, Flow, Resource, Step
-from dordis.protocols.collecting import collect, ensure_enough
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.cohort import CohortParameters
+from dordis.protocols.replies import collect, ensure_enough
 from dordis.protocols.secagg import checks, statements
 from dordis.protocols.secagg.masking import KEY_BYTES, split
 from dordis.protocols.secagg.messages import (
@@ -33,7 +33,7 @@ class SetupServer(SummingSetup):
     """Stages 0 and 1, once a round: keys are advertised, secrets shared, U2 is closed."""
 
     def __init__(
-        self, parameters: Parameters, registry: Registry, proofs: Mapping[ClientId, bytes], suite: Suite
+        self, parameters: CohortParameters, registry: Registry, proofs: Mapping[ClientId, bytes], suite: Suite
     ) -> None:
         self.parameters = parameters
         self.suite = suite

@@ -10,14 +10,14 @@ from struct import Struct
 
 from dordis.errors import MalformedMessage
 from dordis.protocol import ClientId
-from dordis.protocols.parameters import Parameters
+from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.secagg.state import shared_count
 
 HASH_BYTES = 16
 _TWO = Struct(">QQ")
 
 
-def dealt(parameters: Parameters, chunk: int, dealer: ClientId) -> bytes:
+def dealt(parameters: CohortParameters, chunk: int, dealer: ClientId) -> bytes:
     """Return what is hashed first: whose share it is, and of which chunk."""
     return b"dordis/v1/share" + parameters.round + parameters.digest + _TWO.pack(chunk, dealer)
 
@@ -32,7 +32,7 @@ def share_hash(dealt: bytes, held: bytes, share: bytes) -> bytes:
     return sha256(dealt + held + share).digest()[:HASH_BYTES]
 
 
-def share_hashes(parameters: Parameters, dealer: ClientId, holder: ClientId, shares: bytes) -> bytes:
+def share_hashes(parameters: CohortParameters, dealer: ClientId, holder: ClientId, shares: bytes) -> bytes:
     """Hash all shares that a holder has of a dealer, in the order of chunks and secrets."""
     chunks, count = len(parameters.plans), shared_count(parameters, 0)
     size, rest = divmod(len(shares), chunks * count)
@@ -47,12 +47,12 @@ def share_hashes(parameters: Parameters, dealer: ClientId, holder: ClientId, sha
     return b"".join(hashes)
 
 
-def split_hashes(parameters: Parameters, sent: bytes) -> tuple[bytes, bytes]:
+def split_hashes(parameters: CohortParameters, sent: bytes) -> tuple[bytes, bytes]:
     """Cut what a dealer sent into the ciphertext and the hashes that follow it."""
     end = max(0, len(sent) - hashes_length(parameters))
     return sent[:end], sent[end:]
 
 
-def hashes_length(parameters: Parameters) -> int:
+def hashes_length(parameters: CohortParameters) -> int:
     """Return how many bytes the hashes of all shares of one dealer for one holder take."""
     return HASH_BYTES * shared_count(parameters, 0) * len(parameters.chunks)

@@ -3,16 +3,15 @@
 import msgspec
 
 from dordis.protocol import ClientState
+from dordis.protocols.cohort import CohortParameters, CohortState
 from dordis.protocols.escrow import IssuedSecrets
-from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg.messages import Advertisement
-from dordis.protocols.summing import SummingState
 
 KEY, SELF_MASK, FIRST_DEPOSITED = 0, 1, 2
 """The places of the secrets that a client shares for a chunk."""
 
 
-def shared_count(parameters: Parameters, chunk: int) -> int:
+def shared_count(parameters: CohortParameters, chunk: int) -> int:
     """Return how many secrets a client shares for a chunk: masking key, self-mask seed, deposited secrets."""
     return FIRST_DEPOSITED + parameters.escrow(chunk).deposited
 
@@ -38,7 +37,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return (self.masking, self.self_mask, *self.issued.deposited)
 
 
-class SecAggState(SummingState):
+class SecAggState(CohortState):
     """What a SecAgg client remembers: parameters, its secrets, peers' keys, the shares it holds, and each U3."""
 
     channel: bytes = b""

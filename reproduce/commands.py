@@ -1,0 +1,164 @@
+"""The commands of `python -m reproduce`: each runs one experiment of the paper and shows its figures beside ours."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dordis.cli.options import DataDir, Json, JsonArray
+from dordis.cli.output import make_console, show_progress
+
+if TYPE_CHECKING:
+    from dordis.report.charts import Chart
+    from reproduce import Experiment
+
+app = typer.Typer(
+    help="Reproduce figures of the paper.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Costs = Annotated[Path | None, typer.Option(help="Measured costs: read from this file, or measured and written to it.")]
+PaperOnly = Annotated[bool, typer.Option("--paper", help="Only under the paper's cost mix: measure nothing.")]
+Charts = Annotated[Path | None, typer.Option(help="Write every chart as SVG into this directory.")]
+Scale = Annotated[str, typer.Option(help="small, or paper: its models and rounds, which takes days.")]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option(help="FEMNIST, CIFAR-10, Reddit or digits; all that there are data for if not given."),
+]
+Seed = Annotated[int, typer.Option(help="Of data, selection and dropout.")]
+
+
+def show(experiment: "Experiment", as_json: bool, charts: Path | None = None) -> None:
+    """Write the charts, if a directory is named, and print the tables or JSON."""
+    import msgspec
+
+    if charts is not None:
+        charts.mkdir(parents=True, exist_ok=True)
+        for name, chart in experiment.charts:
+            draw(chart, charts / f"{name}.svg")
+    if as_json:
+        print(msgspec.json.encode(experiment.data).decode())
+        return
+    for table in experiment.tables:
+        make_console().print(table)
+
+
+def draw(chart: "Chart", path: Path) -> None:
+    """Write a chart as SVG."""
+    from dordis.report.charts import draw_document
+
+    path.write_text(draw_document(chart) + "\n", encoding="utf-8")
+
+
+@app.command()
+def epsilon(
+    budget: Annotated[list[float] | None, typer.Option(help="The same, as an option that may be repeated.")] = None,
+    more: Annotated[
+        list[float] | None, typer.Argument(metavar="BUDGET", help="Values of epsilon to plan for: 6 if not given.")
+    ] = None,
+    as_json: JsonArray = False,
+) -> None:
+    """Show what dropout does to epsilon."""
+    from reproduce.epsilon import PAPER_BUDGET, compare_epsilon
+
+    with show_progress("planning runs with dropout"):
+        experiment = compare_epsilon([*(budget or ()), *(more or ())] or [PAPER_BUDGET])
+    show(experiment, as_json)
+
+
+@app.command()
+def utility(
+    scale: Scale = "small",
+    task: Tasks = None,
+    rate: Annotated[list[float] | None, typer.Option(help="Rates of dropout; 0 to 0.4 if not given.")] = None,
+    seed: Seed = 0,
+    data_dir: DataDir = None,
+    charts: Charts = None,
+    as_json: JsonArray = False,
+) -> None:
+    """Show the accuracy that Orig and XNoise reach at several rates of dropout, and why it differs from the paper's."""
+    from reproduce.utility import compare_utility
+
+    with make_console(stderr=True).status("training") as status:
+        experiment = compare_utility(scale, task or (), rate or (), seed, data_dir, status.update)
+    show(experiment, as_json, charts)
+
+
+@app.command()
+def curves(
+    scale: Scale = "small",
+    task: Tasks = None,
+    seed: Seed = 0,
+    data_dir: DataDir = None,
+    charts: Charts = None,
+    as_json: JsonArray = False,
+) -> None:
+    """Show how Orig and XNoise learn round by round, at 20 % dropout."""
+    from reproduce.utility import compare_curves
+
+    with make_console(stderr=True).status("training") as status:
+        experiment = compare_curves(scale, task or (), seed, data_dir, status.update)
+    show(experiment, as_json, charts)
+
+
+@app.command()
+def dynamics(
+    trace: Annotated[
+        Path, typer.Argument(help="Of real devices: FedScale's behaviours in .json, or availability in .npz.")
+    ],
+    scale: Scale = "small",
+    seed: Seed = 0,
+    data_dir: DataDir = None,
+    charts: Charts = None,
+    as_json: JsonArray = False,
+) -> None:
+    """Show what a real trace of clients does to privacy and accuracy.
+
+    It compares Orig, early stopping, Con-2, Con-5, Con-8 and XNoise.
+    """
+    from reproduce.dynamics import compare_dynamics
+
+    with make_console(stderr=True).status("training") as status:
+        experiment = compare_dynamics(scale, trace, seed, data_dir, status.update)
+    show(experiment, as_json, charts)
+
+
+@app.command()
+def network(
+    clients: Annotated[
+        list[int] | None, typer.Option(help="Clients in a round: 100, 200 and 300 if not given.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the chart into this SVG.")] = None,
+    as_json: JsonArray = False,
+) -> None:
+    """Show what noise enforcement adds to the traffic, which takes minutes."""
+    from reproduce.network import CLIENTS, compare_traffic
+
+    with make_console(stderr=True).status("counting bytes") as status:
+        experiment = compare_traffic(clients or CLIENTS, lambda what: status.update(f"counting bytes: {what}"))
+    if figure is not None:
+        ((_, chart),) = experiment.charts
+        draw(chart, figure)
+    show(experiment, as_json)
+
+
+@app.command()
+def rounds(costs: Costs = None, paper: PaperOnly = False, charts: Charts = None, as_json: Json = False) -> None:
+    """Show how long rounds take, plain and in a pipeline."""
+    from reproduce.rounds import compare_rounds, cost_mixes
+
+    with show_progress("rounds in virtual time, and their costs"):
+        experiment = compare_rounds(cost_mixes(costs, paper))
+    show(experiment, as_json, charts)
+
+
+@app.command()
+def overhead(costs: Costs = None, paper: PaperOnly = False, charts: Charts = None, as_json: Json = False) -> None:
+    """Show how much of a round is aggregation as the number of clients grows, with and without noise."""
+    from reproduce.rounds import compare_overhead, cost_mixes
+
+    with show_progress("rounds in virtual time, and their costs"):
+        experiment = compare_overhead(cost_mixes(costs, paper))
+    show(experiment, as_json, charts)

@@ -1,0 +1,136 @@
+"""Canaries among records: whole rounds that sample records, attacked for each single one of them.
+
+Every record of the honest clients is a canary: a coin decides whether its gradient is the longest that is allowed, all
+of it in a coordinate of its own, or zero.  The claim that is attacked is that of the whole plan, and all planned events
+are run.
+"""
+
+import secrets
+
+import numpy as np
+
+from dordis.apps.audit.auditor import (
+    LEAST_DIM,
+    Audit,
+    FixedDropout,
+    KnownNoise,
+    attacked_round,
+    check_departures,
+    find_plan,
+)
+from dordis.apps.audit.canaries import CONFIDENCE, AttackedClaim, Coins, toss
+from dordis.apps.audit.variance import variance_test
+from dordis.errors import InputError
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.encoding import Entropy, Reals
+from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
+from dordis.privacy.scaling import Floats
+from dordis.privacy.setting import Setting
+from dordis.privacy.strategies import XNoise
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
+from dordis.protocols.secagg import SECAGG
+from dordis.protocols.summing import SummingProtocol
+from dordis.rounds.app import RoundInfo
+from dordis.rounds.model import Numbers
+from dordis.rounds.records import Places, RecordClient
+from dordis.runs.plan import RoundPlan
+from dordis.runs.threat_model import ThreatModel
+from dordis.simulation.one_round import home_of_clients
+
+WIDTH = 16
+
+
+class CanaryRecords(RecordClient):
+    """A client whose records each point along a coordinate of their own, from `first` on, or are zero."""
+
+    def __init__(self, first: int, coins: Coins, dim: int) -> None:
+        self._first, self._coins, self._dim = first, coins, dim
+
+    @property
+    def records(self) -> int:
+        """Return how many canaries the client holds."""
+        return self._coins.size
+
+    @property
+    def width(self) -> int:
+        """Return how many places every slice has."""
+        return WIDTH
+
+    def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
+        """Return the longest gradient along a coordinate, or zero, for each place."""
+        rows = np.zeros((places.size, self._dim))
+        used = np.flatnonzero(places >= 0)
+        rows[used, self._first + places[used]] = round.clip * self._coins[places[used]]
+        return rows
+
+    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+        """Refuse: records are the unit."""
+        raise InputError("canary records give gradients, and no update of all of them")
+
+
+def toy_record_design(
+    clients: int = 10,
+    records: int = 100,
+    rounds: int = 5,
+    sampling: float = 0.5,
+    epsilon: float = 1.0,
+    delta: float = 1e-6,
+    colluders: int = 1,
+    strategy: XNoise | None = None,
+    protocol: SummingProtocol = SECAGG,
+) -> RoundPlan:
+    """Design a run whose unit of privacy is a record, with a coordinate for each of them."""
+    sampled = RecordSampling(sampling_word(sampling), records, count_events(rounds))
+    setting = Setting(
+        ParticipationSchedule(clients, clients, rounds),
+        dim=max(LEAST_DIM, clients * records),
+        delta=delta,
+        colluders=colluders,
+        sparse=protocol.sparse,
+        records=sampled,
+    )
+    kind = ThreatModel(MALICIOUS if MALICIOUS in protocol.modes else SEMI_HONEST, protocol.sparse)
+    return RoundPlan(strategy or XNoise(), setting, epsilon, kind)
+
+
+def audit_records(
+    design: RoundPlan,
+    dropped: int = 0,
+    late: int = 0,
+    protocol: SummingProtocol = SECAGG,
+    entropy: Entropy = secrets.token_bytes,
+    confidence: float = CONFIDENCE,
+) -> Audit:
+    """Run all planned events of a design with every message, attack the records, and test the noise.
+
+    The first T_C clients collude with the server, the last `dropped` ones leave before every upload, `late` more after
+    it.  All records of the others are canaries.
+    """
+    plan, setting = find_plan(design), design.setting
+    if setting.records is None or setting.dim < setting.clients * setting.records.records:
+        raise InputError("an audit of records needs records as the unit of privacy, and a coordinate for each of them")
+    check_departures(design, dropped, late)
+    each, sampled = setting.records.records, setting.records
+    canaries = slice(setting.colluders * each, (setting.clients - dropped) * each)
+    claim = AttackedClaim(plan.epsilon, setting.given_delta, confidence)
+    coins = np.zeros(setting.dim, np.bool_)
+    coins[canaries] = toss(canaries.stop - canaries.start, entropy)
+    claim.most(canaries.stop - canaries.start)
+
+    def client(u: ClientId) -> CanaryRecords:
+        first = (u - 1) * each
+        return CanaryRecords(first, coins[first : first + each], setting.dim)
+
+    known = KnownNoise(protocol, [ClientId(u) for u in range(1, setting.colluders + 1)], design.mechanism.law)
+    leaving = FixedDropout.from_protocol(protocol, dropped, late)
+    home = home_of_clients(design, known.protocol, client, entropy, leaving)
+    rounds = [attacked_round(home, known) for _ in range(sampled.events)]
+    scores = np.sum([seen.total[canaries] for seen in rounds], axis=0)
+    middle = sampled.events * plan.records.probability * setting.clip / 2 if plan.records else 0.0
+    return Audit(
+        claim.judge(coins[canaries], scores, middle),
+        variance_test([noise for seen in rounds for noise in seen.noise]),
+        variance_test([noise for seen in rounds for noise in seen.hidden]),
+        float(min(seen.charged for seen in rounds) / plan.variance),
+    )

@@ -1,0 +1,359 @@
+"""File formats of data sets: LEAF's JSON, numpy's .npz, the idx files of MNIST, CIFAR; public vocabularies for text.
+
+A vocabulary made from clients' texts would reveal them without noise.
+"""
+
+import gzip
+import hashlib
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import msgspec
+import numpy as np
+
+from dordis.apps.learning.data import (
+    IGNORED,
+    Arrays,
+    Dataset,
+    Samples,
+    Target,
+    Unit,
+    Values,
+    check_dataset,
+    check_inputs,
+    check_labels,
+    check_targets,
+    flatten,
+)
+from dordis.errors import InputError
+
+PAD, BEGIN, END, UNKNOWN = range(4)
+SPECIAL = {"<PAD>": PAD, "<BOS>": BEGIN, "<EOS>": END, "<UNK>": UNKNOWN}
+LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""The characters of LEAF's Shakespeare in its order; all others share one more token."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Number of tokens, and the function from a word to its token."""
+
+    size: int
+    number: Callable[[str], int]
+
+    def numbers(self, words: Iterable[str]) -> list[int]:
+        """Return the numbers of words."""
+        return [self.number(word) for word in words]
+
+
+def hash_words(size: int) -> Vocabulary:
+    """Number words by a hash, so that no list of words is needed; some words share a number."""
+    if size <= len(SPECIAL):
+        raise InputError(f"a vocabulary has more than {len(SPECIAL)} tokens, not {size}")
+
+    @lru_cache(maxsize=1 << 20)
+    def number(word: str) -> int:
+        if word in SPECIAL:
+            return SPECIAL[word]
+        digest = hashlib.blake2b(word.encode(), digest_size=8).digest()
+        return len(SPECIAL) + int.from_bytes(digest, "big") % (size - len(SPECIAL))
+
+    return Vocabulary(size, number)
+
+
+def read_word_list(path: Path) -> Vocabulary:
+    """Give each word of a public list, one a line, a number."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the vocabulary {path} cannot be read: {error}") from None
+    words = [line.strip() for line in lines if line.strip()]
+    if not words:
+        raise InputError(f"the vocabulary {path} is empty: give one word a line")
+    return number_words(words)
+
+
+def number_words(words: Iterable[str]) -> Vocabulary:
+    """Number public words in order; all other words share the token UNKNOWN.
+
+    >>> number_words(["the", "of"]).numbers(["<BOS>", "of", "the", "sea", "<EOS>"])
+    [1, 5, 4, 3, 2]
+    """
+    others = dict.fromkeys(word for word in words if word not in SPECIAL)
+    numbers = SPECIAL | {word: len(SPECIAL) + i for i, word in enumerate(others)}
+    return Vocabulary(len(numbers), lambda word: numbers.get(word, UNKNOWN))
+
+
+def letters() -> Vocabulary:
+    """Give each character of LEAF's Shakespeare its number."""
+    numbers = {letter: i for i, letter in enumerate(LETTERS)}
+    return Vocabulary(len(LETTERS) + 1, lambda letter: numbers.get(letter, len(LETTERS)))
+
+
+UNIT = Unit("user", "the LEAF files")
+SEQUENCE = 10
+"""Words of a sequence in LEAF's Reddit."""
+
+
+class UserData(msgspec.Struct):
+    """Samples of one user."""
+
+    x: list[Any]
+    y: list[Any]
+
+
+class LeafFile(msgspec.Struct):
+    """One file."""
+
+    users: list[str]
+    user_data: dict[str, UserData]
+    num_samples: list[int] = []
+
+
+def read_leaf(folder: Path, words: Vocabulary, shape: tuple[int, ...] = (), classes: int = 0) -> Dataset:
+    """Read a folder with train/*.json and test/*.json; the first sample decides the kind of data."""
+    train = [part for file in _files(folder / "train") for part in _users(file, words)]
+    test = [part for file in _files(folder / "test") for part in _users(file, words)] if _has(folder / "test") else []
+    x, y = _concatenate([samples for _, samples in train])
+    kind = _kind(x, y)
+    made: dict[str, Any] = {"shape": shape, "outputs": classes}
+    if kind != "numbers":
+        target, size = ("next-token", words.size) if kind == "words" else ("classification", letters().size)
+        made = {"outputs": size, "target": target, "tokens": size}
+    if test:
+        x_test, y_test = _concatenate([samples for _, samples in test])
+        made |= {"x_test": x_test, "y_test": y_test, "test_keys": _keys(test)}
+    return check_dataset(Dataset(x, y, keys=_keys(train), unit=UNIT, **made))
+
+
+def _keys(users: list[tuple[str, Samples]]) -> Values:
+    """Return the user of every sample."""
+    return np.repeat([user for user, _ in users], [len(samples[1]) for _, samples in users])
+
+
+def _has(folder: Path) -> bool:
+    return any(folder.glob("*.json"))
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise InputError(f"{folder} has no .json files: LEAF writes them with preprocess.sh")
+    return files
+
+
+def read_users(folder: Path) -> Iterator[tuple[str, UserData]]:
+    """Yield the users of the files of a folder with their raw samples."""
+    for file in _files(folder):
+        yield from _read_file(file)
+
+
+def _users(path: Path, words: Vocabulary) -> Iterator[tuple[str, Samples]]:
+    """Yield the users of a file with their samples as arrays."""
+    for user, data in _read_file(path):
+        try:
+            yield user, _samples(data, words)
+        except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{path}: the samples of the user {user} do not have LEAF's format: {error}") from None
+
+
+def _read_file(path: Path) -> Iterator[tuple[str, UserData]]:
+    """Yield the users of a file that have samples."""
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=LeafFile)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{path} is not a LEAF file: {error}") from None
+    if set(file.users) != file.user_data.keys():
+        raise InputError(f"{path}: users and user_data name different users")
+    sizes = [len(file.user_data[user].y) for user in file.users]
+    if file.num_samples and file.num_samples != sizes:
+        raise InputError(f"{path}: num_samples are not the numbers of samples")
+    for user in file.users:
+        data = file.user_data.pop(user)
+        if len(data.x) != len(data.y):
+            raise InputError(f"{path}: the user {user} has {len(data.x)} x and {len(data.y)} y")
+        if data.y:
+            yield user, data
+
+
+def _samples(data: UserData, words: Vocabulary) -> Samples:
+    """Return the samples of a user as arrays: images, lines of a play, or comments."""
+    if isinstance(data.x[0], str):
+        return _lines(data)
+    if isinstance(data.y[0], dict):
+        return _comments(data, words)
+    x = check_inputs("x", np.array(data.x, np.float32))
+    return x, check_labels("y", np.array(data.y), len(x))
+
+
+def _lines(data: UserData) -> Samples:
+    """Return Shakespeare's lines: 80 characters, and the one that follows."""
+    known = letters()
+    x = np.array([known.numbers(line) for line in data.x], np.int32)
+    if x.ndim != 2:
+        raise InputError("the lines have different lengths")
+    return x, np.array([known.number(letter) for letter in data.y], np.int64)
+
+
+def _comments(data: UserData, words: Vocabulary) -> Samples:
+    """Return Reddit's comments: sequences of up to ten words, and for every word the one that follows."""
+    pairs = [
+        (sequence, following)
+        for comment, y in zip(data.x, data.y, strict=True)
+        for sequence, following in zip(comment, y["target_tokens"], strict=True)
+    ]
+    x = np.full((len(pairs), SEQUENCE), PAD, np.int32)
+    y = np.full((len(pairs), SEQUENCE), IGNORED, np.int64)
+    for i, (sequence, following) in enumerate(pairs):
+        if len(sequence) > SEQUENCE or len(following) > len(sequence):
+            raise InputError(f"a sequence has {len(sequence)} words, and {len(following)} to follow them")
+        x[i, : len(sequence)] = words.numbers(sequence)
+        y[i, : len(following)] = [IGNORED if word == "<PAD>" else words.number(word) for word in following]
+    return x, y
+
+
+def _concatenate(parts: list[Samples]) -> Samples:
+    if len({(x.shape[1:], x.dtype, y.shape[1:]) for x, y in parts}) != 1:
+        raise InputError("the users of these LEAF files have samples of different shapes")
+    x, y = zip(*parts, strict=True)
+    return np.concatenate(x), np.concatenate(y)
+
+
+def _kind(x: Any, y: Any) -> str:
+    return "numbers" if x.dtype.kind == "f" else "words" if y.ndim == 2 else "letters"
+
+
+_NEEDED = ("x_train", "y_train")
+
+
+def read_npz(path: Path, target: Target = "classification") -> Dataset:
+    """Read x_train, y_train and, if they are there, x_test, y_test; inputs may have any shape.
+
+    Optional are `scale`, a number that inputs are divided by, and `keys`, one for each input to train on.
+    """
+    arrays = read_arrays(path)
+    try:
+        return build_dataset(arrays, target)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def read_arrays(path: Path) -> Arrays:
+    """Read all arrays of a file."""
+    try:
+        stored = np.load(path, allow_pickle=False)
+        if not isinstance(stored, np.lib.npyio.NpzFile):
+            raise InputError(f"{path} is a single array: pass an .npz file with {', '.join(_NEEDED)}")
+        with stored:
+            return {name: stored[name] for name in stored.files}
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"there is no data set {path}: pass the path of an .npz file") from error
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise InputError(f"{path} cannot be read: pass an .npz file of plain arrays") from error
+
+
+def build_dataset(arrays: Arrays, target: Target) -> Dataset:
+    """Return the data set of named arrays; raise if they do not fit."""
+    needed = (*_NEEDED, *(("x_test", "y_test") if {"x_test", "y_test"} & arrays.keys() else ()))
+    if missing := [name for name in needed if name not in arrays]:
+        raise InputError(f"the arrays {', '.join(missing)} are missing")
+    scale = arrays.get("scale", np.ones(()))
+    if scale.shape != () or scale.dtype.kind not in "fiu" or not 0 < float(scale) < np.inf:
+        raise InputError("scale must be one positive number")
+    parts: dict[str, Any] = {}
+    for part in ("train", "test") if len(needed) > len(_NEEDED) else ("train",):
+        x = check_inputs(f"x_{part}", arrays[f"x_{part}"])
+        parts[f"x_{part}"] = flatten(x)
+        parts[f"y_{part}"] = check_targets(f"y_{part}", arrays[f"y_{part}"], len(x), target)
+    shape = arrays["x_train"].shape[1:]
+    return check_dataset(Dataset(**parts, keys=arrays.get("keys"), shape=shape, scale=float(scale), target=target))
+
+
+_BYTES = 8
+"""The type of elements, the third byte of the magic number: unsigned bytes, which all of these files have."""
+
+
+def read_idx_folder(folder: Path, prefix: str = "", transposed: bool = False, first: int = 0) -> Dataset:
+    """Read the idx files {train,t10k or test}-{images-idx3,labels-idx1}-ubyte[.gz]; `prefix` stands before these names.
+
+    EMNIST's images are `transposed`; the `first` label of EMNIST's letters is 1.
+    """
+    parts: dict[str, Any] = {}
+    for part, names in (("train", ("train",)), ("test", ("t10k", "test"))):
+        images = read_idx(_find(folder, [f"{prefix}{name}-images-idx3-ubyte" for name in names]), 3)
+        labels = read_idx(_find(folder, [f"{prefix}{name}-labels-idx1-ubyte" for name in names]), 1)
+        images = images.transpose(0, 2, 1) if transposed else images
+        parts[f"x_{part}"] = flatten(images)
+        parts[f"y_{part}"] = check_labels(f"the labels to {part} in {folder}", labels, len(images)) - first
+    return check_dataset(Dataset(**parts, shape=images.shape[1:], scale=255.0))
+
+
+def read_idx(path: Path, dimensions: int) -> Values:
+    """Read one idx file: an array of unsigned bytes with this number of dimensions."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    header = 4 + 4 * dimensions
+    if len(data) < header or data[:4] != bytes([0, 0, _BYTES, dimensions]):
+        raise InputError(f"{path} is no idx file of bytes in {dimensions} dimensions")
+    shape = tuple(int(size) for size in np.frombuffer(data[4:header], ">u4"))
+    if len(data) - header != math.prod(shape):
+        raise InputError(
+            f"{path} has {len(data) - header:,} bytes after its header, which promises {math.prod(shape):,}"
+        )
+    if not math.prod(shape):
+        raise InputError(f"{path} is empty")
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+
+
+def _find(folder: Path, names: list[str]) -> Path:
+    for name in names:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    raise InputError(f"{folder} has no file {names[0]}.gz")
+
+
+CIFAR_SHAPE = (3, 32, 32)
+_PIXELS = 3 * 32 * 32
+
+
+def read_cifar10(folder: Path) -> Dataset:
+    """Read data_batch_1.bin to data_batch_5.bin and test_batch.bin."""
+    return _read_cifar(folder, [f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", labels=1, classes=10)
+
+
+def read_cifar100(folder: Path) -> Dataset:
+    """Read train.bin and test.bin, with the fine labels."""
+    return _read_cifar(folder, ["train.bin"], "test.bin", labels=2, classes=100)
+
+
+def _read_cifar(folder: Path, train: list[str], test: str, labels: int, classes: int) -> Dataset:
+    parts = [read_batch(folder / name, labels, classes) for name in train]
+    x_test, y_test = read_batch(folder / test, labels, classes)
+    x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return check_dataset(Dataset(x, y, x_test, y_test, shape=CIFAR_SHAPE, outputs=classes, scale=255.0))
+
+
+def read_batch(path: Path, labels: int, classes: int) -> Samples:
+    """Read one file of records, whose last label of several counts."""
+    try:
+        data = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    record = labels + _PIXELS
+    if not data.size or data.size % record:
+        raise InputError(f"{path} is no binary CIFAR file: {data.size:,} bytes are not records of {record:,}")
+    rows = data.reshape(-1, record)
+    y = rows[:, labels - 1].astype(np.int64)
+    if y.max() >= classes:
+        raise InputError(f"{path} has the label {y.max()}, and there are {classes} classes")
+    return np.ascontiguousarray(rows[:, labels:]), y

@@ -1,1 +1,0 @@
-"""Files that data come in, one format a module: each is checked for form and shape, and none is unpickled."""

@@ -1,0 +1,151 @@
+"""A learning task from Python objects: a model, and clients as a table, a list, a mapping or torch data sets."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dordis.apps.learning.app import LearningTask, take_first, task_from_data
+from dordis.apps.learning.data import Samples, Target, check_inputs, check_targets, flatten
+from dordis.apps.learning.models import Model
+from dordis.apps.learning.networks import Inputs, check_fits, make_model
+from dordis.apps.learning.settings import Settings, table_defaults, weigh_classes
+from dordis.apps.learning.sources import read_tables
+from dordis.apps.learning.torch_model import TorchModel
+from dordis.apps.tables.description import Table
+from dordis.errors import InputError
+from dordis.rounds.app import Task
+
+LEAST_CLIENTS = 3
+"""With two clients, each of them knows the other's update from the sum."""
+
+
+def gather(
+    model: Any,
+    clients: Any,
+    test: Any,
+    table: Table | None,
+    settings: Settings,
+    given: Collection[str],
+    task: Task,
+) -> LearningTask:
+    """Return the learning task; raise if model and data do not fit.
+
+    `given` are the settings that the caller set; of `task` seed and unit count.
+    """
+    if table is not None:
+        return _gather_table(model, clients, test, table, settings, given, task)
+    if task.record:
+        raise InputError(f"record='{task.record}' names a column of a table: give table=, or leave it out")
+    if is_table(clients) or isinstance(clients, str | Path):
+        raise InputError("a table needs a description: table=dordis.Table(label=..., client=..., ranges=..., ...)")
+    target = settings.target
+    held = [check_samples(f"client {name}", x, y, target) for name, (x, y) in samples(clients).items()]
+    check_clients(len(held))
+    tested = None if test is None else check_samples("test", *_test_pair(test), target)
+    shapes = {x.shape[1:] for x, _ in [*held, *([tested] if tested else [])]}
+    if len(shapes) != 1:
+        raise InputError(f"inputs of all clients and of the test data must have one shape, not {sorted(shapes)}")
+    (shape,) = shapes
+    if isinstance(model, str):  # built-in models take rows
+        held = [(flatten(x), y) for x, y in held]
+        tested = tested and (flatten(tested[0]), tested[1])
+    targets = [y for _, y in [*held, *([tested] if tested else [])]]
+    classes = _outputs(targets) if target == "regression" else settings.classes or check_labels_used(targets)
+    settings = weigh_classes(settings, None, classes)
+    whole = as_model(model, Inputs(shape, classes, target=target), settings, task.seed)
+    check_fits(whole, (held[0][0][:2], held[0][1][:2]), classes)
+    unit = f"clients = {len(held):,}, as they were given"
+    tested = take_first(tested, settings.tested)
+    return LearningTask(whole, len(held), held.__getitem__, tested, classes, settings, task.seed, unit)
+
+
+def _gather_table(
+    model: Any, rows: Any, test: Any, table: Table, settings: Settings, given: Collection[str], task: Task
+) -> LearningTask:
+    data = read_tables(rows, test, table, task.record)
+    assert data.encoder is not None  # noqa: S101  data of a table have one
+    clients = data.key_counts[0].size
+    check_clients(clients)
+    task = replace(task, population=clients)
+    settings = table_defaults(settings, given, data.encoder, task)
+
+    def build(inputs: Inputs) -> Model:
+        return as_model(model, inputs, settings, task.seed)
+
+    return task_from_data(data, settings, task, build)
+
+
+def check_clients(count: int) -> None:
+    """Raise if there are too few clients for a sum to hide any of them."""
+    if count < LEAST_CLIENTS:
+        raise InputError(f"{count} clients are too few to hide one among the others: give {LEAST_CLIENTS} or more")
+
+
+def check_labels_used(targets: list[Any]) -> int:
+    """Return the number of classes; raise if there is one only, or if labels are left out between 0 and the largest."""
+    used = np.unique(np.concatenate([y.ravel() for y in targets]))
+    if used.size < 2:
+        raise InputError("all labels are the same class: there is nothing to learn; pass classes= if there are others")
+    classes = int(used[-1]) + 1
+    if missing := sorted(set(range(classes)) - set(used.tolist())):
+        raise InputError(
+            f"labels must be 0, 1, 2, .. and {', '.join(map(str, missing[:5]))} never occur: number the classes "
+            f"without gaps, or pass classes={classes} if they exist elsewhere"
+        )
+    return classes
+
+
+def _outputs(targets: list[Any]) -> int:
+    widths = {1 if y.ndim == 1 else int(y.shape[1]) for y in targets}
+    if len(widths) != 1:
+        raise InputError(f"targets of all clients must have the same number of columns, not {sorted(widths)}")
+    return widths.pop()
+
+
+def as_model(model: Any, inputs: Inputs, settings: Settings, seed: int) -> Model:
+    """Return the model: a built-in one by name, a `Model`, or a wrapped torch module."""
+    if isinstance(model, str):
+        return make_model(model, inputs, settings.options, seed, settings.device)
+    return model if isinstance(model, Model) else TorchModel(model, inputs.target, settings.device)
+
+
+def samples(clients: Any) -> dict[str, tuple[Any, Any]]:
+    """Return inputs and labels by client, from a list or a mapping of pairs (x, y) or of torch data sets."""
+    if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
+        raise InputError(
+            f"clients must be a list of pairs (x, y), a mapping of them, or a table, not {type(clients).__name__}"
+        )
+    named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
+    return {str(name): _pair(f"client {name}", held) for name, held in named.items()}
+
+
+def _pair(whose: str, held: Any) -> tuple[Any, Any]:
+    """Return inputs and labels from a pair, or from a torch data set of pairs."""
+    if isinstance(held, tuple | list) and len(held) == 2:
+        return held[0], held[1]
+    if hasattr(held, "__getitem__") and hasattr(held, "__len__") and not isinstance(held, np.ndarray | tuple | list):
+        items = [held[i] for i in range(len(held))]
+        if items and all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
+            x, y = zip(*items, strict=True)
+            return np.stack([np.asarray(one) for one in x]), np.array([np.asarray(one) for one in y])
+    raise InputError(f"the data of {whose} must be a pair (x, y) of inputs and labels, or a torch data set of pairs")
+
+
+def _test_pair(test: Any) -> tuple[Any, Any]:
+    if is_table(test):
+        raise InputError("a test table needs the table= of the clients; a list of clients is tested with a pair (x, y)")
+    return _pair("test", test)
+
+
+def is_table(data: Any) -> bool:
+    """Tell a DataFrame from anything else, without importing pandas."""
+    return hasattr(data, "columns") and hasattr(data, "groupby")
+
+
+def check_samples(whose: str, x: Any, y: Any, target: Target) -> Samples:
+    """Return inputs and targets as arrays; raise if they do not fit."""
+    inputs, labels = np.asarray(x), np.asarray(y)
+    return check_inputs(f"x of {whose}", inputs), check_targets(f"y of {whose}", labels, len(inputs), target)

@@ -1,0 +1,288 @@
+"""Learning with records as the unit of privacy: the gradient of each record, and the client that sums them.
+
+Gradients of numpy models follow a formula, those of torch modules come from `torch.func`, in slices of one shape.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dordis.apps.learning.data import Labels, Samples, Values
+from dordis.apps.learning.models import Linear, Mlp, Model, Softmax, softmax, torch_losses
+from dordis.apps.learning.torch_model import TorchModel
+from dordis.apps.learning.trainer import import_torch, use_threads
+from dordis.errors import InputError
+from dordis.privacy.encoding import Reals
+from dordis.privacy.scaling import Floats
+from dordis.rounds.app import RoundInfo
+from dordis.rounds.model import Numbers
+from dordis.rounds.records import DUMMY, Attempt, Places, RecordClient, is_independent
+
+MOST_NUMBERS = 2**22
+"""Largest number of values in a slice, so that it stays in the cache."""
+MOST_WIDTH = 128
+
+
+def slice_width(dim: int) -> int:
+    """Return how many records are differentiated at once, the same in every slice of a run.
+
+    >>> slice_width(650), slice_width(26_010), slice_width(10_000_000)
+    (128, 128, 1)
+    """
+    return max(1, min(MOST_WIDTH, MOST_NUMBERS // dim))
+
+
+class RecordGradients(ABC):
+    """Differentiate the loss of each record of a slice by itself."""
+
+    @abstractmethod
+    def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
+        """Return one gradient for each record, in a buffer that the next call writes to."""
+
+
+def make_record_gradients(model: Model) -> RecordGradients:
+    """Return what differentiates a model record by record."""
+    if isinstance(model, TorchModel):
+        return TorchGradients(model)
+    match model:
+        case Softmax():
+            return SoftmaxGradients(model)
+        case Linear():
+            return LinearGradients(model)
+        case Mlp():
+            return MlpGradients(model)
+    return OneByOne(model)
+
+
+class OneByOne(RecordGradients):
+    """Any model of numpy: its gradient on one record after the other."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
+        """Call the model's gradient with batches of one."""
+        at, offset = np.asarray(parameters, np.float64), np.zeros(1)
+        rows = np.empty((len(y), self._model.dim))
+        for i in range(len(y)):
+            rows[i] = self._model.gradient(at, x[i : i + 1], y[i : i + 1], offset)
+        return rows
+
+
+class SoftmaxGradients(RecordGradients):
+    """Softmax regression: the outer product of the input, with a 1 at its end, and the residual."""
+
+    def __init__(self, model: Softmax) -> None:
+        self._model = model
+
+    def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
+        """Return x r^T and r."""
+        weights = np.asarray(parameters, np.float64).reshape(-1, self._model.classes)
+        inputs = with_one(x)
+        return outer(inputs, class_residuals(row_products(inputs, weights), y))
+
+
+class LinearGradients(RecordGradients):
+    """Linear regression: the input, with a 1 at its end, times twice the error."""
+
+    def __init__(self, model: Linear) -> None:
+        self._model = model
+
+    def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
+        """Return 2 (x w + b - y) (x, 1)."""
+        inputs = with_one(x)
+        weights = np.asarray(parameters, np.float64)[:, None]
+        return outer(inputs, 2 * (row_products(inputs, weights) - y[:, None]))
+
+
+class MlpGradients(RecordGradients):
+    """One hidden layer: the outer products of both layers."""
+
+    def __init__(self, model: Mlp) -> None:
+        self._model = model
+
+    def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
+        """Go back through both layers, record by record."""
+        model, flat = self._model, np.asarray(parameters, np.float64)
+        ends = (model.features + 1) * model.hidden
+        below, above = flat[:ends].reshape(-1, model.hidden), flat[ends:].reshape(-1, model.classes)
+        inputs = with_one(x)
+        units = np.maximum(row_products(inputs, below), 0.0)
+        hidden = with_one(units)
+        scores = row_products(hidden, above)
+        r = 2 * (scores - y[:, None]) if model.target == "regression" else class_residuals(scores, y)
+        back = row_products(r, np.ascontiguousarray(above[:-1].T)) * (units > 0)
+        return np.concatenate([outer(inputs, back), outer(hidden, r)], axis=1)
+
+
+def with_one(x: Values) -> Floats:
+    """Return inputs with a 1 at the end of each, for the bias."""
+    inputs = np.ones((len(x), x.shape[1] + 1))
+    inputs[:, :-1] = x
+    return inputs
+
+
+def row_products(x: Floats, weights: Floats) -> Floats:
+    """Return x W, each row by itself: a product of matrices adds up differently at the edges of its tiles."""
+    products: Floats = np.stack([row @ weights for row in x])
+    return products
+
+
+def outer(x: Floats, r: Floats) -> Floats:
+    """Return the outer product of each pair of rows, flat."""
+    products: Floats = (x[:, :, None] * r[:, None, :]).reshape(len(x), -1)
+    return products
+
+
+def class_residuals(scores: Floats, y: Labels) -> Floats:
+    """Return probability less indicator, row by row."""
+    r = softmax(scores)
+    r[np.arange(y.size), y] -= 1.0
+    return r
+
+
+class TorchGradients(RecordGradients):
+    """A torch module, by vmap of grad: each record is a batch of one, in the module's mode for evaluation.
+
+    Layers that draw at random, such as dropout, are off: what they draw for one record would depend on the others.
+    """
+
+    def __init__(self, model: TorchModel) -> None:
+        torch = import_torch()
+        check_no_batch_statistics(model._module)
+        self._torch, self._model = torch, model
+        model._module.eval()
+        slopes = torch.func.grad(self._loss)
+        self._slopes = torch.func.vmap(slopes, in_dims=(None, 0, 0), randomness="error")
+        self._buffer = np.empty((0, model.dim), np.float32)
+
+    def _loss(self, views: dict[str, Any], x: Any, y: Any) -> Any:
+        scores = self._model._call(views, x[None])
+        each, there = torch_losses(self._model.target, scores, y[None], 0)
+        return (each * there).sum() / there.sum().clamp(min=1)
+
+    def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
+        """Differentiate the slice, in one thread and by deterministic algorithms."""
+        model, torch = self._model, self._torch
+        if self._buffer.shape[0] != len(y):
+            self._buffer = np.empty((len(y), model.dim), np.float32)
+        model._module.eval()
+        with constant_arithmetic(torch), torch.no_grad():
+            views = model._views(model._parameters(parameters))
+            found = self._slopes(views, model._inputs(x), model._labels(y))
+            start = 0
+            for name in views:
+                part = found[name].reshape(len(y), -1)
+                torch.from_numpy(self._buffer[:, start : start + part.shape[1]]).copy_(part)
+                start += part.shape[1]
+        return self._buffer
+
+
+@contextmanager
+def constant_arithmetic(torch: Any) -> Iterator[None]:
+    """Have torch compute the same bits for the same slice inside the block: one thread, no choice of algorithms."""
+    strict, precision = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
+    torch.use_deterministic_algorithms(True)
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with use_threads(1):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(strict)
+        torch.set_float32_matmul_precision(precision)
+
+
+def check_no_batch_statistics(module: Any) -> None:
+    """Refuse layers whose output for one record depends on the other records of a batch."""
+    norms = import_torch().nn.modules.batchnorm._BatchNorm
+    found = [name or type(layer).__name__ for name, layer in module.named_modules() if isinstance(layer, norms)]
+    if found:
+        raise InputError(
+            f"the layer '{found[0]}' normalises over the records of a batch, so that one record's gradient depends on "
+            "the others: use group normalisation instead"
+        )
+
+
+ROWS_AT_ONCE = 16
+"""Rows of one record that are differentiated at once, where records have several rows."""
+
+
+class RecordLearner(RecordClient):
+    """Hold one client's rows, each of which is a record, or belongs to the record that `keys` name."""
+
+    def __init__(self, model: Model, samples: Samples, keys: Sequence[Any] | None = None) -> None:
+        x, y = samples
+        if len(x) != len(y) or (keys is not None and len(keys) != len(y)):
+            raise InputError(f"{len(x)} inputs have as many labels and keys of records, not {len(y)}")
+        self._model, self._gradients = model, make_record_gradients(model)
+        self._rows = rows_of_records(len(y), keys)
+        several = any(rows.size > 1 for rows in self._rows)
+        self._width = ROWS_AT_ONCE if several else slice_width(model.dim)
+        # Row 0 stands for the dummies: its gradient is computed and left out.
+        self._x = np.concatenate([np.zeros((1, *x.shape[1:]), x.dtype), x])
+        self._y = np.concatenate([np.zeros((1, *y.shape[1:]), y.dtype), y])
+        self._several = several
+
+    @property
+    def records(self) -> int:
+        """Return how many records the client holds."""
+        return len(self._rows)
+
+    @property
+    def width(self) -> int:
+        """Return how many records a slice has: one, where records have several rows."""
+        return 1 if self._several else self._width
+
+    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+        """Refuse: with records as the unit nothing but gradients of records is summed."""
+        raise InputError("this client gives gradients of records, and no update of its own")
+
+    def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
+        """Compute records one at a time from now on if the bits of their gradients depend on their neighbours."""
+        if not self._tested and not is_independent(self, round, model, dim, attempt):
+            self._width = 1
+        self._tested = True
+
+    def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
+        """Return how each record's loss descends fastest, its negative gradient: the server adds what is summed."""
+        if self._several:
+            return self._mean_gradient(model, int(places[0]))
+        rows = np.array([0 if place == DUMMY else self._rows[place][0] + 1 for place in places])
+        descents = self._gradients.rows(model, self._x[rows], self._y[rows])
+        return np.negative(descents, out=descents)
+
+    def _mean_gradient(self, model: Numbers, record: int) -> Reals:
+        """Return the mean of the gradients of one record's rows, in slices of its own rows."""
+        rows = np.zeros(0, np.int64) if record == DUMMY else self._rows[record] + 1
+        total = np.zeros((1, self._model.dim))
+        for start in range(0, rows.size, self._width):
+            part = rows[start : start + self._width]
+            padded = np.concatenate([part, np.zeros(self._width - part.size, np.int64)])
+            found = self._gradients.rows(model, self._x[padded], self._y[padded])
+            total += np.asarray(found[: part.size], np.float64).sum(axis=0)
+        return -total / max(1, rows.size)
+
+
+def rows_of_records(rows: int, keys: Sequence[Any] | None) -> list[Places]:
+    """Return the rows of each record in the order of the first; without keys each row is a record.
+
+    >>> [rows.tolist() for rows in rows_of_records(4, ["b", "a", "b", "c"])]
+    [[0, 2], [1], [3]]
+    """
+    if keys is None:
+        return [np.array([row]) for row in range(rows)]
+    check_keys(keys)
+    found: dict[Any, list[int]] = {}
+    for row, key in enumerate(keys):
+        found.setdefault(key, []).append(row)
+    return [np.array(places) for places in found.values()]
+
+
+def check_keys(keys: Sequence[Any]) -> None:
+    """Every row says whose it is: rows without an id would share one record or escape it."""
+    for row, key in enumerate(keys):
+        if key is None or key == "" or key != key:  # NaN is not equal to itself
+            raise InputError(f"row {row + 1} has no record id: give every row one, or leave the row out")

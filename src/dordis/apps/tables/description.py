@@ -1,0 +1,212 @@
+"""The public description of a table: which column is the label or the client, ranges, categories, gaps.
+
+Nothing in a description is computed from private rows.  `Table.from_public` reads a public sample if there is one.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from dordis.apps.tables.columns import Columns, as_columns, normalise
+from dordis.errors import InputError
+
+Range = tuple[float, float]
+Category = str | int | float | bool
+Gap = float | str
+"""Treatment of an empty cell: "refuse", "skip" (the row), "indicator" (a column of its own), or a public value."""
+
+REFUSE, SKIP, INDICATOR = "refuse", "skip", "indicator"
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Public description of a table.
+
+    `label` is the column to predict, or several for a regression with several outputs; `client` the column that names
+    the client of a row, without which each row is one client.  `features` are all other columns unless given, without
+    those in `exclude`, such as ids and dates.  `ranges` gives a public (low, high) for each numeric column, or one pair
+    for all: values are clipped to it and scaled to -1..1.  `categories` gives the public values of each text column,
+    which is encoded one-hot, with one more column for all other values.  A label with categories is a classification,
+    a label with a range a regression.  `gaps` says what an empty cell means, for all columns or by column: "refuse",
+    "skip" (the row), "indicator" (a column of its own), or a public value to insert.
+
+    >>> Table(label="ill", ranges={"age": (0, 120)}, categories={"ill": ("no", "yes")}).target
+    'classification'
+    """
+
+    label: str | tuple[str, ...]
+    client: str | None = None
+    features: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    ranges: dict[str, Range] | Range = {}
+    categories: dict[str, tuple[Category, ...]] = {}
+    gaps: Gap | dict[str, Gap] = REFUSE
+
+    def __post_init__(self) -> None:
+        if not self.labels or not all(self.labels):
+            raise InputError("a table needs a label, the column to predict")
+        _check_roles(self)
+        pairs = self.ranges.items() if isinstance(self.ranges, dict) else [("all columns", self.ranges)]
+        for name, pair in pairs:
+            if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[0] >= pair[1]:
+                raise InputError(f"the range of '{name}' must be two finite numbers, the lower one first")
+        for name, values in self.categories.items():
+            texts = [normalise(value) for value in values]
+            if not texts or len(set(texts)) != len(texts):
+                raise InputError(f"the categories of '{name}' must be one or more different values")
+        if isinstance(self.ranges, dict) and (both := self.ranges.keys() & self.categories.keys()):
+            raise InputError(f"{_quote(both)}: give a column a range or categories, not both")
+
+    @classmethod
+    def from_public(cls, sample: object, *, label: str | Sequence[str], client: str | None = None) -> "Table":
+        """Describe a table by a *public* sample of it: ranges and categories are those of the sample.
+
+        Never pass private rows: their smallest and largest values would be published.
+        """
+        columns = as_columns(sample, "the public sample")
+        labels = (label,) if isinstance(label, str) else tuple(label)
+        names = [name for name in columns.names if name != client]
+        kinds = {name: columns.numbers_or_texts(name) for name in names}
+        ranges: dict[str, Range] = {}
+        categories: dict[str, tuple[Category, ...]] = {}
+        for name, (numbers, texts) in kinds.items():
+            present = {text for text in texts if text is not None}
+            classes = name in labels and len(labels) == 1 and len(present) <= _MOST_CLASSES
+            if numbers is None or classes:
+                ordered: list[str] = sorted(present, key=_sort_key)
+                categories[name] = tuple(ordered)
+            else:
+                low, high = (float(end) for end in (min(numbers), max(numbers)))
+                ranges[name] = (low, high if high > low else low + 1.0)
+        return cls(label=labels[0] if len(labels) == 1 else labels, client=client, ranges=ranges, categories=categories)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the columns to predict."""
+        return (self.label,) if isinstance(self.label, str) else tuple(self.label)
+
+    @property
+    def target(self) -> Literal["classification", "regression"]:
+        """Return the kind of prediction: by categories of the label, or by its range."""
+        return "classification" if self.labels[0] in self.categories else "regression"
+
+    def range(self, name: str) -> Range | None:
+        """Return the range of a column, or None if it has none."""
+        if isinstance(self.ranges, dict):
+            return self.ranges.get(name)
+        return None if name in self.categories else self.ranges
+
+    def classes(self) -> tuple[str, ...]:
+        """Return the classes of the label, normalised, in the order of their numbers."""
+        return tuple(normalise(value) for value in self.categories.get(self.labels[0], ()))
+
+    def gap(self, name: str) -> Gap:
+        """Return the treatment of an empty cell of a column."""
+        return self.gaps.get(name, REFUSE) if isinstance(self.gaps, dict) else self.gaps
+
+    def feature_names(self, names: Sequence[str], where: str) -> tuple[str, ...]:
+        """Return the feature columns among the columns of a table; raise if one is missing."""
+        roles = {*self.labels, self.client, *self.exclude}
+        chosen = self.features or tuple(name for name in names if name not in roles)
+        if missing := [name for name in chosen if name not in names]:
+            raise InputError(f"{where} has no column {_quote(missing)}: its columns are {', '.join(names)}")
+        if not chosen:
+            raise InputError(f"{where} has no feature columns beside the label and the client")
+        return chosen
+
+
+_MOST_CLASSES = 20
+"""Distinct values up to which `from_public` takes a numeric label for classes."""
+
+
+def _check_roles(table: Table) -> None:
+    """Raise if a column has two roles, or if several labels cannot be learnt together."""
+    roles = [*table.labels, *filter(None, [table.client]), *table.features]
+    if doubled := {name for name in roles if roles.count(name) > 1}:
+        raise InputError(f"{_quote(doubled)} has two roles: a column is a label, the client or a feature")
+    if lost := {*table.labels, *table.features} & {*table.exclude}:
+        raise InputError(f"{_quote(lost)} is excluded: leave it out of exclude, or of label and features")
+    if len(table.labels) > 1 and any(name in table.categories for name in table.labels):
+        raise InputError("several labels must all be numbers with ranges: train one model for each label with classes")
+
+
+def check_described(table: Table, columns: Columns) -> None:
+    """Raise one error that names every column without a range or categories, with a template to paste."""
+    for name in (*table.labels, *filter(None, [table.client]), *_described(table)):
+        if name not in columns.names:
+            raise InputError(f"{columns.where} has no column '{name}': its columns are {', '.join(columns.names)}")
+    wanted = [*table.feature_names(columns.names, columns.where), *table.labels]
+    open_ = [name for name in wanted if table.range(name) is None and name not in table.categories]
+    open_ = [name for name in open_ if not columns.is_bool(name) or name in table.labels]
+    if open_:
+        raise InputError(
+            f"{len(open_)} column{'s' if len(open_) > 1 else ''} of {columns.where} need a public range or public "
+            f"categories: {', '.join(open_)}. They are never read from private rows. Paste and fill in what everybody "
+            f"may know, or add a column to exclude:\n{template(table, open_, columns.has_numbers)}"
+        )
+    texts = [name for name in wanted if table.range(name) is not None and not columns.has_numbers(name)]
+    if texts:
+        raise InputError(
+            f"{columns.where}: the columns {_quote(texts)} have a range, and a cell of each is not a finite number: "
+            "correct the cells, give categories instead, or exclude the column"
+        )
+
+
+def _described(table: Table) -> list[str]:
+    ranges = table.ranges if isinstance(table.ranges, dict) else {}
+    gaps = table.gaps if isinstance(table.gaps, dict) else {}
+    return [*ranges, *table.categories, *gaps]
+
+
+def template(table: Table, open_: Sequence[str], is_number: Callable[[str], bool] = lambda name: True) -> str:
+    """Return a TOML section that describes a table, with blanks for columns without a range or categories."""
+    known = table.ranges if isinstance(table.ranges, dict) else {}
+    ranges = [f"{toml_key(name)} = [{low:g}, {high:g}]" for name, (low, high) in known.items()]
+    classes = [f"{toml_key(name)} = {toml_list(values)}" for name, values in table.categories.items()]
+    for name in open_:
+        if name in table.labels and not known.get(name):
+            classes.append(f'{toml_key(name)} = ["...", "..."]  # classes; or give the label a range')
+        elif is_number(name):
+            ranges.append(f"{toml_key(name)} = [LOW, HIGH]")
+        else:
+            classes.append(f'{toml_key(name)} = ["...", "..."]')
+    label = toml_value(table.label) if isinstance(table.label, str) else toml_list(table.labels)
+    lines = ["[app.options.table]", f"label = {label}"]
+    lines += [f"client = {toml_value(table.client)}"] if table.client else []
+    lines += [f"features = {toml_list(table.features)}"] if table.features else []
+    lines += [f"exclude = {toml_list(table.exclude)}"] if table.exclude else []
+    if isinstance(table.gaps, dict):
+        filled = ", ".join(f"{toml_key(name)} = {toml_value(gap)}" for name, gap in table.gaps.items())
+        lines += [f"gaps = {{ {filled} }}"] if filled else []
+    elif table.gaps != REFUSE:
+        lines.append(f"gaps = {toml_value(table.gaps)}")
+    lines += ["[app.options.table.ranges]", *ranges] if ranges else []
+    lines += ["[app.options.table.categories]", *classes] if classes else []
+    return "\n".join(lines)
+
+
+def toml_key(name: str) -> str:
+    """Return a column name as a key of TOML, quoted where it needs to be."""
+    return name if name and all(c.isascii() and (c.isalnum() or c in "_-") for c in name) else toml_value(name)
+
+
+def toml_value(value: Category) -> str:
+    """Return a value in TOML."""
+    return msgspec.json.encode(value).decode()
+
+
+def toml_list(values: Sequence[Category]) -> str:
+    """Return values as a list of TOML."""
+    return msgspec.json.encode(list(values)).decode()
+
+
+def _quote(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))
+
+
+def _sort_key(text: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text

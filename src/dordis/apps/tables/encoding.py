@@ -1,0 +1,239 @@
+"""From a described table to arrays: ranges become -1..1, categories one-hot, labels classes or scaled numbers."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dordis.apps.tables.columns import Columns, Texts, as_columns, normalise
+from dordis.apps.tables.description import INDICATOR, REFUSE, SKIP, Table, check_described
+from dordis.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRows:
+    """Features (n, columns), labels, the client and the record of each row if columns name them, the rows skipped."""
+
+    x: Floats = field(repr=False)
+    y: npt.NDArray[Any] = field(repr=False)
+    clients: npt.NDArray[Any] | None = field(repr=False)
+    skipped: int = 0
+    records: npt.NDArray[Any] | None = field(default=None, repr=False)
+
+
+class Encoder(msgspec.Struct, frozen=True):
+    """A description with its feature columns: encodes rows, and decodes predictions; stored beside the weights."""
+
+    table: Table
+    features: tuple[str, ...]
+    bools: tuple[str, ...] = ()
+    """Features with truth values and no range, which is 0..1."""
+    record: str = ""
+    """Column of record ids, which is no feature; empty if each row is a record."""
+
+    @classmethod
+    def from_columns(cls, table: Table, columns: Columns, record: str = "") -> "Encoder":
+        """Return the encoder of a table; raise one error for all columns that lack a range or categories."""
+        table = without_record(table, record)
+        check_described(table, columns)
+        features = table.feature_names(columns.names, columns.where)
+        undescribed = [name for name in features if table.range(name) is None and name not in table.categories]
+        return cls(table, features, tuple(undescribed), record)
+
+    @classmethod
+    def from_description(cls, table: Table, record: str = "") -> "Encoder":
+        """Return the encoder of a description without any row; features are those listed, or all columns described."""
+        table = without_record(table, record)
+        roles = {*table.labels, table.client, *table.exclude}
+        ranges = table.ranges if isinstance(table.ranges, dict) else {}
+        features = table.features or tuple(name for name in (*ranges, *table.categories) if name not in roles)
+        if not features:
+            raise InputError("a table without rows needs its feature columns: list them in app.options.table.features")
+        described = [*features, *table.labels]
+        if missing := [name for name in described if table.range(name) is None and name not in table.categories]:
+            raise InputError(f"the columns {', '.join(missing)} need a public range or public categories")
+        return cls(table, features, record=record)
+
+    @property
+    def width(self) -> int:
+        """Return the number of encoded feature columns."""
+        return sum(self._width(name) for name in self.features)
+
+    @property
+    def outputs(self) -> int:
+        """Return the number of scores: classes, or labels of a regression."""
+        return len(self.table.classes()) or len(self.table.labels)
+
+    def _width(self, name: str) -> int:
+        if name in self.table.categories:
+            return len(self.table.categories[name]) + 1
+        return 2 if self.table.gap(name) == INDICATOR else 1
+
+    def encode(self, source: Any, where: str, *, needs_client: bool = True, needs_record: bool = False) -> EncodedRows:
+        """Return the rows of a table as arrays; raise if a column is missing or a cell does not fit."""
+        rows, skipped = self._keep_rows(as_columns(source, where))
+        client = self.table.client
+        if not needs_client and client not in rows.names:
+            client = None
+        clients = None if client is None else self._clients(rows, client)
+        records = self._records(rows) if needs_record and self.record else None
+        return EncodedRows(self._features(rows), self._labels(rows), clients, skipped, records)
+
+    def encode_features(self, source: Any, where: str) -> Floats:
+        """Return the features of rows whose labels are unknown; gaps that a training would skip are refused."""
+        columns = as_columns(source, where)
+        if missing := [name for name in self.features if name not in columns.names]:
+            raise InputError(f"{where} has no column {', '.join(map(repr, missing))}, which the model needs")
+        return self._features(columns)
+
+    def decode(self, scores: Floats) -> npt.NDArray[Any]:
+        """Return predictions in the units of the table: classes, or numbers, (n,) or (n, labels)."""
+        if self.table.target == "classification":
+            classes = self.table.categories[self.table.labels[0]]
+            texts = any(isinstance(value, str) for value in classes)
+            named = np.array([str(value) for value in classes] if texts else list(classes))
+            return np.asarray(named[scores.argmax(axis=1)])
+        lows, highs = self.label_ranges()
+        numbers: Floats = lows + (scores.reshape(len(scores), -1) + 1) / 2 * (highs - lows)
+        return numbers[:, 0] if len(self.table.labels) == 1 else numbers
+
+    def label_ranges(self) -> tuple[Floats, Floats]:
+        """Return the lower and the upper ends of the labels' ranges."""
+        pairs = np.array([self.table.range(name) for name in self.table.labels], np.float64)
+        return pairs[:, 0], pairs[:, 1]
+
+    def describe(self, columns: Columns, rows: EncodedRows) -> dict[str, str]:
+        """Return what was read from a file, by topic, for the owner of the rows: it tells about single rows."""
+        used = {*self.features, *self.table.labels, self.table.client}
+        shown = {
+            "file": columns.where,
+            "rows": f"{len(rows.y):,} used" + (f", {rows.skipped:,} skipped for their gaps" if rows.skipped else ""),
+            "label": "; ".join(f"{name}: {self._describe_column(columns, name)}" for name in self.table.labels),
+        }
+        shown |= {f"column {name}": self._describe_column(columns, name) for name in self.features}
+        unused = [name for name in columns.names if name not in used]
+        return shown | {"columns not used": ", ".join(unused) or "none"}
+
+    def _describe_column(self, columns: Columns, name: str) -> str:
+        texts = columns.texts(name)
+        empty = sum(text is None for text in texts)
+        if name in self.table.categories:
+            known = [normalise(value) for value in self.table.categories[name]]
+            counts = {value: sum(text == value for text in texts) for value in known}
+            other = len(texts) - empty - sum(counts.values())
+            said = ", ".join(f"{value} {count:,}" for value, count in counts.items())
+            said = f"categories {said}" + (f", other {other:,}" if other else "")
+        else:
+            low, high = self.table.range(name) or (0.0, 1.0)
+            values = columns.numbers(name)
+            outside = int(((values < low) | (values > high)).sum())
+            said = f"range {low:g} .. {high:g}" + (f", {outside:,} values clipped to it" if outside else "")
+        return said + (f"; {empty:,} empty cells: {self.table.gap(name)}" if empty else "")
+
+    def _keep_rows(self, columns: Columns) -> tuple[Columns, int]:
+        """Refuse gaps in columns that do not allow them, in one error, and leave out rows to be skipped."""
+        table, names = self.table, (*self.features, *self.table.labels)
+        if missing := [name for name in names if name not in columns.names]:
+            raise InputError(f"{columns.where} has no column {', '.join(map(repr, missing))}")
+        gaps = {name: np.array([text is None for text in columns.texts(name)], np.bool_) for name in names}
+        skipped = np.zeros(len(columns), np.bool_)
+        refused = []
+        for name, empty in gaps.items():
+            action = table.gap(name)
+            if action == SKIP or (name in table.labels and action != REFUSE):
+                skipped |= empty
+            elif empty.any() and action == REFUSE and (name not in table.categories or name in table.labels):
+                refused.append(name)
+        if refused:
+            lines = "\n".join(f'{name} = "indicator"  # or "skip", or a public value' for name in refused)
+            raise InputError(
+                f"{columns.where} has empty cells in {', '.join(refused)}: say what they mean, for example\n"
+                f"[app.options.table.gaps]\n{lines}"
+            )
+        if not skipped.any():
+            return columns, 0
+        if skipped.all():
+            raise InputError(f"{columns.where} has no row without an empty cell in a column whose gaps are skipped")
+        kept = {name: columns.texts(name)[~skipped] for name in columns.names}
+        return replace(columns, cells=kept), int(skipped.sum())
+
+    def _clients(self, columns: Columns, client: str) -> npt.NDArray[Any]:
+        if client not in columns.names:
+            raise InputError(f"{columns.where} has no column '{client}', which names the clients")
+        texts = columns.texts(client)
+        if unknown := sum(text is None for text in texts):
+            raise InputError(
+                f"{columns.where} has {unknown} rows without a client in the column '{client}': nobody's budget covers "
+                "them, so remove them or name their client"
+            )
+        return texts.astype(str)
+
+    def _records(self, columns: Columns) -> npt.NDArray[Any]:
+        """Return the record of each row; rows without an id would share a record, or each be one."""
+        if self.record not in columns.names:
+            raise InputError(f"{columns.where} has no column '{self.record}', which names the records: privacy.record")
+        texts = columns.texts(self.record)
+        if unknown := sum(text is None for text in texts):
+            raise InputError(
+                f"{columns.where} has {unknown} rows without an id in the column '{self.record}', which names the "
+                "records: give them one, or remove them"
+            )
+        return texts.astype(str)
+
+    def _features(self, columns: Columns) -> Floats:
+        parts = [self._encode_column(columns, name) for name in self.features]
+        return np.concatenate(parts, axis=1) if len(columns) else np.zeros((0, self.width))
+
+    def _encode_column(self, columns: Columns, name: str) -> Floats:
+        if name in self.table.categories:
+            return self._one_hot(columns.texts(name), name)
+        low, high = self.table.range(name) or (0.0, 1.0)
+        values, action = columns.numbers(name), self.table.gap(name)
+        empty = np.isnan(values)
+        if empty.any() and action in (REFUSE, SKIP):
+            raise InputError(f"{columns.where} has empty cells in the column '{name}': fill them in")
+        if isinstance(action, int | float):
+            values = np.where(empty, float(action), values)
+            empty = np.zeros_like(empty)
+        elif action not in (REFUSE, SKIP, INDICATOR):
+            raise InputError(f"the gaps of the numeric column '{name}' must be filled with a number, not with a text")
+        scaled = np.where(empty, 0.0, 2 * (np.clip(values, low, high) - low) / (high - low) - 1)
+        return np.stack([scaled, empty.astype(np.float64)] if action == INDICATOR else [scaled], axis=1)
+
+    def _one_hot(self, texts: Texts, name: str) -> Floats:
+        place = {normalise(value): i for i, value in enumerate(self.table.categories[name])}
+        action = self.table.gap(name)
+        filled = normalise(action) if action not in (REFUSE, SKIP, INDICATOR) else ""
+        encoded = np.zeros((len(texts), len(place) + 1))
+        for row, text in enumerate(texts):
+            encoded[row, place.get(filled if text is None else text, len(place))] = 1.0
+        return encoded
+
+    def _labels(self, columns: Columns) -> npt.NDArray[Any]:
+        table = self.table
+        if table.target == "classification":
+            (name,), places = table.labels, {value: i for i, value in enumerate(table.classes())}
+            numbers = [places.get(text, -1) for text in columns.texts(name)]
+            if unknown := numbers.count(-1):
+                raise InputError(
+                    f"{columns.where}: {unknown} rows have a label '{name}' that is not among its classes "
+                    f"({', '.join(places)}): add the class to categories, or remove these rows"
+                )
+            return np.array(numbers, np.int64)
+        lows, highs = self.label_ranges()
+        values = np.stack([columns.numbers(name) for name in table.labels], axis=1)
+        scaled = 2 * (np.clip(values, lows, highs) - lows) / (highs - lows) - 1
+        return scaled[:, 0] if len(table.labels) == 1 else scaled
+
+
+def without_record(table: Table, record: str) -> Table:
+    """Return a description in which the column of record ids is no feature; raise if it has another role."""
+    if not record or record in table.exclude:
+        return table
+    if record in (*table.labels, *table.features, table.client):
+        raise InputError(f"'{record}' names the records, so it cannot be a label, a feature or the client as well")
+    return msgspec.structs.replace(table, exclude=(*table.exclude, record))

@@ -1,0 +1,148 @@
+"""Traces of real devices: when each of them was available, read from files.
+
+Rounds are counted by their index, the stages of a round by their place in it.
+"""
+
+import zipfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import InputError
+
+
+class Trace(Protocol):
+    """The times at which each device was available."""
+
+    @property
+    def changes(self) -> Sequence[int]:
+        """Return how often the availability of each device changed."""
+        ...
+
+    def available(self, device: int, index: int) -> bool:
+        """Tell whether a device can be selected for a round."""
+        ...
+
+    def leaves(self, device: int, index: int, lot: int) -> int | None:
+        """Return the stage at which a device leaves a round, or None; `lot` is a random stage."""
+        ...
+
+
+class Behaviour(msgspec.Struct, frozen=True):
+    """One device of a FedScale trace: in seconds, when it became active, when inactive, and when it begins again."""
+
+    active: tuple[float, ...]
+    inactive: tuple[float, ...]
+    finish_time: float
+
+    def is_active(self, seconds: float) -> bool:
+        """Tell whether the device is active at a time since the start of the trace, which repeats."""
+        now = seconds % self.finish_time
+        latest = bisect_right(self.active, now) - 1
+        return latest >= 0 and now <= self.inactive[latest]
+
+
+@dataclass(frozen=True)
+class BehaviourTrace:
+    """Devices that must be active at the moment of each request."""
+
+    devices: Sequence[Behaviour]
+    seconds: float
+    stage_seconds: float
+    stages: int
+
+    @cached_property
+    def changes(self) -> Sequence[int]:
+        """Return how often the availability of each device changed in one pass of its trace."""
+        return [2 * len(device.active) for device in self.devices]
+
+    def available(self, device: int, index: int) -> bool:
+        """Tell whether a device is active when a round begins."""
+        return self.devices[device].is_active(index * self.seconds)
+
+    def leaves(self, device: int, index: int, lot: int) -> int | None:
+        """Return the first stage whose request finds a device inactive."""
+        for stage in range(self.stages):
+            if not self.devices[device].is_active(index * self.seconds + stage * self.stage_seconds):
+                return stage
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class SlotTrace:
+    """Availability of devices by slot; a device that is not available in the next slot leaves at a random stage."""
+
+    entries: npt.NDArray[np.int8]
+
+    def __post_init__(self) -> None:
+        if self.entries.shape[1] < 2:
+            raise InputError("a matrix of availability has two slots at least: from one to the next devices leave")
+
+    @cached_property
+    def changes(self) -> Sequence[int]:
+        """Return how often the availability of each device changed between slots."""
+        there = self.entries == 1
+        counts: list[int] = (there[:, 1:] != there[:, :-1]).sum(axis=1).tolist()
+        return counts
+
+    def available(self, device: int, index: int) -> bool:
+        """Tell whether a device is available in a round's slot."""
+        return bool(self.entries[device, self._slot(index)] == 1)
+
+    def leaves(self, device: int, index: int, lot: int) -> int | None:
+        """Return the first stage if the device is unavailable in this slot, `lot` if it is in the next one, or None."""
+        if not self.available(device, index):
+            return 0
+        return None if self.entries[device, self._slot(index) + 1] == 1 else lot
+
+    def _slot(self, index: int) -> int:
+        slots: int = self.entries.shape[1]
+        return index % (slots - 1)  # the last slot has none after it
+
+
+def read_behaviours(path: Path) -> list[Behaviour]:
+    """Read a FedScale behaviour trace: an object of devices, each with `active`, `inactive` and `finish_time`."""
+    try:
+        devices = msgspec.json.decode(path.read_bytes(), type=dict[str, Behaviour])
+    except OSError as error:
+        raise InputError(f"the behaviour trace {path} cannot be read: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a behaviour trace: {error}") from None
+    if not devices:
+        raise InputError(f"the behaviour trace {path} has no devices")
+    for name, device in devices.items():
+        check_behaviour(path, name, device)
+    return list(devices.values())
+
+
+def read_matrix(path: Path, array: str) -> npt.NDArray[np.int8]:
+    """Read a matrix of 1, 0 and -1 from an npz."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            entries = np.asarray(arrays[array])
+    except KeyError:
+        raise InputError(f"there is no array '{array}' in {path}") from None
+    except (OSError, EOFError, ValueError, TypeError, IndexError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"the availability matrix {path} cannot be read as an npz: {error}") from None
+    if entries.ndim != 2 or min(entries.shape) < 1 or not np.isin(entries, (-1, 0, 1)).all():
+        raise InputError(f"'{array}' in {path} must be a matrix of slots and devices, of 1, 0 and -1 only")
+    return entries.astype(np.int8)
+
+
+def check_behaviour(path: Path, name: str, device: Behaviour) -> None:
+    """A device becomes active and inactive in turn, within its trace."""
+    times = [time for pair in zip(device.active, device.inactive, strict=False) for time in pair]
+    if len(device.active) != len(device.inactive):
+        raise InputError(f"device '{name}' of {path} is not as often 'inactive' as it is 'active'")
+    bounds = [0.0, *times, device.finish_time]
+    if not device.finish_time > 0 or not all(before <= after for before, after in pairwise(bounds)):
+        raise InputError(f"the times of device '{name}' of {path} do not ascend from 0 to its 'finish_time'")

@@ -1,0 +1,289 @@
+"""Who can take part in a simulated round, who leaves it, and at which request: by rates, or as real devices did.
+
+Each kind is a struct of plain settings, to be read from a configuration; its `model(seed, stages)` is the `Dropout` of
+a run whose protocol has these requests.  Everything follows from the seed and the round's index.  A `DropoutSchedule`
+applies such a model: from the request on at which a client leaves, nothing reaches it.
+"""
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+import numpy as np
+
+from dordis.availability.device_traces import BehaviourTrace, SlotTrace, Trace, read_behaviours, read_matrix
+from dordis.errors import InputError
+from dordis.protocol import ClientId, Message, requests_in
+from dordis.protocols import delivery
+from dordis.protocols.summing import SummingProtocol
+from dordis.rounds import invitation
+from dordis.rounds.invitation import Invite, Train
+
+EARLY = (Invite.__name__, Train.__name__)
+"""Requests before U is fixed: a client that leaves at one of them is not in the round."""
+
+SEED_BYTES = 32
+Seed = int | bytes
+Stages = tuple[str, ...]
+"""Requests of a protocol in order; a client that leaves at one answers neither it nor any that comes after it."""
+Chance = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+_LEAVING, _ROWS = 1, 2  # what a generator is for: no two purposes share one
+
+
+class Dropout(Protocol):
+    """The availability of clients, and the dropout of selected ones."""
+
+    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
+        """Return the clients that can be selected for a round."""
+        ...
+
+    def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
+        """Return the selected clients that drop out of a round, with the first request that each leaves unanswered."""
+        ...
+
+
+class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """A model of dropout in the configuration: `kind` names it."""
+
+
+class NoDropout(_Kind, frozen=True, tag="none"):
+    """All clients are available, and none drops out."""
+
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
+        """Return the dropout of a run."""
+        return RateDropout(seed, 0.0, stages)
+
+
+class Rate(_Kind, frozen=True, tag="rate"):
+    """Of n invited clients exactly floor(rate n) leave, each at one of the stages, all chosen at random.
+
+    Without `stages` these are the requests of the protocol; `Invite` and `Train` come before those.
+    """
+
+    rate: Chance = 0.2
+    stages: tuple[str, ...] = ()
+
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
+        """Return the dropout of a run."""
+        check_stages(self.stages or stages, stages)
+        return RateDropout(seed, self.rate, self.stages or stages)
+
+
+class StageRates(_Kind, frozen=True, tag="stages"):
+    """At each stage every remaining client drops out with the rate of that stage."""
+
+    rates: dict[str, Chance]
+
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
+        """Return the dropout of a run."""
+        check_stages(tuple(self.rates), stages)
+        return StageDropout(seed, self.rates, (*EARLY, *stages))
+
+
+class FedScale(_Kind, frozen=True, tag="fedscale"):
+    """As the devices of a FedScale behaviour trace, in JSON, were active; each is replayed without end.
+
+    Round i begins `seconds` times i after the start of the trace, each of its stages `stage_seconds` after the one
+    before.  With `volatile` only that many clients take part, those whose devices change their availability most often.
+    """
+
+    path: str
+    seconds: Seconds = 600.0
+    stage_seconds: Seconds = 60.0
+    volatile: Positive | None = None
+
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
+        """Return the dropout of a run; read the file."""
+        if not 0 < self.stage_seconds * len(stages) <= self.seconds:
+            raise InputError(f"{len(stages)} stages of {self.stage_seconds} s do not fit into {self.seconds} s a round")
+        times = (self.seconds, self.stage_seconds, len(stages))
+        return _replay(BehaviourTrace(read_behaviours(Path(self.path)), *times), seed, stages, self.volatile)
+
+
+class Matrix(_Kind, frozen=True, tag="matrix"):
+    """Availability by a matrix of slots and devices: a device that is unavailable in the next slot leaves this round.
+
+    The file is an npz whose array of that name has an entry for each slot and device: 1 is available, 0 not, -1
+    unknown, which counts as not.  Round i is slot i; after the last but one it begins again.
+    """
+
+    path: str
+    array: str = "avail"
+    rows: Literal["slots", "devices"] = "slots"
+    volatile: Positive | None = None
+
+    def model(self, seed: Seed, stages: Stages) -> Dropout:
+        """Return the dropout of a run; read the file."""
+        entries = read_matrix(Path(self.path), self.array)
+        return _replay(SlotTrace(entries.T if self.rows == "slots" else entries), seed, stages, self.volatile)
+
+
+DropoutModel = NoDropout | Rate | StageRates | FedScale | Matrix
+
+
+@dataclass(frozen=True)
+class RateDropout:
+    """A fixed part of the selected clients leaves, at random stages."""
+
+    seed: Seed
+    rate: float
+    stages: Stages
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+
+    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
+        """Return all clients."""
+        return frozenset(clients)
+
+    def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
+        """Choose floor(rate n) clients, and a stage for each."""
+        rng, everyone = _generator(self.seed, index, _LEAVING), sorted(clients)
+        count = math.floor(Fraction(str(self.rate)) * len(everyone))  # 0.29 means 29 of 100
+        chosen = sorted(rng.permutation(len(everyone))[:count].tolist())
+        stages = rng.integers(len(self.stages), size=count).tolist()
+        return {everyone[who]: self.stages[when] for who, when in zip(chosen, stages, strict=True)}
+
+
+@dataclass(frozen=True)
+class StageDropout:
+    """Every client leaves by itself, at each stage with the rate of that stage."""
+
+    seed: Seed
+    rates: dict[str, float]
+    stages: Stages
+
+    def __post_init__(self) -> None:
+        for rate in self.rates.values():
+            check_rate(rate)
+
+    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
+        """Return all clients."""
+        return frozenset(clients)
+
+    def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
+        """Draw a number for each client and stage: a client leaves at the first stage whose rate exceeds it."""
+        everyone = sorted(clients)
+        lots = _generator(self.seed, index, _LEAVING).random((len(everyone), len(self.stages)))
+        below = lots < [self.rates.get(stage, 0.0) for stage in self.stages]
+        return {u: self.stages[int(row.argmax())] for u, row in zip(everyone, below, strict=True) if row.any()}
+
+
+@dataclass(frozen=True)
+class TraceReplay:
+    """Every client is one of the devices of a trace, chosen by its id in an order that the seed shuffles.
+
+    Where there are more clients than devices, several are the same.
+    """
+
+    trace: Trace
+    seed: Seed
+    stages: Stages
+
+    @cached_property
+    def _order(self) -> list[int]:
+        return [int(device) for device in _generator(self.seed, 0, _ROWS).permutation(len(self.trace.changes))]
+
+    def device(self, client: ClientId) -> int:
+        """Return the device that a client is."""
+        return self._order[client % len(self._order)]
+
+    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
+        """Return the clients whose devices were available."""
+        return frozenset(u for u in clients if self.trace.available(self.device(u), index))
+
+    def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
+        """Return the clients whose devices became unavailable."""
+        everyone = sorted(clients)
+        lots = _generator(self.seed, index, _LEAVING).integers(len(self.stages), size=len(everyone)).tolist()
+        places = {u: self.trace.leaves(self.device(u), index, lot) for u, lot in zip(everyone, lots, strict=True)}
+        return {u: self.stages[place] for u, place in places.items() if place is not None}
+
+
+@dataclass(frozen=True)
+class MostVolatile:
+    """Only those `count` of all clients take part whose devices come and go most often."""
+
+    replay: TraceReplay
+    count: int
+
+    def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
+        """Return who of the most volatile is there."""
+        changes = self.replay.trace.changes
+        ranked = sorted(clients, key=lambda u: (-changes[self.replay.device(u)], u))
+        return self.replay.available(index, ranked[: self.count])
+
+    def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
+        """Return the clients whose devices became unavailable."""
+        return self.replay.leaving(index, clients)
+
+
+def check_stages(stages: Collection[str], known: Stages) -> None:
+    """There are stages, and they are a round's."""
+    unknown = [stage for stage in stages if stage not in (*EARLY, *known)]
+    if unknown or not stages:
+        raise InputError(
+            f"clients leave at some of {', '.join((*EARLY, *known))}, not at {', '.join(unknown) or 'none'}"
+        )
+
+
+def check_rate(rate: float) -> None:
+    """A rate lies in 0..1."""
+    if not 0 <= rate <= 1:
+        raise InputError(f"a dropout rate lies in 0..1, not at {rate}")
+
+
+def _replay(trace: Trace, seed: Seed, stages: Stages, volatile: int | None) -> Dropout:
+    replay = TraceReplay(trace, seed, stages)
+    return replay if volatile is None else MostVolatile(replay, volatile)
+
+
+def _generator(seed: Seed, index: int, purpose: int) -> np.random.Generator:
+    number = int.from_bytes(seed, "big") if isinstance(seed, bytes) else seed
+    if number < 0 or (isinstance(seed, bytes) and len(seed) != SEED_BYTES):
+        raise InputError(f"the seed of a simulation is a number from 0 on, or {SEED_BYTES} bytes")
+    return np.random.default_rng([number, index, purpose])
+
+
+class DropoutSchedule:
+    """The dropouts of each round, drawn from a dropout model."""
+
+    def __init__(self, dropout: Dropout, protocol: SummingProtocol) -> None:
+        self._dropout = dropout
+        requests = (*requests_in(vars(invitation)), *protocol.requests, *requests_in(vars(delivery)))
+        self._place = {request.__name__: place for place, request in enumerate(requests)}
+        self.leaving: dict[ClientId, str] = {}
+        self._gone: set[ClientId] = set()
+
+    def begin(self, index: int, invited: Collection[ClientId]) -> None:
+        """Draw the dropouts of the round with this index; unavailable clients leave at once."""
+        there = self._dropout.available(index, invited)
+        absent = dict.fromkeys((u for u in invited if u not in there), EARLY[0])
+        self.leaving = absent | self._dropout.leaving(index, [u for u in invited if u in there])
+        self._gone = set()
+
+    def present(self, index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
+        """Return the clients that are available when a round begins."""
+        return self._dropout.available(index, clients)
+
+    def lost(self, u: ClientId, request: Message) -> bool:
+        """Tell whether the client has left when the request arrives."""
+        name, stage = type(request).__name__, self.leaving.get(u)
+        if stage is not None and not request.ahead and self._place[stage] <= self._place[name]:
+            self._gone.add(u)
+        return u in self._gone
+
+    def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
+        """Return the clients that contribute with open arrival: those that do not leave before the round."""
+        return [u for u in clients if not self.is_early(u)]
+
+    def is_early(self, u: ClientId) -> bool:
+        """Tell whether a client leaves before U is fixed."""
+        return self.leaving.get(u) in EARLY

@@ -1,1 +1,0 @@
-"""Identities of a federation: who may take part, and with which keys."""

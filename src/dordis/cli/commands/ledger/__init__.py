@@ -1,1 +1,0 @@
-"""Look into the privacy ledger of a run."""

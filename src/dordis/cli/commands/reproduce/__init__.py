@@ -1,1 +1,0 @@
-"""Reproduce figures of the paper."""

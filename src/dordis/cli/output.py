@@ -1,0 +1,93 @@
+"""What commands print and return: JSON for programs, tables and lines for people, and exit codes.
+
+rich takes long to import, so it is imported where it is used.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Column, Table
+
+DONE, FOUND, REFUSED, OVER_BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
+
+EXIT_CODES = {
+    DONE: "done",
+    FOUND: "found a problem: a leak, or a missing part of this installation",
+    REFUSED: "refused, with one line on stderr",
+    OVER_BUDGET: "the privacy budget is exceeded, or would have been",
+    INTERRUPTED: "interrupted",
+}
+"""Exit codes of all commands, as `dordis --help` prints them."""
+
+
+def make_console(*, stderr: bool = False) -> "Console":
+    """Return a console that prints text as it is, without markup and without cutting lines."""
+    from rich.console import Console
+
+    class Interruptible(Console):
+        def on_broken_pipe(self) -> None:
+            """Stop as at Ctrl-C if the reader is gone, as in `dordis run | head`, so that a run says how to resume."""
+            try:
+                super().on_broken_pipe()
+            except SystemExit:
+                raise KeyboardInterrupt from None
+
+    return Interruptible(stderr=stderr, soft_wrap=True, markup=False)
+
+
+def print_result(as_json: bool, fields: object, *parts: "Table | str") -> None:
+    """Print `fields` as one JSON value, or else the tables and lines in `parts`."""
+    if as_json:
+        import json
+
+        print(json.dumps(fields))
+        return
+    for part in parts:
+        make_console().print(part, highlight=False)
+
+
+@contextmanager
+def show_progress(task: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """Show a task and its elapsed time on a terminal; call the yielded function after each of `total` parts."""
+    screen = make_console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    parts = [BarColumn(), MofNCompleteColumn()] if total else []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *parts, TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as progress:
+        row = progress.add_task(task, total=total)
+        yield lambda: progress.advance(row)
+
+
+def make_table(*heads: "str | Column", rows: Iterable[Iterable[Any]], **options: Any) -> "Table":
+    """Return a table; `options` are those of `rich.table.Table`, such as a title."""
+    from rich.table import Table
+
+    table = Table(*heads, **options)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def facts_table(rows: Mapping[str, str], title: str | None = None) -> "Table":
+    """Return a table of names and their values."""
+    return make_table("name", "value", rows=rows.items(), title=title, show_header=False)
+
+
+def number_columns(*heads: str) -> "list[Column]":
+    """Return right-aligned columns that are never wrapped."""
+    from rich.table import Column
+
+    return [Column(head, justify="right", no_wrap=True) for head in heads]
+
+
+def finite(epsilon: float | None) -> float | None:
+    """Return an epsilon for JSON: None if it is infinite or missing."""
+    return None if epsilon is None or math.isinf(epsilon) else epsilon

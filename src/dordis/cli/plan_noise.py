@@ -1,0 +1,307 @@
+"""`dordis plan noise`: noise, bits, bytes and epsilon of a run, its outlook under dropout, and advice."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from rich.table import Table
+
+from dordis.cli import plan_advice
+from dordis.cli.output import facts_table, finite, make_table, print_result, show_progress
+from dordis.errors import InputError
+from dordis.privacy import planning, projection
+from dordis.privacy.accounting import ParticipationSchedule, multiplier_for_cost
+from dordis.privacy.advice import DropoutForecast, advise, forecast_dropout
+from dordis.privacy.clipping import CLIPPING_BIT, bit_error
+from dordis.privacy.further_releases import FurtherValue
+from dordis.privacy.planning import Plan
+from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
+from dordis.privacy.records.accounting import epsilon as record_epsilon
+from dordis.privacy.setting import Setting
+from dordis.protocols.limits import MOST_CLIENTS
+from dordis.protocols.parameters import SEMI_HONEST
+from dordis.rounds.possible import plan_margin
+from dordis.runs.threat_model import ThreatModel
+from dordis.selection.colluders import is_drawn, round_colluders
+
+SCHEMES = ("orig", "conservative", "xnoise")
+
+
+@dataclass(frozen=True)
+class NoiseQuestion:
+    """The options of `dordis plan noise`."""
+
+    clients: int
+    per_round: int
+    rounds: int
+    dim: int
+    epsilon: float | None
+    sigma: float | None
+    delta: float | None
+    clip: float
+    clip_share: float
+    bits: int | None
+    projection: str | int
+    accounting: str
+    tolerance: int | None
+    dropout: float | None
+    colluders: int
+    sparse: bool
+    selection: str
+    beacon: bool
+    mode: str
+    sampled: tuple[int, float] | None = None
+    """Declared records of each client and their sampling probability, where records are the unit of privacy."""
+    clients_per_person: int = 1
+
+    def answer(self) -> Plan:
+        """Return the plan: the least noise for the budget, or the epsilon of the given noise."""
+        setting = self._setting(self.per_round, self.rounds)
+        if self.epsilon is not None:
+            return planning.plan(setting, self.epsilon)
+        return planning.account(setting, self.sigma or 0.0)
+
+    def replan(self, per_round: int, rounds: int, epsilon: float) -> Plan:
+        """Return the plan for other numbers of clients per round and of rounds."""
+        if per_round > MOST_CLIENTS:
+            raise InputError(f"a round has at most {MOST_CLIENTS} clients, not {per_round}")
+        return planning.plan(self._setting(per_round, rounds), epsilon)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Tell whether randomness that the server cannot choose selects the clients."""
+        return is_drawn(self.selection, self.beacon)
+
+    @property
+    def one_draw(self) -> int:
+        """Return the 2^-40 quantile of the colluders in a round for one draw."""
+        return round_colluders(self.selection, self.beacon, self.clients, self.per_round, self.colluders, SEMI_HONEST)
+
+    def describe_colluders(self, T_C: int) -> str:
+        """Say how T_C follows from the colluders of the registry."""
+        if not self.is_drawn:
+            return f"{T_C}: all of them, because without a beacon the server can choose the selection"
+        if self.one_draw == T_C:
+            return f"{T_C}, but for a chance of 2^-40"
+        return f"{T_C}, in the worst of 2^64 draws that the server may try; {self.one_draw} in one draw"
+
+    def _record_sampling(self, rounds: int) -> RecordSampling | None:
+        if self.sampled is None:
+            return None
+        return RecordSampling(sampling_word(self.sampled[1]), self.sampled[0], count_events(rounds))
+
+    def _setting(self, per_round: int, rounds: int) -> Setting:
+        kind = ThreatModel(self.mode, sparse=self.sparse, drawn=self.is_drawn)
+        if self.dropout is not None:
+            tolerance: int | None = tolerated_dropouts(per_round, self.dropout)
+        else:
+            tolerance = None if self.tolerance is None else self.tolerance * per_round // self.per_round
+        schedule = ParticipationSchedule(self.clients, per_round, rounds, self.accounting)
+        setting = Setting(
+            schedule,
+            dim=self.dim,
+            clip=self.clip,
+            delta=self.delta,
+            bits=self.bits,
+            orders=schedule.orders,
+            tolerance=tolerance,
+            colluders=round_colluders(self.selection, self.beacon, self.clients, per_round, self.colluders, self.mode),
+            further=(FurtherValue(CLIPPING_BIT, self.clip_share),) if self.clip_share else (),
+            failure=kind.failure(rounds),
+            sparse=kind.sparse,
+            records=self._record_sampling(rounds),
+        )
+        if setting.records is not None:
+            return setting
+        if self.sigma is None:
+            multiplier = multiplier_for_cost(setting.allowance(self.epsilon or 0.0) * (1 - self.clip_share))
+        else:
+            multiplier = self.sigma / self.clip
+        return replace(setting, buckets=projection.choose_buckets(setting, multiplier, self.projection))
+
+
+def tolerated_dropouts(clients: int, dropout: float) -> int:
+    """Return floor(dropout * clients), exactly for the decimal digits of the dropout rate."""
+    if not 0 <= dropout < 1:
+        raise InputError(f"a dropout rate lies in [0, 1), not {dropout}")
+    return math.floor(Fraction(str(dropout)) * clients)
+
+
+def show_plan(question: NoiseQuestion, as_json: bool) -> None:
+    """Print the plan, the outlook under dropout, and whether there are enough clients."""
+    plan = question.answer()
+    if plan.records is not None:
+        print_result(as_json, _record_fields(plan, question), _record_table(plan, question))
+        return
+    with show_progress("looking for better numbers of clients"):
+        outlook = forecast_dropout(plan)
+        advice = advise(plan, lambda n, R: question.replan(n, R, plan.epsilon))
+    terms = (f"epsilon: {term}" for term in plan.setting.participation.terms())
+    fields = _plan_fields(plan, outlook, question) | plan_advice.advice_fields(advice)
+    parts: list[Table | str] = [
+        _plan_table(plan, question),
+        _dropout_table(plan, outlook),
+        *terms,
+        "",
+        *plan_advice.sentences(advice),
+    ]
+    print_result(as_json, fields, *parts)
+
+
+def _record_fields(plan: Plan, question: NoiseQuestion) -> dict[str, object]:
+    """Return the plan of a run whose unit of privacy is a record."""
+    setting, sampled = plan.setting, plan.setting.records
+    if sampled is None:
+        raise InputError("the unit of privacy of this plan is the client")
+    events = sampled.plan(1 / plan.multiplier**2, setting.distance / setting.releases)
+    persons = question.clients_per_person
+    return {
+        "unit": "record",
+        "epsilon": plan.epsilon,
+        "delta": setting.given_delta,
+        "events": sampled.events,
+        "sampling": question.sampled[1] if question.sampled else 1.0,
+        "batch": setting.clients * sampled.batch,
+        "multiplier": plan.multiplier,
+        "kappa": float(setting.kappa),
+        "tolerance": setting.T,
+        "threshold": setting.t,
+        "signal_to_noise": plan.signal_to_noise * math.sqrt(setting.participation.rounds),
+        "bits": plan.bits,
+        "bytes_per_client": plan.bytes_per_client,
+        "clients_per_person": persons,
+        "person_epsilon": finite(record_epsilon(events, setting.noise_delta, persons)),
+    }
+
+
+def _record_table(plan: Plan, question: NoiseQuestion) -> Table:
+    fields, setting, cohort = _record_fields(plan, question), plan.setting, plan.setting.participation
+    title = f"{cohort.population} clients, {cohort.rounds} rounds, {setting.dim} coordinates"
+    rows = {
+        "epsilon of one record, delta": f"{plan.epsilon:.4g}, {setting.given_delta:.4g}",
+        "planned events, spare ones for failed rounds included": str(fields["events"]),
+        "expected records in a sum": f"{fields['batch']:,.1f}",
+        "noise multiplier: noise over what one record can change": f"{plan.multiplier:.4f}",
+        "noise variance left, over that which privacy counts on (kappa)": f"{fields['kappa']:.4f}",
+        "signal-to-noise over the run, if all gradients agree": f"{fields['signal_to_noise']:.3g}",
+        "clients of a round that may drop out": f"{setting.T} of {setting.clients}",
+        "bits per coordinate": str(plan.bits),
+        "bytes per client and round": f"{plan.bytes_per_client:,}",
+    }
+    if question.clients_per_person > 1:
+        label = f"epsilon of a person with a record at {question.clients_per_person} clients"
+        value = fields["person_epsilon"]
+        rows[label] = "none is proved" if value is None else f"{value:.4g}"
+    return facts_table(rows, title)
+
+
+def _plan_table(plan: Plan, question: NoiseQuestion) -> Table:
+    setting, saving = plan.setting, projection.estimate_saving(plan)
+    n, cohort = setting.clients, setting.participation
+    title = f"{cohort.population} clients, {n} a round, {cohort.rounds} rounds, {setting.dim} coordinates"
+    rows = {
+        "epsilon, delta": f"{plan.epsilon:.4g}, {setting.given_delta:.4g}",
+        **({"part of delta for failing graphs and draws": f"{setting.failure:.3g}"} if setting.failure else {}),
+        "noise multiplier: noise over what one client can change": f"{plan.multiplier:.4f}",
+        "noise on the sum, over the clip bound": f"{plan.sigma / setting.clip:.4f}",
+        "noise on the sum, relative to a trusted server that adds it": _format_factor(plan.times_trusted),
+        "the same under local differential privacy": _format_factor(plan.times_trusted and math.sqrt(n)),
+        "projection": saving.description if saving else projection.OFF,
+        "signal-to-noise per round, at most": f"{plan.signal_to_noise:.3g}",
+        "signal-to-noise, unrelated updates": f"{plan.signal_to_noise / math.sqrt(n):.3g}",
+        "bits per coordinate": str(plan.bits),
+        "bytes per client and round": f"{plan.bytes_per_client:,}",
+        "steps of rounding in a unit of an update": f"{plan.scale:.6g}",
+        "coordinates, rotated together and in all": f"{setting.block:,} and {setting.padded:,}",
+        "squared norm that one client can change, in steps": f"{plan.sensitivity.squared:,}",
+        "variance of the noise on the sum, in steps": f"{float(plan.variance):,.6f}",
+        "variance of the noise of one client, in steps": _describe_components(plan),
+        "clients of a round that may drop out": f"{setting.T} of {n}",
+        "clients whose answers a round needs": str(setting.t),
+        "colluders among all clients": str(question.colluders),
+        "colluders in a round, at most": question.describe_colluders(setting.colluders),
+        "noise on the sum with these colluders, over that with none": _format_factor(math.sqrt(setting.kappa)),
+        "rounds of one client, at most": str(plan.cap),
+    }
+    if bit := plan.find_further(CLIPPING_BIT):
+        rows["noise multiplier of the count that moves the clip bound"] = f"{bit.multiplier:.4f}"
+        rows["error of the share of norms below the clip bound"] = f"{bit_error(bit, n, setting.kappa):.4f}"
+    return facts_table(rows, title)
+
+
+def _format_factor(times: float | None) -> str:
+    return "none" if times is None else f"{times:.4f}"
+
+
+def _describe_components(plan: Plan) -> str:
+    """Say which noise of a client stays, and which is removed again unless others drop out."""
+    base, removable = (
+        ", ".join(f"{float(variance):.6g}" for variance in variances) or "nothing"
+        for variances in (plan.noise.base, plan.noise.removable)
+    )
+    return f"{base} that stays; {removable} that is removed once the dropouts are known"
+
+
+def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast]) -> Table:
+    """Return epsilon by dropout rate, if that many clients drop out in every round."""
+    return make_table(
+        *("dropout", "dropped", "orig", "conservative", "XNoise"),
+        rows=(
+            (f"{float(row.rate):.0%}", str(row.dropped), *(_format_epsilon(getattr(row, name)) for name in SCHEMES))
+            for row in outlook
+        ),
+        title="epsilon if clients drop out",
+        caption=(
+            "orig: clients add even shares; conservative: even shares that are enough if "
+            f"{plan.setting.T} drop out; XNoise: the same shares, and the excess is removed. "
+            "With more dropouts there is no output"
+        ),
+    )
+
+
+def _format_epsilon(epsilon: float | None) -> str:
+    return "no output" if epsilon is None else f"{epsilon:.2f}"
+
+
+def _plan_fields(plan: Plan, outlook: Iterable[DropoutForecast], question: NoiseQuestion) -> dict[str, object]:
+    """Return the JSON fields; an infinite or missing epsilon is null."""
+    setting, saving, bit = plan.setting, projection.estimate_saving(plan), plan.find_further(CLIPPING_BIT)
+    return {
+        "epsilon": finite(plan.epsilon),
+        "delta": setting.given_delta,
+        "failure": setting.failure,
+        "noise_multiplier": plan.multiplier,
+        "sigma": plan.sigma,
+        "sigma_int": plan.sigma_int,
+        "central_gaussian_multiplier": plan.trusted_multiplier,
+        "times_trusted_server": plan.times_trusted,
+        "signal_to_noise": plan.signal_to_noise,
+        "garbage_over_longest_sum": plan_margin(plan),
+        "bits": plan.bits,
+        "bytes_per_client": plan.bytes_per_client,
+        "scale": plan.scale,
+        "block": setting.block,
+        "padded_dim": setting.padded,
+        "buckets": setting.buckets,
+        "bytes_unfolded": saving.unfolded_bytes if saving else None,
+        "projection_error": saving.error if saving else None,
+        "sensitivity_squared": plan.sensitivity.squared,
+        "variance": str(plan.variance),
+        "base": [str(variance) for variance in plan.noise.base],
+        "removable": [str(variance) for variance in plan.noise.removable],
+        "threshold": setting.t,
+        "tolerance": setting.T,
+        "colluders": setting.colluders,
+        "all_colluders": question.colluders,
+        "colluders_one_draw": question.one_draw,
+        "colluders_noise": math.sqrt(setting.kappa),
+        "participation_cap": plan.cap,
+        "clipping_bit_multiplier": bit and bit.multiplier,
+        "fraction_below_error": bit and bit_error(bit, setting.clients, setting.kappa),
+        "dropout": [
+            {"rate": float(row.rate), "dropped": row.dropped, **{name: finite(getattr(row, name)) for name in SCHEMES}}
+            for row in outlook
+        ],
+        "terms": setting.participation.terms(),
+    }

@@ -1,0 +1,218 @@
+"""The schema of the configuration: all settings of a run and their defaults.
+
+Privacy and performance are separate sections: nothing under `performance` changes a guarantee.
+"""
+
+import os
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from dordis.availability.dropout_models import DropoutModel, Rate
+from dordis.privacy.clipping import Quantile
+from dordis.privacy.strategies import AnyStrategy, XNoise
+from dordis.records.manifest import ONE_PROCESS
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Above = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of the configuration; a key that it does not know is an error."""
+
+
+class App(Section, frozen=True):
+    """The application: two classes by name, `package.module:Class`, and their options."""
+
+    server: str = "dordis.apps.learning:Server"
+    client: str = "dordis.apps.learning:Client"
+    options: dict[str, Any] = {}
+    folder: str = ""
+    """What paths in the options are relative to: the folder of the configuration, unless this says otherwise."""
+
+
+class Federation(Section, frozen=True):
+    """Clients, rounds and selection."""
+
+    clients: Positive = 100
+    per_round: Positive = 50
+    rounds: Positive = 20
+    selection: Literal["balanced", "uniform", "vrf"] = "balanced"
+    arrival: Literal["invited", "open"] = "invited"
+    """`invited`: the server asks selected clients; `open`: any registered client may contribute, once a round.
+
+    With `open`, a round takes at most `per_round` clients, at least `protocol.tolerance` fewer, and selection is not
+    used.  It needs a protocol that takes clients as they come.
+    """
+    participations: Positive | None = None
+    """With `open`, the largest number of rounds in which one client takes part; clients keep to it themselves.
+
+    If it is not given, it is as many as `per_round` clients of all need on average, rounded up.
+    """
+    tries: Positive = 5
+    """How often a failing round is tried, each time with the next clients."""
+
+
+class Privacy(Section, frozen=True):
+    """The guarantee, and the noise that gives it."""
+
+    epsilon: Above = 6.0
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+    """min{N^-1.1, 10^-5} if it is not given."""
+    clip: Above | Quantile = 1.0
+    """The largest norm of an update; or a quantile of the norms, which the bound follows from round to round."""
+    mechanism: str | None = None
+    """`skellam`, `ddgauss` or `package.module:Class`; that of the noise strategy, or `skellam`, if not given."""
+    bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
+    """Bits of a coordinate; by default the fewest that do no harm."""
+    projection: Positive | Literal["auto", "adaptive", "off"] = "auto"
+    """Coordinates into which an update is folded where noise dominates; `auto`: as few as add 2 % to the noise at most,
+    for applications that bear it, such as learning; `adaptive`: fewer, as the sums of the run allow; `off`: none."""
+    accounting: Literal["cap", "all-rounds", "paper"] = "cap"
+    """Rounds that count for a client: those it takes part in; all; or, `paper`, all, by Renyi divergences."""
+    headroom: Above = 4.0
+    """k, the standard deviations of a coordinate of the sum that the ring holds; the paper's is 3."""
+    noise: AnyStrategy = XNoise()
+    unit: Literal["client", "record"] = "client"
+    """What is hidden: a client with all its data, or each single record of any client."""
+    record: str = ""
+    """Column whose rows with the same id are one record of a client; without one each row is a record."""
+    records: Count = 0
+    """Declared records of each client where they are the unit: public, at least as many as any client holds."""
+    sampling: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Probability with which every round samples each record."""
+
+
+class Protocol(Section, frozen=True):
+    """The summing protocol."""
+
+    use: str = "secagg"
+    """`secagg`, `secagg+`, `assisted`, `plaintext`, which protects nobody, or `package.module:NAME`."""
+    mode: Literal["malicious", "semi-honest"] = "malicious"
+    suite: str = "default"
+    """`default` or `package.module:NAME`: the cryptographic primitives."""
+    options: dict[str, Any] = {}
+    """Settings of the protocol's own; for `assisted`: `helpers`, `faulty`, `abort` and `no_base`."""
+    threshold: Positive | None = None
+    """Clients that must answer every stage, t; a majority of honest ones if it is not given."""
+    tolerance: Count | None = None
+    """Dropouts after which the noise still holds, T."""
+    colluders: Count | None = None
+    """Clients of the whole registry that may collude with the server; 1 if it is not given.
+
+    With `federation.arrival = "open"` against a malicious server it must be given: the server decides whom to admit.
+
+    T_C, the largest number of them in a round, follows.  With public randomness (`vrf`, or `balanced` with a beacon) it
+    is a quantile, exceeded with a chance of 2^-40; against a malicious server, in the best of 2^64 draws.  Without it
+    T_C is all of them: a malicious server can choose a manifest whose permutation selects them together.
+    """
+
+
+class Performance(Section, frozen=True):
+    """Settings that change the speed of a run and nothing else."""
+
+    chunks: Positive | Literal["auto"] = 1
+    """Pieces of an update that are summed in a pipeline; `auto` finds the best number from the rounds' own timings."""
+
+    threads: Count = 0
+    """Threads in which a server removes masks, and clients of ideal rounds encode; 0: one for each core."""
+
+    @property
+    def cores(self) -> int:
+        """Return the number of threads."""
+        return self.threads or os.cpu_count() or 1
+
+    @property
+    def fixed_chunks(self) -> int:
+        """Return the number of chunks to begin with."""
+        return 1 if self.chunks == "auto" else self.chunks
+
+
+class Deadlines(Section, frozen=True):
+    """Seconds after which a client that has not answered is out of the round, for all its chunks."""
+
+    train: Above = 600.0
+    """For training: clients that are ready by then are in the round."""
+    stage: Above = 60.0
+    """For every other request."""
+    stages: dict[str, Above] = {}
+    """For requests of a kind, by name, such as `CollectInput`, if they need another time."""
+    quantile: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = 0.95
+    """Deadlines but that of training are `factor` times this quantile of the times so far, from `least` to the above.
+
+    They are fixed if `least` is as large as `stage`.
+    """
+    factor: Annotated[float, msgspec.Meta(ge=1)] = 3.0
+    least: Above = 5.0
+    grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    """For a client to reconnect after its connection broke."""
+    retry: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    """Pause before a failed round is tried again; doubled for each further try, up to a minute."""
+
+
+class Deployment(Section, frozen=True):
+    """Where the server of a deployed run is, and how it treats clients; a simulation leaves this alone."""
+
+    host: str = "0.0.0.0"  # noqa: S104  a server is there for others
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
+    login: Literal["mutual", "challenge"] = "mutual"
+    """How clients prove who they are: by the certificate of their TLS, or, behind a load balancer, by a signature."""
+    balancers: tuple[str, ...] = ()
+    """PEM files with the certificates of load balancers that end TLS: what clients see, and sign."""
+    beacon: str = ""
+    """A file of published randomness, for selection `vrf`, for `secagg+`, and for the permutation of `balanced`."""
+    train_seconds: Above | None = None
+    """Seconds from `Train` to `Ready`, whatever the data; training that takes longer gives a zero update.
+
+    Required in the malicious mode: `dordis join --check` measures training on a client's machine.
+    """
+    trainings: Positive = 10
+    """Largest number of trainings of a client before a round counts its participation; above `federation.tries`."""
+    wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
+    """Seconds that the first round waits for clients that are not there; then as many as are needed are enough."""
+    test: str | msgspec.UnsetType = msgspec.UNSET
+    """A public table at the server on which the built-in application measures its model; clients need no such file."""
+    runs_a_day: Positive = 20
+    """Largest number of new runs that a client accepts within 24 hours: more may be a search for a selection."""
+    deadlines: Deadlines = Deadlines()
+
+
+class RunConfig(Section, frozen=True):
+    """The settings of a run that do not depend on where its clients are."""
+
+    name: str = "digits"
+    output: str = "runs"
+    app: App = App()
+    federation: Federation = Federation()
+    privacy: Privacy = Privacy()
+    protocol: Protocol = Protocol()
+    performance: Performance = Performance()
+    deployment: Deployment = Deployment()
+
+
+class Simulation(Section, frozen=True):
+    """The simulation of clients: `seed` decides data, sampling and dropout; secrets come from the operating system."""
+
+    fidelity: Literal["full", "ideal"] = "full"
+    seed: Count = 0
+    dropout: DropoutModel = Rate(0.2)
+    engine: Literal["local", "ray"] = "local"
+    """Where clients compute: in this process, or in processes of a cluster of Ray."""
+    workers: Count = 0
+    """Processes of Ray that clients are spread over; 0: as many as the cluster has processors."""
+
+    @property
+    def where(self) -> str:
+        """Describe where clients compute, from the settings."""
+        return ONE_PROCESS if self.engine == "local" else "in processes of Ray"
+
+
+class Config(RunConfig, frozen=True):
+    """All settings of a run, and of the simulation of its clients.
+
+    >>> Config().federation.clients
+    100
+    """
+
+    simulation: Simulation = Simulation()

@@ -1,0 +1,1 @@
+"""Keys, certificates, the registry and the authority that signs it."""

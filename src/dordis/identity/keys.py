@@ -1,0 +1,211 @@
+"""A party's key file, which only its owner can read, and the certificate beside it.
+
+`alice.key` is PEM: the TLS key first, where OpenSSL finds it, then the keys of the protocol.  `alice.cert`, which comes
+back from the authority, is PEM too: the certificate, then that of the authority.
+"""
+
+import base64
+import re
+import secrets
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from dordis.crypto import signature, vrf
+from dordis.durable_files import write_new
+from dordis.errors import InputError
+from dordis.identity import certificates
+from dordis.identity.certificates import CertifiedClient, TlsKey
+from dordis.identity.registry import Identity
+from dordis.protocol import ClientId
+
+KEY, CERTIFICATE, REQUEST = ".key", ".cert", ".request"
+"""Endings of the three files of a party."""
+_BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n(.*?)\n-----END \1-----\n", re.DOTALL)
+_TLS, _SIGNING, _VRF = "PRIVATE KEY", "DORDIS SIGNING KEY", "DORDIS VRF KEY"
+
+
+@dataclass(frozen=True, repr=False)
+class Keys:
+    """A client's private keys, each for its one purpose.
+
+    >>> Keys.generate()
+    <Keys>
+    """
+
+    signing: bytes
+    vrf: bytes
+
+    @classmethod
+    def generate(cls, entropy: Callable[[int], bytes] = secrets.token_bytes) -> "Keys":
+        """Draw both keys."""
+        return cls(signature.generate(entropy), vrf.generate(entropy))
+
+    def __post_init__(self) -> None:
+        if self.signing == self.vrf:
+            raise InputError("one private key must not serve two purposes: draw another")
+
+    def __repr__(self) -> str:
+        return "<Keys>"
+
+    def identity(self) -> Identity:
+        """Compute the public keys, as they are registered."""
+        return Identity(signature.public_key(self.signing), vrf.public_key(self.vrf))
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateKeys:
+    """The content of a key file; a server has no keys of the protocol."""
+
+    tls: TlsKey
+    keys: Keys | None
+
+    def __repr__(self) -> str:
+        return "<PrivateKeys>"
+
+    def to_pem(self) -> bytes:
+        """Write the keys as they stand in the file."""
+        tls = self.tls.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return tls if self.keys is None else tls + _block(_SIGNING, self.keys.signing) + _block(_VRF, self.keys.vrf)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The credentials of a party: its files for TLS, its certificate and the authority's."""
+
+    key_file: Path
+    certificate_file: Path
+    certificate: x509.Certificate
+    authority: x509.Certificate
+
+    @property
+    def name(self) -> str:
+        """Return the name of the party."""
+        return certificates.subject_name(self.certificate)
+
+
+@dataclass(frozen=True)
+class ClientCredentials(Credentials):
+    """Those of a client: its id, and its keys of the protocol."""
+
+    client: ClientId
+    keys: Keys = field(repr=False)
+
+
+def save_keys(path: Path, keys: PrivateKeys) -> None:
+    """Write a key file that only its owner can read; raise InputError if the file exists."""
+    check_key_file_name(path)
+    try:
+        write_new(path, keys.to_pem())
+    except FileExistsError:
+        raise InputError(f"there is a key already at {path}: to replace it, see dordis keys rotate") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def load_keys(path: Path) -> PrivateKeys:
+    """Read a key file; raise InputError if others can read or write it."""
+    check_private(path)
+    blocks = {match[1]: match[0] for match in _BLOCK.finditer(_read(path).decode("ascii", "replace"))}
+    try:
+        tls = serialization.load_pem_private_key(blocks[_TLS].encode(), password=None)
+        drawn = [_content(blocks[kind]) for kind in (_SIGNING, _VRF) if kind in blocks]
+        if not isinstance(tls, ec.EllipticCurvePrivateKey) or len(drawn) not in (0, 2):
+            raise InputError(f"{path} is not a key file of dordis: make one with dordis keys request")
+        return PrivateKeys(tls, Keys(*drawn) if drawn else None)
+    except (KeyError, ValueError, TypeError):  # never with the content: it is secret
+        raise InputError(f"{path} is not a key file of dordis: make one with dordis keys request") from None
+
+
+def load_client_credentials(path: Path, now: datetime) -> ClientCredentials:
+    """Read the keys and the certificate of a client, and check that they belong together and are valid."""
+    private, common = _load(path, now, server=False)
+    bound = certificates.certified_client(common.certificate)
+    if private.keys is None or bound is None:
+        raise InputError(f"{path} is a server's: give the key file of a client")
+    check_bound(private.keys, bound, common.certificate_file)
+    return ClientCredentials(
+        common.key_file, common.certificate_file, common.certificate, common.authority, bound.client, private.keys
+    )
+
+
+def load_server_credentials(path: Path, now: datetime) -> Credentials:
+    """Read the key and the certificate of a server, and check that they belong together and are valid."""
+    return _load(path, now, server=True)[1]
+
+
+def _load(path: Path, now: datetime, *, server: bool) -> tuple[PrivateKeys, Credentials]:
+    private, file = load_keys(path), path.with_suffix(CERTIFICATE)
+    if not file.exists():
+        raise InputError(
+            f"there is no {file}: have {path.with_suffix(REQUEST)} approved, and put what comes back there"
+        )
+    certificate, authority = read_certificates(file)
+    check_same_key(private.tls, certificate, path, file)
+    certificates.check_issued_by(certificate, authority)
+    certificates.check_purpose(certificate, server=server)
+    certificates.check_valid_at(certificate, now)
+    return private, Credentials(path, file, certificate, authority)
+
+
+def read_certificates(path: Path) -> tuple[x509.Certificate, x509.Certificate]:
+    """Read a certificate and that of the authority."""
+    data = _read(path)
+    try:
+        certificate, authority = x509.load_pem_x509_certificates(data)
+    except ValueError:
+        raise InputError(f"{path} is not what dordis keys approve writes: ask for it again") from None
+    return certificate, authority
+
+
+def check_key_file_name(path: Path) -> None:
+    """The three files of a party differ in their ending alone."""
+    if path.suffix != KEY:
+        raise InputError(f"a key file ends with {KEY}: {path.name}{KEY}, say, not {path.name}")
+
+
+def check_private(path: Path) -> None:
+    """Nobody but the owner can read or write a key file."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise InputError(f"cannot read the key file {path}: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path} is not a file: give the key file that dordis keys request made")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InputError(f"others can read or write {path}: chmod 600 {path}, and rotate it if somebody may have")
+
+
+def check_same_key(tls: TlsKey, certificate: x509.Certificate, key_file: Path, file: Path) -> None:
+    """The certificate is for the TLS key of this file."""
+    if certificate.public_key() != tls.public_key():
+        raise InputError(f"{file} is not for the key in {key_file}: ask the authority for the one that is")
+
+
+def check_bound(keys: Keys, bound: CertifiedClient, file: Path) -> None:
+    """The certificate binds the keys of the protocol that are in the key file."""
+    if keys.identity() != bound.identity:
+        raise InputError(f"{file} names other signing or VRF keys than the key file has: ask for the right one")
+
+
+def _block(kind: str, content: bytes) -> bytes:
+    return f"-----BEGIN {kind}-----\n{base64.b64encode(content).decode()}\n-----END {kind}-----\n".encode()
+
+
+def _content(block: str) -> bytes:
+    return base64.b64decode(block.splitlines()[1], validate=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None

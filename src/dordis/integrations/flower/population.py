@@ -1,0 +1,242 @@
+"""The clients of a run under Flower: nodes that have enrolled with their keys."""
+
+import logging
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
+
+from dordis import wire
+from dordis.durable_files import write_new
+from dordis.errors import DordisError, InputError
+from dordis.identity.registry import Identity, Registry
+from dordis.integrations.flower.exchange import FlowerExchange, GridTransport, NodeRefused, TrainMessages, open_reply
+from dordis.integrations.flower.messages import (
+    RECORD,
+    Enrol,
+    Enrolled,
+    Layout,
+    RunDescription,
+    check_weight,
+    digest_training,
+    seal,
+    to_record,
+)
+from dordis.ledger.round_charge import OwnerCharge
+from dordis.owner.participation import Attendance
+from dordis.pipeline.executor import execute_in_lockstep
+from dordis.privacy.scaling import Floats
+from dordis.protocol import ClientId
+from dordis.protocols.distributed_dp import Aggregate
+from dordis.records.manifest import DEPLOYED
+from dordis.rounds.app import AppServer, RoundInfo
+from dordis.rounds.engine import RoundEngine, RoundRunner, at_once
+from dordis.runs.coordinator import FinishedRound
+from dordis.runs.job import Job
+from dordis.selection.beacon import FileBeacon
+from dordis.selection.selection import Selection, UniformSelection
+
+LOG = logging.getLogger("flwr.dordis")
+REGISTRY, WEIGHTS = "registry.json", "weights.json"
+
+
+class FlowerModel(AppServer):
+    """The application of a run under Flower: the strategy holds the model and uses the mean."""
+
+    folds: ClassVar[bool] = True
+
+    def __init__(self, layout: Layout, environment: bytes, training: TrainMessages) -> None:
+        self.layout, self._environment, self._training = layout, environment, training
+        self.vector: Floats = np.zeros(layout.dim)
+
+    @property
+    def dim(self) -> int:
+        """Return the number of coordinates of the model."""
+        return self.layout.dim
+
+    def model(self) -> Floats:
+        """Return the digest of everything that nodes train on in this round; the model is in Flower's message."""
+        return digest_training(self._training.content, self._environment)
+
+    def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
+        """Do nothing: the strategy uses the mean."""
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """The answers of all nodes at enrolment: keys, weights of their updates, and their environment."""
+
+    registry: Registry
+    nodes: Mapping[ClientId, int]
+    weights: Mapping[ClientId, float]
+    environment: bytes
+    """Digest of the run config and the app bundle, the same on all nodes."""
+    simulated: bool
+    """Whether a node is one of Flower's simulation engine."""
+
+
+@dataclass
+class FlowerPopulation:
+    """The enrolled nodes of a run, and the engine that reaches them."""
+
+    transport: GridTransport
+    enrolment: Enrolment
+    job: Job
+    patience: float
+    training: TrainMessages
+    where: str = "by Flower"
+    selection_seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    consents: tuple[str, ...] = ()
+    """Empty: nodes do not tell what their owners allow beyond the default."""
+
+    @property
+    def fidelity(self) -> str:
+        """Return `full` if Flower simulates nodes, else `deployed`."""
+        return "full" if self.enrolment.simulated else DEPLOYED
+
+    @property
+    def registry(self) -> Registry:
+        """Return the keys of all clients."""
+        return self.enrolment.registry
+
+    @property
+    def nodes(self) -> Mapping[ClientId, int]:
+        """Return the node of every client."""
+        return self.enrolment.nodes
+
+    @property
+    def weights(self) -> Mapping[ClientId, float]:
+        """Return the weight of every client."""
+        return self.enrolment.weights
+
+    @property
+    def beacon(self) -> FileBeacon:
+        """Return the file of public randomness, from which sparse graphs are drawn."""
+        path = self.job.config.deployment.beacon
+        return FileBeacon(Path(path), "" if path else "none")
+
+    @property
+    def root(self) -> bytes:
+        """Return the root of the registry."""
+        return self.registry.root()
+
+    def last_index(self) -> int:
+        """Return -1: no index is stored apart from the records of the run."""
+        return -1
+
+    def explain_failure(self) -> str:
+        """Return nothing: the failure itself says why."""
+        return ""
+
+    def interrupted(self) -> None:
+        """Return None: an interrupted round is not resumed."""
+
+    def store(self, path: Path) -> None:
+        """Write the registry, and the weights of clients if they differ."""
+        self.registry.save(path / REGISTRY)
+        if set(self.weights.values()) != {1.0}:
+            write_new(path / WEIGHTS, msgspec.json.encode(self.weights))
+
+    def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
+        """Return the engine, with Flower's messages as its exchange."""
+        federation = self.job.config.federation
+        description = RunDescription(
+            run=run,
+            registry=self.registry.to_bytes(),
+            protocol=self.job.config.protocol.use,
+            selection=federation.selection,
+            per_round=federation.per_round,
+            least=self.job.design.setting.t,
+        )
+        exchange = FlowerExchange(self.transport, self.nodes, description, self.training, self.patience)
+
+        def available(index: int) -> Collection[ClientId]:
+            """Return the clients that the strategy sampled; with another selection than uniform, all clients."""
+            return self.training.clients if isinstance(selection, UniformSelection) else tuple(self.nodes)
+
+        return RoundEngine(
+            exchange,
+            self.job.protocol,
+            self.registry.signing_keys(),
+            available,
+            suite=self.job.suite,
+            meter=exchange,
+            compute=at_once,
+            execute=execute_in_lockstep,
+            delivers=False,
+        )
+
+
+def enrol(
+    transport: GridTransport, nodes: Collection[int], known: Registry | None, mode: str, timeout: float | None
+) -> Enrolment:
+    """Request the public keys of nodes for a run in a mode.
+
+    Without a `known` registry, the new one trusts the SuperLink, which relays the keys.
+    """
+    asked = RecordDict({RECORD: to_record([seal(Enrol(mode))])})
+    replies = transport.send(dict.fromkeys(nodes, asked), timeout)
+    enrolled = {node: _read_enrolment(node, reply) for node, reply in sorted(replies.items())}
+    if not enrolled:
+        raise InputError("no node enrolled in time: see the logs of the nodes, or give the strategy a longer timeout")
+    check_same_environment({node: answer.environment for node, answer in enrolled.items()})
+    identities = {node: Identity(keys.signing, keys.vrf) for node, keys in enrolled.items()}
+    if known is None:
+        clients = {ClientId(place): node for place, node in enumerate(identities, 1)}
+        known = Registry({u: identities[node] for u, node in clients.items()})
+    else:
+        clients = _match_registry(known, identities)
+    weights = {u: enrolled[node].weight for u, node in clients.items()}
+    environment = next(iter(enrolled.values())).environment
+    return Enrolment(known, clients, weights, environment, any(answer.simulated for answer in enrolled.values()))
+
+
+def check_same_environment(environments: Mapping[int, bytes]) -> None:
+    """Raise unless all nodes have the same run config and app bundle; else nodes would refuse the rounds."""
+    (first, expected), *others = environments.items()
+    for node, environment in others:
+        if environment != expected:
+            raise InputError(
+                f"node {node} has another run config or app bundle than node {first}, which would isolate its update: "
+                "give all nodes the same, and set a node's own values with --node-config"
+            )
+
+
+def _read_enrolment(node: int, reply: FlowerMessage) -> Enrolled:
+    """Return the keys of a node; raise InputError with the remedy if it cannot take part."""
+    advice = "; put dordis_mod among the mods of its ClientApp, of the same version of dordis as here"
+    try:
+        sealed, refusal = open_reply(reply)
+        if refusal:
+            advice = ""
+            raise NodeRefused(refusal)
+        ((frame, _),) = sealed
+        enrolled = wire.decode(frame, Enrolled)
+        check_weight(enrolled.weight)
+    except (DordisError, ValueError) as error:
+        raise InputError(f"node {node} cannot take part in private rounds: {error}{advice}") from None
+    return enrolled
+
+
+def weighted_mean(finished: FinishedRound, weights: Mapping[ClientId, float]) -> Floats:
+    """Return the mean of weighted updates: in each chunk the sum divided by the survivors' weights."""
+    aggregate, parameters = finished.result.aggregate, finished.parameters
+    summed = [sum(weights[u] for u in output.survivors) for output in finished.result.outputs]
+    blocks = [(span.stop - span.start) // parameters.encoding.block for span in parameters.chunks]
+    chunks = len(aggregate.survivors)  # without that of the clipping bit
+    by_coordinate = replace(aggregate, by_block=np.repeat(summed[:chunks], blocks[:chunks])).counts
+    mean: Floats = aggregate.total / by_coordinate
+    return mean
+
+
+def _match_registry(known: Registry, identities: Mapping[int, Identity]) -> dict[ClientId, int]:
+    ids = {identity: u for u, identity in known.items()}
+    for node in [node for node, identity in identities.items() if identity not in ids]:
+        LOG.warning("node %d is left out: its keys are not in the registry", node)
+    return {ids[identity]: node for node, identity in identities.items() if identity in ids}

@@ -1,0 +1,313 @@
+"""Build cell tables and draw from them (noise format, version 1): nodes and hats in bulk, escapes by inversion.
+
+Tables are built in 128-bit arithmetic from a pmf that is already in integers.  A 128-bit number is two uint64, high
+then low; an array of them has rows (high, low).  Samples are added with flip = 0 and subtracted with flip = 2^32 - 1,
+because (x ^ flip) - flip is x or -x.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.kernels.compiler import inline_kernel, kernel
+from dordis.kernels.vector_instructions import (
+    LANES,
+    STAIR,
+    add_hats,
+    add_nodes,
+    compare_at_least,
+    count_below,
+    count_trailing_zeros,
+)
+
+PAGE = 1 << 16
+"""Samples a page: escapes are counted afresh in each."""
+_RUN = 2048
+"""Samples handled together, so that they stay in the first-level cache from pass to pass."""
+
+INDEXED = 14
+"""Places of the residual listed in a row of its index: with the first place, 32 bytes."""
+
+Vector = npt.NDArray[np.uint32]
+Shorts = npt.NDArray[np.uint16]
+Words = npt.NDArray[np.uint64]
+
+
+@kernel
+def draw_samples(
+    acc: Vector,
+    flip: np.uint32,
+    cells: Shorts,
+    hats: Shorts,
+    stairs: Vector,
+    log_width: int,
+    first_escape: int,
+    first: int,
+    origin: Vector,
+    places: Vector,
+    tops: Shorts,
+    blocks: Vector,
+) -> int:
+    """Add, for each cell, its node and its hat to acc; list the escapes, which add nothing yet.
+
+    `cells` and `hats` start with the page of sample `first`, which goes to acc[0]; a log_width of 0 means no hats.  An
+    escape's place in acc goes into `places`, its cell minus F into `tops`, the cipher's input for it into `blocks`:
+    the first three words of `origin`, then the last, the counter of block 0, raised by the number of its own block and
+    big-endian.  Return how many there are; `places` has room for one more than there can be.
+    """
+    skip = first % PAGE
+    limit = np.uint16(first_escape)
+    last = _node(stairs, np.uint32(PAGE - 1)) << np.uint32(log_width)
+    rank = 0  # of the page's escapes so far
+    for cell in cells[:skip]:
+        rank += cell >= limit
+    cells, hats = cells[skip:], hats[skip:]
+    escapes = 0
+    at = 0
+    while at < cells.size:
+        page = (first + at) // PAGE
+        end = min((page + 1) * PAGE - first, cells.size)
+        before = escapes
+        for run in range(at, end, _RUN):
+            stop = min(run + _RUN, end)
+            listed = escapes
+            escapes += _list_escapes(cells[run:stop], run, limit, places[escapes:])
+            if log_width > 0:
+                _add_hats(acc[run:stop], flip, cells[run:stop], hats[run:stop], stairs, np.uint32(log_width))
+            else:
+                _add_nodes(acc[run:stop], flip, cells[run:stop], stairs)
+            for e in range(listed, escapes):
+                place = places[e]
+                given = last  # like everybody: cheaper to take back than to ask each
+                if log_width > 0:
+                    given += _hat(hats[place], np.uint32(log_width))
+                acc[place] -= _apply_sign(given, flip)
+                tops[e] = cells[place] - limit
+                blocks[e, 0], blocks[e, 1], blocks[e, 2] = origin[0], origin[1], origin[2]
+                blocks[e, 3] = _to_big_endian(origin[3] + np.uint32(page * PAGE + rank + e - before))
+        rank = 0
+        at = end
+    return escapes
+
+
+# Loops below count from zero over slices: numba then knows that no index is negative, and LLVM makes vectors of them.
+
+
+@kernel
+def _list_escapes(cells: Shorts, offset: int, limit: Any, places: Vector) -> Any:
+    """List the places of escaping cells, 64 cells at a time; what follows the last in `places` is overwritten.
+
+    Whether and where a cell escapes cannot be predicted, so the first two of the 64 are listed without asking.
+    """
+    escapes, one, nothing = np.uint64(0), np.uint64(1), np.uint64(0)
+    whole = cells.size // 64 * 64
+    for i in range(0, whole, 64):
+        escaping = compare_at_least(cells, i, limit)
+        for _ in range(2):
+            places[escapes] = np.uint32(offset + i + count_trailing_zeros(escaping))
+            escapes += np.uint64(escaping != nothing)
+            escaping &= escaping - one
+        while escaping != nothing:
+            places[escapes] = np.uint32(offset + i + count_trailing_zeros(escaping))
+            escapes += one
+            escaping &= escaping - one
+    for i in range(whole, cells.size):
+        if cells[i] >= limit:
+            places[escapes] = np.uint32(offset + i)
+            escapes += one
+    return np.int64(escapes)
+
+
+@kernel
+def _add_nodes(acc: Vector, flip: Any, cells: Shorts, stairs: Vector) -> None:
+    whole = acc.size // LANES * LANES
+    for i in range(0, whole, LANES):
+        add_nodes(acc, cells, stairs, flip, i)
+    for i in range(whole, acc.size):
+        acc[i] += _apply_sign(_node(stairs, np.uint32(cells[i])), flip)
+
+
+@kernel
+def _add_hats(acc: Vector, flip: Any, cells: Shorts, hats: Shorts, stairs: Vector, log_width: Any) -> None:
+    whole = acc.size // LANES * LANES
+    for i in range(0, whole, LANES):
+        add_hats(acc, cells, hats, stairs, log_width, flip, i)
+    for i in range(whole, acc.size):
+        acc[i] += _apply_sign((_node(stairs, np.uint32(cells[i])) << log_width) + _hat(hats[i], log_width), flip)
+
+
+@kernel
+def _node(stairs: Vector, cell: Any) -> Any:
+    """Return H of one cell."""
+    stair = stairs[cell // np.uint32(STAIR)]
+    node = np.uint32(np.int32(stair) >> np.int32(16))
+    for step in range(1, np.int64(cell % np.uint32(STAIR)) + 1):
+        node += (stair >> np.uint32(step)) & np.uint32(1)
+    return node
+
+
+@kernel
+def _hat(pair: Any, log_width: Any) -> Any:
+    """Return L1 - L2 from two bytes of the hat stream."""
+    below = (np.uint32(1) << log_width) - np.uint32(1)
+    return (np.uint32(pair) & below) - ((np.uint32(pair) >> np.uint32(8)) & below)
+
+
+@kernel
+def _apply_sign(value: Any, flip: Any) -> Any:
+    return (value ^ flip) - flip
+
+
+@kernel
+def _to_big_endian(word: Any) -> Any:
+    swapped = ((word & np.uint32(0xFF00FF)) << np.uint32(8)) | ((word >> np.uint32(8)) & np.uint32(0xFF00FF))
+    return (swapped << np.uint32(16)) | (swapped >> np.uint32(16))
+
+
+@kernel
+def resolve_escapes(
+    acc: Vector,
+    flip: np.uint32,
+    places: Vector,
+    tops: Shorts,
+    blocks: Words,
+    residual: Words,
+    index: Shorts,
+    shift: int,
+) -> None:
+    """Give each escape the least x with C[x] > u, u = top * 2^112 + the block's first fourteen bytes.
+
+    `residual` is C[-X..X] as rows (high word, low word), and mostly not looked at: row `u >> (64 + shift)` of `index`
+    holds the first place in its range and the next 16 bits of the places there.  One access to memory finds all that.
+    """
+    largest = len(residual) // 2
+    for e in range(places.size):
+        low = blocks[e, 0]
+        high = (np.uint64(tops[e]) << np.uint64(48)) | (blocks[e, 1] & np.uint64(0xFFFFFFFFFFFF))
+        row = np.int64(high >> np.uint64(shift))
+        below = count_below(index, row, np.uint16(high >> np.uint64(shift - 16)))
+        x = np.int64(index[row, 0]) + (np.int64(index[row, 1]) << 16)
+        if below < INDEXED:
+            x += below
+        else:  # too close to tell by 16 bits, or past the end of the row
+            while residual[x, 0] < high or (residual[x, 0] == high and residual[x, 1] <= low):
+                x += 1
+        acc[places[e]] += _apply_sign(np.uint32(x - largest), flip)
+
+
+Wide = tuple[Any, Any]
+
+_HALF = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+@inline_kernel
+def _times(a: Wide, factor: Any) -> Wide:
+    """Multiply by a factor below 2^32."""
+    low = (a[1] & _HALF) * factor
+    middle = (a[1] >> _32) * factor + (low >> _32)
+    return a[0] * factor + (middle >> _32), (middle << _32) | (low & _HALF)
+
+
+@inline_kernel
+def _plus(a: Wide, b: Wide) -> Wide:
+    low = a[1] + b[1]
+    return a[0] + b[0] + np.uint64(low < a[1]), low
+
+
+@inline_kernel
+def _minus(a: Wide, b: Wide) -> Wide:
+    return a[0] - b[0] - np.uint64(a[1] < b[1]), a[1] - b[1]
+
+
+@inline_kernel
+def _is_above(a: Wide, b: Wide) -> Any:
+    return a[0] > b[0] or (a[0] == b[0] and a[1] > b[1])
+
+
+@inline_kernel
+def _mass_at(pmf: Words, x: Any) -> Wide:
+    """Return P[x], zero beyond the last."""
+    if x < len(pmf):
+        return pmf[x, 0], pmf[x, 1]
+    return np.uint64(0), np.uint64(0)
+
+
+@inline_kernel
+def _overshoot(pmf: Words, node: Any, width: Any) -> Wide:
+    """Return O_H: how far the chord from P[Hw] to P[(H+1)w] rises above the pmf, times w."""
+    left, right = _mass_at(pmf, node * width), _mass_at(pmf, (node + 1) * width)
+    worst = (np.uint64(0), np.uint64(0))
+    for j in range(width + 1):
+        chord = _plus(_times(left, np.uint64(width - j)), _times(right, np.uint64(j)))
+        curve = _times(_mass_at(pmf, node * width + j), np.uint64(width))
+        if _is_above(chord, curve):
+            gap = _minus(chord, curve)
+            if _is_above(gap, worst):
+                worst = gap
+    return worst
+
+
+@kernel
+def count_node_cells(pmf: Words, width: int) -> npt.NDArray[np.uint32]:
+    """Return n_H, the cells of node H, for H = 0 .. floor(X / w)."""
+    counts = np.zeros((len(pmf) - 1) // width + 1, np.uint32)
+    before = _overshoot(pmf, 0, width)  # O_{-1} = O_0 by symmetry
+    for node in range(counts.size):
+        here = _overshoot(pmf, node, width)
+        spare = before if _is_above(before, here) else here
+        height = _times(_mass_at(pmf, node * width), np.uint64(width))
+        if _is_above(height, spare):
+            counts[node] = _minus(height, spare)[0] >> np.uint64(48)
+        before = here
+    return counts
+
+
+@inline_kernel
+def _count(counts: npt.NDArray[np.uint32], node: Any) -> Any:
+    """Return n_H, zero beyond the last."""
+    return np.uint64(counts[node]) if node < counts.size else np.uint64(0)
+
+
+@kernel
+def subtract_cells(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) -> Words:
+    """Return P[x] - D[x] for x = 0 .. X; an empty array if some D[x] exceeds P[x]."""
+    width = 1 << log_width
+    masses = np.empty_like(pmf)
+    for x in range(len(pmf)):
+        node, j = x >> log_width, x & (width - 1)
+        hats = _count(counts, node) * np.uint64(width - j) + _count(counts, node + 1) * np.uint64(j)
+        # hats < 2^(17 + k), so that D = hats * 2^(112 - 2k) takes bits 96.. and up: the low word is zero
+        covered = (hats << np.uint64(48 - 2 * log_width), np.uint64(0))
+        if _is_above(covered, (pmf[x, 0], pmf[x, 1])):
+            return masses[:0]
+        masses[x, 0], masses[x, 1] = _minus((pmf[x, 0], pmf[x, 1]), covered)
+    return masses
+
+
+@kernel
+def accumulate_masses(masses: Words) -> Words:
+    """Return C[x] for x = -X .. X from the masses at 0 .. X of a symmetric residual."""
+    largest = len(masses) - 1
+    total = (np.uint64(0), np.uint64(0))
+    sums = np.empty((2 * largest + 1, 2), np.uint64)
+    for x in range(-largest, largest + 1):
+        total = _plus(total, (masses[abs(x), 0], masses[abs(x), 1]))
+        sums[x + largest, 0], sums[x + largest, 1] = total
+    return sums
+
+
+@kernel
+def build_search_index(sums: Words, rows: int, shift: int) -> npt.NDArray[np.uint16]:
+    """Return the index that `resolve` searches: see there; places that do not fit a row are searched for exactly."""
+    index = np.full((rows, 2 + INDEXED), np.uint16(0xFFFF), np.uint16)
+    at = 0
+    for row in range(rows):
+        while sums[at, 0] >> np.uint64(shift) < np.uint64(row):
+            at += 1
+        index[row, 0], index[row, 1] = at & 0xFFFF, at >> 16
+        for j in range(INDEXED):
+            if at + j < len(sums) and sums[at + j, 0] >> np.uint64(shift) == np.uint64(row):
+                index[row, 2 + j] = (sums[at + j, 0] >> np.uint64(shift - 16)) & np.uint64(0xFFFF)
+    return index

@@ -1,0 +1,359 @@
+"""The spending of every client of a run, added up from the charges of its rounds."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+
+from dordis.errors import BudgetExceeded, DataBudgetExceeded, InputError
+from dordis.ledger.round_charge import (
+    Charge,
+    ChunkOutcome,
+    OwnerCharge,
+    RunCharge,
+    check_charge,
+    check_clients,
+    check_known_dropouts,
+    check_outcome,
+    theta_squared,
+)
+from dordis.privacy import accounting
+from dordis.privacy.accounting import ReleaseCost
+from dordis.privacy.records import accounting as record_accounting
+from dordis.privacy.records.accounting import SampledEvents
+from dordis.selection.beacon import check_index
+
+_CLOSE = 1 + 1e-9  # the ledger adds the costs of releases up in its own order
+_EVERYBODY = -1  # pays for all rounds, in the paper's accounting
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The largest cost of a run for each client; with epsilon None spending is counted but never stops the run."""
+
+    epsilon: float | None
+    delta: float
+    records: SampledEvents | None = None
+    """The events of one record that were planned, where records are the unit of privacy: all of them are stated."""
+    paper: bool = False
+    """The paper's accounting: every client pays for every round, and Renyi divergences are added up."""
+
+    def __post_init__(self) -> None:
+        accounting.check_delta(self.delta)
+        if self.epsilon is not None:
+            accounting.check_epsilon(self.epsilon)
+
+
+@dataclass(frozen=True)
+class LedgerRound:
+    """A charged round: reserved at first, and completed once it has an outcome for every chunk."""
+
+    charge: Charge
+    outcomes: tuple[ChunkOutcome, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """Return `completed` or `reserved`."""
+        return "completed" if self.outcomes else "reserved"
+
+    @property
+    def charged(self) -> tuple[int, ...]:
+        """Return the clients that pay: those whose input may be in an opened sum."""
+        if not self.outcomes:
+            return self.charge.clients
+        absent = set(self.charge.clients).intersection(*(outcome.dropped for outcome in self.outcomes))
+        return tuple(u for u in self.charge.clients if u not in absent)
+
+
+PaidCosts = frozenset[tuple[ReleaseCost, int]]
+"""The releases that a client has paid for, and how often each."""
+
+
+@lru_cache(maxsize=1 << 14)
+def _compose(paid: PaidCosts) -> float:
+    return accounting.compose_costs((theta_squared(cost.event), times) for cost, times in paid)
+
+
+class Account:
+    """The spending of every client; an entry that breaks a rule raises `InputError` and changes nothing."""
+
+    def __init__(self, run: bytes, budget: Budget) -> None:
+        self.run, self.budget = run, budget
+        self.rounds: dict[int, LedgerRound] = {}
+        self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
+        """By index the first count of a round, and all clients that were counted: each arrival adds one of them."""
+        self.runs: dict[bytes, RunCharge] = {}
+        """Whole runs over the same data, charged to every client."""
+        self.predecessor: Account | None = None
+        self.refused: Charge | None = None
+        """The round that the budget refused, if it is the last entry."""
+        self.course: dict[int, tuple[PaidCosts, float]] = {}
+        """By index of every completed round: the costs of the client that had spent most, and the delta left."""
+        self._leader: int | None = None
+        self._changed: set[int] = set()
+        self._indices, self._likeliest = 0, Fraction(0)
+        self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
+
+    def start_successor(self, run: bytes, budget: Budget) -> "Account":
+        """Return the account of a successor run, in which the spending continues; this account does not change."""
+        if run in (earlier.run for earlier in self.lineage()):
+            raise InputError("a run does not succeed itself")
+        if self.budget.paper or budget.paper:
+            raise InputError("a run with privacy.accounting = 'paper' has no successor: start a new run")
+        following = copy(self)
+        following.run, following.budget, following.predecessor = run, budget, self
+        following.rounds, following._counted, following.refused, following.runs = {}, {}, None, dict(self.runs)
+        following.course, following._changed = {}, set(self._changed)
+        following._indices, following._likeliest = 0, Fraction(0)
+        following._spent = defaultdict(Counter, {u: Counter(costs) for u, costs in self._spent.items()})
+        return following
+
+    def lineage(self) -> "Iterator[Account]":
+        """Return this account and those of its predecessors, the latest first."""
+        account: Account | None = self
+        while account is not None:
+            yield account
+            account = account.predecessor
+
+    def owner_charges(self) -> "dict[tuple[bytes, int], OwnerCharge]":
+        """Return by run and index what owners may have counted in this run and its predecessors."""
+        charges = {}
+        for account in self.lineage():
+            for index in account.used_indices:
+                charges[account.run, index] = account._owner_charge(index)
+        return charges
+
+    @property
+    def used_indices(self) -> list[int]:
+        """Return the indices of all rounds that were counted or charged, ascending."""
+        return sorted({*self._counted, *self.rounds})
+
+    def _owner_charge(self, index: int) -> OwnerCharge:
+        """Return what owners may have counted for a round that was counted or charged."""
+        if index not in self._counted:
+            return self.rounds[index].charge.owner_charge
+        charge, clients = self._counted[index]
+        return replace(charge, clients=tuple(sorted(clients)))
+
+    def check_countable(self, index: int, charge: OwnerCharge) -> None:
+        """The index was never used, or only counted, at the same cost, for clients who came to the round before."""
+        check_index(index)
+        known, clients = self._counted.get(index, (charge, set[int]()))
+        joins = (known.cost, known.distance) == (charge.cost, charge.distance) and clients.isdisjoint(charge.clients)
+        if index in self.rounds or not joins:
+            raise InputError(f"round {index} is in the ledger already: a retry takes the next index")
+        check_clients(charge.clients)
+        if not (0 <= charge.distance < 1 and (charge.cost is None or 0 < charge.cost < math.inf)):
+            raise InputError("what a round costs is a number above 0")
+
+    def count(self, index: int, charge: OwnerCharge) -> None:
+        """Remember what owners may have counted."""
+        self.check_countable(index, charge)
+        self._counted.setdefault(index, (charge, set()))[1].update(charge.clients)
+        self.refused = None
+
+    def check_reservable(self, charge: Charge) -> None:
+        """The charge is consistent, and no round, failed ones included, has used its index."""
+        check_charge(charge)
+        _, counted = self._counted.get(charge.index, (None, set[int]()))
+        if not counted <= set(charge.clients):
+            raise InputError(f"round {charge.index} is charged to others than were asked for uploads")
+        if charge.index in self.rounds:
+            raise InputError(f"round {charge.index} is in the ledger already: a retry takes the next index")
+        self.check_event(charge)
+
+    def check_event(self, charge: Charge) -> None:
+        """The round is one of the planned events of every record, and costs no more than they do."""
+        planned = self.budget.records
+        if planned is None:
+            return
+        if charge.index >= planned.events:
+            raise InputError(f"round {charge.index} is beyond the {planned.events} events that the run was planned for")
+        cost = accounting.compose_costs((theta_squared(cost.event), 1) for cost in charge.reserved)
+        if not cost <= planned.theta_squared * _CLOSE:
+            raise InputError(f"round {charge.index} costs {cost:.6g}, and a planned event {planned.theta_squared:.6g}")
+
+    def reserve(self, charge: Charge) -> None:
+        """Charge all of U at the least noise that the round may have."""
+        self.check_reservable(charge)
+        self.rounds[charge.index], self.refused = LedgerRound(charge), None
+        self._indices, self._likeliest = self._indices_with(charge)
+        self._add(charge.clients, charge.costs(), 1)
+
+    def check_refusable(self, charge: Charge) -> None:
+        """The charge is consistent, its round is not charged yet, and it exceeds the budget."""
+        self.check_reservable(charge)
+        try:
+            self.check_budget(charge)
+        except BudgetExceeded:
+            return
+        raise InputError(
+            f"round index {charge.index} is recorded as refused by the budget, but is within the budget: restore the "
+            "ledger from a backup"
+        )
+
+    def refuse(self, charge: Charge) -> None:
+        """Record that the budget refused a round."""
+        self.check_refusable(charge)
+        self.refused = charge
+
+    def check_completable(self, index: int, outcomes: Sequence[ChunkOutcome]) -> None:
+        """The round is open, and the outcomes follow from its plan and U3."""
+        charge = self.check_open(index).charge
+        if len(outcomes) != len(charge.variances):
+            raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(outcomes)}")
+        for chunk, outcome in enumerate(outcomes):
+            check_outcome(charge, self.run, chunk, outcome)
+            check_known_dropouts(charge, chunk, outcome)
+        charge.costs([outcome.charged for outcome in outcomes])  # raises if no bound is known
+
+    def complete(self, index: int, outcomes: Sequence[ChunkOutcome]) -> None:
+        """Replace the reservation: charge only clients whose input was summed, at the noise actually left."""
+        self.check_completable(index, outcomes)
+        charge = self.rounds[index].charge
+        self.rounds[index], self.refused = LedgerRound(charge, tuple(outcomes)), None
+        self._add(charge.clients, charge.costs(), -1)
+        self._add(self.rounds[index].charged, charge.costs([outcome.charged for outcome in outcomes]), 1)
+        self._leader = self.worst({*self._changed, *(() if self._leader is None else (self._leader,))})
+        self._changed.clear()
+        if self._leader is not None:
+            self.course[index] = self._paid(self._leader), self.budget.delta - float(self.failure())
+
+    def check_run_chargeable(self, run: bytes, charge: RunCharge) -> None:
+        """The charge is valid and not above the run's earlier one; a new run is within the budget for every client."""
+        if not 0 < charge.theta_squared < math.inf or not 0 <= charge.failure < 1:
+            raise InputError("a run is charged at a theta^2 above 0, and a chance of failure in [0, 1)")
+        earlier = self.runs.get(run)
+        if earlier is None:
+            epsilon = self.epsilon_with_run(charge)
+            if self.budget.epsilon is not None and epsilon > self.budget.epsilon:
+                raise DataBudgetExceeded(epsilon, self.budget.epsilon)
+        elif charge.theta_squared > earlier.theta_squared or charge.failure > earlier.failure:
+            raise InputError(f"run {run.hex()[:16]} is in the ledger already, at a smaller cost")
+
+    def charge_run(self, run: bytes, charge: RunCharge) -> None:
+        """Charge a whole run to every client, or replace its charge by a smaller one."""
+        self.check_run_chargeable(run, charge)
+        self.runs[run], self.refused = charge, None
+
+    def compose(self, paid: PaidCosts, delta: float) -> float:
+        """Return the epsilon of costs, by the accounting of the budget; infinity if no delta is left."""
+        orders = accounting.PAPER_ORDERS if self.budget.paper else None
+        return accounting.epsilon_spent(paid, delta, orders) if delta > 0 else math.inf
+
+    def epsilon_with_run(self, more: RunCharge | None = None) -> float:
+        """Return the largest epsilon spent by a client, with the run `more` if given; runs count for every client."""
+        if self.budget.records is not None:
+            return self.epsilon_of_records() if self.clients() else 0.0
+        left = self.budget.delta - float(self.failure() + (more.failure if more else 0))
+        costs = Counter([] if more is None else [more.cost])
+        paid = [frozenset((self.costs(u) + costs).items()) for u in self.clients() or (-1,)]
+        return max((self.compose(one, left) if one else 0.0) for one in set(paid))
+
+    @property
+    def completed(self) -> int:
+        """Return the number of completed rounds of this run."""
+        return sum(entry.state == "completed" for entry in self.rounds.values())
+
+    def epsilon_after(self, index: int) -> float | None:
+        """Return the largest epsilon spent by a client after a completed round; None if it is not completed."""
+        if index not in self.course:
+            return None
+        if self.budget.records is not None:
+            return self.epsilon_of_records()
+        return self.compose(*self.course[index])
+
+    def check_open(self, index: int) -> LedgerRound:
+        """Return a round that is reserved and not completed; raise for others."""
+        known = self.rounds.get(index)
+        if known is None or known.state != "reserved":
+            raise InputError(f"round {index} is {known.state if known else 'not'} in the ledger, and so not open")
+        return known
+
+    def epsilon(self, client: int, more: Charge | None = None) -> float:
+        """Return the epsilon spent by a client, with the round `more` if given; infinity if no delta is left."""
+        if self.budget.records is not None:
+            return self.epsilon_of_records()
+        return self.compose(self._paid(client, more), self.budget.delta - float(self.failure(more)))
+
+    def epsilon_of_records(self) -> float:
+        """Return the epsilon of all planned events of one record, however many of them took place."""
+        planned = self.budget.records
+        if planned is None:
+            raise InputError("the unit of privacy of this run is the client")
+        left = self.budget.delta - float(planned.events * self._likeliest)
+        return record_accounting.epsilon(planned, left) if left > 0 else math.inf
+
+    def failure(self, more: Charge | None = None) -> Fraction:
+        """Return the chance that a graph or draw failed under any index so far, with the round `more` if given.
+
+        Indices without a round count too: the server chose among the indices.
+        """
+        indices, likeliest = self._indices_with(more)
+        earlier = (account._indices * account._likeliest for account in self.lineage() if account is not self)
+        runs = sum((charge.failure for charge in self.runs.values()), Fraction(0))
+        return indices * likeliest + sum(earlier, Fraction(0)) + runs
+
+    def _indices_with(self, more: Charge | None) -> tuple[int, Fraction]:
+        """Return the number of indices, and the largest chance of failure of a round."""
+        if more is None:
+            return self._indices, self._likeliest
+        return max(self._indices, more.index + 1), max(self._likeliest, more.failure)
+
+    def costs(self, client: int, more: Charge | None = None) -> Counter[ReleaseCost]:
+        """Return the costs that a client has paid, with those of the round `more` if given."""
+        runs = Counter(charge.cost for charge in self.runs.values())
+        payer = _EVERYBODY if self.budget.paper else client
+        return self._spent.get(payer, Counter()) + Counter(more.reserved if more else ()) + runs
+
+    def _paid(self, client: int, more: Charge | None = None) -> PaidCosts:
+        """Return the same costs as a hashable value: most clients have paid the same."""
+        if more is not None or self.runs:
+            return frozenset(self.costs(client, more).items())
+        payer = _EVERYBODY if self.budget.paper else client
+        return frozenset(item for item in self._spent.get(payer, {}).items() if item[1])
+
+    def worst(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
+        """Return the first of the clients with the largest spending, the round `more` included; None for no clients."""
+        costs = {u: _compose(self._paid(u, more)) for u in clients}
+        if math.inf in costs.values():
+            costs = {u: self.epsilon(u, more) for u in costs}
+        return max(costs, key=lambda u: costs[u], default=None)
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Tell whether all charges have a theta^2."""
+        return not self.budget.paper and all(_compose(self._paid(u)) < math.inf for u in self._spent)
+
+    def clients(self) -> list[int]:
+        """Return all clients that were ever in U."""
+        rounds = (entry for account in self.lineage() for entry in account.rounds.values())
+        return sorted({u for entry in rounds for u in entry.charge.clients})
+
+    def check_budget(self, charge: Charge) -> None:
+        """The round, at its reserved noise, takes none of its clients beyond the budget."""
+        if self.budget.epsilon is None:
+            return
+        worst = self.worst(charge.clients, charge)
+        if worst is not None and (epsilon := self.epsilon(worst, charge)) > self.budget.epsilon:
+            raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
+
+    def is_beyond_budget(self, charge: Charge) -> bool:
+        """Tell whether a round exceeds the budget by its cost alone, without the delta that its index takes."""
+        if self.budget.records is not None:
+            return False
+        left = self.budget.delta - float(self.failure())
+        worst = self.worst(charge.clients, charge)
+        if self.budget.epsilon is None or worst is None or left <= 0:
+            return False
+        return self.compose(self._paid(worst, charge), left) > self.budget.epsilon
+
+    def _add(self, clients: Iterable[int], costs: Iterable[ReleaseCost], times: int) -> None:
+        self._changed.update(clients)
+        payers = (_EVERYBODY,) if self.budget.paper else clients
+        for cost in costs:
+            for u in payers:
+                self._spent[u][cost] += times

@@ -1,0 +1,123 @@
+"""The ledger of a data set: one budget over all queries and runs on the same data.
+
+Queries are charged round by round.  A run has a ledger of its own; here it is charged as a whole, to every client: at
+its planned epsilon before it starts, and at its actual cost when it has ended.  Its directory names the ledger, so that
+the runs that resume or succeed it are charged there too.
+"""
+
+import secrets
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from dordis.durable_files import write_atomically
+from dordis.errors import InputError
+from dordis.ledger.client_spending import Budget
+from dordis.ledger.combine_runs import read_part
+from dordis.ledger.ledger import Ledger, read_ledger
+from dordis.ledger.round_charge import RunCharge, theta_squared
+from dordis.privacy import accounting, gdp
+from dordis.protocols.parameters import RUN_BYTES
+from dordis.records.run_records import LEDGER
+
+DATA_LEDGER = "data_ledger.txt"
+"""File in the directory of a run with the path of the ledger of its data set."""
+
+
+def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Ledger:
+    """Open the ledger of a data set, or create it with this budget; raise if it began with another budget."""
+    where = Path(path)
+    try:
+        if not where.exists():
+            return Ledger.create(where, secrets.token_bytes(RUN_BYTES), Budget(budget, delta))
+        ledger = Ledger.open(where)
+    except OSError as error:
+        raise InputError(f"cannot keep a ledger at {where}: {error.strerror}") from None
+    if budget not in (None, ledger.summary().budget):
+        raise InputError(f"the ledger {where} has begun with another budget: it is set once, leave it out")
+    return ledger
+
+
+def find_data_ledger(run: Path) -> Path | None:
+    """Return the ledger that a run is charged to, or None; raise if it is named and missing."""
+    try:
+        path = Path((run / DATA_LEDGER).read_text(encoding="utf-8").strip())
+    except OSError:
+        return None
+    if not path.is_file():
+        raise InputError(f"the run at {run} is charged to the ledger {path}, which is missing: restore it there")
+    return path
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that is charged to the ledger of its data set: `start` before its first round, `settle` when it has ended.
+
+    An interrupted run stays charged at its planned epsilon, so that it can be resumed.
+    """
+
+    ledger: Ledger
+    charge: RunCharge
+    """The cost of the run, beyond that of its predecessors."""
+    covered: float = 0.0
+    """The theta^2 at which its predecessors are charged already: its own account contains their rounds."""
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        limit: float | None,
+        label: str,
+        budget: Budget,
+        failure: float,
+        predecessor: Path | None = None,
+    ) -> "PlannedRun":
+        """Open the ledger, or create it with the epsilon `limit`; raise `BudgetExceeded` if it cannot pay for the run.
+
+        `budget` is the run's own; its epsilon is None if the run proves nothing, or does not stop at an epsilon.
+        """
+        if budget.epsilon is None:
+            raise InputError("this run has no epsilon at which it stops, so no ledger over several runs can hold it")
+        ledger = open_data_ledger(path, budget.delta, limit)
+        covered = 0.0 if predecessor is None else _theta_charged(ledger, predecessor)
+        planned = _beyond(gdp.theta_budget(budget.epsilon, budget.delta), covered)
+        charge = RunCharge(label, planned, Fraction(failure))
+        ledger.check_run(charge)
+        return cls(ledger, charge, covered)
+
+    @classmethod
+    def resume(cls, run: Path) -> "PlannedRun | None":
+        """Return the charge of a run that is resumed, or None if it has no ledger of its data set."""
+        path = find_data_ledger(run)
+        if path is None:
+            return None
+        charged, own = read_ledger(path)[0].runs, read_ledger(run / LEDGER)[0]
+        if own.run not in charged:
+            raise InputError(f"the ledger {path} does not contain the run at {run}: restore the newest copy of it")
+        before = sum(charged[one.run].theta_squared for one in list(own.lineage())[1:] if one.run in charged)
+        return cls(Ledger.open(path), charged[own.run], before)
+
+    def start(self, run: bytes, path: Path) -> None:
+        """Charge the run at its planned epsilon, which no client exceeds, and name the ledger in its directory."""
+        self.ledger.charge_run(run, self.charge)
+        write_atomically(path / DATA_LEDGER, f"{self.ledger.path.resolve()}\n".encode())
+
+    def settle(self, run: bytes, path: Path) -> float:
+        """Charge the run at the cost of the client that has spent most, if less; return the ledger's epsilon."""
+        part = read_part(path)
+        spent = accounting.compose_costs((theta_squared(cost.event), times) for cost, times in part.worst.items())
+        if spent > 0 and _beyond(spent, self.covered) < self.charge.theta_squared:
+            failure = min(self.charge.failure, part.account.failure())
+            self.ledger.charge_run(run, RunCharge(self.charge.label, _beyond(spent, self.covered), failure))
+        return self.ledger.spent()[0]
+
+
+def _beyond(theta_squared: float, covered: float) -> float:
+    """Return the part of a theta^2 that is not covered yet; never 0, because every run has a charge."""
+    return max(theta_squared - covered, 2.0**-40 * theta_squared)
+
+
+def _theta_charged(ledger: Ledger, run: Path) -> float:
+    """Return the theta^2 at which a run and its predecessors are charged in a ledger."""
+    charged = read_ledger(ledger.path)[0].runs
+    return sum(charged[one.run].theta_squared for one in read_ledger(run / LEDGER)[0].lineage() if one.run in charged)

@@ -1,0 +1,209 @@
+"""The stated epsilon of a run: one function of its ledger and its manifest, for every command, page and file.
+
+The epsilon spent may be stated if all planned rounds took place, or if the budget refused the next round: then the end
+of the run did not depend on its results.  In every other case the budget is stated.  A successor states at least the
+budget of every predecessor: otherwise a smaller budget would hide that somebody stopped a run because of its results.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from dordis.errors import BudgetExceeded, LedgerDamaged
+from dordis.ledger.client_spending import Account, Budget
+from dordis.ledger.round_charge import Charge
+from dordis.privacy import gdp
+from dordis.privacy.accounting import PAPER
+from dordis.records.manifest import Manifest
+
+_CLOSE = 1e-6
+
+
+class Basis(Enum):
+    """The reason for the stated epsilon, as a clause for reports."""
+
+    FINISHED = "all planned rounds took place, so the epsilon spent is stated"
+    RULE = "the budget refused the next round, so the epsilon spent is stated"
+    EARLY = (
+        "the run has not finished its planned rounds, and its budget did not end it; somebody may have ended it "
+        "because of its results, so the budget is stated"
+    )
+    BEFORE = "a successor states at least the budget of every predecessor"
+    ALONE = "the manifest of the run is missing, so its planned end is unknown and the budget is stated"
+    PLAN = "records are sampled, so the epsilon of all planned events is stated, however the run ended"
+    UNLIMITED = "this ledger has no budget, so the epsilon spent so far is stated"
+
+
+@dataclass(frozen=True)
+class StatedEpsilon:
+    """The stated epsilon of a run at `delta`, and the epsilon spent by the client that has spent most."""
+
+    epsilon: float
+    spent: float
+    delta: float
+    budget: float | None
+    """The planned epsilon of the run; None if no budget was set."""
+    basis: Basis
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether the stated epsilon is the epsilon spent."""
+        return self.epsilon == self.spent
+
+
+def stated_epsilon(account: Account, manifest: Manifest | None = None, recorded: int = 0) -> StatedEpsilon:
+    """Return the epsilon to state of a run, from its ledger and its manifest, or of a ledger without a manifest.
+
+    `recorded` is the number of finished rounds that receipts, records and model confirm, predecessors included.  Fewer
+    than planned raise the stated epsilon; more than the ledger has completed do not lower it.
+    """
+    worst, delta = account.worst(account.clients()), account.budget.delta
+    spent = account.epsilon_with_run() if worst is None else account.epsilon(worst)
+    budget = account.budget.epsilon if manifest is None else manifest.budget
+    if account.budget.records is not None:
+        whole = account.epsilon_of_records()
+        return StatedEpsilon(whole, whole, delta, budget, Basis.PLAN)
+    basis = _basis(account, manifest, recorded)
+    own = budget if basis in (Basis.EARLY, Basis.ALONE) and budget is not None else 0.0
+    before = max((epsilon_at_delta(one, delta) for one in predecessor_budgets(account, manifest)), default=0.0)
+    basis = Basis.BEFORE if before > max(spent, own) else basis
+    return StatedEpsilon(max(spent, own, before), spent, delta, budget, basis)
+
+
+def _basis(account: Account, manifest: Manifest | None, recorded: int) -> Basis:
+    if manifest is None:
+        return Basis.UNLIMITED if account.budget.epsilon is None else Basis.ALONE
+    if min(recorded, manifest.before + account.completed) >= manifest.rounds:
+        return Basis.FINISHED
+    return Basis.RULE if is_ended_by_budget(account, manifest) else Basis.EARLY
+
+
+def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Budget]:
+    """Return the budgets of all predecessors: those in the ledger, and the largest one, which the manifest names."""
+    budgets = [one.budget for one in account.lineage() if one is not account and one.budget.epsilon is not None]
+    before = None if manifest is None else manifest.predecessor
+    if before is not None and before.budget is not None:
+        budgets.append(Budget(before.budget, account.budget.delta if before.delta is None else before.delta))
+    return budgets
+
+
+def epsilon_at_delta(budget: Budget, delta: float) -> float:
+    """Return the epsilon of a budget at another delta: unchanged at a larger one, from its theta^2 at a smaller one."""
+    if budget.epsilon is None or delta >= budget.delta:
+        return budget.epsilon or 0.0
+    return max(budget.epsilon, gdp.epsilon(gdp.theta_budget(budget.epsilon, budget.delta), delta))
+
+
+def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
+    """Tell whether the last ledger line is a planned round that the budget refused.
+
+    Reading the ledger checks that the refused round exceeds the budget.  Here it is compared with the plan: it is like
+    the rounds of the run, it exceeds the budget at the delta that is left, and without dropout as many such rounds as a
+    client may take part in stay within the budget.  So a forged line gains about the cost of one round.
+    """
+    refused = account.refused
+    if refused is None or not manifest.trust.stops or manifest.budget is None:
+        return False
+    if not (is_like_rounds(refused, account, manifest) and account.is_beyond_budget(refused)):
+        return False
+    return _planned_epsilon(refused, account, manifest.plan.cap) <= manifest.budget * (1 + _CLOSE)
+
+
+def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
+    """Tell whether a refused round has the plan's T_C, at most its fraction of dropouts, and the noise of the run.
+
+    Scheme, chance of failure and prices must be those of the first charged round, which the receipts confirm: with
+    others a forged round could cost little without dropout, and any amount with it.
+    """
+    charged = [next(iter(one.rounds.values())).charge for one in account.lineage() if one.rounds]
+    if not charged or _noise_law(refused) != _noise_law(charged[0]) or refused.colluders != manifest.plan.colluders:
+        return False
+    return refused.tolerance * manifest.per_round <= manifest.plan.tolerance * len(refused.clients)
+
+
+def _noise_law(charge: Charge) -> tuple[object, ...]:
+    return charge.scheme, charge.failure, [(release.mechanism, release.prices) for release in charge.releases]
+
+
+def _planned_epsilon(charge: Charge, account: Account, cap: int) -> float:
+    """Return the epsilon of `cap` rounds like this one, without dropout."""
+    left = account.budget.delta - float(account.failure(charge))
+    costs = Counter({cost: cap * times for cost, times in Counter(charge.without_dropout.costs()).items()})
+    return account.compose(frozenset(costs.items()), left)
+
+
+def check_budget_stated(account: Account, manifest: Manifest) -> None:
+    """The ledger's budget equals the manifest's; its epsilon is None for strategies that never stop."""
+    planned = manifest.plan.records or None
+    paper = manifest.config.get("privacy", {}).get("accounting") == PAPER
+    expected = Budget(manifest.budget if manifest.trust.stops else None, manifest.plan.delta, planned, paper)
+    if account.budget != expected:
+        raise LedgerDamaged(
+            f"the privacy ledger has the budget {_describe(account.budget)}, and the manifest {_describe(expected)}: "
+            "restore the ledger from a backup"
+        )
+
+
+def _describe(budget: Budget) -> str:
+    return f"(epsilon {budget.epsilon}, delta {budget.delta}{', as in the paper' if budget.paper else ''})"
+
+
+@dataclass(frozen=True)
+class LedgerSummary:
+    """The summary of a ledger, recomputed: epsilon spent by every client at `delta`; `worst` has spent most.
+
+    `head` is the hash of the last line; keep it to verify later that no line is missing.
+    """
+
+    run: str
+    head: str
+    lines: int
+    reserved: int
+    """Rounds charged in full: open, or failed after an unmask request left."""
+    completed: int
+    delta: float
+    budget: float | None
+    epsilon: float
+    """The epsilon spent by the client `worst`; `stated` is the epsilon to publish."""
+    stated: StatedEpsilon
+    worst: int | None
+    clients: dict[int, float]
+    mechanisms: tuple[str, ...]
+    """Names of the mechanisms that were charged."""
+    gaussian: bool = True
+    """Whether all charges were composed as Gaussian noise; otherwise as Renyi divergences."""
+    predecessors: tuple[str, ...] = ()
+    """The predecessors, the latest first, whose rounds are counted too."""
+    failure: float = 0.0
+    """The part of delta for failed graphs and draws of the rounds."""
+
+    def check_budget(self) -> None:
+        """Raise `BudgetExceeded` if a client has spent more than the budget."""
+        if self.worst is not None and self.budget is not None and self.epsilon > self.budget:
+            raise BudgetExceeded(self.worst, self.epsilon, self.budget)
+
+
+def summarise(account: Account, heads: Sequence[str], stated: StatedEpsilon | None = None) -> LedgerSummary:
+    """Summarise an account; if `stated` is None, the stated epsilon follows from the ledger alone."""
+    spent = {u: account.epsilon(u) for u in account.clients()}
+    worst = account.worst(spent)
+    rounds = [entry for one in account.lineage() for entry in one.rounds.values()]
+    states, charged = Counter(entry.state for entry in rounds), [entry.charge for entry in rounds]
+    return LedgerSummary(
+        run=account.run.hex(),
+        head=heads[-1],
+        lines=len(heads),
+        reserved=states["reserved"],
+        completed=states["completed"],
+        delta=account.budget.delta,
+        budget=account.budget.epsilon,
+        epsilon=account.epsilon_with_run() if worst is None else spent[worst],
+        stated=stated_epsilon(account) if stated is None else stated,
+        worst=worst,
+        clients=spent,
+        mechanisms=tuple(sorted({release.mechanism_name for charge in charged for release in charge.releases})),
+        gaussian=account.is_gaussian,
+        failure=float(account.failure()),
+        predecessors=tuple(one.run.hex() for one in account.lineage())[1:],
+    )

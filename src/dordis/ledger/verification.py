@@ -1,0 +1,199 @@
+"""Verification of receipts and runs without trust in the server that wrote them, offline, on any machine.
+
+A receipt is recomputed: the parameters must have its hash and keep the protocol's rules, the noise charged must follow
+from the noise plan and the survivors, and a quorum must have signed the survivors.  A run is verified when all its
+files agree (`evidence`), every receipt is verified, and the ledger charged what the parameters of each round cost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dordis import wire
+from dordis.crypto.suite import DEFAULT
+from dordis.errors import DordisError, InputError, LedgerDamaged
+from dordis.identity.registry import Registry
+from dordis.ledger import evidence, ledger
+from dordis.ledger.client_spending import Account
+from dordis.ledger.ledger import LedgerSummary
+from dordis.ledger.receipt import Receipt
+from dordis.ledger.round_charge import Charge
+from dordis.privacy.mechanisms import TABLE
+from dordis.privacy.xnoise_components import removal_context
+from dordis.protocol import ClientId
+from dordis.protocols.parameters import Parameters, check_rules
+from dordis.protocols.summing import SummingProtocol
+from dordis.protocols.table import SUMMING, summing_protocol
+from dordis.records.run_records import LEDGER, REGISTRY, StoredRun
+
+
+@dataclass(frozen=True)
+class VerifiedReceipt:
+    """A receipt whose contents follow from each other; `signers` are those of every chunk, empty if not verified."""
+
+    receipt: Receipt
+    parameters: Parameters
+    signers: tuple[tuple[int, ...], ...]
+
+    @property
+    def is_signed(self) -> bool:
+        """Tell whether a quorum's signatures on the survivors of every chunk were verified."""
+        return all(self.signers)
+
+
+@dataclass(frozen=True)
+class VerifiedRun:
+    """A run whose files agree and whose receipts are verified; `summary` is None if the run proves nothing."""
+
+    run: StoredRun
+    receipts: tuple[VerifiedReceipt, ...]
+    summary: LedgerSummary | None
+    has_registry: bool
+
+    @property
+    def signed(self) -> int:
+        """Return the number of rounds whose survivors a quorum signed."""
+        return sum(one.is_signed for one in self.receipts)
+
+
+def verify_run(run: StoredRun, registry: Registry | None = None) -> VerifiedRun:
+    """Verify all files of a run; raise LedgerDamaged if they disagree, or if a receipt does not verify.
+
+    Signatures are verified with the keys of the `registry`, or of the one that the server stored with the run; both
+    must be the registry of the manifest.
+    """
+    stored = read_stored_registry(run)
+    for known in (stored, registry):
+        if known is not None:
+            registry = known.restrict(run.manifest.members or known)
+            check_root(registry, run)
+    summary = evidence.check_evidence(run)
+    receipts = evidence.read_receipts(run)
+    known = None if run.manifest.fidelity == "ideal" else registry  # no message was sent, and nothing signed
+    keys = None if known is None else known.signing_keys()
+    verified = tuple(verify_receipt(one, keys) for _, one in sorted(receipts.items()))
+    if summary is not None:
+        account, _ = ledger.read_ledger(run.path / LEDGER, run.id)
+        for one in verified:
+            check_charge(one.parameters, account)
+            check_epsilon(one.receipt, account)
+    return VerifiedRun(run, verified, summary, registry is not None)
+
+
+def read_stored_registry(run: StoredRun) -> Registry | None:
+    """Return the registry that the server stored with a run; None for simulated runs, which store none."""
+    return Registry.load(run.path / REGISTRY) if (run.path / REGISTRY).exists() else None
+
+
+def verify_receipt(receipt: Receipt, keys: Mapping[ClientId, bytes] | None = None) -> VerifiedReceipt:
+    """Verify one receipt by itself; raise LedgerDamaged if its contents contradict each other.
+
+    `keys` are the signing keys of a registry; without them the signatures are not verified.
+    """
+    protocol = builtin_protocol(receipt.protocol)
+    try:
+        parameters = wire.decode(receipt.agreed, protocol.parameters)
+        check_rules(parameters)
+        check_parameters(receipt, parameters)
+        check_noise(receipt, parameters)
+        signers = verify_signatures(receipt, parameters, protocol, keys)
+    except LedgerDamaged:
+        raise
+    except DordisError as error:
+        raise LedgerDamaged(f"the receipt of round index {receipt.index} does not verify: {error}") from None
+    return VerifiedReceipt(receipt, parameters, signers)
+
+
+def builtin_protocol(name: str) -> SummingProtocol:
+    """Return a protocol that comes with dordis; no other is loaded because a receipt names it."""
+    if name not in SUMMING:
+        raise InputError(
+            f"the receipt names the protocol '{name[:80]}', which does not come with dordis: its authors have to "
+            "verify it"
+        )
+    return summing_protocol(name)
+
+
+def check_root(registry: Registry, run: StoredRun) -> None:
+    """The registry is the one that the manifest names."""
+    if registry.root().hex() != run.manifest.registry:
+        raise LedgerDamaged(
+            f"the manifest of the run at {run.path} names another registry than the given one: get the registry that "
+            "the authority had signed when the run began, or this run is not of its members"
+        )
+
+
+def check_parameters(receipt: Receipt, parameters: Parameters) -> None:
+    """The parameters have the receipt's hash, and its run, index, model and clients."""
+    written = (receipt.parameters, receipt.run, receipt.index, receipt.model)
+    if written != (parameters.digest.hex(), parameters.run.hex(), parameters.index, parameters.model.hex()):
+        raise LedgerDamaged(f"the receipt of round index {receipt.index} does not fit the parameters in it")
+    if parameters.clients and receipt.clients != tuple(map(int, parameters.clients)):
+        raise LedgerDamaged(f"the receipt of round index {receipt.index} names other clients than its parameters")
+
+
+def check_noise(receipt: Receipt, parameters: Parameters) -> None:
+    """Planned and charged noise of every chunk follow from the plan and the survivors; no less is left in the sum."""
+    chunks = range(len(parameters.chunks))
+    stated = (receipt.survivors, receipt.signatures, receipt.planned, receipt.left, receipt.charged)
+    if {len(one) for one in stated} != {len(chunks)}:
+        raise LedgerDamaged(f"the receipt of round index {receipt.index} does not name all {len(chunks)} chunks")
+    for chunk in chunks:
+        survivors, plan = receipt.survivors[chunk], parameters.plans[chunk]
+        if not set(survivors) <= set(receipt.clients) or list(survivors) != sorted(set(survivors)):
+            raise LedgerDamaged(f"chunk {chunk} of round index {receipt.index}: survivors are not clients of the round")
+        if not parameters.n_min <= len(survivors) <= parameters.n_max:
+            raise LedgerDamaged(
+                f"chunk {chunk} of round index {receipt.index} is a sum over {len(survivors)} clients: the parameters "
+                f"allow {parameters.n_min} to {parameters.n_max}"
+            )
+        lots = removal_context(parameters.round, chunk, parameters.digest)
+        expected = parameters.variances[chunk], str(plan.charged_variance(survivors, lots))
+        kept = Fraction(receipt.left[chunk]) >= plan.variance_left(survivors, lots)
+        if (receipt.planned[chunk], receipt.charged[chunk]) != expected or not kept:
+            raise LedgerDamaged(
+                f"chunk {chunk} of round index {receipt.index}: the noise in the receipt is not what its survivors keep"
+            )
+
+
+def verify_signatures(
+    receipt: Receipt, parameters: Parameters, protocol: SummingProtocol, keys: Mapping[ClientId, bytes] | None
+) -> tuple[tuple[int, ...], ...]:
+    """Return the verified signers of every chunk; raise if a quorum's signatures are wrong or missing.
+
+    Nobody signs against a semi-honest server, and without keys nothing is verified: then all are empty.
+    """
+    if keys is None or protocol.check_signed is None or not parameters.is_malicious:
+        return tuple(() for _ in receipt.survivors)
+    for chunk, signatures in enumerate(receipt.signatures):
+        survivors = [ClientId(u) for u in receipt.survivors[chunk]]
+        protocol.check_signed(parameters, chunk, survivors, signatures, keys, DEFAULT)
+    return tuple(tuple(sorted(signed)) for signed in receipt.signatures)
+
+
+def check_charge(parameters: Parameters, account: Account) -> None:
+    """The ledger charged the round by its parameters: clients, noise plan, and sensitivity and size of every sum.
+
+    The cost of a third party's mechanism cannot be recomputed: its ledger entry is taken as it is.
+    """
+    charged = account.rounds[parameters.index].charge
+    if parameters.encoding.mechanism not in TABLE:
+        return
+    due = Charge.from_parameters(parameters, arrived=[ClientId(u) for u in charged.clients])
+    if _terms(due) != _terms(charged) or charged.failure < due.failure:
+        raise LedgerDamaged(f"the ledger charges round index {parameters.index} otherwise than its parameters cost")
+
+
+def _terms(charge: Charge) -> tuple[object, ...]:
+    """Return everything in a charge that follows from the parameters alone."""
+    shared = (charge.clients, charge.scheme, charge.tolerance, charge.colluders, charge.fraction, charge.reserve)
+    return *shared, charge.variances, charge.n_max, charge.without_dropout.releases
+
+
+def check_epsilon(receipt: Receipt, account: Account) -> None:
+    """The epsilon of the receipt is the one that the ledger gives after the round."""
+    if receipt.epsilon is None or not evidence.is_close(receipt.epsilon, account.epsilon_after(receipt.index)):
+        raise LedgerDamaged(
+            f"the receipt of round index {receipt.index} states the epsilon {receipt.epsilon}, and the ledger gives "
+            f"{account.epsilon_after(receipt.index)}"
+        )

@@ -1,0 +1,322 @@
+"""Authentication of clients: TLS contexts, and two ways for a client to prove its identity.
+
+Mutual TLS: the client shows its certificate in the TLS handshake, and its TLS key proves possession.
+
+Challenge, for load balancers that terminate TLS: the server sends 32 random bytes; the client returns its certificate
+and a signature, made with the Ed25519 key bound in the certificate, of the challenge and of the server certificate
+that the client saw.  A server that relays another server's challenge fails, because the client signs the relaying
+server's certificate.
+
+Both ways require a valid client certificate of this federation, and a member of the run that was not revoked.
+"""
+
+import asyncio
+import hashlib
+import logging
+import ssl
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+from cryptography import x509
+
+from dordis.crypto import signature
+from dordis.errors import CryptoError, InputError, LoginRefused
+from dordis.identity import certificates
+from dordis.identity.certificates import CertifiedClient
+from dordis.identity.keys import ClientCredentials, Credentials, load_client_credentials, load_server_credentials
+from dordis.identity.registry import Registry
+from dordis.identity.signed_registry import Admission, SignedRegistry
+from dordis.network.messages import CHALLENGE_BYTES
+from dordis.protocol import ClientId
+
+log = logging.getLogger("dordis.network")
+
+ANNOUNCED_DAYS = (30, 7)
+"""Days before the end of a certificate at which it is announced."""
+DAY = 24 * 3600.0
+"""Seconds between two looks at a certificate."""
+LARGEST_ANSWER = 4096
+"""Largest answer to a challenge, in bytes; a certificate has about 700."""
+_LABEL = b"dordis/v1/login"
+
+_TLS_ALERTS = {
+    "CERTIFICATE_EXPIRED": "a certificate has expired: ask the authority for a new one (dordis keys issue)",
+    "NOT_YET_VALID": "a certificate is not valid yet: compare the clocks of both machines",
+    "UNKNOWN_CA": "the other side does not know the authority of this certificate: it belongs to another federation",
+    "CERTIFICATE_REQUIRED": "the server requires a client certificate, and none was shown: use login = 'mutual'",
+    "PROTOCOL_VERSION": "the other side does not speak TLS 1.3",
+    "WRONG_VERSION_NUMBER": "the other side does not speak TLS: check that the address is that of a dordis server",
+}
+_VERIFY_CODES = {
+    9: "the certificate is not valid yet: compare the clocks of both machines",
+    10: "the certificate has expired: ask the authority for a new one (dordis keys issue)",
+    18: "the certificate is self-signed: it belongs to another federation",
+    19: "the certificate was signed by another authority: it belongs to another federation",
+    20: "the certificate was signed by another authority: it belongs to another federation",
+    26: "the certificate is for another purpose: a client certificate cannot be used by a server",
+    62: "the server's certificate is for another host name: use one that it lists, or have it reissued for this one",
+    64: "the server's certificate is for another address: use one that it lists, or have it reissued for this one",
+}
+
+
+def server_context(credentials: Credentials, *, mutual: bool = True, required: bool = True) -> ssl.SSLContext:
+    """Return the server's TLS context; with `mutual`, clients must show certificates, or may if not `required`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # a resumed TLS session would not show its certificate again
+    _load(context, credentials)
+    if mutual:
+        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        _trust(context, credentials.authority)
+    return context
+
+
+def client_context(
+    credentials: ClientCredentials, *, mutual: bool = True, trusted: Path | None = None
+) -> ssl.SSLContext:
+    """Return a client's TLS context, which trusts its federation's authority, or the authorities in `trusted`.
+
+    Without `mutual` the client's certificate is not shown in the handshake.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if mutual:
+        _load(context, credentials)
+    if trusted is None:
+        _trust(context, credentials.authority)
+    else:
+        try:
+            context.load_verify_locations(trusted)
+        except (OSError, ssl.SSLError):
+            raise InputError(f"cannot read the authorities' certificates in {trusted}: give a PEM file") from None
+    return context
+
+
+def sign_challenge(challenge: bytes, credentials: ClientCredentials, server_certificate: bytes) -> bytes:
+    """Return a signature of the challenge and of the server certificate (DER) that TLS showed, then the certificate."""
+    if len(challenge) != CHALLENGE_BYTES or not server_certificate:
+        raise LoginRefused("the server's challenge is malformed, or the connection has no TLS")
+    certificate = certificates.to_der(credentials.certificate)
+    statement = _statement(challenge, server_certificate, certificate)
+    return signature.sign(credentials.keys.signing, statement) + certificate
+
+
+def verify_answer(
+    answer: bytes,
+    challenge: bytes,
+    server_certificates: Collection[bytes],
+    authority: x509.Certificate,
+    admission: Admission,
+    now: datetime,
+) -> ClientId:
+    """Return the client that answered a challenge, or raise LoginRefused.
+
+    `server_certificates`, in DER, are those that clients may see: the server's own and those of its load balancers.
+    """
+    check_answer_size(answer)
+    signed, shown = answer[: signature.SIGNATURE_BYTES], answer[signature.SIGNATURE_BYTES :]
+    bound = verify_client_certificate(shown, authority, now)
+    check_challenge_signed(bound, signed, challenge, server_certificates, shown)
+    return admission.admit(bound)
+
+
+def verify_certificate(shown: bytes, authority: x509.Certificate, admission: Admission, now: datetime) -> ClientId:
+    """Return the client whose certificate (DER) was shown in the TLS handshake, or raise LoginRefused."""
+    return admission.admit(verify_client_certificate(shown, authority, now))
+
+
+def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: datetime) -> CertifiedClient:
+    """Return the client and keys bound in a certificate; raise if it is not a valid client's of this federation."""
+    certificate = certificates.from_der(shown)
+    certificates.check_issued_by(certificate, authority)
+    certificates.check_purpose(certificate)
+    certificates.check_valid_at(certificate, now)
+    bound = certificates.certified_client(certificate)
+    if bound is None:
+        raise LoginRefused("the certificate does not name a client: log in with a client's key file")
+    return bound
+
+
+def check_answer_size(answer: bytes) -> None:
+    """Check that an answer is longer than a signature and not longer than LARGEST_ANSWER."""
+    if not signature.SIGNATURE_BYTES < len(answer) <= LARGEST_ANSWER:
+        raise LoginRefused(f"the answer to the challenge is malformed: it has {len(answer)} bytes")
+
+
+def check_challenge_signed(
+    bound: CertifiedClient, signed: bytes, challenge: bytes, server_certificates: Collection[bytes], shown: bytes
+) -> None:
+    """Check that the client's signing key signed this challenge together with one of the server's certificates."""
+    for server_certificate in server_certificates:
+        try:
+            signature.verify(bound.identity.signing, _statement(challenge, server_certificate, shown), signed)
+        except CryptoError:
+            continue
+        return
+    raise LoginRefused(
+        f"client {bound.client} did not sign this challenge with a certificate of this server: if a load balancer "
+        "terminates TLS, list its certificate in the server's deployment.balancers"
+    )
+
+
+def explain_tls_error(error: ssl.SSLError) -> str:
+    """Return one line that says why TLS failed and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _VERIFY_CODES.get(error.verify_code, f"the certificate is not accepted: {error.verify_message}")
+    reason = str(error).upper().replace(" ", "_")
+    return next((why for key, why in _TLS_ALERTS.items() if key in reason), f"TLS failed: {error}")
+
+
+def _statement(challenge: bytes, server_certificate: bytes, certificate: bytes) -> bytes:
+    return b"".join((_LABEL, challenge, *(hashlib.sha256(one).digest() for one in (server_certificate, certificate))))
+
+
+def _load(context: ssl.SSLContext, credentials: Credentials) -> None:
+    """Load a party's certificate and key; OpenSSL reads the key from its file."""
+    try:
+        context.load_cert_chain(credentials.certificate_file, credentials.key_file)
+    except (OSError, ssl.SSLError):
+        raise InputError(
+            f"TLS cannot use {credentials.key_file} with {credentials.certificate_file}: do they belong together?"
+        ) from None
+
+
+def _trust(context: ssl.SSLContext, authority: x509.Certificate) -> None:
+    """Trust this authority and no other."""
+    context.load_verify_locations(cadata=certificates.to_der(authority))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+
+
+def utc_now() -> datetime:
+    """Return the current time in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass
+class ExpiryWatch:
+    """Announces the end of a certificate in the log, once at each of ANNOUNCED_DAYS, also if nothing else happens.
+
+    `whose` names its owner.
+    """
+
+    whose: str
+    now: Callable[[], datetime] = utc_now
+    _announced: set[tuple[int, int]] = field(default_factory=set)
+
+    async def watch(self, certificate: Callable[[], x509.Certificate]) -> None:
+        """Announce the end of the current certificate now and once a day, for ever."""
+        while True:
+            self.announce(certificate())
+            await asyncio.sleep(DAY)
+
+    def announce(self, certificate: x509.Certificate) -> None:
+        """Log a warning if the certificate ends soon and that was not announced yet."""
+        days = certificates.days_left(certificate, self.now())
+        due = min((limit for limit in ANNOUNCED_DAYS if days < limit), default=None)
+        if due is not None and (certificate.serial_number, due) not in self._announced:
+            self._announced.add((certificate.serial_number, due))
+            log.warning(
+                "%s certificate expires in %d days, on %s: ask the authority for a new one (dordis keys issue), and "
+                "send this process SIGHUP when it is in place",
+                self.whose,
+                days,
+                f"{certificate.not_valid_after_utc:%Y-%m-%d}",
+            )
+
+
+@dataclass
+class Authenticator:
+    """The server's check of a client at log-in: its identity, and that it is a member of the run and not revoked.
+
+    The signed registry is read again when its file changes: members that it revokes are refused from then on.  A
+    registry older than one read before is ignored, and while the file is missing or damaged the last one counts.
+    """
+
+    credentials: Credentials
+    registry: Registry
+    """Members of the run, as of its start."""
+    signed_registry: Path
+    mutual: bool = True
+    balancers: Sequence[Path] = ()
+    """PEM files with the certificates of load balancers that terminate TLS; read at every log-in."""
+    now: Callable[[], datetime] = utc_now
+    _newest: dict[tuple[int, int, int], SignedRegistry] = field(default_factory=dict, repr=False)
+    """The newest signed registry, by modification time, size and inode of the file read last."""
+
+    @cached_property
+    def context(self) -> ssl.SSLContext:
+        """Return the server's TLS context."""
+        return server_context(self.credentials, mutual=self.mutual)
+
+    def authenticate(self, certificate: bytes | None, challenge: bytes, answer: bytes) -> ClientId:
+        """Return the client that showed a certificate in TLS or answered a challenge; else raise LoginRefused."""
+        authority, admission = self.credentials.authority, Admission(self.registry, self._current())
+        if self.mutual:
+            return verify_certificate(certificate or b"", authority, admission, self.now())
+        own = [certificates.to_der(self.credentials.certificate)]
+        own += [certificates.to_der(certificates.load_certificate(path)) for path in self.balancers]
+        return verify_answer(answer, challenge, own, authority, admission, self.now())
+
+    def revoked_members(self) -> frozenset[ClientId]:
+        """Return the members of the run that were revoked since it began."""
+        revoked = self._current().revoked
+        return frozenset(u for u, identity in self.registry.items() if identity.signing.hex() in revoked)
+
+    def reload_certificate(self) -> None:
+        """Read the server's key and certificate again, for connections from now on; raise if they cannot be used."""
+        credentials = load_server_credentials(self.credentials.key_file, self.now())
+        _load(self.context, credentials)
+        self.credentials = credentials
+
+    def _current(self) -> SignedRegistry:
+        """Return the newest registry read so far; the file is read again when it has changed."""
+        try:
+            status = self.signed_registry.stat()
+            version = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if version in self._newest:
+                return self._newest[version]
+            read = SignedRegistry.load(self.signed_registry, self.credentials.authority)
+        except (OSError, InputError) as error:
+            if not self._newest:
+                raise InputError(f"cannot read the registry {self.signed_registry}: {error}") from None
+            newest = next(iter(self._newest.values()))
+            log.warning("the registry cannot be read, and its version %d stays in force: %s", newest.version, error)
+            return newest
+        newest = max([read, *self._newest.values()], key=lambda registry: registry.version)
+        self._newest.clear()
+        self._newest[version] = newest
+        return newest
+
+
+@dataclass(frozen=True)
+class LoginCredentials:
+    """A client's side of the log-in: its certificate for TLS, or its answer to a challenge."""
+
+    credentials: ClientCredentials = field(repr=False)
+    mutual: bool = True
+    trusted: Path | None = None
+    """PEM file with the authorities of a load balancer; None trusts the federation's authority."""
+
+    @cached_property
+    def context(self) -> ssl.SSLContext:
+        """Return the client's TLS context."""
+        return client_context(self.credentials, mutual=self.mutual, trusted=self.trusted)
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        """Return the client's certificate."""
+        return self.credentials.certificate
+
+    def reload(self) -> "LoginCredentials":
+        """Return credentials with key and certificate read again; raise if they are not valid or another client's."""
+        read = load_client_credentials(self.credentials.key_file, utc_now())
+        if read.client != self.credentials.client or read.keys.identity() != self.credentials.keys.identity():
+            raise InputError(f"{self.credentials.key_file} has other keys than before: start the client again")
+        return replace(self, credentials=read)
+
+    def answer(self, challenge: bytes, server_certificate: bytes) -> bytes:
+        """Return the answer to a challenge; it is empty with mutual TLS, which has proved the identity."""
+        return b"" if self.mutual else sign_challenge(challenge, self.credentials, server_certificate)

@@ -1,0 +1,140 @@
+"""Deployment of a run: checks of its configuration, and the server's side."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dordis.config.schema import RunConfig
+from dordis.errors import InputError
+from dordis.identity.certificates import load_certificate
+from dordis.identity.keys import load_server_credentials
+from dordis.identity.registry import Registry
+from dordis.identity.signed_registry import SignedRegistry
+from dordis.network.authentication import Authenticator, utc_now
+from dordis.network.population import NetworkPopulation
+from dordis.owner.policy import RECORD
+from dordis.protocols.parameters import MALICIOUS
+from dordis.records.run_records import REGISTRY
+from dordis.runs import job as preparing
+from dordis.runs.job import Job
+from dordis.runs.run import Run
+
+
+def deployable_config(config: RunConfig) -> RunConfig:
+    """Return a configuration without its simulation settings; raise InputError if it cannot be deployed."""
+    kept = without_simulation(config)
+    check_train_seconds(kept)
+    check_trainings(kept)
+    return kept
+
+
+def without_simulation(config: RunConfig) -> RunConfig:
+    """Return a configuration without its simulation settings; raise InputError if its noise can only be simulated."""
+    if config.privacy.noise.cost_only:
+        raise InputError(
+            f"privacy.noise '{config.privacy.noise.name}' can only be simulated, not deployed: choose another"
+        )
+    return RunConfig(**{name: getattr(config, name) for name in RunConfig.__struct_fields__})
+
+
+def with_public_test(config: RunConfig) -> RunConfig:
+    """Return the server's configuration, with `deployment.test` as the option `test` of its application."""
+    test = config.deployment.test
+    if not isinstance(test, str):
+        return config
+    path = Path(config.app.folder, test)
+    if not path.is_file():
+        raise InputError(f"deployment.test: there is no file {path}; name a public table, or leave it out")
+    section = msgspec.structs.replace(config.app, options=config.app.options | {"test": str(path.resolve())})
+    return msgspec.structs.replace(config, app=section)
+
+
+def check_train_seconds(config: RunConfig) -> None:
+    """Check that the malicious mode has a fixed time of training, and that the deadline of training is longer."""
+    seconds = config.deployment.train_seconds
+    if seconds is None:
+        if config.privacy.unit == RECORD:
+            raise InputError(
+                "with privacy.unit = 'record' deployment.train_seconds must be set, so that the time of a reply does "
+                "not depend on the sampled records: dordis join --check measures it on a client's machine"
+            )
+        if config.protocol.mode == MALICIOUS:
+            raise InputError(
+                "against a malicious server deployment.train_seconds must be set, so that the time of training reveals "
+                "nothing about data: dordis join --check measures training on a client's machine"
+            )
+        return
+    deadline = config.deployment.deadlines.stages.get("Train", math.inf)
+    if deadline <= seconds:
+        raise InputError(
+            f"deployment.deadlines.stages.Train = {deadline:g} must be above deployment.train_seconds = {seconds:g}, "
+            "because no client replies earlier: leave it out, or make it larger"
+        )
+
+
+def check_trainings(config: RunConfig) -> None:
+    """Check that owners allow more trainings than one round has tries."""
+    trainings, tries = config.deployment.trainings, config.federation.tries
+    if trainings <= tries:
+        raise InputError(
+            f"deployment.trainings = {trainings} must be above federation.tries = {tries}: otherwise the tries of one "
+            "round use up all trainings that an owner allows"
+        )
+
+
+def check_members(members: Registry, job: Job) -> None:
+    """Check that the registry has as many members as the privacy of the run is planned for."""
+    planned = job.config.federation.clients
+    if len(members) != planned:
+        raise InputError(
+            f"the registry has {len(members)} members, but federation.clients is {planned}: make them agree"
+        )
+
+
+@dataclass(frozen=True)
+class DeployedJob:
+    """The server's side of a deployed run: a validated configuration, the server's identity, the signed registry."""
+
+    job: Job
+    identity: Path
+    registry: Path
+
+    @classmethod
+    def from_config(cls, config: RunConfig, seed: int, identity: Path, registry: Path) -> "DeployedJob":
+        """Validate a configuration; raise InputError if it cannot be deployed."""
+        config = deployable_config(config)
+        app, _ = preparing.application(with_public_test(config), seed)
+        return cls(preparing.require_cohort(preparing.prepare(config, app), "a deployment"), identity, registry)
+
+    def start(self, root: Path, config: str) -> Run:
+        """Start a run with the current members, in a new directory below `root`."""
+        members = self._current_members()
+        return Run.start(self.job, NetworkPopulation(self.job, members, self._authenticator(members)), root, config)
+
+    def resume(self, path: Path) -> Run:
+        """Resume a run after its last finished round, with the members that it began with."""
+        members = Registry.load(path / REGISTRY)
+        population = NetworkPopulation.resume(self.job, members, self._authenticator(members), path)
+        return Run.resume(self.job, population, path)
+
+    def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
+        """Start a run with the current members that continues the model and the ledger of a predecessor."""
+        members = self._current_members()
+        population = NetworkPopulation(self.job, members, self._authenticator(members))
+        return Run.succeed(self.job, population, root, config, predecessor)
+
+    def _current_members(self) -> Registry:
+        credentials = load_server_credentials(self.identity, utc_now())
+        members = SignedRegistry.load(self.registry, credentials.authority).registry
+        check_members(members, self.job)
+        return members
+
+    def _authenticator(self, members: Registry) -> Authenticator:
+        credentials = load_server_credentials(self.identity, utc_now())
+        settings = self.job.config.deployment
+        balancers = tuple(map(Path, settings.balancers))
+        for path in balancers:
+            load_certificate(path)  # an unreadable file is reported now, not at the first log-in
+        return Authenticator(credentials, members, self.registry, settings.login == "mutual", balancers)

@@ -1,0 +1,73 @@
+"""Offering models and sums to clients, which download them by HTTPS GET and resume where a download breaks off."""
+
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from dordis import wire
+from dordis.network.messages import BodyInfo
+from dordis.network.sessions import AccessTokens
+from dordis.network.uploads import LeastRate, TransferSlots
+
+PIECE = 1 << 18
+"""Bytes handed to a connection at once."""
+STALL = 30.0
+"""Seconds in which a client must take a piece of a download; else it is cut off."""
+
+
+class DownloadEndpoint:
+    """The HTTP endpoint /blobs/{digest}; a body is offered while a request that announces it is open."""
+
+    def __init__(self, tokens: AccessTokens, slots: TransferSlots) -> None:
+        self._tokens, self._slots = tokens, slots
+        self._offers: dict[bytes, tuple[int, wire.Bulk]] = {}
+
+    def offer(self, data: wire.Bulk) -> BodyInfo:
+        """Offer a body, once more if it is offered already; return its announcement."""
+        info = BodyInfo.from_download(data)
+        count, _ = self._offers.get(info.digest, (0, b""))
+        self._offers[info.digest] = (count + 1, data)
+        return info
+
+    def withdraw(self, digest: bytes) -> None:
+        """Undo one offer."""
+        count, data = self._offers.pop(digest)
+        if count > 1:
+            self._offers[digest] = (count - 1, data)
+
+    def find(self, digest: bytes) -> wire.Bulk | None:
+        """Return the body offered under a digest, or None."""
+        _, data = self._offers.get(digest, (0, None))
+        return data
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Send a body or the rest of it; every logged-in client may download every body."""
+        client = self._tokens.holder(request).client
+        try:
+            data = self.find(bytes.fromhex(request.match_info["digest"]))
+            start = request.http_range.start or 0
+        except ValueError:
+            raise web.HTTPBadRequest from None
+        if data is None or not 0 <= start <= len(data):
+            raise web.HTTPNotFound
+        response = web.StreamResponse(status=206 if start else 200)
+        response.content_length = len(data) - start
+        with self._slots.hold(client):
+            await response.prepare(request)
+            await write_pieces(response, split_body(data, start))
+        return response
+
+
+async def write_pieces(response: web.StreamResponse, pieces: AsyncIterator[memoryview]) -> None:
+    """Write a body; raise TimeoutError if the client takes no piece of it for STALL seconds."""
+    async with LeastRate(STALL) as rate:
+        async for piece in pieces:
+            await response.write(piece)
+            rate.count(len(piece))
+
+
+async def split_body(data: wire.Bulk, offset: int = 0) -> AsyncIterator[memoryview]:
+    """Yield a body in pieces, from an offset on."""
+    view = memoryview(data)
+    for start in range(offset, len(view), PIECE):
+        yield view[start : start + PIECE]

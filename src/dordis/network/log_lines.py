@@ -1,0 +1,103 @@
+"""Log lines for operators and owners: UTC, level, run and round, as text or JSON; and a client's line for each round.
+
+A line that names a run or a round (`extra={"run": ..., "round": ...}`) names it for the lines after it, too.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from aiohttp.http_exceptions import HttpProcessingError
+
+log = logging.getLogger("dordis.network")
+
+CONTEXT = ("run", "round", "client", "request")
+LASTING = ("run", "round")
+"""Fields that lines have until another value comes."""
+SHOWN_RUN = 8
+"""Hexadecimal digits of a run id in a line of text."""
+
+
+def round_fields(run: bytes, index: int) -> dict[str, Any]:
+    """Return the fields of a line that names a round."""
+    return {"run": run.hex(), "round": index}
+
+
+class LineFormatter(logging.Formatter):
+    """Write a record as one line, or as one JSON object."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self._lasting: dict[str, Any] = {}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; only an unexpected error has a traceback, in further lines or a field of its own."""
+        fields = {name: getattr(record, name) for name in CONTEXT if hasattr(record, name)}
+        self._lasting.update({name: fields[name] for name in LASTING if name in fields})
+        fields = self._lasting | fields
+        time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+        message, traceback = escape_control(record.getMessage()), ""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):  # a malformed request, of which aiohttp logs a traceback
+            message += escape_control(f": {error.message}")
+        elif record.exc_info:
+            traceback = self.formatException(record.exc_info)
+        if self._as_json:
+            event = {"time": time, "level": record.levelname.lower(), **fields, "event": message}
+            return json.dumps(event | ({"traceback": traceback} if traceback else {}))
+        shown = "".join(f" {name}={str(value)[:SHOWN_RUN]}" for name, value in fields.items())
+        return f"{time} {record.levelname}{shown} {message}" + (f"\n{traceback}" if traceback else "")
+
+
+def escape_control(text: str) -> str:
+    """Return a text whose control characters are escaped: others' text must not forge lines or move the cursor.
+
+    >>> escape_control("two\\nlines")
+    'two\\\\nlines'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def set_up_logging(*, quiet: bool, as_json: bool, stream: TextIO | None = None) -> None:
+    """Log to a stream, standard error if none is given: warnings alone if `quiet`."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(LineFormatter(as_json))
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[handler], force=True)
+
+
+class ClientRoundLog:
+    """Log one line for each round that a client is invited to: whether it took part, or why it declined."""
+
+    def __init__(self, describe_spending: Callable[[], str] = lambda: "") -> None:
+        self._describe_spending = describe_spending
+        self._fields: dict[str, Any] = {}
+        self._is_logged = True
+
+    def begin(self, run: bytes, index: int) -> None:
+        """Note an invitation, which may come again after a reconnection."""
+        if self._fields == round_fields(run, index):
+            return
+        self.end()
+        self._fields, self._is_logged = round_fields(run, index), False
+        log.debug("invited", extra=self._fields)
+
+    def end(self) -> None:
+        """Log that the latest round went on without this client, if it has neither uploaded nor declined."""
+        if not self._is_logged:
+            self._is_logged = True
+            log.info("invited, did not take part: the server asked for no update", extra=self._fields)
+
+    def take_part(self) -> None:
+        """Log that the update of the round was uploaded, and the epsilon spent since."""
+        if not self._is_logged:
+            self._is_logged = True
+            log.info("invited, took part: the update is uploaded; %s", self._describe_spending(), extra=self._fields)
+
+    def decline(self, reason: object) -> None:
+        """Log why the client leaves the round."""
+        self._is_logged = True
+        log.warning("invited, declined: %s", reason, extra=self._fields)

@@ -1,0 +1,336 @@
+"""The population of a deployed run: clients that are connected over the network."""
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dordis import wire
+from dordis.config.schema import Deployment
+from dordis.durable_files import write_new
+from dordis.errors import InputError
+from dordis.identity.registry import Registry
+from dordis.ledger.round_charge import OwnerCharge
+from dordis.network.authentication import Authenticator
+from dordis.network.deadlines import AdaptiveDeadlines, SlowClients
+from dordis.network.exchange import DISCONNECTED, TOO_SLOW
+from dordis.network.log_lines import round_fields
+from dordis.network.resumable import ResumableExchange, RoundStore
+from dordis.network.server import Server
+from dordis.owner.manifest_checks import read_manifest, run_beacon
+from dordis.owner.participation import Attendance
+from dordis.protocol import ClientId
+from dordis.protocols.vector_backend import LocalVectors
+from dordis.records.manifest import DEPLOYED
+from dordis.records.run_records import MANIFEST, RECEIPTS, REGISTRY, ConnectedClients, read_connected, write_connected
+from dordis.rounds.engine import (
+    AgreedRound,
+    Gathered,
+    InterruptedRound,
+    RoundEngine,
+    RoundResult,
+    RoundRunner,
+    RoundServer,
+)
+from dordis.rounds.invitation import Invitation
+from dordis.rounds.watch import Watch, silent
+from dordis.runs.job import Job
+from dordis.runs.parties import policy_for
+from dordis.selection.beacon import Beacon, FileBeacon, SeedBeacon
+from dordis.selection.selection import Selection
+
+log = logging.getLogger("dordis.network")
+
+SECRET = "selection.key"  # noqa: S105  the name of a file
+"""File with the 32 secret bytes from which the server draws clients, if it draws them."""
+BEACON_POLL = 0.5
+"""Seconds between two reads of the beacon file while its next line is awaited."""
+LONGEST_RETRY_PAUSE = 60.0
+"""Most seconds before a failed round is tried again."""
+MOST_CHUNKS = 64
+SHARE_BYTES = 256
+"""Largest number of bytes that a client sends for one secret shared with one peer, with its proof."""
+
+
+@dataclass
+class NetworkPopulation:
+    """The clients of a deployed run: the members that the authenticator lets log in."""
+
+    job: Job
+    registry: Registry
+    authenticator: Authenticator
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    listening: Callable[[int], None] = lambda port: None
+    """Called with the port as soon as clients can connect."""
+    server: Server | None = None
+    deadlines: AdaptiveDeadlines | None = None
+    round_store: RoundStore | None = None
+    manifest: bytes = b""
+    """Manifest file, whose hash is the run id; empty before the run is stored."""
+    receipts: Path | None = None
+    """Directory of the run's receipts; None before the run is stored."""
+
+    fidelity = DEPLOYED
+    where = "on machines of their own"
+
+    @classmethod
+    def resume(cls, job: Job, registry: Registry, authenticator: Authenticator, path: Path) -> "NetworkPopulation":
+        """Resume a run with its stored secret and manifest."""
+        try:
+            secret, manifest = (path / SECRET).read_bytes(), (path / MANIFEST).read_bytes()
+        except OSError:
+            raise InputError(
+                f"the run at {path} cannot be resumed: {SECRET} or {MANIFEST} cannot be read; restore them"
+            ) from None
+        store = RoundStore(path, job.protocol.parameters)
+        return cls(job, registry, authenticator, secret, round_store=store, manifest=manifest, receipts=path / RECEIPTS)
+
+    @property
+    def root(self) -> bytes:
+        """Return the root of the registry."""
+        return self.registry.root()
+
+    @cached_property
+    def beacon(self) -> Beacon:
+        """Return the public randomness: the published file if the run uses a beacon, else a constant one."""
+        if not self.job.has_beacon:
+            return SeedBeacon(bytes(32))
+        if not self.job.config.deployment.beacon:
+            raise InputError("secagg+ and selection 'vrf' need public randomness: set deployment.beacon to its file")
+        published = FileBeacon(Path(self.job.config.deployment.beacon))
+        if not self.manifest:
+            return replace(published, first=published.next_line())
+        return run_beacon(read_manifest(self.manifest, len(self.registry)), published)
+
+    @property
+    def selection_seed(self) -> bytes:
+        """Return the secret from which the server draws clients, if it draws them."""
+        return self.secret
+
+    def store(self, path: Path) -> None:
+        """Write the selection secret and the registry into the directory of a new run, and open the round store."""
+        write_new(path / SECRET, self.secret)
+        self.registry.save(path / REGISTRY)
+        self.round_store = RoundStore(path, self.job.protocol.parameters)
+        self.manifest, self.receipts = (path / MANIFEST).read_bytes(), path / RECEIPTS
+        vars(self).pop("beacon", None)  # it now begins at the line that the manifest names
+
+    def last_index(self) -> int:
+        """Return the highest round index that clients were invited to, -1 if none."""
+        return -1 if self.round_store is None else self.round_store.last_index()
+
+    def explain_failure(self) -> str:
+        """Return why clients were excluded from the latest attempt, and what to do; empty if none was."""
+        return "" if self.server is None else explain_exclusions(dict(self.server.exchange.exclusions))
+
+    def interrupted(self) -> InterruptedRound[Any] | None:
+        """Return the round that was open when the server stopped, or None."""
+        return None if self.round_store is None else self.round_store.interrupted()
+
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """Return the consents that owners of the run give to what a policy refuses by default."""
+        return policy_for(self.job.design, self.job.protocol).consents
+
+    def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
+        """Listen for clients, and return the rounds with them."""
+        settings = self.job.config.deployment
+        self.deadlines = AdaptiveDeadlines(settings.deadlines, settings.train_seconds)
+        self.server = Server(
+            self.authenticator,
+            run,
+            self.deadlines,
+            manifest=self.manifest,
+            largest_frame=largest_frame(self.job),
+            receipts=self.receipts,
+        )
+        self.server.start(settings.host, settings.port)
+        self.listening(self.server.port)
+        if self.round_store is None:
+            raise InputError("the run must be stored before it is opened: call store first")
+        return NetworkRounds(self.job, self.registry, self.server, self.authenticator, self.round_store, self.beacon)
+
+    def reload(self, settings: Deployment) -> None:
+        """Use other deadlines and load balancers from now on, and read the server's certificate again."""
+        self.authenticator.reload_certificate()
+        self.authenticator.balancers = tuple(map(Path, settings.balancers))
+        if self.deadlines is not None:
+            self.deadlines.settings = settings.deadlines
+
+    def close(self, *, run_over: bool = False, reason: str = "") -> None:
+        """Stop the server; if the run is over, clients leave its last round and the stored round is erased.
+
+        Otherwise clients are told the reason, and reconnect until the run is resumed.
+        """
+        if self.server is not None:
+            self.server.stop(run_over=run_over, reason=reason)
+            self.server = None
+        if self.round_store is not None:
+            if run_over:
+                self.round_store.erase()
+            self.round_store.close()
+            self.round_store = None
+
+
+class ResumableEngine(RoundEngine):
+    """An engine that gives its exchange the machine of each round, whose sums the exchange stores."""
+
+    def __init__(self, exchange: ResumableExchange, *arguments: Any, **options: Any) -> None:
+        super().__init__(exchange, *arguments, **options)
+        self._resumable = exchange
+
+    def server(self, agreed: AgreedRound) -> RoundServer:
+        """Return the server's machine of a round."""
+        self._resumable.begin_round(super().server(agreed), agreed.parameters)
+        return self._resumable.machine
+
+
+class RetryPauses:
+    """Pauses before a failed round is tried again, twice as long each time: the cause may pass meanwhile."""
+
+    def __init__(self, first: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._first, self._sleep, self._attempts = first, sleep, 0
+
+    def wait(self) -> None:
+        """Wait if an attempt at the current round has failed."""
+        if self._attempts:
+            seconds = min(self._first * 2 ** (self._attempts - 1), LONGEST_RETRY_PAUSE)
+            log.info("the round is tried again in %g s", seconds)
+            self._sleep(seconds)
+
+    def start_attempt(self) -> None:
+        """Record that an attempt begins."""
+        self._attempts += 1
+
+    def end_round(self) -> None:
+        """Record that the round is finished."""
+        self._attempts = 0
+
+
+class NetworkRounds:
+    """Rounds with connected clients; the open round is stored, and resumed after a restart."""
+
+    def __init__(
+        self,
+        job: Job,
+        registry: Registry,
+        server: Server,
+        authenticator: Authenticator,
+        store: RoundStore,
+        beacon: Beacon,
+    ) -> None:
+        self._beacon, self._every_round = beacon, job.needs_beacon_values
+        self._server, self._authenticator, self._store = server, authenticator, store
+        self._members = frozenset(registry)
+        self._least, self._wait = job.design.setting.t, job.config.deployment.wait
+        self._pauses = RetryPauses(job.config.deployment.deadlines.retry)
+        self._slow = SlowClients(job.design.setting.T, read_connected(store.directory).missed)
+        self._invited = frozenset[ClientId]()
+        self._engine = ResumableEngine(
+            ResumableExchange(server.exchange, store),
+            job.protocol,
+            registry.signing_keys(),
+            self.available,
+            suite=job.suite,
+            meter=server.exchange,
+            run=server.perform,
+            vectors=LocalVectors(job.config.performance.cores),
+        )
+
+    def available(self, index: int) -> Collection[ClientId]:
+        """Wait until enough clients are connected, in the first round for a while for all members; return them."""
+        self._pauses.wait()
+        revoked = self._authenticator.revoked_members()
+        self._server.disconnect_revoked(revoked)
+        self._await_beacon(index if self._every_round else 0)
+        wait, self._wait = self._wait, 0.0
+        connected = self._server.wait((self._members - revoked).issubset, wait) if wait else self._server.connected()
+        if len(connected) < self._least:
+            log.warning("%d clients are connected, %d are needed: waiting", len(connected), self._least)
+            connected = self._server.wait(lambda clients: len(clients) >= self._least)
+        self._note_clients()
+        return self._invite_slow_last(connected)
+
+    def _invite_slow_last(self, connected: frozenset[ClientId]) -> frozenset[ClientId]:
+        """Return the clients to invite: without those that missed deadlines, if enough others are connected."""
+        quick = self._slow.without_resting(connected)
+        self._invited = quick if len(quick) >= self._least else connected
+        return self._invited
+
+    def _note_clients(self) -> None:
+        """Count who missed a deadline in the latest round, and store that and the connected clients."""
+        invited, self._invited = self._invited, frozenset()
+        self._slow.end_round(invited, dict(self._server.exchange.late))
+        status = ConnectedClients(tuple(sorted(self._server.connected())), self._slow.totals)
+        write_connected(self._store.directory, status)
+
+    def _await_beacon(self, index: int) -> None:
+        """Wait until the beacon value of a round is published; raise if it is older than the manifest."""
+        if isinstance(self._beacon, FileBeacon):
+            if not self._beacon.is_published(index):
+                log.info("waiting for line %d of the beacon %s", self._beacon.first + index + 1, self._beacon.path.name)
+            while not self._beacon.is_published(index):
+                time.sleep(BEACON_POLL)
+            self._beacon.value(index)
+
+    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
+        """Invite clients and let them train; the index of the round is stored first."""
+        info = invitation.invite.info
+        self._store.record_index(info.index)
+        log.info("the round begins", extra=round_fields(info.run, info.index))
+        self._pauses.start_attempt()
+        return self._engine.gather(invitation, watch)
+
+    def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
+        """Sum updates; a round that was open before a restart is resumed when its clients have reconnected."""
+        before = self._store.interrupted()
+        if before is None or before.parameters != agreed.parameters:
+            self._store.begin_round(agreed.as_interrupted())
+        elif self._wait:
+            wait, self._wait = self._wait, 0.0
+            clients = frozenset(agreed.parameters.clients) - self._authenticator.revoked_members()
+            self._server.wait(clients.issubset, wait)
+        result = self._engine.sum(agreed, watch)
+        self._pauses.end_round()
+        self._note_clients()
+        return result
+
+
+CURES = {
+    TOO_SLOW: ("missed a deadline", "raise deployment.deadlines, or leave slow clients out"),
+    DISCONNECTED: ("lost their connection", "check their network, or raise deployment.deadlines.grace"),
+    "NotReady": ("had no data for the round (is_ready)", "resume when their data is there"),
+    "BudgetRefused": ("have spent their owner's budget", "end the run here: owners decide on a new one"),
+    "ParticipationRefused": ("have no participations left", "end the run here: owners decide on more"),
+    "ParametersRefused": ("refused by their owner's policy", "see their logs for the policy that refused"),
+}
+"""By reason of an exclusion: what the clients did, and what the operator can do."""
+
+
+def explain_exclusions(exclusions: Mapping[ClientId, str]) -> str:
+    """Return one sentence for each reason of exclusions, with the number of clients and a cure; empty if none.
+
+    >>> explain_exclusions({1: "too slow", 2: "too slow", 3: "Aborted"})
+    '2 clients missed a deadline: raise deployment.deadlines, or leave slow clients out; 1 client declined (Aborted): \
+see the log of client 3'
+    """
+    sentences = []
+    for reason, count in Counter(exclusions.values()).most_common():
+        first = min(u for u, why in exclusions.items() if why == reason)
+        name = "".join(c for c in reason if c.isalnum() or c == " ")[:40] or "an unexpected error"
+        deed, cure = CURES.get(reason, (f"declined ({name})", f"see the log of client {first}"))
+        sentences.append(f"{count} client{'s' if count > 1 else ''} {deed}: {cure}")
+    return "; ".join(sentences)
+
+
+def largest_frame(job: Job) -> int:
+    """Return the size in bytes of the largest frame that a client sends: its encrypted shares for all peers."""
+    config, plan = job.config, job.design.example()
+    chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
+    shared = 2 + max(len(noise.removable) for noise in plan.plans)
+    return min(wire.LIMIT, (1 << 16) + config.federation.clients * (chunks + 1) * shared * SHARE_BYTES)

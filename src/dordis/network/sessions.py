@@ -1,0 +1,220 @@
+"""Sessions of logged-in clients: access tokens, and one control connection for each client."""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiohttp import WSMsgType, web
+
+from dordis.errors import LoginRefused, ProtocolError
+from dordis.network.messages import TOKEN_BYTES
+from dordis.network.metered_tls import READ_AHEAD, FragmentCounter, MeteredTLS, metered_tls
+from dordis.protocol import ClientId
+
+PING_TIMEOUT = 3.0
+"""Seconds in which an old connection must answer a ping when its client logs in again; else it counts as dead."""
+MOST_CONTROL_FRAMES, CONTROL_FRAMES_PER_SECOND = 64, 4.0
+"""Pings and pongs of a client at once, and how many more each second allows; an honest one sends a few a minute."""
+FRAMING = 64
+"""Bytes of headers that a message may have on its connection, besides a quarter of its own length: proxies may
+fragment it."""
+
+_TOKEN = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
+
+
+@dataclass(frozen=True)
+class TokenHolder:
+    """The client process that an access token was issued to."""
+
+    client: ClientId
+    machine: bytes
+    certificate: bytes | None = field(default=None, repr=False)
+    """Certificate (DER) of the log-in with mutual TLS: the token is of no use on a connection with another one."""
+
+
+class AccessTokens:
+    """Access tokens of clients, at most one each, which authorise every request after the log-in."""
+
+    def __init__(self) -> None:
+        self._holders: dict[bytes, TokenHolder] = {}
+
+    def issue(self, client: ClientId, machine: bytes, certificate: bytes | None = None) -> bytes:
+        """Return a new token for a client; its earlier token becomes invalid."""
+        self.revoke(client)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._holders[token] = TokenHolder(client, machine, certificate)
+        return token
+
+    def revoke(self, client: ClientId) -> None:
+        """Make the token of a client invalid."""
+        self._holders = {token: holder for token, holder in self._holders.items() if holder.client != client}
+
+    def is_valid(self, request: web.Request) -> bool:
+        """Tell whether a request carries a valid token."""
+        return self._find(request) is not None
+
+    def holder(self, request: web.Request) -> TokenHolder:
+        """Return the holder of a request's token; without a valid one raise HTTP 401."""
+        holder = self._find(request)
+        if holder is None:
+            raise web.HTTPUnauthorized(headers={"Connection": "close"})
+        return holder
+
+    def _find(self, request: web.Request) -> TokenHolder | None:
+        text = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        holder = self._holders.get(bytes.fromhex(text)) if _TOKEN.fullmatch(text) else None
+        return holder if holder is not None and is_bound_to(holder, request) else None
+
+
+def client_certificate(request: web.Request) -> bytes | None:
+    """Return the certificate (DER) that the client showed in the TLS handshake, or None."""
+    tls = request.transport.get_extra_info("ssl_object") if request.transport else None
+    certificate: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
+    return certificate
+
+
+def is_bound_to(holder: TokenHolder, request: web.Request) -> bool:
+    """Tell whether a request's connection shows the certificate with which its token was issued, if any."""
+    return holder.certificate is None or holder.certificate == client_certificate(request)
+
+
+class FrameLimit:
+    """A bound on a client's control frames, which cost the server time and carry no message.
+
+    >>> limit = FrameLimit(most=2, per_second=1.0)
+    >>> for now in (0.0, 0.0, 1.0):
+    ...     limit.count(now)
+    """
+
+    def __init__(self, most: int = MOST_CONTROL_FRAMES, per_second: float = CONTROL_FRAMES_PER_SECOND) -> None:
+        self._most, self._per_second = most, per_second
+        self._left, self._last = float(most), 0.0
+
+    def count(self, now: float) -> None:
+        """Count a frame; raise ProtocolError if there were too many in a short time."""
+        self._left = min(self._most, self._left + self._per_second * max(0.0, now - self._last)) - 1
+        self._last = now
+        check_not_flooding(self._left)
+
+
+def check_not_flooding(left: float) -> None:
+    """Raise ProtocolError if more control frames came than are allowed, so that none is left."""
+    if left < 0:
+        raise ProtocolError(f"more than {MOST_CONTROL_FRAMES} control frames came at once")
+
+
+@dataclass(eq=False)
+class Session:
+    """The control connection of a client."""
+
+    client: ClientId
+    machine: bytes
+    socket: web.WebSocketResponse
+    transport: asyncio.Transport | None = None
+    tls: MeteredTLS | None = None
+    control_frames: FrameLimit = field(default_factory=FrameLimit)
+    outgoing: "asyncio.Queue[bytes]" = field(default_factory=asyncio.Queue)
+    alive: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever a frame arrives."""
+
+    async def send_queued(self) -> None:
+        """Send queued messages one after the other, until cancelled or disconnected."""
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await self.socket.send_bytes(await self.outgoing.get())
+
+    def limit_bytes(self, largest_frame: int) -> None:
+        """From now on cut the connection at short fragments, or at more bytes than messages and one largest frame."""
+        self.tls = metered_tls(self.transport)
+        if self.tls is not None:
+            self.tls.allowed = self.tls.received + largest_frame * 5 // 4 + READ_AHEAD
+            self.tls.fragments = FragmentCounter()
+
+    def take_frame(self, kind: WSMsgType, size: int, now: float) -> None:
+        """Count a frame that has arrived; raise ProtocolError if it is a text, or one of too many control frames."""
+        self.alive.set()
+        if self.tls is not None:
+            self.tls.allowed += size * 5 // 4 + FRAMING
+        if kind is WSMsgType.TEXT:
+            raise ProtocolError("a text frame came: messages are binary")
+        if kind is not WSMsgType.BINARY:
+            self.control_frames.count(now)
+
+    async def cut(self, code: int, reason: bytes, seconds: float) -> None:
+        """Send a close frame, and end the connection even if the client does not answer it for `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.socket.close(code=code, message=reason)
+        except TimeoutError:
+            pass
+        finally:
+            if self.transport is not None:
+                self.transport.abort()
+
+    async def answers_ping(self) -> bool:
+        """Ping the client; tell whether anything arrives within PING_TIMEOUT."""
+        self.alive.clear()
+        try:
+            async with asyncio.timeout(PING_TIMEOUT):
+                await self.socket.ping()
+                await self.alive.wait()
+        except (TimeoutError, ConnectionError):
+            return False
+        return True
+
+
+class Sessions:
+    """The sessions of all connected clients; changed on the event loop only, readable from any thread."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[ClientId, Session] = {}
+        self._change = threading.Condition()
+
+    def get(self, client: ClientId) -> Session | None:
+        """Return the session of a client, or None if it is not connected."""
+        return self._sessions.get(client)
+
+    def all(self) -> list[Session]:
+        """Return all sessions."""
+        return list(self._sessions.values())
+
+    def clients(self) -> frozenset[ClientId]:
+        """Return the connected clients."""
+        with self._change:
+            return frozenset(self._sessions)
+
+    def wait(self, enough: Callable[[frozenset[ClientId]], bool], seconds: float | None = None) -> frozenset[ClientId]:
+        """Wait until `enough` accepts the connected clients, or `seconds` have passed; return the connected clients."""
+        with self._change:
+            self._change.wait_for(lambda: enough(frozenset(self._sessions)), seconds)
+            return frozenset(self._sessions)
+
+    def add(self, session: Session) -> Session | None:
+        """Register a client's session and return the one it replaces; refuse if another machine is connected."""
+        self.check_not_in_use(session.client, session.machine)
+        replaced = self._sessions.get(session.client)
+        with self._change:
+            self._sessions[session.client] = session
+            self._change.notify_all()
+        return replaced
+
+    def remove(self, session: Session) -> bool:
+        """Remove a session; return False if a newer one has replaced it."""
+        with self._change:
+            current = self._sessions.get(session.client) is session
+            if current:
+                del self._sessions[session.client]
+            self._change.notify_all()
+        return current
+
+    def check_not_in_use(self, client: ClientId, machine: bytes) -> None:
+        """Raise LoginRefused if the client is connected from another machine."""
+        session = self._sessions.get(client)
+        if session is not None and session.machine != machine:
+            raise LoginRefused(
+                f"client {client} is connected already, from another machine: one identity is for one client"
+            )

@@ -1,0 +1,264 @@
+"""The directory of a client: its state that must survive a restart, and files that save it work.
+
+`journals/` keeps the open round, `participations` the count of all rounds, `trainings` the training count since the
+last counted round, `status.json` the outcome of trainings, `model` the last model, `registry-*.json` the newest
+registry of every authority, `runs` the accepted runs, and `receipts/` what was kept of them.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+
+from dordis.durable_files import PRIVATE, AppendOnlyFile, write_atomically
+from dordis.errors import InputError, ParametersRefused
+from dordis.identity.certificates import fingerprint, subject_name, to_der
+from dordis.identity.keys import CERTIFICATE, read_certificates
+from dordis.identity.signed_registry import SignedRegistry, check_not_older
+from dordis.owner.journal import FileJournals
+from dordis.owner.participation import FileParticipation, FileTrainings
+from dordis.owner.receipts import KeptReceipts
+from dordis.records.run_records import timestamp
+from dordis.rounds import model as models
+from dordis.rounds.model import LastModel, ModelBytes
+
+DAY = timedelta(days=1)
+
+
+def default_state(key_file: Path) -> Path:
+    """Return the state directory of a client that names none: beside its key file, by the name in its certificate.
+
+    New keys of a client keep its name, so its participation count survives their rotation.
+    """
+    certificate, _ = read_certificates(key_file.with_suffix(CERTIFICATE))
+    return key_file.with_name(f"{subject_name(certificate)}.state")
+
+
+@dataclass(frozen=True)
+class ClientDirectory:
+    """Open the files that a `dordis.rounds.client.Client` and its owner need to survive a restart.
+
+    After a restart, `client.restore(round)` for each of `journals.unfinished()` continues the round.
+    """
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def journals(self) -> FileJournals:
+        """Return the journals of the client's rounds."""
+        return FileJournals(self.path / "journals")
+
+    @property
+    def models(self) -> "FileModel":
+        """Return the store of the last model."""
+        return FileModel(self.path / "model")
+
+    def participation(self, cap: int | None = None) -> FileParticipation:
+        """Return the participation count."""
+        return FileParticipation(self.path / "participations", cap)
+
+    @property
+    def trainings(self) -> FileTrainings:
+        """Return the training count since the last counted round."""
+        return FileTrainings(self.path / "trainings")
+
+    @property
+    def status(self) -> "StatusFile":
+        """Return the outcome of the client's trainings."""
+        return StatusFile(self.path / "status.json")
+
+    @property
+    def receipts(self) -> KeptReceipts:
+        """Return the receipts of the client's rounds."""
+        return KeptReceipts(self.path / "receipts")
+
+    @property
+    def runs(self) -> "AcceptedRuns":
+        """Return the runs that the client has accepted."""
+        return AcceptedRuns(self.path / "runs")
+
+    def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:
+        """Keep the newest registry of an authority; raise if this one brings back a client revoked in a later one."""
+        path = self.path / f"registry-{fingerprint(to_der(authority))}.json"
+        newest = SignedRegistry.load(path, authority) if path.exists() else registry
+        check_not_older(registry, newest)
+        if registry.version >= newest.version:
+            registry.save(path)
+
+
+class FileModel(LastModel):
+    """Keep the last model in a file too, so that a restarted client need not receive it again."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def get(self, digest: bytes) -> ModelBytes | None:
+        """Return the model with this digest from memory or the file; None if neither has it."""
+        return super().get(digest) or self._read(digest)
+
+    def last(self) -> ModelBytes | None:
+        """Return the model in memory, or the one in the file."""
+        return super().last() or self._read()
+
+    def keep(self, model: ModelBytes) -> None:
+        """Keep a model in place of the last one."""
+        if super().get(model.digest) is None:
+            write_atomically(self._path, model.dtype.encode() + b"\n" + model.data)
+        super().keep(model)
+
+    def _read(self, digest: bytes | None = None) -> ModelBytes | None:
+        """Read the file; return None if its model is damaged or has another digest."""
+        if not self._path.exists():
+            return None
+        dtype, _, data = self._path.read_bytes().partition(b"\n")
+        name = dtype.decode("ascii", "replace")
+        found = models.digest(name, data)
+        if name not in models.DTYPES or digest not in (None, found):
+            return None
+        super().keep(ModelBytes(name, data, found))
+        return super().last()
+
+
+class AcceptedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An accepted run: a line of the file `runs`."""
+
+    run: str
+    """Its run id, in hex: the SHA-256 of its manifest."""
+    created: str
+    """When it began, as its manifest says."""
+    seen: datetime
+    """When this client first saw it."""
+
+
+@dataclass(frozen=True)
+class AcceptedRuns:
+    """The runs that a client has accepted, and the bound on new runs per day.
+
+    A run id decides the selection of every round.  Without the bound a server could start run after run, see each time
+    in which rounds the client takes part, and continue with the most convenient run.
+    """
+
+    path: Path
+
+    def accept(self, run: bytes, created: str, now: datetime, runs_a_day: int) -> None:
+        """Record a new run durably, or raise beyond `runs_a_day`; a known run is always accepted."""
+        with AppendOnlyFile(self.path, PRIVATE).locked() as file:
+            data = file.read()
+            complete = data[: data.rfind(b"\n") + 1]
+            known = self._decode(complete)
+            if any(one.run == run.hex() for one in known):
+                return
+            check_runs_a_day(known, now, runs_a_day)
+            file.truncate(len(complete))
+            file.append(msgspec.json.encode(AcceptedRun(run.hex(), created, now.astimezone(UTC))) + b"\n")
+
+    def _decode(self, data: bytes) -> tuple[AcceptedRun, ...]:
+        try:
+            return tuple(msgspec.json.decode(line, type=AcceptedRun) for line in data.splitlines())
+        except msgspec.DecodeError as error:
+            raise InputError(f"{self.path} is not what dordis wrote: {error}; restore it from a backup") from None
+
+
+def check_runs_a_day(known: tuple[AcceptedRun, ...], now: datetime, runs_a_day: int) -> None:
+    """The client has accepted fewer than `runs_a_day` new runs in the last 24 hours."""
+    recent = [one for one in known if one.seen > now - DAY]
+    if len(recent) >= runs_a_day:
+        raise ParametersRefused(
+            f"the server has begun another run, and this client has accepted {len(recent)} new runs since "
+            f"{min(one.seen for one in recent):%Y-%m-%dT%H:%M:%SZ}: the server may be searching for a convenient "
+            f"selection. If not, wait, or raise deployment.runs_a_day = {runs_a_day} in this client's configuration"
+        )
+
+
+class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of a client's trainings, for its owner.
+
+    >>> ClientStatus().describe()
+    'status: this client has not trained yet'
+    """
+
+    last: str = ""
+    """The last training: whose, and in which round."""
+    zero_updates: int = 0
+    """Updates that were zero because something failed."""
+    failures: dict[str, int] = {}
+    """The same by the kind of failure."""
+    last_error: str = ""
+    """Time of the last failure, in UTC."""
+    server: str = ""
+    """Address of the server that the client joined last."""
+    epsilon: float | None = None
+    """The owner's budget over all runs and servers, as of the last start; None if it has none."""
+    delta: float | None = None
+    last_contact: str = ""
+    """Time of the last log-in or training, in UTC."""
+    problem: str = ""
+    """Why the client is not connected; empty if it is."""
+
+    def after(self, what: str, failure: str, now: str) -> "ClientStatus":
+        """Return the status after a training and its failure; either is empty where there is nothing new to note."""
+        status = msgspec.structs.replace(self, last=what or self.last, last_contact=now)
+        if not failure:
+            return status
+        counted = self.failures | {failure: self.failures.get(failure, 0) + 1}
+        return msgspec.structs.replace(status, zero_updates=self.zero_updates + 1, failures=counted, last_error=now)
+
+    def describe(self) -> str:
+        """Return the status in one line."""
+        if not self.last:
+            return "status: this client has not trained yet"
+        if not self.zero_updates:
+            return f"status: no zero updates; the last was {self.last}"
+        why = ", ".join(f"{count} {failure}" for failure, count in sorted(self.failures.items()))
+        since = f"the last error at {self.last_error}; the last was {self.last}"
+        return f"status: {self.zero_updates} zero updates ({why}), {since}"
+
+
+_STATUS_LOCK = threading.Lock()
+"""The application's thread and the network's both change the status."""
+
+
+@dataclass(frozen=True)
+class StatusFile:
+    """The status of a client in a file; if it is missing or damaged, the counts start again.
+
+    It is written after every training, failed or not, so that the time this takes tells a server nothing.  It holds no
+    data, and no message of an exception, which may quote data.
+    """
+
+    path: Path
+
+    def read(self) -> ClientStatus:
+        """Return the status."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=ClientStatus)
+        except (OSError, msgspec.DecodeError):
+            return ClientStatus()
+
+    def note(self, what: str, failure: str) -> None:
+        """Record a training, and why its update is zero if it is."""
+        self._change(lambda status: status.after(what, failure, timestamp()))
+
+    def set_terms(self, server: str, budget: tuple[float, float] | None) -> None:
+        """Record the server, and the epsilon and delta that the owner allows."""
+        epsilon, delta = budget or (None, None)
+        self._change(lambda status: msgspec.structs.replace(status, server=server, epsilon=epsilon, delta=delta))
+
+    def note_event(self, problem: str) -> None:
+        """Record a log-in (an empty problem), or why the client is not connected."""
+        changes = {"problem": problem} if problem else {"problem": "", "last_contact": timestamp()}
+        with contextlib.suppress(OSError):  # a full disk does not end a client that only reconnects
+            self._change(lambda status: msgspec.structs.replace(status, **changes))
+
+    def _change(self, change: Callable[[ClientStatus], ClientStatus]) -> None:
+        with _STATUS_LOCK:
+            write_atomically(self.path, msgspec.json.encode(change(self.read())) + b"\n", PRIVATE)

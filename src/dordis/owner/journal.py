@@ -1,0 +1,289 @@
+"""A client's journal on disk: every answer is stored before it is sent, encrypted under a key of the round.
+
+A round has two private files.  `ROUND.journal` is append-only and holds encrypted records, each with a random nonce: a
+counter would be reused when an incomplete record is written again.  `ROUND.key` holds the key of the round.
+
+The client leaves a round by overwriting the key with zeros, which makes the journal unreadable, and removing the
+journal.  The zeros mark the round as left until the next round begins.  Then the file `left` stores the last index that
+this client has left in each run, and the key file is removed.  No index up to that one is entered again.
+
+`claim` and `note` return after the record is on disk.  If the process stops while a record is written, the incomplete
+record is cut when the journal is opened again; no answer was sent for it.
+"""
+
+import fcntl
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from dordis.crypto import cipher
+from dordis.durable_files import (
+    PRIVATE,
+    LockedFile,
+    overwrite_with_zeros,
+    remove_drafts,
+    sync_directory,
+    write_atomically,
+    write_new,
+)
+from dordis.errors import Aborted, DecryptionFailed, DordisError, InputError
+from dordis.privacy.encoding import Entropy
+from dordis.protocol import ENCODER, check_same_request
+from dordis.protocols.parameters import RUN_BYTES
+
+LEFT = "left"
+"""Name of the file with the last round index that the client has left in each run."""
+_SIZE_BYTES = 8
+_ZEROS = bytes(cipher.KEY_BYTES)
+"""Content of the key file of a round that the client has left."""
+
+
+class StoredAnswer(msgspec.Struct, frozen=True, tag="Claimed"):
+    """An answer: the key and digest of the request, the changes of the client's state, and the reply."""
+
+    key: str
+    digest: bytes
+    changes: bytes
+    reply: bytes
+
+
+class StoredEvent(msgspec.Struct, frozen=True, tag="Noted"):
+    """An event of the round."""
+
+    event: bytes
+
+
+Record = TypeVar("Record", StoredAnswer, StoredEvent)
+
+
+@dataclass(frozen=True)
+class FileJournals:
+    """The journals of one client in a directory; a call opens the journal of a round.
+
+    A client is in one round at a time: opening a round leaves every other open round.
+    """
+
+    directory: Path
+    entropy: Entropy = field(default=secrets.token_bytes, repr=False)
+
+    def __call__(self, round: bytes) -> "FileJournal":
+        """Open or create the journal of a round; raise `Aborted` if this client has left the round."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for other in self._rounds():
+            if other != round:
+                leave_round(*self._files(other))
+        path, key = self._files(round)
+        for kept in (path, key, self._record):
+            remove_drafts(kept)
+        left = self._record_left(key)
+        if not key.exists():  # so no answer was sent yet
+            check_ahead(round, left)
+            path.unlink(missing_ok=True)
+            write_new(path, b"")
+            write_new(key, self.entropy(cipher.KEY_BYTES))
+        check_in_round(path, key)
+        return FileJournal(round, path, key, self.entropy)
+
+    def unfinished(self) -> tuple[bytes, ...]:
+        """Return the rounds that were open when the process stopped: at most one, unless it stopped between two."""
+        return tuple(round for round in self._rounds() if self._files(round)[1].read_bytes() != _ZEROS)
+
+    def _rounds(self) -> list[bytes]:
+        """Return the rounds that have a journal and a key."""
+        rounds = sorted(bytes.fromhex(path.stem) for path in self.directory.glob("*.journal"))
+        return [round for round in rounds if self._files(round)[1].exists()]
+
+    @property
+    def _record(self) -> Path:
+        return self.directory / LEFT
+
+    def _record_left(self, current: Path) -> dict[str, int]:
+        """Mark all rounds but the current one as left and destroy their keys; return the last such index by run."""
+        left = read_last_left(self._record)
+        old_keys = [key for key in self.directory.glob("*.key") if key != current]
+        for key in old_keys:
+            run, index = _split_round_id(bytes.fromhex(key.stem))
+            left[run] = max(index, left.get(run, index))
+        if old_keys:
+            write_atomically(self._record, msgspec.json.encode(left))
+        for key in old_keys:
+            overwrite_with_zeros(key)  # the key of a round whose journal was lost is still there
+            key.unlink()
+        return left
+
+    def _files(self, round: bytes) -> tuple[Path, Path]:
+        path = self.directory / f"{round.hex()}.journal"
+        return path, path.with_suffix(".key")
+
+
+def read_last_left(path: Path) -> dict[str, int]:
+    """Return the last round index that a client has left in each run; raise InputError if the file is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except msgspec.DecodeError:
+        raise InputError(f"{path} is damaged: restore it, or enrol this client under a new identity") from None
+
+
+def _split_round_id(round: bytes) -> tuple[str, int]:
+    return round[:RUN_BYTES].hex(), int.from_bytes(round[RUN_BYTES:], "big")
+
+
+def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
+    """The round is later than all rounds of its run that this client has left, in which it may have answered."""
+    run, index = _split_round_id(round)
+    if index <= left.get(run, -1):
+        raise Aborted(
+            f"this client has left the round or a later one of its run: index {index} is not above {left[run]}"
+        )
+
+
+def check_in_round(path: Path, key: Path) -> None:
+    """This client has not left the round and still has its journal; without it, it could answer twice."""
+    if key.read_bytes() == _ZEROS:
+        raise Aborted("this client has left the round")
+    if not path.exists():
+        raise Aborted("the journal of this round is lost: this client leaves the round")
+
+
+def check_alone(descriptor: int) -> None:
+    """No other process has this journal open: two processes could answer one request differently."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # closing releases it, as the end of the process does
+    except BlockingIOError:
+        raise InputError("another process of this client is in this round: stop it, or use another directory") from None
+
+
+def leave_round(path: Path, key: Path) -> None:
+    """Leave a round for good by destroying its key."""
+    with path.open("rb") as file:
+        check_alone(file.fileno())
+        _destroy(path, key)
+
+
+def _destroy(path: Path, key: Path) -> None:
+    overwrite_with_zeros(key)
+    path.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+class FileJournal:
+    """The journal of one round, open in one process."""
+
+    def __init__(self, round: bytes, path: Path, key: Path, entropy: Entropy = secrets.token_bytes) -> None:
+        self._round, self._path, self._key_path, self._entropy = round, path, key, entropy
+        self._key = key.read_bytes()
+        self._places: list[tuple[int, int]] = []
+        self._end = 0
+        self._claims: dict[str, tuple[bytes, int]] = {}
+        self._notes: list[int] = []
+        self._file = LockedFile(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+        self._release = weakref.finalize(self, os.close, self._file.descriptor)
+        try:
+            check_alone(self._file.descriptor)
+            self._find_records()
+        except DordisError:
+            self._release()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<FileJournal of {len(self._places)} records>"
+
+    def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
+        """Return the stored reply of a request; if there is none, `respond` makes the state changes and the reply."""
+        self._check_open()
+        if key in self._claims:
+            claimed, number = self._claims[key]
+            check_same_request(key, claimed, digest)
+            return self._record(number, StoredAnswer).reply
+        changes, reply = respond()
+        self._append(StoredAnswer(key, digest, changes, reply))
+        return reply
+
+    def since(self, claims: int) -> Sequence[bytes]:
+        """Return the state changes of all claims after the first `claims`, in order."""
+        numbers = [number for _, number in self._claims.values()]
+        return [self._record(number, StoredAnswer).changes for number in numbers[claims:]]
+
+    def note(self, event: msgspec.Struct) -> None:
+        """Store an event."""
+        self._check_open()
+        self._append(StoredEvent(ENCODER.encode(event)))
+
+    def events(self, kind: Any) -> Sequence[Any]:
+        """Return the stored events in order, as structs of a type or of a union of types."""
+        decoder = msgspec.msgpack.Decoder(kind)
+        return [decoder.decode(self._record(number, StoredEvent).event) for number in self._notes]
+
+    def release(self) -> None:
+        """Close the file; the journal can be opened again, here or in another process."""
+        self._release()
+
+    def close(self) -> None:
+        """Leave the round for good by destroying its key."""
+        if self._release.alive:
+            self._claims, self._notes, self._key = {}, [], b""
+            _destroy(self._path, self._key_path)
+            self._release()
+
+    def _check_open(self) -> None:
+        if not self._release.alive:
+            raise Aborted("this client has left the round")
+
+    def _append(self, record: StoredAnswer | StoredEvent) -> None:
+        """Append a record; it is on disk when this returns."""
+        nonce = self._entropy(cipher.NONCE_BYTES)
+        sealed = nonce + cipher.encrypt(
+            self._key, nonce, ENCODER.encode(record), self._associated_data(len(self._places))
+        )
+        try:
+            self._file.append(len(sealed).to_bytes(_SIZE_BYTES, "big") + sealed)
+        except OSError as error:
+            raise InputError(f"the journal at {self._path.parent} cannot be written: {error.strerror}") from None
+        self._index_record(record, len(sealed))
+
+    def _index_record(self, record: StoredAnswer | StoredEvent, size: int) -> None:
+        """Remember the position of a record."""
+        if isinstance(record, StoredAnswer):
+            self._claims[record.key] = (record.digest, len(self._places))
+        else:
+            self._notes.append(len(self._places))
+        self._places.append((self._end + _SIZE_BYTES, size))
+        self._end += _SIZE_BYTES + size
+
+    def _find_records(self) -> None:
+        """Find all records; cut an incomplete last one."""
+        total = os.fstat(self._file.descriptor).st_size
+        while self._end + _SIZE_BYTES <= total:
+            size = int.from_bytes(os.pread(self._file.descriptor, _SIZE_BYTES, self._end), "big")
+            if self._end + _SIZE_BYTES + size > total:
+                break
+            self._index_record(
+                self._decrypt(len(self._places), self._end + _SIZE_BYTES, size, StoredAnswer | StoredEvent), size
+            )
+        if self._end < total:
+            self._file.truncate(self._end)
+
+    def _record(self, number: int, kind: type[Record]) -> Record:
+        return cast(Record, self._decrypt(number, *self._places[number], kind))
+
+    def _decrypt(self, number: int, place: int, size: int, kind: Any) -> Any:
+        """Read a record and decrypt it."""
+        data = os.pread(self._file.descriptor, size, place)
+        nonce, sealed = data[: cipher.NONCE_BYTES], data[cipher.NONCE_BYTES :]
+        try:
+            plain = cipher.decrypt(self._key, nonce, sealed, self._associated_data(number))
+        except (DecryptionFailed, InputError):
+            raise Aborted("the journal of this round is damaged: this client leaves the round") from None
+        return msgspec.msgpack.decode(plain, type=kind)
+
+    def _associated_data(self, number: int) -> bytes:
+        """Return the associated data of a record: its round and its number in the journal."""
+        return b"dordis/v1/journal" + self._round + number.to_bytes(8, "big")

@@ -1,0 +1,192 @@
+"""Checks of a run's manifest by a client at log-in, before it answers anything.
+
+The run id must be the manifest's hash, its configuration and plan those that the owner agreed to, its members those of
+the client's registry or of an earlier one, and the beacon line that draws the clients later than the manifest.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
+from dordis.identity.registry import Registry
+from dordis.identity.signed_registry import RevokedKeys, members_before
+from dordis.protocol import ClientId
+from dordis.records.manifest import Manifest
+from dordis.selection.beacon import FileBeacon
+
+LARGEST = 1 << 20
+"""Largest size of a manifest in bytes without its members; usual ones have about 5,000."""
+MEMBER_BYTES = 64
+"""Largest size of a member in bytes: its id and the fingerprint of its keys."""
+CLOCK_ERROR = timedelta(minutes=10)
+"""Largest difference between the clocks of the authority and a server."""
+ROUNDING = 1e-9
+"""Largest relative difference that counts as rounding on another machine."""
+MAY_DIFFER = frozenset(
+    {
+        "created",
+        "version",
+        "name",
+        "beacon",
+        "first_line",
+        "predecessor",
+        "where",
+        "words",
+        "unit",
+        "measured",
+        "members",
+        "config.name",
+        "config.output",
+        "config.app.client",
+        "config.app.folder",
+        "config.app.options",
+        "config.performance",
+        "config.deployment.host",
+        "config.deployment.port",
+        "config.deployment.login",
+        "config.deployment.balancers",
+        "config.deployment.beacon",
+        "config.deployment.wait",
+        "config.deployment.deadlines",
+        "config.deployment.test",
+        "config.deployment.runs_a_day",
+        "config.deployment.trainings",
+    }
+)
+"""Fields in which the server's manifest may differ: settings of one machine, or compared by other checks."""
+
+
+def read_manifest(data: bytes, members: int) -> Manifest:
+    """Decode the manifest of a run with this number of members; raise if it is too large or malformed."""
+    limit = LARGEST + MEMBER_BYTES * members
+    if len(data) > limit:
+        raise MalformedMessage(f"the manifest of the run has {len(data)} bytes, more than {limit}")
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"the manifest of the run cannot be read: {_printable(str(error))}") from None
+
+
+def run_beacon(manifest: Manifest, published: FileBeacon) -> FileBeacon:
+    """Return the beacon of a run, which begins at the manifest's first line and is later than the manifest."""
+    if manifest.first_line is None or manifest.first_line < 0:
+        raise ParametersRefused("the manifest names no first line of the beacon, which this run needs")
+    return replace(published, first=manifest.first_line, after=creation_time(manifest))
+
+
+def creation_time(manifest: Manifest) -> datetime:
+    """Return the creation time that a manifest states."""
+    try:
+        date = datetime.fromisoformat(manifest.created)
+    except ValueError:
+        date = datetime.max
+    if date.tzinfo != UTC:
+        raise MalformedMessage("the date of the run's manifest is not a time in UTC")
+    return date
+
+
+def check_run_hash(run: bytes, manifest: bytes) -> None:
+    """The run id is the hash of the manifest: a free choice of it could give a convenient selection."""
+    if hashlib.sha256(manifest).digest() != run:
+        raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
+
+
+def run_members(
+    theirs: Manifest, own: Registry, revoked: Sequence[RevokedKeys], me: ClientId, planned: int
+) -> Registry:
+    """Return the members of the run: those of this client's registry, or of an earlier one that it tells of."""
+    listed = theirs.members or {}
+    if me not in listed:
+        raise ParametersRefused(
+            f"client {me} is not a member of the server's run: who was approved after a run began joins its successor"
+        )
+    members = members_before(own, revoked, listed)
+    check_members(theirs, members, planned)
+    check_revocations(theirs, revoked)
+    return members
+
+
+def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
+    """The manifest lists these members, with the same keys, and as many as the run is planned for."""
+    listed, known = theirs.members or {}, members.fingerprints()
+    for u in sorted(listed.keys() | known.keys()):
+        if listed.get(u) != known.get(u):
+            raise ParametersRefused(
+                "the members of the server's run are not those of this client's registry: client "
+                f"{_printable(str(u))} is {_describe_member(listed.get(u))} in the manifest of the run and "
+                f"{_describe_member(known.get(u))} in the registry. Get the newest registry"
+            )
+    if len(listed) != planned:
+        raise ParametersRefused(
+            f"the server's run has {len(listed)} members, but federation.clients is {planned} here: give server and "
+            "clients the newest registry and the same configuration"
+        )
+
+
+def check_revocations(theirs: Manifest, revoked: Sequence[RevokedKeys]) -> None:
+    """The run began before its members were revoked, as far as they were."""
+    listed = theirs.members or {}
+    for gone in revoked:
+        if listed.get(gone.client) != gone.keys.identity.fingerprint(ClientId(gone.client)):
+            continue
+        if creation_time(theirs) > datetime.fromisoformat(gone.when) + CLOCK_ERROR:
+            raise ParametersRefused(
+                f"the server's run began on {_printable(theirs.created)} with keys of client {gone.client} "
+                f"('{gone.keys.name}') that were revoked on {gone.when}: the server needs the newest registry"
+            )
+
+
+def _describe_member(fingerprint: str | None) -> str:
+    return "not a member" if fingerprint is None else f"a member with keys {_printable(fingerprint)}"
+
+
+def check_agreed(theirs: Manifest, own: Manifest) -> None:
+    """The run has the registry, configuration and plan that this client's owner agreed to."""
+    found = _difference(_plain(own), _plain(theirs))
+    if found is not None:
+        field, here, there = found
+        raise ParametersRefused(
+            f"the server's run is not the one that this client's owner agreed to: '{field}' is {here} here and {there} "
+            "in the manifest of the run. Give server and clients the same configuration and registry"
+        )
+
+
+def _plain(manifest: Manifest) -> Any:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(manifest))
+    except RecursionError:
+        raise MalformedMessage("the manifest of the run is nested too deeply") from None
+
+
+def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] | None:
+    """Return the first field that differs and both values, or None; only fields of `own` are descended into."""
+    if field in MAY_DIFFER:
+        return None
+    if isinstance(own, dict) and isinstance(theirs, dict):
+        for name in sorted(own.keys() | theirs.keys()):
+            inner = f"{field}.{name}" if field else name
+            if found := _difference(own.get(name), theirs.get(name), inner):
+                return found
+        return None
+    if isinstance(own, float) and isinstance(theirs, int | float) and math.isclose(own, theirs, rel_tol=ROUNDING):
+        return None
+    if type(own) is type(theirs) and own == theirs:
+        return None
+    return _printable(field), _describe_value(own), _describe_value(theirs)
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
+    return "not there" if value is None else _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    """Return the first 80 characters of a server's text without control characters, safe to print."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:80])

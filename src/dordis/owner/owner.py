@@ -1,0 +1,97 @@
+"""The owner of a client: policy, verification of the selection, and the participation count."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dordis.errors import ParametersRefused
+from dordis.owner.participation import Costs, Limits, MemoryTrainings, OwnerBudget, Participation, check_budget
+from dordis.owner.policy import Policy, check_pieces
+from dordis.owner.receipts import KeptReceipts
+from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.protocol import ClientId
+from dordis.protocols.costs import RoundCost, round_cost
+from dordis.protocols.parameters import Parameters
+from dordis.rounds.invitation import Invite
+from dordis.selection import beacon as beacons
+from dordis.selection.selection import Selection, draw_failure_probability
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Decide for one client whether to take part, and record its participation before the upload.
+
+    `registry` is the root of the pinned registry; `vrf_key` is used by VRF selection.  The `beacon` verifies sparse
+    graphs.  `mechanism` is a third party's, if the owner has installed one, and tells the cost of its rounds.
+    """
+
+    me: ClientId
+    policy: Policy
+    selection: Selection
+    participation: Participation
+    registry: bytes = b""
+    vrf_key: bytes = field(default=b"", repr=False)
+    beacon: beacons.Beacon | None = None
+    mechanism: type[Mechanism] | None = None
+    trainings: MemoryTrainings = field(default_factory=MemoryTrainings, repr=False)
+    receipts: KeptReceipts | None = None
+    """Notes of the client's rounds; None in simulations, where one program has everything."""
+
+    def accept(self, invite: Invite) -> bytes | None:
+        """Return the proof of selection; raise for another registry, a broken policy line, or too little budget."""
+        check_pinned(invite, self.registry)
+        self.policy.check_invite(invite)
+        records = invite.terms.records
+        sampled = (records.sampling, records.events) if records else None
+        cost = RoundCost(invite.terms.cost, 0.0, float(draw_failure_probability(self.selection)), sampled)
+        check_affordable(self.participation, {(invite.info.run, invite.info.index): cost}, self.policy.budget)
+        return self.selection.claim(invite, self.me, self.vrf_key)
+
+    def take_piece(self, count: int) -> None:
+        """Raise if a model has more pieces than the policy allows."""
+        check_pieces(self.policy, count)
+
+    def train(self, invite: Invite) -> None:
+        """Count a training; raise beyond the policy's number of trainings since the last counted participation."""
+        self.trainings.begin(self.participation.count(), self.policy.trainings)
+
+    def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
+        """Raise if the parameters break the policy or the budget, or if clients or graph were not drawn as agreed."""
+        checked = ("policy", self.policy, self.mechanism)
+        parameters.once(checked, lambda: self.policy.check(parameters, self.mechanism))
+        cost = self._cost(parameters)
+        check_affordable(self.participation, {(parameters.run, parameters.index): cost}, self.policy.budget)
+        self.selection.verify(parameters, {ClientId(u): proof for u, proof in proofs.items()}, self.me)
+        if parameters.is_sparse:
+            if self.beacon is None:
+                raise ParametersRefused("a sparse graph is verified with the beacon: give the owner its source")
+            beacons.check_beacon(parameters, self.beacon)
+
+    def attend(self, parameters: Parameters, machine: bytes) -> None:
+        """Count this round and its cost, once and for one machine; raise beyond the cap or the budget."""
+        limits = Limits(self.policy.participations, self.policy.budget, parameters.participations or None)
+        self.participation.reserve(parameters.run, parameters.index, machine, self._cost(parameters), limits)
+        if self.receipts is not None:
+            self.receipts.note_attended(parameters)
+
+    def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
+        """Note that the whole sum of the round came: its receipt must be in the server's history from now on."""
+        if self.receipts is not None:
+            self.receipts.note_delivered(parameters, survivors)
+
+    def _cost(self, parameters: Parameters) -> RoundCost:
+        failure = draw_failure_probability(self.selection)
+        return parameters.once(
+            ("cost", self.mechanism, failure), lambda: round_cost(parameters, self.mechanism, failure)
+        )
+
+
+def check_pinned(invite: Invite, root: bytes) -> None:
+    """The run has the registry that the owner has pinned."""
+    if invite.registry != root:
+        raise ParametersRefused("the invitation is for another registry than the one that this owner has pinned")
+
+
+def check_affordable(participation: Participation, requested: Costs, budget: OwnerBudget | None) -> None:
+    """The budget covers a round of this cost; this is checked before any data is used."""
+    if budget is not None:
+        check_budget(participation.spent(requested), budget, participation.plans(requested))

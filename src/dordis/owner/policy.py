@@ -1,0 +1,303 @@
+"""The policy of a client's owner: limits on parameters and a budget, outside which the client sends nothing.
+
+A policy without a budget allows nothing.  The budget covers all runs and servers; the client counts the cost of every
+round itself (`dordis.owner.participation`).
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from dordis.errors import InputError, ParametersRefused
+from dordis.owner.participation import OwnerBudget
+from dordis.privacy.further_releases import LARGEST_SCALE
+from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.records.accounting import WORD
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols.costs import least_variance, noise_ratios
+from dordis.protocols.limits import FEW_PIECES, SMALLEST_PIECE
+from dordis.protocols.parameters import MALICIOUS, Parameters
+from dordis.rounds.invitation import Invite
+from dordis.rounds.terms import Terms
+
+ASSISTED = "assisted"
+CLIENT, RECORD = "client", "record"
+"""Units of privacy."""
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits that an owner sets; the defaults are on the safe side.
+
+    >>> Policy.from_settings({"cohort": 50, "epsilon": 6, "delta": 1e-5}).budget
+    OwnerBudget(epsilon=6.0, delta=1e-05)
+    """
+
+    cohort: int = 2
+    """Least number of clients, n."""
+    quorum: Fraction = Fraction(1, 2)
+    """Least fraction of n that must answer every stage: t / n on the complete graph, q / n for SecAgg+."""
+    colluders: int = 1
+    """Least T_C: clients whose own noise does not count."""
+    variance: Fraction | None = None
+    """Least noise variance that counts for privacy in every chunk, for every dropout, in squared integer units."""
+    noise: Fraction | None = None
+    """The same divided by the squared sensitivity Delta2^2, for every release: the update and the clipping bit."""
+    epsilon: float | None = None
+    """The budget, with `delta`: the largest cost of all rounds together."""
+    delta: float | None = None
+    without_guarantee: bool = False
+    """Whether to allow rounds whose cost this client cannot bound; then it has no budget."""
+    bits: int = 32
+    """Largest number of bits of a coordinate."""
+    modes: frozenset[str] = frozenset({MALICIOUS})
+    schemes: frozenset[str] = frozenset({Scheme.SINGLE.value, Scheme.EXACT.value})
+    mechanisms: frozenset[str] = frozenset({"skellam"})
+    protocols: frozenset[str] = frozenset({"secagg", "secagg+"})
+    coordinates: int = 1 << 27
+    """Largest number of coordinates of an update: a client holds several vectors of eight bytes a coordinate."""
+    model_bytes: int = 1 << 30
+    """Largest size of a model in bytes: it is held in memory and written to the journal."""
+    pieces: int = FEW_PIECES + (1 << 30) // SMALLEST_PIECE
+    """Largest number of pieces of a model, each a journal record; short models may have fewer (`check_pieces`)."""
+    units: frozenset[str] = frozenset({CLIENT})
+    """Units of privacy, `client` and `record`: rounds for records hide each record, and not the client as a whole."""
+    sampling: Fraction = Fraction(1)
+    """Largest probability with which a record is sampled."""
+    participations: int | None = None
+    """Largest number of rounds over all runs and servers: the cap of `Participation`."""
+    helpers: frozenset[int] = frozenset()
+    """Ids of the helpers that may open sums, where the protocol has helpers; no others, and none by default."""
+    honest_helpers: int = 2
+    """Least m - f: helpers that have to collude before a single update is seen, less one."""
+    faulty_helpers: int = 1
+    """Least f: colluding helpers that a round withstands."""
+    no_base: bool = False
+    """Whether to allow rounds in which more than f helpers can remove all noise of a client."""
+    trainings: int | None = 10
+    """Largest number of trainings before a round counts a participation; above `federation.tries`."""
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "Policy":
+        """Read a policy from plain settings; fractions are numbers or texts like "2/3"; raise for unknown keys."""
+        try:
+            policy = msgspec.convert(settings, cls, dec_hook=_fraction)
+        except msgspec.ValidationError as error:
+            raise InputError(f"this is not a policy: {error}") from None
+        if "quorum" in settings and ASSISTED in policy.protocols:
+            raise InputError(
+                f"a policy with 'quorum' cannot allow the protocol '{ASSISTED}', where no quorum of clients answers: "
+                "leave one of them out"
+            )
+        return policy
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.quorum <= 1:
+            raise InputError("the quorum is a fraction of the cohort, in 0..1")
+        bounds = (self.cohort, self.colluders, self.coordinates, self.model_bytes, self.pieces)
+        counts = (self.participations or 0, self.trainings or 0)
+        if min(*bounds, *counts, self.variance or 0, self.noise or 0) < 0:
+            raise InputError("floors and ceilings are 0 or more")
+        if (self.epsilon is None) != (self.delta is None):
+            raise InputError("a policy's budget is both, epsilon and delta")
+        _ = self.budget
+
+    @property
+    def budget(self) -> OwnerBudget | None:
+        """Return the budget; None if rounds without a guarantee are allowed."""
+        if self.without_guarantee or self.epsilon is None or self.delta is None:
+            return None
+        return OwnerBudget(self.epsilon, self.delta)
+
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """List what this policy allows beyond the default policy."""
+        default = Policy()
+        beyond = (
+            (f"a server that is only guarded against as {mode}" for mode in sorted(self.modes - default.modes)),
+            (f"the protocol '{name}'" for name in sorted(self.protocols - default.protocols)),
+            (f"helper {helper}, who opens sums together with others" for helper in sorted(self.helpers)),
+            ["rounds in which more than f helpers can remove all noise of a client"] if self.no_base else (),
+            (f"the mechanism '{name}'" for name in sorted(self.mechanisms - default.mechanisms)),
+            (f"'{name}' as the unit of privacy" for name in sorted(self.units - default.units)),
+            (f"the noise scheme '{name}'" for name in sorted(self.schemes - default.schemes)),
+            ["rounds whose cost a client cannot bound by itself, so that it keeps to no budget"]
+            if self.without_guarantee
+            else (),
+        )
+        return tuple(said for line in beyond for said in line)
+
+    def check(self, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
+        """Raise ParametersRefused, naming the first line of this policy that the parameters break."""
+        self.check_terms(Terms.from_parameters(parameters, kind))
+        check_quorum(self, parameters)
+        check_helpers(self, parameters)
+        check_base_noise(self, parameters)
+        check_variance(self, parameters)
+        check_noise(self, min(noise_ratios(parameters)))
+        check_further_scales(parameters)
+
+    def check_invite(self, invite: Invite) -> None:
+        """Raise ParametersRefused, naming the first line of this policy that the invitation breaks."""
+        check_protocol(self, invite)
+        check_coordinates(self, invite)
+        check_model_bytes(self, invite)
+        self.check_terms(invite.terms)
+
+    def check_terms(self, terms: Terms) -> None:
+        """Raise ParametersRefused, naming the first line of this policy that the terms break."""
+        check_mode(self, terms)
+        check_cohort(self, terms)
+        check_colluders(self, terms)
+        check_bits(self, terms)
+        check_mechanism(self, terms)
+        check_scheme(self, terms)
+        check_unit(self, terms)
+        check_sampling(self, terms)
+        check_noise(self, terms.ratio)
+        check_budgeted(self)
+
+
+def check_mode(policy: Policy, terms: Terms) -> None:
+    """The owner accepts the threat model of the round."""
+    if terms.mode not in policy.modes:
+        raise _refused("modes", f"'{terms.mode}' is not among them")
+
+
+def check_cohort(policy: Policy, terms: Terms) -> None:
+    """The round has enough clients."""
+    if terms.clients < policy.cohort:
+        raise _refused("cohort", f"{terms.clients} clients are fewer than {policy.cohort}")
+
+
+def check_quorum(policy: Policy, parameters: Parameters) -> None:
+    """Enough clients must answer."""
+    share = parameters.quorum_fraction
+    if share is not None and share < policy.quorum:
+        raise _refused("quorum", f"{share} of the clients are fewer than {policy.quorum} of them")
+
+
+def check_helpers(policy: Policy, parameters: Parameters) -> None:
+    """The owner named all helpers of the round, and enough of them must collude before an update is seen."""
+    trusted = parameters.assistance
+    if trusted is None:
+        return
+    if strangers := set(trusted.helpers) - policy.helpers:
+        raise _refused("helpers", f"helper {min(strangers)} is not among them")
+    if len(trusted.helpers) - trusted.faulty < policy.honest_helpers:
+        raise _refused("honest_helpers", f"m - f = {len(trusted.helpers) - trusted.faulty} is too small")
+    if trusted.faulty < policy.faulty_helpers:
+        raise _refused("faulty_helpers", f"f = {trusted.faulty} is too small")
+
+
+def check_base_noise(policy: Policy, parameters: Parameters) -> None:
+    """Every client keeps noise that no helper can remove, unless the owner agrees to go without."""
+    trusted = parameters.assistance
+    if trusted is not None and trusted.no_base and not policy.no_base:
+        raise _refused("no_base", "more than f helpers could remove all noise of a client")
+
+
+def check_colluders(policy: Policy, terms: Terms) -> None:
+    """The noise is planned for enough colluders."""
+    if terms.colluders < policy.colluders:
+        raise _refused("colluders", f"T_C = {terms.colluders} is below {policy.colluders}")
+
+
+def check_bits(policy: Policy, terms: Terms) -> None:
+    """The upload is not too large."""
+    if terms.bits > policy.bits:
+        raise _refused("bits", f"{terms.bits} exceed {policy.bits}")
+
+
+def check_mechanism(policy: Policy, terms: Terms) -> None:
+    """The owner accepts the mechanism."""
+    if terms.mechanism not in policy.mechanisms:
+        raise _refused("mechanisms", f"'{terms.mechanism}' is not among them")
+
+
+def check_scheme(policy: Policy, terms: Terms) -> None:
+    """The owner accepts the noise scheme."""
+    if terms.scheme not in policy.schemes:
+        raise _refused("schemes", f"'{terms.scheme}' is not among them")
+
+
+def check_variance(policy: Policy, parameters: Parameters) -> None:
+    """Every chunk keeps enough noise for every dropout."""
+    least = least_variance(parameters, range(len(parameters.chunks)))
+    if policy.variance is not None and least < policy.variance:
+        raise _refused("variance", f"the noise of a chunk may be as little as {least}")
+
+
+def check_unit(policy: Policy, terms: Terms) -> None:
+    """The owner agrees that single records are hidden, and the client as a whole is not."""
+    unit = RECORD if terms.records else CLIENT
+    if unit not in policy.units:
+        raise _refused("units", f"'{unit}' is not among them")
+
+
+def check_sampling(policy: Policy, terms: Terms) -> None:
+    """Records are not sampled more often than the owner allows."""
+    if terms.records and Fraction(terms.records.sampling, WORD) > policy.sampling:
+        raise _refused("sampling", f"records are sampled with probability {terms.records.probability:.4g}")
+
+
+def check_noise(policy: Policy, ratio: Fraction) -> None:
+    """The least ratio of noise variance to squared sensitivity over all releases is large enough.
+
+    Leaving a client out means a zero update, and zero for every further release.
+    """
+    if policy.noise is not None and ratio < policy.noise:
+        raise _refused("noise", f"{float(ratio):.4g} of the squared sensitivity is below {policy.noise}")
+
+
+def check_further_scales(parameters: Parameters) -> None:
+    """The scales of further releases, such as the clipping bit, are no larger than any plan makes them."""
+    for release in parameters.encoding.further_releases:
+        if release.scale > LARGEST_SCALE:
+            raise ParametersRefused(f"the scale of the {release.name} is {LARGEST_SCALE} at most")
+
+
+def check_budgeted(policy: Policy) -> None:
+    """The owner has set a budget, or has allowed rounds without a guarantee."""
+    if policy.budget is None and not policy.without_guarantee:
+        raise _refused(
+            "epsilon", "there is no budget: give epsilon and delta for all rounds together, or set without_guarantee"
+        )
+
+
+def check_coordinates(policy: Policy, invite: Invite) -> None:
+    """The update has no more coordinates than the owner allows."""
+    if invite.dim > policy.coordinates:
+        raise _refused("coordinates", f"an update of {invite.dim} coordinates exceeds {policy.coordinates}")
+
+
+def check_model_bytes(policy: Policy, invite: Invite) -> None:
+    """The model is not larger than the owner allows."""
+    if invite.model_bytes > policy.model_bytes:
+        raise _refused("model_bytes", f"a model of {invite.model_bytes} bytes exceeds {policy.model_bytes}")
+
+
+def check_pieces(policy: Policy, count: int) -> None:
+    """The model has no more pieces than the owner allows."""
+    if count > policy.pieces:
+        raise _refused("pieces", f"a model of {count} pieces exceeds {policy.pieces}")
+
+
+def check_protocol(policy: Policy, invite: Invite) -> None:
+    """The owner accepts the summing protocol."""
+    if invite.protocol not in policy.protocols:
+        raise _refused("protocols", f"'{invite.protocol}' is not among them")
+
+
+def _refused(line: str, why: str) -> ParametersRefused:
+    return ParametersRefused(f"the owner's policy, line '{line}', forbids this round: {why}")
+
+
+def _fraction(kind: type, value: object) -> Fraction:
+    if kind is not Fraction or not isinstance(value, int | float | str | Fraction):
+        raise TypeError("a fraction is a number, or a text like '2/3'")
+    try:
+        return Fraction(str(value))  # 0.1 means a tenth
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("a fraction is a number, or a text like '2/3'") from None

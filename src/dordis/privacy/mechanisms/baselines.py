@@ -1,0 +1,159 @@
+"""Baselines to compare with: Gaussian noise in floating point, by a trusted server or by every client, and no noise.
+
+The low bits of floating-point noise are known to reveal what they hide (Mironov, "On Significance of the Least
+Significant Bits for Differential Privacy", 2012): do not deploy these mechanisms.
+"""
+
+import math
+import secrets
+from fractions import Fraction
+from typing import ClassVar, Self
+
+import numpy as np
+
+from dordis.crypto import prg
+from dordis.errors import InputError
+from dordis.kernels.ring import Vector
+from dordis.privacy import encoding, scaling
+from dordis.privacy.accounting import Event, Gaussian, check_positive, multiplier_for_cost
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals
+from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, NoiseVariances, check_bound, read_sigma, wide_grid
+from dordis.privacy.scaling import Floats
+from dordis.privacy.setting import Setting
+
+FLOATING = "Gaussian noise in floating point, whose low bits may tell what they should hide: not to be deployed"
+_STEP = prg.CALL // 8
+
+
+def gaussian_noise(seed: bytes, sigma: float, dim: int) -> Floats:
+    """Return `dim` normal samples of standard deviation `sigma`, a function of the seed, by inversion.
+
+    >>> gaussian_noise(bytes(range(32)), 1.0, 3).round(2).tolist()
+    [0.13, 0.31, -0.05]
+    """
+    from scipy.special import ndtri  # what only takes part needs no scipy
+
+    context = prg.open_stream(prg.from_seed(seed, b"dordis/v1/gaussian"))
+    samples = np.empty(dim, np.float64)
+    words = np.empty(min(_STEP, dim + dim % 2), "<u8")
+    for at in range(0, dim, _STEP):
+        piece = samples[at : at + _STEP]
+        used = words[: piece.size + piece.size % 2]  # the keystream comes in blocks of two words
+        prg.fill_keystream(context, used.view(np.uint8))
+        chance = ((used[: piece.size] >> np.uint64(12)) + 0.5) * 2.0**-52
+        ndtri(chance, out=piece)
+        piece *= sigma
+    return samples
+
+
+class GaussianMechanism(Mechanism, frozen=True, kw_only=True):
+    """Gaussian noise of standard deviation `sigma`, in real units, from the server or from each client."""
+
+    sigma: float
+
+    description: ClassVar[str] = FLOATING
+
+    @classmethod
+    def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
+        """Read sigma."""
+        return cls(grid, clip, sensitivity, sigma=read_sigma(noise))
+
+    @property
+    def noise(self) -> str:
+        """Return sigma."""
+        return repr(self.sigma)
+
+
+class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw_only=True):
+    """The server adds noise of standard deviation `sigma`, in real units, to the sum it decodes.
+
+    Clients clip and round like those of `DSkellam`, and trust the server with the sum.  `entropy` is the server's.
+    """
+
+    entropy: Entropy = secrets.token_bytes
+
+    noise_from: ClassVar[NoiseFrom] = NoiseFrom.SERVER
+    in_ring: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_bound(self)
+        check_positive("sigma", self.sigma)
+
+    @classmethod
+    def for_cost(cls, setting: Setting, allowance: float) -> Self:
+        """Return the mechanism with the least noise whose releases cost no more."""
+        multiplier = multiplier_for_cost(allowance)
+        grid = wide_grid(setting, multiplier * setting.clip)
+        bound = scaling.sensitivity(grid.scale, setting.clip, grid.padded)
+        return cls(grid, setting.clip, bound.squared, sigma=multiplier * bound.l2 / grid.scale)
+
+    def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
+        """Return the mean of the sum with the server's noise; every call draws its own."""
+        noisy = super().decode(total, count, public_seed)
+        self.add_server_noise(noisy, count)
+        return noisy
+
+    def add_server_noise(self, mean: Floats, count: int = 1) -> None:
+        """Add Gaussian noise."""
+        mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
+
+    def release(self, variance: Fraction) -> Gaussian:
+        """Return a sum under the server's noise; there is no other, whatever the `variance`."""
+        return Gaussian(self.sigma * self.grid.scale / math.sqrt(self.sensitivity))
+
+    def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
+        """Return the server's noise: dropout takes none of it away."""
+        variance = (self.sigma * self.grid.scale) ** 2
+        return NoiseVariances(variance, variance, variance)
+
+
+class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_only=True):
+    """Every client adds noise of standard deviation `sigma`, in real units, to its clipped update.
+
+    What comes after, rounding included, cannot take privacy away, so nothing bounds the norm in the integers.
+    """
+
+    noise_from: ClassVar[NoiseFrom] = NoiseFrom.CLIENT
+
+    def __post_init__(self) -> None:
+        check_positive("the clip bound", self.clip)
+        check_positive("sigma", self.sigma)
+
+    @classmethod
+    def for_cost(cls, setting: Setting, allowance: float) -> Self:
+        """Return the mechanism with the least noise whose releases cost no more."""
+        sigma = multiplier_for_cost(allowance) * setting.clip
+        return cls(wide_grid(setting, sigma * math.sqrt(setting.clients)), setting.clip, sigma=sigma)
+
+    def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
+        """Clip, add noise, rotate, scale and round."""
+        x = encoding.check_update(update, self.grid)
+        noisy = gaussian_noise(entropy(SEED_BYTES), self.sigma, x.size)
+        noisy += x * encoding.clip_factor(x, self.clip)
+        return encoding.encode(noisy, self.grid, public_seed, entropy)
+
+    def release(self, variance: Fraction) -> Gaussian:
+        """Return one client's update under its own noise; the others' is not counted on, whatever the `variance`."""
+        return Gaussian(self.sigma / self.clip)
+
+    def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
+        """Return the noise of the survivors; each counts on its own."""
+        variance = (self.sigma * self.grid.scale) ** 2
+        return NoiseVariances(variance * clients, variance * survivors, variance)
+
+
+class NoMechanism(Mechanism, frozen=True, tag="none"):
+    """Clip nothing, bound nothing, add nothing; policies of owners refuse it by default."""
+
+    noise_from: ClassVar[NoiseFrom] = NoiseFrom.NOBODY
+    in_ring: ClassVar[bool] = False
+    description: ClassVar[str] = "no noise, and no bound on an update"
+
+    @classmethod
+    def for_cost(cls, setting: Setting, allowance: float) -> Self:
+        """Return the mechanism on a grid with much room; no budget is kept."""
+        return cls(wide_grid(setting, setting.clip))
+
+    def release(self, variance: Fraction) -> Event:
+        """Refuse: nothing is proved."""
+        raise InputError("a release without noise proves nothing: such a round runs without a ledger")

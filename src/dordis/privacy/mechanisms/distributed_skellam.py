@@ -1,0 +1,21 @@
+"""The distributed Skellam mechanism: Agarwal, Kairouz and Liu, 2021.  The default, and the one XNoise works on.
+
+Its noise is drawn by the protocol, from seeds, component by component, so that it can be removed again.
+"""
+
+from typing import ClassVar
+
+from dordis.privacy.mechanisms.mechanism import Mechanism, check_bound
+from dordis.privacy.xnoise_components import Scheme
+
+
+class DSkellam(Mechanism, frozen=True, tag="skellam"):
+    """Clip, fold, rotate, scale and round; the protocol adds the noise."""
+
+    schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme) - {Scheme.NONE}
+    has_price_list: ClassVar[bool] = False
+    may_fold: ClassVar[bool] = True
+    description: ClassVar[str] = "distributed Skellam noise, drawn in integers"
+
+    def __post_init__(self) -> None:
+        check_bound(self)

@@ -1,0 +1,276 @@
+"""Epsilon of one record over a run whose clients sample their records anew in every event.
+
+Each of A events includes each record independently with probability p (a Poisson sample).  Given the sample an event is
+theta-GDP, so that the pair ((1-p) N(0,1) + p N(theta,1), N(0,1)) and its mirror dominate it (Zhu, Dong and Wang,
+"Optimal accounting of differential privacy via characteristic function", 2022).  They are composed numerically by the
+privacy loss distributions of dp-accounting, which are rounded up.
+
+Such a composition holds for parameters that were fixed beforehand, so the epsilon of the whole plan is stated however
+a run ended.  Runs that are planned one after another are added up by `filtered_epsilon`, at one fixed order.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dordis.errors import InputError
+from dordis.privacy import accounting, gdp
+
+WORD = 2**32
+"""The grid of the sampling probability: a record is sampled if a uniform 32-bit word is below p 2^32."""
+BETA, OVERFULL = 2.0**-60, 2.0**-80
+"""In one event and for one client: the chance that rounding exceeds its bound, and that a batch exceeds its cap."""
+LEAST_DELTA = 1e-10
+"""Below it the error of the numerical composition would matter."""
+LEAST_RETRIES, RETRIES = 2, 0.02
+_INTERVALS = (1e-3, 1e-2)  # of the discretised privacy loss: for one sampled Gaussian, and for mixtures of several
+_CLOSE = 1e-5  # relative error of a calibrated theta
+_TAIL = 40.0  # standard deviations that the integral of a Renyi divergence goes beyond its modes
+_NODES = 4001
+
+
+class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run's plan for one record: `events` releases with the same theta^2, each of a Poisson sample.
+
+    `sampling` is p 2^32, a whole number; `distance` the total variation between one event's noise and its law.
+    """
+
+    sampling: int
+    theta_squared: float
+    events: int
+    distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.sampling <= WORD:
+            raise InputError(f"the sampling word lies in 1..2^32, not at {self.sampling}")
+        if not 0 < self.theta_squared < math.inf:
+            raise InputError(f"theta^2 of an event is a number above 0, not {self.theta_squared}")
+        if self.events < 1:
+            raise InputError(f"a plan has at least one event, not {self.events}")
+        if not 0 <= self.distance < 1:
+            raise InputError(f"a total variation distance lies in 0..1, not at {self.distance}")
+
+    @property
+    def probability(self) -> float:
+        """Return p, exactly."""
+        return self.sampling / WORD
+
+    @property
+    def multiplier(self) -> float:
+        """Return the noise multiplier z = 1 / theta."""
+        return 1 / math.sqrt(self.theta_squared)
+
+
+@dataclass(frozen=True)
+class RecordSampling:
+    """How a run samples records: p 2^32, the declared number of records of each client, and A."""
+
+    sampling: int
+    records: int
+    events: int
+
+    def __post_init__(self) -> None:
+        _ = SampledEvents(self.sampling, 1.0, self.events)
+        if self.records < 1:
+            raise InputError(f"a client declares one record or more, not {self.records}")
+
+    @property
+    def batch(self) -> float:
+        """Return the expected number of sampled records of one client that has the declared number."""
+        return self.sampling / WORD * self.records
+
+    def plan(self, theta_squared: float, distance: float) -> SampledEvents:
+        """Return all events of the run; `distance` is that of one event."""
+        return SampledEvents(self.sampling, theta_squared, self.events, distance)
+
+
+def sampling_word(probability: float) -> int:
+    """Return p 2^32, rounded to the grid, or refuse a probability.
+
+    >>> sampling_word(0.5) == 2**31
+    True
+    """
+    if not 0 < probability <= 1:
+        raise InputError(f"records are sampled with a probability above 0 and up to 1, not {probability}")
+    return max(1, round(probability * WORD))
+
+
+def count_events(rounds: int) -> int:
+    """Return A: the rounds, and the retries that a plan provides for, max(2, 2 % of the rounds).
+
+    >>> count_events(400), count_events(10)
+    (408, 12)
+    """
+    return rounds + max(LEAST_RETRIES, math.ceil(RETRIES * rounds))
+
+
+def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> float:
+    """Return the epsilon of all events of a plan, for a person with one record at each of so many clients.
+
+    `delta` is what is proved in the end: the failures of rounding (A 2^-60 for each record) come off first, and the
+    distances of noise and batch cap are charged (1 + e^epsilon) times.
+    """
+    return epsilon_of_plans((plan,), delta, clients_per_person)
+
+
+def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_person: int = 1) -> float:
+    """Return the epsilon of several plans that were all fixed beforehand; see `filtered_epsilon` for others."""
+    check_delta(delta)
+    if clients_per_person < 1:
+        raise InputError(f"a person has records at one client or more, not at {clients_per_person}")
+    events = sum(plan.events for plan in plans) * clients_per_person
+    tau = math.fsum(plan.events * plan.distance for plan in plans) + events * OVERFULL
+    ordered = tuple(sorted(plans, key=lambda plan: (plan.sampling, plan.theta_squared, plan.events)))
+    return _composed_epsilon(ordered, clients_per_person, delta - events * BETA, tau)
+
+
+@lru_cache(maxsize=1 << 10)
+def _composed_epsilon(plans: tuple[SampledEvents, ...], persons: int, delta: float, tau: float) -> float:
+    """Compose plans; kept, because a ledger asks after every round."""
+    return _with_distance(lambda left: _compose(plans, persons, left), delta, tau)
+
+
+def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -> float:
+    """Return epsilon where noise at a distance tau from its law takes (1 + e^epsilon) tau of delta."""
+    above = proved(delta / 2)  # what is charged for this larger epsilon is enough for the smaller one returned
+    charge = (1 + math.exp(min(above, gdp.LARGEST_EPSILON))) * tau
+    return math.inf if charge > delta / 2 else proved(delta - charge)
+
+
+def _compose(plans: tuple[SampledEvents, ...], persons: int, delta: float) -> float:
+    """Compose plans numerically; without sampling by the closed formula of Gaussian differential privacy."""
+    if all(plan.sampling == WORD for plan in plans):
+        cost = gdp.compose_costs(gdp.repeat_cost(persons**2 * plan.theta_squared, plan.events) for plan in plans)
+        return gdp.epsilon(cost, delta)
+    exact = tuple(msgspec.structs.replace(plan, distance=0.0) for plan in plans)
+    return float(_accountant(exact, persons).get_epsilon(delta))
+
+
+@lru_cache(maxsize=64)
+def _accountant(plans: tuple[SampledEvents, ...], persons: int) -> Any:
+    """Return dp-accounting's composition of plans, from which epsilon follows for any delta."""
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import PLDAccountant
+
+    interval = _INTERVALS[0] if persons == 1 else _INTERVALS[1]
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=interval)
+    for plan in plans:
+        accountant.compose(_event(plan, persons), plan.events)
+    return accountant
+
+
+def _event(plan: SampledEvents, persons: int) -> object:
+    """Return one event in the words of dp-accounting."""
+    from dp_accounting import dp_event
+
+    if plan.sampling == WORD:
+        return dp_event.GaussianDpEvent(plan.multiplier / persons)
+    if persons == 1:
+        return dp_event.PoissonSampledDpEvent(plan.probability, dp_event.GaussianDpEvent(plan.multiplier))
+    p = plan.probability
+    weights = [math.comb(persons, i) * p**i * (1 - p) ** (persons - i) for i in range(persons + 1)]
+    return dp_event.MixtureOfGaussiansDpEvent(plan.multiplier, list(range(persons + 1)), weights)
+
+
+def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance: float = 0.0) -> SampledEvents:
+    """Return the plan with the largest theta^2 that keeps (epsilon, delta) over all its events.
+
+    >>> plan = calibrate(6.0, 1e-5, sampling_word(500 / 10_000), 400)
+    >>> round(plan.multiplier, 2)
+    1.06
+    """
+    accounting.check_epsilon(epsilon)
+    check_delta(delta)
+
+    def excess(log_theta: float) -> float:
+        plan = SampledEvents(sampling, math.exp(2 * log_theta), events, distance)
+        found = epsilon_of_plans((plan,), delta)
+        return math.log(found / epsilon) if 0 < found < math.inf else (-math.inf if found == 0 else math.inf)
+
+    # Without sampling: enough noise for any p.  The small part that failures take of delta is in the margin.
+    low = math.log(gdp.theta_budget(epsilon, delta) / events) / 2 - _CLOSE
+    high = low + math.log(2)
+    if distance and excess(low) > 0:
+        raise InputError(f"noise at a distance of {distance} from its law keeps no (epsilon, delta)")
+    while excess(high) <= 0:
+        low, high = high, high + math.log(2)
+    return SampledEvents(sampling, math.exp(2 * _largest(excess, low, high)), events, distance)
+
+
+def _largest(excess: Callable[[float], float], low: float, high: float) -> float:
+    """Return the largest argument with no excess, up to `_CLOSE`, by false position that never stalls."""
+    below, above = excess(low), excess(high)
+    side = 0
+    for _ in range(60):
+        if high - low <= _CLOSE:
+            break
+        steep = math.isfinite(below) and math.isfinite(above) and above > below
+        part = -below / (above - below) if steep else 0.5
+        middle = low + min(max(part, 0.02), 0.98) * (high - low)
+        value = excess(middle)
+        if value <= 0:
+            low, below, above, side = middle, value, above / 2 if side < 0 else above, -1
+        else:
+            high, above, below, side = middle, value, below / 2 if side > 0 else below, 1
+    return low
+
+
+def default_order(epsilon: float, delta: float) -> float:
+    """Return the order at which an owner adds up Renyi divergences: 1 + 1.5 ln(1/delta) / epsilon."""
+    return 1 + 1.5 * math.log(1 / accounting.check_delta(delta)) / accounting.check_epsilon(epsilon)
+
+
+@lru_cache(maxsize=1 << 10)
+def renyi_divergence(plan: SampledEvents, order: float) -> float:
+    """Return the Renyi divergence of all events of a plan at one order above 1, the larger of both directions."""
+    if not 1 < order < math.inf:
+        raise InputError(f"a Renyi divergence has an order above 1, not {order}")
+    if plan.sampling == WORD:
+        return plan.events * order * plan.theta_squared / 2
+    p, theta = plan.probability, math.sqrt(plan.theta_squared)
+    return plan.events * max(_moment(p, theta, order), _moment(p, theta, 1 - order)) / (order - 1)
+
+
+def _moment(p: float, theta: float, power: float) -> float:
+    """Return ln E_{x ~ N(0,1)} ((1-p) + p e^(theta x - theta^2/2))^power, by the trapezoidal rule in logarithms.
+
+    The integrand is analytic and falls off like a Gaussian, so the rule is exact but for rounding.
+    """
+    reach = abs(power) * theta + _TAIL
+    x, step = np.linspace(-reach, reach, max(_NODES, int(64 * reach)) | 1, retstep=True)
+    ratio = np.logaddexp(math.log1p(-p), math.log(p) + theta * x - theta**2 / 2)
+    exponent = power * ratio - x**2 / 2 - math.log(2 * math.pi) / 2
+    peak = float(exponent.max())
+    return peak + math.log(float(np.exp(exponent - peak).sum()) * float(step))
+
+
+def epsilon_from_divergence(divergence: float, order: float, delta: float) -> float:
+    """Return the epsilon of a Renyi divergence at one order (Canonne, Kamath and Steinke, 2020, proposition 12)."""
+    check_delta(delta)
+    bound = divergence + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    return max(0.0, bound)
+
+
+def filtered_epsilon(plans: Sequence[SampledEvents], order: float, delta: float) -> float:
+    """Return the epsilon of plans that were made one after another, each perhaps from results of those before it.
+
+    Renyi divergences at one fixed order add up even then, if a whole plan is reserved before its first upload (Feldman
+    and Zrnic, "Individual privacy accounting via a Renyi filter", 2021).
+    """
+    if not plans:
+        return 0.0
+    events = sum(plan.events for plan in plans)
+    tau = math.fsum(plan.events * (plan.distance + OVERFULL) for plan in plans)
+    divergence = math.fsum(renyi_divergence(plan, order) for plan in plans)
+    return _with_distance(lambda left: epsilon_from_divergence(divergence, order, left), delta - events * BETA, tau)
+
+
+def check_delta(delta: float) -> None:
+    """Raise if the numerical composition cannot prove so small a delta."""
+    if not LEAST_DELTA <= accounting.check_delta(delta) < 1:
+        raise InputError(f"with records as the unit delta is at least {LEAST_DELTA:g}, not {delta:g}")

@@ -1,0 +1,154 @@
+"""From sampled records to a vector over Z_{2^b}: exact integers all the way, so that one record changes little.
+
+q_i = round(C_q g_i / max(c, ||g_i||)) for each record, with ||q_i|| <= C_q checked in integers; X = sum of q_i;
+Y = H (signs X) block by block, H the unnormalised Walsh-Hadamard matrix of size B; r = (Y + u) >> k with a uniform
+dither u in {0 .. 2^k - 1}^d; then r mod 2^b.  Nothing is drawn again and nothing is refused.
+
+Given the records of the others, the difference that one record makes is a stochastic rounding of H q_i / 2^k, whose
+norm is at most s c = sqrt(B) C_q / 2^k.  `sensitivity` bounds it except with probability 2^-60 over the dither.
+"""
+
+import math
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dordis.crypto import prg
+from dordis.errors import InputError, ParametersRefused
+from dordis.kernels import hadamard
+from dordis.kernels.reals import LEAST_LENGTH, MOST_LENGTH, MOST_SHIFT, round_with_dither
+from dordis.kernels.ring import Vector
+from dordis.privacy.encoding import Grid, draw_signs
+from dordis.privacy.records.accounting import BETA, OVERFULL, WORD
+from dordis.privacy.scaling import rounded_norm
+
+Integers = npt.NDArray[np.int64]
+DITHER, SAMPLE = b"dordis/v1/record-dither", b"dordis/v1/record-sample"
+FINE = 1.01
+"""The scale is chosen so that rounding adds at most 1 % to the sensitivity."""
+_WORD_BYTES = 4
+_LARGEST = 2**62
+
+
+class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How records are sampled and encoded in every event of a run, as the parties agree on it.
+
+    `sampling` is p 2^32, `length` C_q, `shift` k; `records` the declared number of records of each client, a public
+    upper bound; `events` is A, and a round's index lies below it.
+    """
+
+    sampling: int
+    length: int
+    shift: int
+    records: int
+    events: int
+
+    @property
+    def probability(self) -> float:
+        """Return p."""
+        return self.sampling / WORD
+
+    @property
+    def batch(self) -> float:
+        """Return the expected number of sampled records of one client that has the declared number."""
+        return self.probability * self.records
+
+    @property
+    def cap(self) -> int:
+        """Return m_max, the most records that a client adds up in one event."""
+        return batch_cap(self.records, self.sampling)
+
+    def scaled_clip(self, block: int) -> float:
+        """Return s c, the norm in integer units of a record at the clip bound."""
+        return math.sqrt(block) * self.length * 2.0**-self.shift
+
+    def check(self, block: int) -> None:
+        """Refuse values that the encoder or the accounting does not hold for."""
+        if not 1 <= self.sampling <= WORD or self.records < 1 or self.events < 1:
+            raise ParametersRefused("records are sampled with a word in 1..2^32, from 1 or more, in 1 event or more")
+        if not LEAST_LENGTH <= self.length < MOST_LENGTH or not 0 <= self.shift <= MOST_SHIFT:
+            raise ParametersRefused(f"C_q lies in 2^22..2^23 and k in 0..{MOST_SHIFT}: not {self.length}, {self.shift}")
+        if math.sqrt(block) * self.cap * self.length >= _LARGEST:
+            raise ParametersRefused(f"sums of {self.cap} records in blocks of {block} do not fit 64 bits")
+
+
+def batch_cap(records: int, sampling: int) -> int:
+    """Return the least m_max with n KL(m_max / n || p) >= 80 ln 2, so that P(m > m_max) <= 2^-80 (Chernoff).
+
+    >>> batch_cap(1000, 2**31), batch_cap(1000, 2**32), batch_cap(1, 1)
+    (665, 1000, 1)
+    """
+    p, needed = sampling / WORD, -math.log(OVERFULL)
+    low, high = math.floor(records * p), records
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _divergence(records, middle, p) >= needed else (middle, high)
+    return high
+
+
+def _divergence(records: int, batch: int, p: float) -> float:
+    """Return n KL(batch / n || p) in nats, for batches from n p on."""
+    inside = batch * math.log(batch / (records * p))
+    outside = (records - batch) * math.log((1 - batch / records) / (1 - p)) if batch < records else 0.0
+    return inside + outside
+
+
+def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
+    """Return C_q and k whose s c is the wanted one, or the next above it.
+
+    >>> scale_for(760.0, 16384)
+    (6225920, 20)
+    """
+    if not scaled_clip > 0:
+        raise InputError(f"s c is a number above 0, not {scaled_clip}")
+    shift = math.floor(math.log2(MOST_LENGTH * math.sqrt(block) / scaled_clip))
+    for k in (shift, shift - 1):
+        length = math.ceil(scaled_clip * 2.0**k / math.sqrt(block))
+        if LEAST_LENGTH <= length < MOST_LENGTH and 0 <= k <= MOST_SHIFT:
+            return length, k
+    raise InputError(f"no quantisation of records has s c = {scaled_clip:g} in blocks of {block}")
+
+
+def sensitivity(scaled_clip: float, dim: int) -> int:
+    """Return Delta2^2, which one record's difference keeps to except with probability 2^-60; `dim` includes padding.
+
+    floor(min{(s c)^2 + d/4 + sqrt(2 ln 2^60) (s c + sqrt(d)/2), (s c + sqrt d)^2})
+    """
+    return max(1, math.floor(rounded_norm(scaled_clip, dim, BETA)))
+
+
+def fine_scaled_clip(dim: int) -> float:
+    """Return the least s c at which rounding adds at most 1 % to the sensitivity.
+
+    >>> round(fine_scaled_clip(16384))
+    760
+    """
+    slack = math.sqrt(-2 * math.log(BETA))
+    a, b, c = FINE**2 - 1, slack, dim / 4 + slack * math.sqrt(dim) / 2
+    return (b + math.sqrt(b * b + 4 * a * c)) / (2 * a)
+
+
+def draw_sample(seed: bytes, sampling: int, records: int, cap: int) -> npt.NDArray[np.int64]:
+    """Return the places of the sampled records: each below p 2^32 of a fresh word; a random subset beyond the cap."""
+    stream = prg.from_seed(seed, SAMPLE)
+    words = prg.read_keystream(stream, 0, 2 * _WORD_BYTES * records).view("<u4")
+    chosen = np.flatnonzero(words[:records] < np.uint64(sampling))
+    if chosen.size <= cap:
+        return chosen
+    return np.sort(chosen[np.argsort(words[records:][chosen], kind="stable")[:cap]])
+
+
+def encode_sum(total: Integers, grid: Grid, shift: int, public_seed: bytes, seed: bytes) -> Vector:
+    """Return the exact sum of quantised records as a vector over the ring, without noise.
+
+    The signs come from the public seed of the round, the dither from the client's fresh `seed`.
+    """
+    if total.dtype != np.int64 or total.shape != (grid.dim,) or grid.buckets:
+        raise InputError(f"a sum of records has {grid.dim} 64-bit integers, and is never folded")
+    dealt = grid.deal(total, 1)
+    hadamard.rotate_integers(dealt, grid.block, draw_signs(public_seed, 0, grid.padded))
+    words = prg.read_keystream(prg.from_seed(seed, DITHER), 0, _WORD_BYTES * grid.padded).view("<u4")
+    vector = np.empty(grid.padded, np.uint32)
+    round_with_dither(dealt, shift, words, 2**grid.bits - 1, vector)
+    return vector

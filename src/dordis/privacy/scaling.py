@@ -1,0 +1,245 @@
+"""How updates fit the ring: blocks, the sensitivity of a sum, and the scale that a ring of b bits leaves.
+
+Agarwal, Kairouz and Liu, "The Skellam Mechanism for Differentially Private Federated Learning", 2021; the norm after
+rounding is that of Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism", 2021.  *Real* units are
+those of the model update, *integer* units are real times the scale s; sigma is a standard deviation.  Everything here
+but the clip bound c is in integer units.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dordis.errors import InputError
+from dordis.kernels.folding import WORD
+
+Floats = npt.NDArray[np.float64]
+
+MOST_BITS = 32
+LARGEST_BLOCK = 2**16
+BLOCKS_FROM = 2**14
+"""Shorter vectors are one block."""
+MOST_PADDING = 1.04
+BETA = math.exp(-0.5)
+"""Conditional rounding fails, and is drawn again, with at most this probability."""
+FINE, SMALL = 1.2, 0.6
+"""Folded vectors are rounded to the nearest if s c is at least 1.2 sqrt d.  Even then those whose norm is below
+0.6 sqrt d are rounded at random, because the nearest integer of their coordinates is mostly 0."""
+WITHIN = 1.01
+"""A ring has enough bits if sigma in real units is within this factor of that with 32 bits."""
+_HALVINGS = 64
+
+
+def block_size(length: int) -> int:
+    """Return the largest power of two up to 2^16 that pads a vector by 4 % at most; short vectors are one block.
+
+    >>> block_size(1_018_174), block_size(1000)
+    (65536, 1024)
+    """
+    if length < BLOCKS_FROM:
+        return single_block_size(length)
+    block = LARGEST_BLOCK
+    while padded_length(length, block) > MOST_PADDING * length:
+        block //= 2
+    return block
+
+
+def single_block_size(length: int) -> int:
+    """Return the power of two to which the whole vector is padded if it is rotated at once, as in the papers."""
+    if length < 1:
+        raise InputError(f"a vector has at least one coordinate, not {length}")
+    return 1 << (length - 1).bit_length()
+
+
+def padded_length(length: int, block: int) -> int:
+    """Return the length of a vector that is padded to whole blocks."""
+    return -(-length // block) * block
+
+
+def check_buckets(dim: int, buckets: int) -> None:
+    """An update is folded into fewer coordinates than it has, in whole words of signs."""
+    if buckets and (not WORD <= buckets < dim or buckets % WORD):
+        raise InputError(f"{dim} coordinates are folded into fewer, a multiple of {WORD}: not into {buckets}")
+
+
+def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:
+    """Return the bound on ||r||^2 after a vector of norm s c and `dim` coordinates was rounded stochastically.
+
+    min{(s c)^2 + d/4 + sqrt(2 ln 1/beta) (s c + sqrt(d)/2), (s c + sqrt d)^2}; the second holds with certainty.
+    """
+    certain = (scaled_clip + math.sqrt(dim)) ** 2
+    if beta == 0:
+        return certain
+    slack = math.sqrt(-2 * math.log(beta)) * (scaled_clip + math.sqrt(dim) / 2)
+    return min(scaled_clip**2 + dim / 4 + slack, certain)
+
+
+def is_fine_enough(scaled_clip: float, dim: int) -> bool:
+    """Tell whether the scale is fine enough to round to the nearest: a coarser one turns small coordinates to 0."""
+    return scaled_clip >= FINE * math.sqrt(dim)
+
+
+def nearest_norm(scaled_clip: float, dim: int) -> float:
+    """Return the bound on ||r||^2 after a rotated vector of norm s c was rounded to the nearest integers.
+
+    (s c)^2 + d/12 and one standard deviation of what varies: s c / sqrt 3 and sqrt(d/180).  A vector that is longer is
+    shrunk until it fits.
+    """
+    return scaled_clip**2 + dim / 12 + scaled_clip / math.sqrt(3) + math.sqrt(dim / 180)
+
+
+def l1_bound(l2: float, dim: int) -> float:
+    """Return Delta1 = Delta2 min{sqrt d, Delta2}: the second because the entries are integers."""
+    return l2 * min(math.sqrt(dim), l2)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How much one client changes the sum: `squared` is Delta2^2, an integer that clients never exceed."""
+
+    squared: int
+    dim: int
+
+    @property
+    def l2(self) -> float:
+        """Return Delta2."""
+        return math.sqrt(self.squared)
+
+    @property
+    def l1(self) -> float:
+        """Return Delta1."""
+        return l1_bound(self.l2, self.dim)
+
+
+def sensitivity(scale: float, clip: float, dim: int, folded: bool = False) -> Sensitivity:
+    """Return the sensitivity of the whole padded vector; ||r||^2 is an integer, so Delta2^2 is one too, from 1 on."""
+    return Sensitivity(max(1, math.floor(norm_bound(scale * clip, dim, folded))), dim)
+
+
+def norm_bound(scaled_clip: float, dim: int, folded: bool) -> float:
+    """Return the bound on ||r||^2: folded vectors are rounded to the nearest where the scale is fine enough."""
+    nearest = folded and is_fine_enough(scaled_clip, dim)
+    return nearest_norm(scaled_clip, dim) if nearest else rounded_norm(scaled_clip, dim)
+
+
+Enough = Callable[[Sensitivity, float], bool]
+"""Tell whether noise of a central variance hides one client of a sensitivity well enough."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The condition that a sum fits Z_{2^b}: 2^b >= 2 k sqrt(s^2 c^2 n^2 / block + n/4 + kappa sigma^2).
+
+    `headroom` is k, how many standard deviations of a coordinate stay inside; `kappa` the noise left in the sum over
+    sigma^2, the central variance; `largest` the central variance at which a component meets the sampler's bound.
+    """
+
+    bits: int
+    clients: int
+    clip: float
+    dim: int
+    block: int
+    headroom: float = 4.0
+    kappa: float = 1.0
+    largest: float = math.inf
+    folded: bool = False
+
+    @property
+    def capacity(self) -> float:
+        """Return the largest variance of a coordinate that the ring holds, less the variance of rounding."""
+        return 4.0**self.bits / (4 * self.headroom**2) - self.clients / 4
+
+    @property
+    def signal(self) -> float:
+        """Return the largest variance of a coordinate at scale 1: that of equal updates, concentrated in one block."""
+        return (self.clip * self.clients) ** 2 / self.block
+
+    @property
+    def widest_scale(self) -> float:
+        """Return the scale at which the signal leaves no room for noise; 0 if rounding leaves none."""
+        return math.sqrt(max(0.0, self.capacity) / self.signal)
+
+    def room(self, scale: float) -> float:
+        """Return the largest central variance that fits at this scale; negative if none does."""
+        return min((self.capacity - scale**2 * self.signal) / self.kappa, self.largest)
+
+    @property
+    def nearest_scale(self) -> float:
+        """Return the least scale at which folded vectors are rounded to the nearest."""
+        scale = FINE * math.sqrt(self.dim) / self.clip
+        return scale if is_fine_enough(scale * self.clip, self.dim) else math.nextafter(scale, math.inf)
+
+    def sensitivity(self, scale: float) -> Sensitivity:
+        """Return how much one client changes the sum at this scale."""
+        return sensitivity(scale, self.clip, self.dim, self.folded)
+
+    def allows(self, enough: Enough) -> bool:
+        """Tell whether any scale leaves room for enough noise: rounding keeps Delta2^2 at d/4 + sqrt(d)/2 or more."""
+        return enough(self.sensitivity(0), self.room(0))
+
+
+def largest_scale(ring: Ring, enough: Enough) -> float:
+    """Return the largest scale at which enough noise fits the ring, noise and scale solved for together.
+
+    Raise `InputError` with the fewest bits that work where no scale does.
+    """
+    low, high = 0.0, ring.widest_scale
+    if ring.folded and ring.nearest_scale < high:  # less is needed from here on than just below
+        low, high = (
+            (ring.nearest_scale, high)
+            if enough(ring.sensitivity(ring.nearest_scale), ring.room(ring.nearest_scale))
+            else (low, ring.nearest_scale)
+        )
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if enough(ring.sensitivity(middle), ring.room(middle)):
+            low = middle
+        else:
+            high = middle
+    if low == 0:
+        raise InputError(_describe_too_few_bits(ring, fewest_bits(ring, enough)))
+    return low
+
+
+def scale_for_sigma(ring: Ring, sigma: float) -> float:
+    """Return the scale at which noise of standard deviation `sigma`, in real units, just fits."""
+    if ring.capacity <= 0:
+        wider = (b for b in range(ring.bits + 1, MOST_BITS + 1) if replace(ring, bits=b).capacity > 0)
+        raise InputError(_describe_too_few_bits(ring, next(wider, None)))
+    widest = math.sqrt(ring.capacity / (ring.signal + ring.kappa * sigma**2))
+    return min(widest, math.sqrt(ring.largest) / sigma)
+
+
+def fewest_bits(ring: Ring, enough: Enough) -> int | None:
+    """Return the fewest bits with which some scale leaves room for enough noise, or None."""
+    return next((b for b in range(1, MOST_BITS + 1) if replace(ring, bits=b).allows(enough)), None)
+
+
+def enough_bits(ring: Ring, scale: Callable[[Ring], float], noise: Callable[[Ring, float], float]) -> Ring:
+    """Return the ring with the fewest bits whose noise, in real units, is within 1 % of that with 32.
+
+    `scale` finds the scale of a ring and `noise` its noise at that scale; more bits never give more noise.
+    """
+
+    def noise_with(bits: int) -> float:
+        wider = replace(ring, bits=bits)
+        try:
+            return noise(wider, scale(wider))
+        except InputError:
+            return math.inf
+
+    most = replace(ring, bits=MOST_BITS)
+    goal = WITHIN * noise(most, scale(most))
+    bits = 1 + bisect_left(range(1, MOST_BITS), True, key=lambda bits: noise_with(bits) <= goal)
+    return replace(ring, bits=bits)
+
+
+def _describe_too_few_bits(ring: Ring, fewest: int | None) -> str:
+    needed = (
+        f"no number of bits up to {MOST_BITS} does" if fewest is None else f"the fewest bits that work are {fewest}"
+    )
+    return f"{ring.bits} bits do not hold the noise on {ring.dim} coordinates of {ring.clients} clients: {needed}"

@@ -1,0 +1,235 @@
+"""The setting of a run: clients, rounds, threat and ring, from which the noise is planned."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from dordis.errors import InputError
+from dordis.privacy import accounting, gdp, scaling
+from dordis.privacy.accounting import Composed, Event, ParticipationSchedule, SkellamSum
+from dordis.privacy.further_releases import FurtherValue
+from dordis.privacy.records import accounting as record_accounting
+from dordis.privacy.records.accounting import RecordSampling
+from dordis.privacy.scaling import MOST_BITS, Ring, Sensitivity, check_buckets
+from dordis.privacy.skellam_noise import LARGEST_VARIANCE
+from dordis.privacy.xnoise_components import NoisePlan, Scheme, default_tolerance
+
+LONGEST = 2**31
+FEW = 10
+"""Largest number of clients, with records as the unit, of which all that the threshold allows may drop out."""
+PROBE = Fraction(2**30)
+"""A central variance whose shares are exact to 2^-50."""
+SPARE = 1 - 2e-9
+"""Part of the budget that is planned with: owners add costs in another order, so that rounding must not exceed it."""
+_MARGIN = 1 - 1e-12  # so that rounding up to the grid does not pass the sampler's bound
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The inputs of a plan: participation, vector, ring, and the dropout and collusion that the noise must survive.
+
+    `bits` of None are chosen.  `headroom` is k, the standard deviations of a coordinate that the ring holds.  What is
+    None takes its default: delta min{N^-1.1, 10^-5}, the threshold a majority of honest clients, the tolerance
+    `xnoise.default_tolerance`, which asks whether the graph is `sparse` as SecAgg+ has it, and the `reserve`, dropouts
+    that the scheme `conservative` provides for, the tolerance.
+    `one_block` rotates the vector at once, as the paper does.  `further` are the values that every round releases
+    beside the update.  Given `orders`, epsilon is that of Renyi divergences at these, as in the paper; otherwise it is
+    that of `dordis.privacy.gdp`.  `failure` is the chance that in some round of the run what the protocol rests on
+    fails, a graph or a lot; the noise has to do with what it leaves of delta.
+    `buckets` is the length to which updates are folded (`dordis.privacy.projection`), 0 if they are not.
+    """
+
+    participation: ParticipationSchedule
+    dim: int
+    clip: float = 1.0
+    delta: float | None = None
+    bits: int | None = None
+    headroom: float = 4.0
+    scheme: Scheme = Scheme.SINGLE
+    threshold: int | None = None
+    tolerance: int | None = None
+    colluders: int = 1
+    reserve: int | None = None
+    one_block: bool = False
+    further: tuple[FurtherValue, ...] = ()
+    orders: tuple[int, ...] | None = None
+    failure: float = 0.0
+    buckets: int = 0
+    sparse: bool = False
+    records: RecordSampling | None = None
+
+    def __post_init__(self) -> None:
+        accounting.check_delta(self.given_delta)
+        check_failure(self.given_delta, self.failure)
+        if not 1 <= self.dim <= LONGEST:
+            raise InputError(f"a vector has 1 to 2^31 coordinates, not {self.dim}")
+        check_buckets(self.dim, self.buckets)
+        accounting.check_positive("the clip bound", self.clip)
+        accounting.check_positive("the headroom k", self.headroom)
+        if self.bits is not None and not 1 <= self.bits <= MOST_BITS:
+            raise InputError(f"bits lie in 1..{MOST_BITS}, not at {self.bits}")
+        check_further(self.further)
+        if self.scheme is Scheme.NONE:
+            raise InputError("without noise there is nothing to plan")
+        n, t, T, T_C = self.clients, self.t, self.T, self.colluders
+        if not 1 <= t <= n:
+            raise InputError(f"the threshold lies in 1..{n}, not at {t}")
+        if not 0 <= T_C < t:
+            raise InputError(f"{T_C} colluders cannot be tolerated: they must be fewer than the threshold, {t}")
+        if not 0 <= T <= n - t:
+            raise InputError(
+                f"the dropout tolerance {T} must lie in 0..{n - t}, the clients of a round less the threshold"
+            )
+        if self.noise_delta < 16 * self.distance:
+            raise InputError(
+                f"delta = {self.given_delta} is below what the noise tables prove: {16 * self.distance:.1g}"
+            )
+
+    @property
+    def share(self) -> float:
+        """Return the part of the budget that all further releases get together."""
+        return math.fsum(value.share for value in self.further)
+
+    @property
+    def clients(self) -> int:
+        """Return n, the clients of a round."""
+        return self.participation.per_round
+
+    @property
+    def given_delta(self) -> float:
+        """Return delta."""
+        if self.delta is not None:
+            return self.delta
+        records = self.records.records if self.records else 1
+        return accounting.default_delta(self.participation.population * records)
+
+    @property
+    def noise_delta(self) -> float:
+        """Return the part of delta that is left for the noise: delta less the failure probability."""
+        return self.given_delta - self.failure
+
+    @property
+    def t(self) -> int:
+        """Return the threshold of the shares."""
+        return default_threshold(self.clients, self.colluders) if self.threshold is None else self.threshold
+
+    @property
+    def T(self) -> int:  # noqa: N802  the paper's name
+        """Return how many clients may drop out of a round."""
+        if self.tolerance is not None:
+            return self.tolerance
+        if self.records is not None and self.clients <= FEW:
+            return self.clients - self.t
+        return default_tolerance(self.clients, self.t, self.sparse)
+
+    @property
+    def releases(self) -> int:
+        """Return how many rounds count for one client, or how many events for one record."""
+        return self.records.events if self.records else self.participation.releases
+
+    @property
+    def summed_dim(self) -> int:
+        """Return how many coordinates are summed."""
+        return self.buckets or self.dim
+
+    @cached_property
+    def block(self) -> int:
+        """Return the length of a rotated block."""
+        return scaling.single_block_size(self.summed_dim) if self.one_block else scaling.block_size(self.summed_dim)
+
+    @cached_property
+    def padded(self) -> int:
+        """Return the length of the summed vector with its padding."""
+        return scaling.padded_length(self.summed_dim, self.block)
+
+    def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
+        """Divide a central variance into components, as another scheme would if one is given."""
+        scheme = scheme or self.scheme
+        provided = self.T if self.reserve is None else self.reserve
+        reserve = provided if scheme is Scheme.CONSERVATIVE else 0
+        return NoisePlan(scheme, self.clients, self.T, self.colluders, variance, reserve=reserve)
+
+    @cached_property
+    def _probe(self) -> NoisePlan:
+        return self.noise(PROBE)
+
+    @property
+    def kappa(self) -> Fraction:
+        """Return the noise left in a sum over the central variance, at most: if nobody drops out."""
+        return self._probe.variance_left(range(self.clients), b"") / PROBE
+
+    def ring(self, bits: int) -> Ring:
+        """Return the ring of `bits` bits with the signal and the noise that it must hold."""
+        component = max((*self._probe.base, *self._probe.removable))
+        return Ring(
+            bits=bits,
+            clients=self.clients,
+            clip=self.clip,
+            dim=self.padded,
+            block=self.block,
+            headroom=self.headroom,
+            kappa=float(self.kappa),
+            largest=float(LARGEST_VARIANCE * PROBE / component) * _MARGIN,
+            folded=bool(self.buckets),
+        )
+
+    @cached_property
+    def distance(self) -> float:
+        """Return the total variation between the noise that a client's releases get and its law, at most."""
+        components = len(self._probe.base) + len(self._probe.removable)
+        length = self.padded + sum(value.length for value in self.further)
+        return accounting.SAMPLE_DISTANCE * self.releases * length * self.clients * components
+
+    def epsilon(self, sensitivity: Sensitivity, variance: float, *others: Event) -> float:
+        """Return the epsilon of a run whose every round may count on noise of this variance, and has other releases."""
+        update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
+        if self.records is not None:
+            return self.epsilon_for_cost(accounting.theta_squared(Composed((update, *others))))
+        run = self.participation.run(Composed((update, *others)))
+        if self.orders is None:
+            return accounting.epsilon(run, self.noise_delta, self.distance)
+        return accounting.guarantee(run, self.noise_delta, self.orders, self.distance).epsilon
+
+    def allowance(self, epsilon: float) -> float:
+        """Return the theta^2 that every round of one client may cost: its part of the budget.
+
+        The noise is allowed to be twice as far from its law as it is planned to be, for the sake of failed rounds; no
+        more than half of delta goes into that, which bounds epsilon.
+        """
+        delta, distance = self.noise_delta, 2 * self.distance
+        if self.records is not None:
+            given = self.records.sampling, self.records.events, self.distance / self.releases
+            return record_accounting.calibrate(epsilon, delta, *given).theta_squared * SPARE
+        provable = min(accounting.check_epsilon(epsilon), math.log(delta / (4 * distance)))
+        budget = gdp.theta_budget(provable, delta, distance)
+        return budget / self.participation.releases * SPARE
+
+    def epsilon_for_cost(self, allowance: float) -> float:
+        """Return the epsilon of a run whose every round costs this theta^2."""
+        if self.records is not None:
+            plan = self.records.plan(allowance, self.distance / self.releases)
+            return record_accounting.epsilon(plan, self.noise_delta)
+        return gdp.epsilon(gdp.repeat_cost(allowance, self.participation.releases), self.noise_delta, self.distance)
+
+
+def check_further(further: tuple[FurtherValue, ...]) -> None:
+    """Raise InputError unless further releases have different names and leave some of the budget to the update."""
+    if len({value.name for value in further}) != len(further):
+        raise InputError(f"further releases have different names, not {', '.join(value.name for value in further)}")
+    if not math.fsum(value.share for value in further) < 1:
+        raise InputError("the shares of all further releases together are below 1: the update needs some of the budget")
+
+
+def check_failure(delta: float, failure: float) -> None:
+    """Raise InputError unless delta exceeds the failure probability of the graph or of the selection."""
+    if not 0 <= failure < delta:
+        raise InputError(
+            f"delta = {delta:.3g} is not above {failure:.3g}, the chance that the graph or the lots of a round fail, "
+            "over the run: take a larger delta, fewer rounds, or the complete graph and the selection 'balanced'"
+        )
+
+
+def default_threshold(clients: int, colluders: int) -> int:
+    """Return the least t with 2t > n + T_C: two quorums have an honest client in common."""
+    return min(clients, (clients + max(0, colluders)) // 2 + 1)

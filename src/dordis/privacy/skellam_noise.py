@@ -1,0 +1,349 @@
+"""Skellam noise from a seed: the same integers on every platform, any slice of them (noise format, version 1).
+
+The law is a table of integers: the Skellam pmf as 128-bit masses, cut into 65,536 cells and a residual.  Nothing here
+is floating point, so that every platform builds the same table: the server must be able to draw again what a client
+drew. The law of a table is exactly P / 2^128; its total variation distance to Skellam(v) is at most (2N + 1) 2^-128 +
+2^-172.
+
+Sample i takes its cell from bytes 2i, 2i + 1 of one keystream and its hat from those of another; cells past the
+last node escape to an exact inversion of the residual with a 16-byte block of a third.  Look-ups are not
+constant-time in the sample.
+"""
+
+import hashlib
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, partial
+from math import isqrt
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from dordis.crypto import prg
+from dordis.errors import DordisError, InputError
+from dordis.kernels import table_sampling
+from dordis.kernels import table_sampling as kernel
+from dordis.kernels.table_sampling import PAGE
+from dordis.kernels.vector_instructions import STAIR
+
+GRID = 2**20
+"""Variances are multiples of 1 / GRID."""
+LARGEST_VARIANCE = 10**10
+CELLS = 1 << 16
+PLACES_A_ROW = 8
+
+
+def round_up_variance(variance: Fraction | int) -> Fraction:
+    """Return the least multiple of 2^-20 that is at least `variance`."""
+    return Fraction(-(-Fraction(variance) * GRID // 1), GRID)
+
+
+def check_variance(variance: Fraction | int) -> Fraction:
+    """Return the variance as a Fraction, or refuse it."""
+    if isinstance(variance, bool) or not isinstance(variance, int | Fraction):
+        raise InputError(f"a noise variance is an int or a Fraction, not {type(variance).__name__}")
+    exact = Fraction(variance)
+    if not 0 < exact <= LARGEST_VARIANCE:
+        raise InputError("a noise variance lies above 0 and at most at 10^10")
+    if GRID % exact.denominator:
+        raise InputError(
+            "a noise variance is a multiple of 2^-20: round it up with dordis.privacy.skellam_noise.round_up_variance"
+        )
+    return exact
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CellTable:
+    """The sampling table of one variance: cells, residual, and the search index of the residual."""
+
+    variance: Fraction
+    log_width: int
+    pmf: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.uint32]
+    stairs: npt.NDArray[np.uint32]
+    """H of each cell: see `dordis.kernels.vector_instructions.STAIR`."""
+    first_escape: int
+    residual: npt.NDArray[np.uint64]
+    index: npt.NDArray[np.uint16]
+    index_shift: int
+    """Where to search the residual: see `dordis.kernels.table_sampling.resolve_escapes`."""
+
+    @property
+    def width(self) -> int:
+        """Return w = 2^k, the distance between nodes."""
+        return 1 << self.log_width
+
+    @property
+    def largest(self) -> int:
+        """Return X, the largest sample of positive probability."""
+        return len(self.pmf) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory held."""
+        arrays = (self.pmf, self.counts, self.stairs, self.residual, self.index)
+        return sum(array.nbytes for array in arrays)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Return the table hash, a parameter of the round."""
+        scaled = int(self.variance * GRID)
+        head = struct.pack("<QIIII", scaled, self.log_width, self.largest, self.counts.size - 1, self.first_escape)
+        masses = np.ascontiguousarray(self.pmf[:, ::-1]).astype("<u8")  # 16 bytes each, low word first
+        return hashlib.sha256(head + masses.tobytes() + self.counts.astype("<u4").tobytes()).digest()
+
+
+def build_table(variance: Fraction | int) -> CellTable:
+    """Build the table of one variance; 0.1 ms for the smallest, a second or two for the largest."""
+    exact = check_variance(variance)
+    masses = skellam_masses(exact)
+    raw = b"".join(mass.to_bytes(16, "big") for mass in masses)
+    pmf = np.frombuffer(raw, ">u8").astype(np.uint64).reshape(-1, 2)
+    log_width = _log_width(exact)
+    counts = np.trim_zeros(table_sampling.count_node_cells(pmf, 1 << log_width), "b")
+    if log_width == 0:
+        counts = np.trim_zeros((pmf[:, 0] >> np.uint64(48)).astype(np.uint32), "b")
+    first_escape = 2 * int(counts.sum()) - int(counts[0])
+    left = table_sampling.subtract_cells(pmf, counts, log_width)
+    if not left.size or first_escape >= CELLS:
+        raise DordisError(f"the cell table of variance {exact} covers more than the pmf")
+    if not counts.all():
+        raise DordisError(f"the cell table of variance {exact} leaves out a node between others")
+    residual = table_sampling.accumulate_masses(left)
+    check_residual(left, residual, CELLS - first_escape)
+    rows = max(1, len(residual) // PLACES_A_ROW // (CELLS - first_escape))  # for each cell that escapes
+    shift = 48 - min(16, rows.bit_length())
+    index = table_sampling.build_search_index(residual, (CELLS - first_escape) << (48 - shift), shift)
+    return CellTable(exact, log_width, pmf, counts, _stairs(counts), first_escape, residual, index, shift)
+
+
+def check_residual(masses: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64], escapes: int) -> None:
+    """A residual has as much mass as the cells that escape to it, none of it negative, and its sums end there.
+
+    `masses` are P[x] - D[x] for x = 0 .. X, `sums` their C[x] for x = -X .. X.  A search that ran on other sums would
+    read beyond them.
+    """
+    if 2 * _total(masses) - _total(masses[:1]) != escapes << 112:
+        raise DordisError("the residual of a cell table does not sum to the cells that escape to it")
+    high, low = sums[:, 0], sums[:, 1]
+    if not ((high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] >= low[:-1]))).all():
+        raise DordisError("the residual of a cell table has a negative mass")
+    if _total(sums[-1:]) != escapes << 112:
+        raise DordisError("the sums of a cell table's residual end at another number than that of the escaping cells")
+
+
+def _total(rows: npt.NDArray[np.uint64]) -> int:
+    """Add 128-bit numbers, fewer than 2^32 of them, exactly."""
+    halves = (rows >> np.uint64(32), rows & np.uint64(0xFFFFFFFF))
+    (top, third), (second, first) = (half.sum(axis=0, dtype=np.uint64).tolist() for half in halves)
+    return int(top << 96) + int(second << 64) + int(third << 32) + int(first)
+
+
+def support_bound(variance: Fraction) -> int:
+    """Return N, from which on the pmf is 0 for all that its masses can tell: what a table takes grows with it."""
+    return 43 + isqrt(41**2 + 240 * -(-variance.numerator // variance.denominator))
+
+
+def skellam_masses(variance: Fraction) -> list[int]:
+    """Return P[0..X]: the pmf of Skellam(v) by Miller's backward recurrence, as integers that sum to 2^128."""
+    num, den, last = variance.numerator, variance.denominator, support_bound(variance)
+    above, here = 0, 1 << 220
+    ratios = [here]
+    for j in range(last, 0, -1):
+        above, here = here, above + 2 * j * den * here // num
+        ratios.append(here)
+    ratios.reverse()
+    total = 2 * sum(ratios) - ratios[0]
+    masses = [(ratio << 128) // total for ratio in ratios]
+    masses[0] += (1 << 128) - (2 * sum(masses) - masses[0])
+    while not masses[-1]:
+        masses.pop()
+    return masses
+
+
+def _log_width(variance: Fraction) -> int:
+    """Return k: hats of width 2^k keep the nodes few where the variance is large."""
+    if variance < 2**17:
+        return 0
+    return max(k for k in range(9) if 64 * 4**k <= variance)
+
+
+def _stairs(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Lay the nodes out over the cells in signed ascending order, the last also over the cells that escape."""
+    values = np.arange(-(counts.size - 1), counts.size, dtype=np.int32)
+    cells = np.full(CELLS, counts.size - 1, np.int32)
+    filled = np.repeat(values, np.concatenate([counts[:0:-1], counts]))
+    cells[: filled.size] = filled
+    rows = cells.reshape(-1, STAIR)
+    steps = np.diff(rows, axis=1) << np.arange(1, STAIR, dtype=np.int32)
+    stairs: npt.NDArray[np.int32] = (rows[:, 0] << 16) | steps.sum(axis=1, dtype=np.int32)
+    return stairs.view(np.uint32)
+
+
+class TableCache:
+    """Keep the tables last used, up to a number of bytes."""
+
+    def __init__(self, limit: int = 256 << 20) -> None:
+        self._limit = limit
+        self._tables: OrderedDict[Fraction, CellTable] = OrderedDict()
+        self._lock = Lock()
+
+    def get_table(self, variance: Fraction | int) -> CellTable:
+        """Return the table of a variance, built if it is not at hand."""
+        exact = check_variance(variance)
+        with self._lock:
+            if exact not in self._tables:
+                self._tables[exact] = build_table(exact)
+                while len(self._tables) > 1 and sum(table.nbytes for table in self._tables.values()) > self._limit:
+                    self._tables.popitem(last=False)  # the one used longest ago
+            self._tables.move_to_end(exact)
+            return self._tables[exact]
+
+
+TABLES = TableCache()
+"""Tables are pure functions of the variance; sharing them saves seconds and changes nothing."""
+
+
+LONGEST = 2**31
+STEP = 2 * PAGE
+"""Samples drawn in one step: 256 KiB of each keystream."""
+
+
+def noise(seed: bytes, variance: Fraction | int, dim: int) -> npt.NDArray[np.int32]:
+    """Return `dim` samples of Skellam(variance), a function of the seed alone.
+
+    >>> noise(bytes(range(32)), 4, 8).tolist()
+    [-2, -1, 2, 0, -1, 1, -1, -5]
+    """
+    if not 0 <= dim <= LONGEST:
+        raise InputError(f"a noise vector has 0 to 2^31 samples, not {dim}")
+    samples = np.zeros(dim, np.uint32)
+    add_noise(samples, seed, variance)
+    return samples.view(np.int32)
+
+
+def add_noise(
+    acc: npt.NDArray[np.uint32],
+    seed: bytes,
+    variance: Fraction | int,
+    *,
+    subtract: bool = False,
+    first: int = 0,
+    threads: int = 1,
+) -> None:
+    """Add, or subtract, samples first, first + 1, .. to acc in place, modulo 2^32."""
+    prg.check_ring(acc, 32)
+    if first < 0 or first + acc.size > LONGEST:
+        raise InputError(f"a noise vector has samples 0 to 2^31 - 1; {acc.size} from {first} on are not among them")
+    table = TABLES.get_table(variance)
+    source = _Source(seed, table, subtract)
+    prg.run_in_threads(lambda at, end: partial(source.add, acc[at:end], first + at), 0, acc.size, threads)
+
+
+class AddNoise(Protocol):
+    """Add, or subtract, samples first, first + 1, .. of one seed to a vector in place, modulo 2^32."""
+
+    def __call__(
+        self,
+        acc: npt.NDArray[np.uint32],
+        seed: bytes,
+        variance: Fraction,
+        /,
+        *,
+        subtract: bool = False,
+        first: int = 0,
+    ) -> None:
+        """Add the samples."""
+
+
+@dataclass(frozen=True)
+class NoiseLaw:
+    """A law of integer noise that adds up: independent draws of variances a and b sum to one of variance a + b.
+
+    `add` is a function of a module, so that it can be sent to other processes; the same seed gives the same samples on
+    every machine.  `digest` is the hash of whatever the samples of a variance depend on beside the seed.
+    """
+
+    add: AddNoise
+    digest: Callable[[Fraction], bytes]
+
+
+def table_digest(variance: Fraction) -> bytes:
+    """Return the hash of the table from which Skellam noise of a variance is drawn."""
+    return TABLES.get_table(variance).digest
+
+
+SKELLAM = NoiseLaw(add_noise, table_digest)
+
+
+class _Source:
+    """Draw one seed's samples from one table."""
+
+    def __init__(self, seed: bytes, table: CellTable, subtract: bool) -> None:
+        self._table = table
+        self._flip = np.uint32(2**32 - 1 if subtract else 0)
+        self._cells, self._hats, self._escapes = (
+            prg.from_seed(seed, b"dordis/v1/noise/" + use) for use in (b"cells", b"hats", b"escapes")
+        )
+
+    def add(self, acc: npt.NDArray[np.uint32], first: int) -> None:
+        """Add samples first, first + 1, .. to acc, a few pages at a time, all through the same buffers."""
+        table, skip = self._table, first % PAGE
+        cell_stream, hat_stream = (
+            prg.open_stream(stream, (first - skip) * 2 // prg.BLOCK) for stream in (self._cells, self._hats)
+        )
+        cells, hats = np.empty(2 * STEP, np.uint8), np.empty(2 * STEP, np.uint8)
+        escapes = _Escapes(self._escapes, min(STEP, acc.size))
+        at = 0
+        while at < acc.size:
+            count = min(STEP - skip, acc.size - at)
+            used = -(-2 * (skip + count) // prg.BLOCK) * prg.BLOCK
+            prg.fill_keystream(cell_stream, cells[:used])
+            if table.log_width:
+                prg.fill_keystream(hat_stream, hats[:used])
+            target = acc[at : at + count]
+            escaped = kernel.draw_samples(
+                target,
+                self._flip,
+                cells.view("<u2")[: skip + count],
+                hats.view("<u2")[: skip + count],
+                table.stairs,
+                table.log_width,
+                table.first_escape,
+                first + at,
+                escapes.origin,
+                escapes.places,
+                escapes.tops,
+                escapes.blocks,
+            )
+            if escaped:
+                escapes.resolve(target, escaped, table, self._flip)
+            at, skip = at + count, 0
+
+
+class _Escapes:
+    """Hold the escapes of one step, and draw them by inversion of the residual."""
+
+    def __init__(self, stream: prg.Stream, room: int) -> None:
+        # A block cipher over explicit counters: escapes of several pages are several runs of one keystream.
+        self._cipher = Cipher(algorithms.AES128(stream.key), modes.ECB()).encryptor()  # noqa: S305
+        self.origin = np.array([*np.frombuffer(stream.nonce, np.uint32), prg.FIRST_COUNTER], np.uint32)
+        self.places = np.empty(room + 1, np.uint32)
+        self.tops = np.empty(room, np.uint16)
+        self.blocks = np.empty((room, 4), np.uint32)
+        self._input = self.blocks.data.cast("B")
+        drawn = np.empty((room + 1) * prg.BLOCK, np.uint8)  # the cipher wants a block more than it writes
+        self._output, self._drawn = drawn.data, drawn.view("<u8").reshape(-1, 2)
+
+    def resolve(self, acc: npt.NDArray[np.uint32], count: int, table: CellTable, flip: np.uint32) -> None:
+        """Add the first `count` escapes to their places in acc."""
+        self._cipher.update_into(self._input[: count * prg.BLOCK], self._output)
+        kernel.resolve_escapes(
+            acc, flip, self.places[:count], self.tops, self._drawn, table.residual, table.index, table.index_shift
+        )

@@ -1,0 +1,213 @@
+"""Noise strategies: how the noise of a run comes about, what it does about dropout, and what it proves.
+
+XNoise is the paper's and the default; the others are the paper's baselines.  A strategy is one tagged struct, whose tag
+is its name in the configuration, and an entry of `TABLE`.
+"""
+
+import math
+from enum import Enum
+from fractions import Fraction
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import msgspec
+
+from dordis.kernels.packing import packed_size
+from dordis.privacy.encoding import Grid
+from dordis.privacy.setting import Setting
+from dordis.privacy.xnoise_components import Scheme
+
+
+class Rule(Enum):
+    """What happens when a run reaches its budget."""
+
+    STOP = "stop"
+    """A round that would exceed the budget is not started."""
+    COUNT = "count"
+    """Spending is counted, and never stops the run."""
+    NOTHING = "nothing"
+    """Nothing is proved, so nothing is counted."""
+
+
+class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """A strategy in the configuration: `kind` names it."""
+
+    mechanism: ClassVar[str] = ""
+    """Name of the mechanism that the strategy brings; if it brings none, clients add planned noise together."""
+    description: ClassVar[str] = ""
+    """How the noise comes about, and what dropout does to it; may name T and the fields of the strategy in braces."""
+    unproved: ClassVar[str] = ""
+    """Why nothing is proved, where nothing is."""
+    cost_only: ClassVar[bool] = False
+    """Whether only the cost is simulated, at ideal fidelity."""
+
+    @property
+    def name(self) -> str:
+        """Return the name."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def rule(self) -> Rule:
+        """Return what happens when a run reaches its budget."""
+        return Rule.STOP
+
+    @property
+    def division(self) -> Scheme:
+        """Return how the noise is divided among the clients."""
+        return Scheme.ORIG
+
+    def reserve(self, clients: int) -> int | None:
+        """Return the dropouts that the noise provides for; None where it provides for those tolerated, or for none."""
+        return None
+
+    def describe(self, setting: Setting) -> str:
+        """Describe the strategy in a setting."""
+        return self.description.format(T=setting.T, **msgspec.structs.asdict(self))
+
+    def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
+        """Return additional costs of a round that are only simulated, by name."""
+        return {}
+
+
+class XNoise(Strategy, frozen=True, tag="xnoise"):
+    """Add more noise than needed and remove the excess: the sum has the target noise whichever clients drop out."""
+
+    scheme: Literal["single", "exact"] = "single"
+
+    description: ClassVar[str] = (
+        "every client adds more noise than is needed, and once it is known who dropped out, the excess is removed "
+        "(scheme '{scheme}'). The target holds whoever drops, up to {T} clients of a round lost before their "
+        "upload; a round that loses more ends without an output."
+    )
+
+    @property
+    def division(self) -> Scheme:
+        """Return one of the two ways in which components can be removed."""
+        return Scheme(self.scheme)
+
+
+class Orig(Strategy, frozen=True, tag="orig"):
+    """Add an even share, as if nobody dropped out; each dropout overspends the budget, and the run continues."""
+
+    description: ClassVar[str] = (
+        "every client adds an even share of the noise, as if nobody dropped out. The share of those who do is missing: "
+        "the noise falls below its target, and epsilon rises faster than planned, possibly beyond the budget."
+    )
+
+    @property
+    def rule(self) -> Rule:
+        """Return that spending is counted and never stops the run."""
+        return Rule.COUNT
+
+
+class Early(Strategy, frozen=True, tag="early"):
+    """Like `orig`, but stop before the budget is passed."""
+
+    description: ClassVar[str] = (
+        "every client adds an even share of the noise, as if nobody dropped out. The share of those who do is missing "
+        "and epsilon rises faster than planned; the run ends before the round that would pass the budget."
+    )
+
+
+class Conservative(Strategy, frozen=True, tag="conservative"):
+    """Add an even share, as if a fixed part of the clients dropped; stop before the budget is passed.
+
+    With `overspend` the run continues beyond the budget, as the paper's Con-r does.
+    """
+
+    rate: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
+    overspend: bool = False
+
+    description: ClassVar[str] = (
+        "every client adds an even share of the noise, as if {rate:.4g} of the clients dropped out. If fewer do there "
+        "is more noise than is needed. If more do the noise falls below its target, epsilon rises faster than planned, "
+        "and {ending}."
+    )
+
+    @property
+    def rule(self) -> Rule:
+        """Return whether the budget stops the run."""
+        return Rule.COUNT if self.overspend else Rule.STOP
+
+    def describe(self, setting: Setting) -> str:
+        """Describe the strategy in a setting, and what happens at the budget."""
+        stops = "the run ends before the round that would pass the budget"
+        return self.description.format(rate=self.rate, ending="the run goes on" if self.overspend else stops)
+
+    @property
+    def division(self) -> Scheme:
+        """Return even shares that provide for dropouts."""
+        return Scheme.CONSERVATIVE
+
+    def reserve(self, clients: int) -> int:
+        """Return the fixed part of the clients."""
+        return math.floor(Fraction(str(self.rate)) * clients)
+
+
+class Rebasing(Strategy, frozen=True, tag="rebasing"):
+    """Send new noise once the dropouts are known; only the cost is simulated, the noise is that of `xnoise`."""
+
+    description: ClassVar[str] = (
+        "clients send their noise again once it is known who dropped; simulated is what that costs, with the noise of "
+        "xnoise in the sums."
+    )
+    unproved: ClassVar[str] = (
+        "Rebasing is here for its cost only. Whoever sees the noise that a client sends again learns about the noise "
+        "that it sent first, so that less of it counts; no epsilon is proved for it. What the records hold is that of "
+        "the noise which stands in for it."
+    )
+    cost_only: ClassVar[bool] = True
+
+    @property
+    def rule(self) -> Rule:
+        """Return that nothing is proved."""
+        return Rule.NOTHING
+
+    @property
+    def division(self) -> Scheme:
+        """Return the division of `xnoise`."""
+        return Scheme.SINGLE
+
+    def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
+        """Return the bytes of a second upload of each survivor."""
+        return {"rebasing_bytes": float(survivors * packed_size(grid.padded, grid.bits))}
+
+
+class Central(Strategy, frozen=True, tag="central"):
+    """Trust the server, who adds Gaussian noise to the sum."""
+
+    mechanism: ClassVar[str] = "central-gaussian"
+    description: ClassVar[str] = "the server adds the noise to the sum. Dropout takes none of it away."
+
+
+class Local(Strategy, frozen=True, tag="local"):
+    """Trust nobody: every client adds all the Gaussian noise that it needs."""
+
+    mechanism: ClassVar[str] = "local-gaussian"
+    description: ClassVar[str] = "every client adds all the noise that it needs itself. Dropout takes none of it away."
+
+
+class NoNoise(Strategy, frozen=True, tag="none"):
+    """Add no noise: nothing is proved."""
+
+    mechanism: ClassVar[str] = "none"
+    description: ClassVar[str] = "no noise is added."
+    unproved: ClassVar[str] = (
+        "No noise was added. Secure aggregation, where it is run, hides single updates; the exact sums, and what they "
+        "tell about a client, are open to whoever sees them."
+    )
+
+    @property
+    def rule(self) -> Rule:
+        """Return that nothing is proved."""
+        return Rule.NOTHING
+
+
+TABLE = (XNoise, Orig, Early, Conservative, Rebasing, Central, Local, NoNoise)
+
+if TYPE_CHECKING:
+    AnyStrategy = Strategy
+else:
+    AnyStrategy = reduce(or_, TABLE)
+    """Any strategy of the table, to be read from a configuration by its `kind`."""

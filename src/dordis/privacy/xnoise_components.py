@@ -1,0 +1,215 @@
+"""XNoise: every client adds more noise than needed, and the excess is removed once the dropouts are known.
+
+All of it is one pure function of the plan and of U3, the clients whose input arrived; client, peers and server call
+it and agree.  Variances are exact rationals on the grid of 2^-20, rounded up.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
+
+from dordis.errors import InputError, ParametersRefused
+from dordis.privacy.skellam_noise import GRID, LARGEST_VARIANCE, round_up_variance
+
+_LONGEST_FRACTION = 64
+
+
+class Scheme(Enum):
+    """How the noise of a round is divided into components."""
+
+    NONE = "none"
+    SINGLE = "single"
+    """One base and one removable component each: c (T - |D|) survivors lose their removable one.  The default."""
+    EXACT = "exact"
+    """The paper's: T removable components each, of which every survivor loses those above |D|."""
+    ORIG = "orig"
+    """A baseline: an even share each, as if nobody dropped."""
+    CONSERVATIVE = "conservative"
+    """A baseline: an even share each, as if a fixed number dropped."""
+
+
+Due = Mapping[int, tuple[int, ...]]
+"""For each survivor, the removable components (counted from 0) that are to be disclosed."""
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """The noise components that each of n clients adds and those that are removed, for a central variance sigma*^2.
+
+    `tolerance` is T, the dropouts after which the target still holds; `colluders` is T_C, clients whose noise the
+    server may know.  `fraction` is c of the scheme `single`: the removable component has variance v / c.  `reserve`
+    is the number of dropouts that the scheme `conservative` provides for.
+
+    >>> plan = NoisePlan(Scheme.SINGLE, clients=10, tolerance=4, colluders=1, variance=Fraction(100))
+    >>> plan.charged_variance(range(10), context=b"") == plan.charged_variance(range(6), context=b"") >= 100
+    True
+    """
+
+    scheme: Scheme
+    clients: int
+    tolerance: int
+    colluders: int
+    variance: Fraction
+    fraction: int = 0
+    reserve: int = 0
+
+    def __post_init__(self) -> None:
+        if self.fraction == 0:
+            object.__setattr__(self, "fraction", default_fraction(self.clients, self.tolerance))
+        self._check()
+
+    def _check(self) -> None:
+        n, T, T_C = self.clients, self.tolerance, self.colluders
+        if not (0 <= T < n and 0 <= T_C < n - T):
+            raise ParametersRefused(f"need 0 <= T and T + T_C < n, not T = {T}, T_C = {T_C}, n = {n}")
+        if not 1 <= self.fraction * max(T, 1) <= n:
+            raise ParametersRefused(f"need 1 <= c <= n / T, not c = {self.fraction} for n = {n}, T = {T}")
+        if not 0 <= self.reserve < n - T_C:
+            raise ParametersRefused(f"need 0 <= reserve < n - T_C, not {self.reserve}")
+        if self.scheme is Scheme.NONE:
+            if self.variance != 0:
+                raise ParametersRefused("a plan without noise has variance 0")
+        elif self.variance <= 0 or GRID % self.variance.denominator:
+            raise ParametersRefused("the central variance must be positive and a multiple of 2^-20")
+        if max((*self.base, *self.removable), default=Fraction(0)) > LARGEST_VARIANCE:
+            raise ParametersRefused("a noise component exceeds the variance of 10^10: lower the scale")
+
+    def __hash__(self) -> int:
+        return hash((self.variance.numerator, self.tolerance, self.clients))
+
+    @property
+    def kappa(self) -> Fraction:
+        """Return the factor that makes up for noise which colluders know."""
+        honest = self.clients - self.tolerance - self.colluders
+        return Fraction(self.clients - self.tolerance, honest)
+
+    @cached_property
+    def base(self) -> tuple[Fraction, ...]:
+        """Return the variance of the component that is never shared nor disclosed, if there is one."""
+        n, s = self.clients, self.kappa * self.variance
+        match self.scheme:
+            case Scheme.NONE:
+                variance = Fraction(0)
+            case Scheme.SINGLE:
+                variance = (self.fraction - 1) * self._unit if self.tolerance else self._unit
+            case Scheme.EXACT:
+                variance = round_up_variance(s / n)
+            case Scheme.ORIG:
+                variance = round_up_variance(self.variance / (n - self.colluders))
+            case Scheme.CONSERVATIVE:
+                variance = round_up_variance(self.variance / (n - self.reserve - self.colluders))
+        return (variance,) if variance else ()
+
+    @cached_property
+    def removable(self) -> tuple[Fraction, ...]:
+        """Return the variances of the components that may have to be removed; their seeds are shared."""
+        n, s = self.clients, self.kappa * self.variance
+        if self.scheme is Scheme.SINGLE and self.tolerance:
+            return (self._unit,)
+        if self.scheme is Scheme.EXACT:
+            return tuple(round_up_variance(s / ((n - k + 1) * (n - k))) for k in range(1, self.tolerance + 1))
+        return ()
+
+    @cached_property
+    def _unit(self) -> Fraction:
+        """Return v / c, rounded up; v, the noise of one client of `single`, is c times that."""
+        v = self.kappa * self.variance / (self.clients - self.tolerance)
+        return round_up_variance(v / (self.fraction if self.tolerance else 1))
+
+    @property
+    def added_variance(self) -> Fraction:
+        """Return the variance that one client adds in all."""
+        return sum((*self.base, *self.removable), Fraction(0))
+
+    def due_components(self, survivors: Collection[int], context: bytes) -> Due:
+        """Return which removable components each survivor discloses, given U3.
+
+        `context` comes from `removal_context`; in `single` it decides, with the ids, which survivors are chosen.
+        """
+        if len(set(survivors)) != len(survivors) or len(survivors) > self.clients:
+            raise InputError(f"the survivors of a round of {self.clients} clients are distinct and not more than that")
+        excess = self.tolerance - (self.clients - len(survivors))
+        if not self.removable or excess <= 0:
+            return dict.fromkeys(survivors, ())
+        if self.scheme is Scheme.EXACT:
+            return dict.fromkeys(survivors, tuple(range(self.tolerance - excess, self.tolerance)))
+        chosen = set(sorted(survivors, key=lambda u: _draw_lot(context, u))[: self.fraction * excess])
+        return {u: (0,) if u in chosen else () for u in survivors}
+
+    def variance_left(self, survivors: Collection[int], context: bytes, stayed: Due | None = None) -> Fraction:
+        """Return the variance of the noise in the sum; `stayed` lists due components that could not be removed."""
+        kept = sum(self._kept_variances(survivors, context).values(), Fraction(0))
+        return kept + sum((self.removable[k] for ks in (stayed or {}).values() for k in ks), Fraction(0))
+
+    def charged_variance(self, survivors: Collection[int], context: bytes) -> Fraction:
+        """Return the variance that privacy may count on: what survivors keep, less the T_C largest of them.
+
+        A due component counts as removed even if the server failed to: t - 1 answers and the colluders' shares may
+        still give it the seed.
+        """
+        kept = sorted(self._kept_variances(survivors, context).values())
+        return sum(kept[: max(0, len(kept) - self.colluders)], Fraction(0))
+
+    def reserved_variance(self) -> Fraction:
+        """Return the least charged variance that any U3 with |D| <= T can have."""
+        return self._reserved
+
+    @cached_property
+    def _reserved(self) -> Fraction:
+        n, T, T_C = self.clients, self.tolerance, self.colluders
+        if self.scheme is Scheme.EXACT:  # after D dropouts survivors keep the base and D removable components
+            kept = accumulate((*self.base, *self.removable))
+            return min((n - D - T_C) * variance for D, variance in enumerate(kept))
+        if self.scheme is Scheme.SINGLE and T:
+            return (n - T - T_C) * self.fraction * self._unit
+        return (n - T - T_C) * self.added_variance
+
+    def _kept_variances(self, survivors: Collection[int], context: bytes) -> dict[int, Fraction]:
+        """Return the variance that each survivor keeps once everything due is removed."""
+        due = self.due_components(survivors, context)
+        kept = {ks: self.added_variance - sum((self.removable[k] for k in ks), Fraction(0)) for ks in set(due.values())}
+        return {u: kept[ks] for u, ks in due.items()}
+
+
+def parse_variance(text: str) -> Fraction:
+    """Return a variance that is written as a reduced fraction, in a number of digits that any machine can hold.
+
+    >>> parse_variance("7/1048576")
+    Fraction(7, 1048576)
+    """
+    check_variance_text(text)
+    return Fraction(text)
+
+
+def check_variance_text(text: str) -> None:
+    """A variance has one spelling: otherwise one round would have several hashes."""
+    if len(text) <= _LONGEST_FRACTION and text.replace("/", "", 1).isdecimal():
+        with suppress(ValueError, ZeroDivisionError):
+            if str(Fraction(text)) == text:
+                return
+    raise ParametersRefused("a noise variance is written as a reduced fraction, like 7/1048576")
+
+
+def default_fraction(clients: int, tolerance: int) -> int:
+    """Return the default c: 2 where n >= 2T, else 1."""
+    return max(1, min(2, clients // tolerance)) if tolerance else 1
+
+
+def default_tolerance(clients: int, threshold: int, sparse: bool = False) -> int:
+    """Return floor(0.8 (n - t)), which leaves room for losses after the upload; on a sparse graph floor(0.1 n)."""
+    return clients // 10 if sparse else max(0, 4 * (clients - threshold) // 5)
+
+
+def removal_context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes:
+    """Name a chunk of a round under its parameters."""
+    return len(round_id).to_bytes(8, "big") + round_id + chunk.to_bytes(8, "big") + parameter_hash
+
+
+def _draw_lot(context: bytes, client: int) -> bytes:
+    """Draw the public lot by which removal is given to clients."""
+    return hashlib.sha256(b"dordis/v1/removal" + context + client.to_bytes(8, "big")).digest()

@@ -1,0 +1,218 @@
+"""What clients, server and helpers insist on: each check is one function, so that a test can take it out and see."""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from dordis.crypto.suite import Suite
+from dordis.errors import (
+    DecryptionFailed,
+    InputError,
+    MalformedMessage,
+    ParametersRefused,
+    ProtocolError,
+    UnexpectedRequest,
+)
+from dordis.kernels.packing import packed_size
+from dordis.kernels.ring import Vector
+from dordis.protocol import ENCODER, ClientId
+from dordis.protocols.assisted import statements
+from dordis.protocols.assisted.derivations import DIGEST_BYTES, commit_seed
+from dordis.protocols.assisted.messages import VERSION, Header
+from dordis.protocols.assisted.parameters import AssistedParameters
+from dordis.protocols.escrow import SECRET_BYTES
+from dordis.protocols.limits import LONGEST_PROOF
+from dordis.protocols.parameters import unpack_words
+
+Keys = Mapping[ClientId, bytes]
+"""Public signing keys of one role."""
+
+_HEADER = msgspec.msgpack.Decoder(Header)
+
+
+def check_length(vector: Vector, parameters: AssistedParameters) -> None:
+    """My vector is as long as the sum."""
+    if vector.size != parameters.dim:
+        raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {vector.size}")
+
+
+def check_signing_key(signing: bytes) -> None:
+    """I can sign: nobody counts a contribution without a signature."""
+    if not signing:
+        raise ParametersRefused("an assisted round needs a client's signing key")
+
+
+def check_helpers_registered(parameters: AssistedParameters, helpers: Keys) -> None:
+    """Every helper of the round is in the registry that I was given."""
+    if not helpers.keys() >= set(parameters.members):
+        raise ParametersRefused("the round has helpers that are not in the registry")
+
+
+def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite: Suite) -> None:
+    """Every helper signed its key, for this run and these rounds."""
+    for h in parameters.present:
+        key = parameters.helpers[h]
+        if key is not None:
+            suite.signature.verify(helpers[h], statements.epoch_key(parameters.run, key), key.signature)
+
+
+def check_epoch_keys_fresh(parameters: AssistedParameters, now: float) -> None:
+    """No key has expired: the private half of an expired one is erased, or is not where it should be."""
+    for h, key in parameters.helpers.items():
+        if key is not None and key.not_after <= now:
+            raise ParametersRefused(f"the key of helper {h} has expired")
+
+
+def check_epoch_keys_well_formed(parameters: AssistedParameters, suite: Suite) -> None:
+    """No key is of low order: everyone would know the secret that is agreed with it."""
+    for key in parameters.helpers.values():
+        if key is not None:
+            suite.agreement.validate(key.key)
+
+
+def read_header(parameters: AssistedParameters, client: ClientId, encoded: bytes) -> Header:
+    """Return a header in its one encoding, of this client, for this round and these parameters."""
+    try:
+        header = _HEADER.decode(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise MalformedMessage("these bytes are not the header of a contribution") from None
+    if ENCODER.encode(header) != encoded:
+        raise MalformedMessage("the header of a contribution is not in its one encoding")
+    check_header_form(parameters, header)
+    check_header_round(parameters, header)
+    check_header_client(header, client)
+    return header
+
+
+def check_header_form(parameters: AssistedParameters, header: Header) -> None:
+    """A header has as many digests as there are helpers with keys and sets."""
+    sizes = len(header.key), len(header.boxes), len(header.seeds), len(header.vector)
+    counts = 1, len(parameters.present), len(parameters.sets), 1
+    if header.version != VERSION or sizes != tuple(DIGEST_BYTES * count for count in counts):
+        raise MalformedMessage("the header of a contribution has digests of the wrong number or length")
+    if len(header.proof) > LONGEST_PROOF or header.length != packed_size(parameters.dim, parameters.bits):
+        raise MalformedMessage(f"the vector of a contribution has {header.length} bytes")
+
+
+def check_header_round(parameters: AssistedParameters, header: Header) -> None:
+    """A header is for this round, under these parameters."""
+    if header.round != parameters.round or header.parameters != parameters.digest:
+        raise ProtocolError("the header of a contribution is for another round, or other parameters")
+
+
+def check_header_client(header: Header, client: ClientId) -> None:
+    """A header is that of the client from whom it is said to come."""
+    if header.client != client:
+        raise ProtocolError(f"the header of client {header.client} came as that of client {client}")
+
+
+def check_header_signed(clients: Keys, client: ClientId, encoded: bytes, signature: bytes, suite: Suite) -> None:
+    """A registered client signed its header."""
+    if client not in clients:
+        raise ProtocolError(f"client {client} is not in the registry")
+    suite.signature.verify(clients[client], statements.header(encoded), signature)
+
+
+def check_vector_digest(header: Header, vector: bytes | memoryview) -> None:
+    """The vector is the one that its client signed."""
+    if len(vector) != header.length or hashlib.sha256(vector).digest() != header.vector:
+        raise ProtocolError("the vector of a contribution is not the one in its header")
+
+
+def check_box_digest(parameters: AssistedParameters, header: Header, helper: ClientId, box: bytes) -> None:
+    """A box is the one that its client signed for this helper."""
+    place = parameters.present.index(helper)
+    signed = header.boxes[DIGEST_BYTES * place : DIGEST_BYTES * (place + 1)]
+    if hashlib.sha256(box).digest() != signed:
+        raise ProtocolError(f"the box for helper {helper} is not the one in the header of client {header.client}")
+
+
+def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId, seeds: Mapping[int, bytes]) -> None:
+    """Every seed is the one that its client committed to: all members of a set hold the same."""
+    for rank, seed in seeds.items():
+        committed = header.seeds[DIGEST_BYTES * rank : DIGEST_BYTES * (rank + 1)]
+        if commit_seed(parameters, client, rank, seed) != committed:
+            raise DecryptionFailed(f"the seed of client {client} for set {rank} is not the one committed to")
+
+
+def check_seed_count(plaintext: bytes, count: int) -> None:
+    """A box holds one seed for each set of its helper."""
+    if len(plaintext) != SECRET_BYTES * count:
+        raise DecryptionFailed(f"a box holds {count} seeds of {SECRET_BYTES} bytes")
+
+
+def check_one_header(known: bytes | None, digest: bytes, client: ClientId) -> None:
+    """A client has one header in a round."""
+    if known is not None and known != digest:
+        raise UnexpectedRequest(f"there was another header of client {client} in this round")
+
+
+def check_same_parameters(known: bytes, digest: bytes) -> None:
+    """A round has one set of parameters for me."""
+    if known != digest:
+        raise UnexpectedRequest("there were other parameters under this index")
+
+
+def check_own_key(parameters: AssistedParameters, me: ClientId, public: bytes) -> None:
+    """The parameters name my live key."""
+    key = parameters.helpers.get(me)
+    if key is None or key.key != public:
+        raise ParametersRefused(f"the round does not name the live key of helper {me}")
+
+
+def read_survivors(words: bytes) -> tuple[ClientId, ...]:
+    """Return U3 from its words: sorted, nobody twice."""
+    survivors = tuple(map(ClientId, unpack_words(words)))
+    check_sorted(survivors)
+    return survivors
+
+
+def check_sorted(survivors: Sequence[ClientId]) -> None:
+    """U3 is sorted and has nobody twice."""
+    if any(u >= v for u, v in pairwise(survivors)):
+        raise ProtocolError("U3 is not sorted, or has a client twice")
+
+
+def check_survivor_count(parameters: AssistedParameters, survivors: Collection[ClientId]) -> None:
+    """U3 has n_min to n_max clients: with fewer, too little noise would be left."""
+    if not parameters.n_min <= len(survivors) <= parameters.n_max:
+        raise ProtocolError(
+            f"U3 has {len(survivors)} clients, and not {parameters.n_min} to {parameters.n_max} of them"
+        )
+
+
+def check_all_opened(survivors: Collection[ClientId], opened: Collection[ClientId]) -> None:
+    """I have opened the box of every member of U3 without fault."""
+    if not set(survivors) <= set(opened):
+        raise ProtocolError("U3 has a client whose box was not opened here without fault")
+
+
+def check_same_statement(claimed: bytes, asked: bytes) -> None:
+    """I answer for one U3 under an index, whatever its parameters."""
+    if claimed != asked:
+        raise UnexpectedRequest("another U3 was agreed on under this index")
+
+
+def check_agreed(claimed: bytes | None) -> None:
+    """I signed a U3 under this index before I reveal anything."""
+    if claimed is None:
+        raise UnexpectedRequest("a reveal was asked for before this helper agreed on U3")
+
+
+def check_quorum(
+    parameters: AssistedParameters, statement: bytes, signatures: Mapping[int, bytes], helpers: Keys, suite: Suite
+) -> None:
+    """At least q helpers of the round signed this very U3; each counts once."""
+    signers = set(map(ClientId, signatures))
+    if not signers <= set(parameters.members) or len(signers) < parameters.quorum:
+        raise ProtocolError(f"{len(signers)} signatures are no quorum of {parameters.quorum} helpers of the round")
+    for h, signature in signatures.items():
+        suite.signature.verify(helpers[ClientId(h)], statement, signature)
+
+
+def check_own_sets(parameters: AssistedParameters, me: ClientId, ranks: Collection[int]) -> None:
+    """I am asked for sets that I am in."""
+    if not ranks or not set(ranks) <= set(parameters.ranks[me]):
+        raise ProtocolError(f"helper {me} was asked for sets that it is not in")

@@ -1,0 +1,50 @@
+"""Complaints of helpers about clients, over a whole run: whom they prove wrong, and who is only left out.
+
+A complaint is an edge between a helper and a client: one of the two is wrong.  At most f helpers and T_C clients
+collude, so that a client whom more helpers name than can collude is wrong, and so is a helper that names more clients
+than can.  No honest party is ever evicted, and at most f T_C honest clients are left out over a run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+Edge = tuple[int, int]
+"""A helper, and a client that it names."""
+
+
+class Complaints(msgspec.Struct, frozen=True):
+    """Edges that stand, and the helpers and clients that were proved wrong."""
+
+    edges: frozenset[Edge] = frozenset()
+    helpers: frozenset[int] = frozenset()
+    clients: frozenset[int] = frozenset()
+
+    @property
+    def left_out(self) -> frozenset[int]:
+        """Return the clients that are not asked: those proved wrong, and those with an edge."""
+        return self.clients | {u for _, u in self.edges}
+
+    def with_edges(self, edges: Iterable[Edge], faulty: int, colluders: int) -> "Complaints":
+        """Return the complaints with more edges, after everyone whom they prove wrong is evicted."""
+        return msgspec.structs.replace(self, edges=self.edges | frozenset(edges))._settled(faulty, colluders)
+
+    def with_liars(self, helpers: Iterable[int], faulty: int, colluders: int) -> "Complaints":
+        """Return the complaints after helpers were proved wrong, for example by a false sum."""
+        return msgspec.structs.replace(self, helpers=self.helpers | frozenset(helpers))._settled(faulty, colluders)
+
+    def _settled(self, faulty: int, colluders: int) -> "Complaints":
+        """Evict until nobody has more edges than there can be colluders left on the other side."""
+        helpers, clients, edges = set(self.helpers), set(self.clients), set(self.edges)
+        while True:
+            edges = {(h, u) for h, u in edges if h not in helpers and u not in clients}
+            named, naming = Counter(u for _, u in edges), Counter(h for h, _ in edges)
+            wrong_clients = {u for u, count in named.items() if count > faulty - len(helpers)}
+            if wrong_clients:
+                clients |= wrong_clients
+                continue
+            wrong_helpers = {h for h, count in naming.items() if count > colluders - len(clients)}
+            if not wrong_helpers:
+                return Complaints(frozenset(edges), frozenset(helpers), frozenset(clients))
+            helpers |= wrong_helpers

@@ -1,0 +1,76 @@
+"""Every derivation of an assisted round in one place: boxes, masks, pieces of noise seeds, commitments, digests."""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dordis.crypto import kdf
+from dordis.crypto.suite import Suite
+from dordis.kernels.packing import pack
+from dordis.kernels.ring import Vector
+from dordis.protocol import ClientId
+from dordis.protocols.assisted.parameters import AssistedParameters
+from dordis.protocols.escrow import SECRET_BYTES
+from dordis.protocols.parameters import Parameters
+
+DIGEST_BYTES = 32
+Due = Sequence[tuple[int, ClientId, int]]
+"""Chunk, client and component of each piece that helpers reveal, in order."""
+
+
+def mask_stream(suite: Suite, parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> Any:
+    """Return the keystream of the mask that a client adds for a set, over all chunks."""
+    label = kdf.label("assisted-mask", parameters.round, 0, client, rank)
+    return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
+
+
+def piece(parameters: Parameters, chunk: int, client: ClientId, rank: int, component: int, seed: bytes) -> bytes:
+    """Return a set's piece of the seed of one removable component: each chunk has seeds of its own."""
+    label = kdf.label("assisted-piece", parameters.round, chunk, client, rank) + b"/%d" % component
+    return kdf.derive(seed, label, parameters.digest, SECRET_BYTES)
+
+
+def join_pieces(pieces: Iterable[bytes]) -> bytes:
+    """Return the seed of which these are the pieces: their exclusive or."""
+    joined = 0
+    for part in pieces:
+        joined ^= int.from_bytes(part, "big")
+    return joined.to_bytes(SECRET_BYTES, "big")
+
+
+def due_pieces(parameters: AssistedParameters, survivors: Collection[ClientId]) -> Due:
+    """Return the pieces that every set reveals for U3, in order."""
+    return [
+        (chunk, ClientId(u), component)
+        for chunk in range(len(parameters.chunks))
+        for u, components in sorted(parameters.due(chunk, survivors).items())
+        for component in components
+    ]
+
+
+def commit_seed(parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> bytes:
+    """Commit to the seed of a set."""
+    label = kdf.label("assisted-seed", parameters.round, 0, client, rank)
+    return kdf.commit(label, parameters.digest, seed)
+
+
+def sum_masks(
+    suite: Suite, parameters: AssistedParameters, rank: int, seeds: Mapping[ClientId, bytes], threads: int = 1
+) -> bytes:
+    """Return the sum of the masks that clients added for a set, packed."""
+    total: Vector = np.zeros(parameters.dim, np.uint32)
+    streams = [mask_stream(suite, parameters, u, rank, seed) for u, seed in seeds.items()]
+    suite.prg.add_masks(total, streams, [], parameters.bits, threads=threads)
+    return pack(total, parameters.bits).tobytes()
+
+
+def digest_value(parameters: AssistedParameters, rank: int, masks: bytes | memoryview, pieces: bytes) -> bytes:
+    """Return the digest of what a set reveals."""
+    label = kdf.label("assisted-value", parameters.round, 0, 0, rank)
+    hashed = hashlib.sha256()
+    for part in (label, parameters.digest, masks, pieces):
+        hashed.update(len(part).to_bytes(8, "big"))
+        hashed.update(part)
+    return hashed.digest()

@@ -1,0 +1,326 @@
+"""A helper: it shows keys for coming rounds, opens boxes, agrees on one U3 a round, and reveals mask sums for it.
+
+A helper has no data and sees no update.  Before `Reveal` nothing leaves it but the names of clients whose boxes are
+wrong: not even a digest of a mask sum, with which guesses could be tested.
+"""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from dordis.crypto.suite import DEFAULT, Suite
+from dordis.errors import CryptoError, ParametersRefused, UnexpectedRequest
+from dordis.privacy.encoding import Entropy
+from dordis.protocol import ClientId, Message
+from dordis.protocols import parameters as rules
+from dordis.protocols.assisted import checks, statements
+from dordis.protocols.assisted.client import BOX
+from dordis.protocols.assisted.derivations import digest_value, due_pieces, piece, sum_masks
+from dordis.protocols.assisted.messages import (
+    AgreeOnSurvivors,
+    BoxesOpened,
+    Entry,
+    Introduce,
+    OpenBoxes,
+    Reveal,
+    Revealed,
+    SurvivorsAgreed,
+)
+from dordis.protocols.assisted.parameters import AssistedParameters, EpochKey, EpochKeys
+from dordis.protocols.escrow import SECRET_BYTES
+from dordis.protocols.one_message import open_box
+from dordis.protocols.parameters import RUN_BYTES, pack_words
+from dordis.protocols.summing import helper_keys
+
+KEYS_AHEAD = 4
+"""Keys that a helper shows at a time, K."""
+LIFETIME = 25 * 3600
+"""Seconds from the signature of a key to its end: a round of an hour, and a day."""
+
+
+class HelperStore(Protocol):
+    """What a helper must not lose: private halves of its keys, and the one U3 of every index."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return a stored value; empty if it was erased, None if there never was one."""
+
+    def claim(self, key: str, value: bytes) -> bytes:
+        """Return what is stored under the key; if nothing ever was, store the value durably before."""
+
+    def erase(self, key: str) -> None:
+        """Forget a value for good, but not that there was one."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys with this prefix whose values are not erased."""
+
+
+class MemoryStore:
+    """A store that lasts as long as the process: for simulations and tests."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        """Return a stored value."""
+        return self._values.get(key)
+
+    def claim(self, key: str, value: bytes) -> bytes:
+        """Return what is stored under the key, now or before."""
+        return self._values.setdefault(key, value)
+
+    def erase(self, key: str) -> None:
+        """Forget a value."""
+        self._values[key] = b""
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys with this prefix whose values are not erased."""
+        return [key for key, value in self._values.items() if value and key.startswith(prefix)]
+
+
+class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rounds that a helper serves in; the defaults serve in all that keep the rules."""
+
+    runs: frozenset[str] | None = None
+    """Ids of the runs, in hex; None: any."""
+    clients: int = 2
+    """Least n_min."""
+    colluders: int = 0
+    """Least T_C."""
+    faulty: int = 1
+    """Least f."""
+    helpers: frozenset[int] | None = None
+    """The helpers it serves with; None: any."""
+    most_clients: int = 1 << 14
+    most_coordinates: int = 1 << 40
+    """Largest number of coordinates times clients of a round."""
+
+
+def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
+    """The round is one that this helper serves in."""
+    refused = (
+        (policy.runs is not None and parameters.run.hex() not in policy.runs, "runs"),
+        (parameters.n_min < policy.clients, "clients"),
+        (parameters.colluders < policy.colluders, "colluders"),
+        (parameters.faulty < policy.faulty, "faulty"),
+        (policy.helpers is not None and not policy.helpers >= set(parameters.members), "helpers"),
+        (parameters.n_max > policy.most_clients, "most_clients"),
+        (parameters.n_max * parameters.dim > policy.most_coordinates, "most_coordinates"),
+    )
+    for is_refused, line in refused:
+        if is_refused:
+            raise ParametersRefused(f"the helper's policy, line '{line}', forbids this round")
+
+
+@dataclass(frozen=True)
+class OpenedHeader:
+    """A contribution as a helper knows it: the digest of its header, and the seeds by the ranks of sets."""
+
+    digest: bytes
+    seeds: Mapping[int, bytes] = field(repr=False)
+
+
+@dataclass
+class HelperRound:
+    """What a helper holds of one round; it can be sent again."""
+
+    parameters: AssistedParameters
+    opened: dict[ClientId, OpenedHeader] = field(default_factory=dict)
+    faults: dict[ClientId, bytes] = field(default_factory=dict)
+    """Clients whose box or seeds are wrong, with the digests of their headers."""
+
+
+class AssistedHelper:
+    """One helper of all rounds of its runs; `secret` is its long-term signing key, `registry` has all public keys."""
+
+    def __init__(
+        self,
+        me: ClientId,
+        *,
+        secret: bytes,
+        registry: Mapping[ClientId, bytes],
+        suite: Suite = DEFAULT,
+        store: HelperStore | None = None,
+        policy: HelperPolicy = HelperPolicy(),  # noqa: B008  frozen
+        clock: Callable[[], float] = time.time,
+        entropy: Entropy = secrets.token_bytes,
+        threads: int = 1,
+    ) -> None:
+        self.me, self._secret, self._suite, self._threads = me, secret, suite, threads
+        self._clients, self._helpers = registry, helper_keys(registry)
+        self._store: HelperStore = MemoryStore() if store is None else store
+        self._policy, self._clock, self._entropy = policy, clock, entropy
+        self._rounds: dict[bytes, HelperRound] = {}
+
+    def __repr__(self) -> str:
+        return f"<AssistedHelper {self.me}>"
+
+    def handle(self, request: Message) -> Message:
+        """Answer a request, or raise; before that, erase private halves whose time is over."""
+        self._erase_keys("epoch/", lambda _, held: _end(held) <= self._clock())
+        match request:
+            case Introduce():
+                return self.introduce(request)
+            case OpenBoxes():
+                return self.open(request)
+            case AgreeOnSurvivors():
+                return self.agree(request)
+            case Reveal():
+                return self.reveal(request)
+        raise UnexpectedRequest(f"a helper does not answer {type(request).__name__}")
+
+    # Keys
+
+    def introduce(self, request: Introduce) -> EpochKeys:
+        """Show the keys for the next rounds; the private halves of those for earlier rounds are erased."""
+        run, index = request.round[:RUN_BYTES], int.from_bytes(request.round[RUN_BYTES:], "big")
+        self._erase_keys(_epoch(run), lambda key, _: int(key.rpartition("/")[2]) < index)
+        shown = (self._epoch_key(run, epoch) for epoch in range(index, index + KEYS_AHEAD))
+        return EpochKeys({key.epoch: key for key in shown if key is not None})
+
+    def _epoch_key(self, run: bytes, epoch: int) -> EpochKey | None:
+        """Return the signed key of an epoch, which is one round; the same whenever asked; None after its end."""
+        fresh = self._suite.agreement.generate(self._entropy) + (int(self._clock()) + LIFETIME).to_bytes(8, "big")
+        held = self._store.claim(_epoch(run, epoch), fresh)
+        if not held:
+            return None
+        public = self._suite.agreement.public_key(held[:SECRET_BYTES])
+        key = EpochKey(epoch, epoch, epoch, _end(held), public, b"")
+        return msgspec.structs.replace(
+            key, signature=self._suite.signature.sign(self._secret, statements.epoch_key(run, key))
+        )
+
+    def _erase_keys(self, prefix: str, is_over: Callable[[str, bytes], bool]) -> None:
+        """Erase private halves, and with them the rounds whose seeds they opened."""
+        for key in self._store.keys(prefix):
+            if is_over(key, self._store.get(key) or b""):
+                self._store.erase(key)
+        self._rounds = {round: held for round, held in self._rounds.items() if self._private(held.parameters)}
+
+    def _private(self, parameters: AssistedParameters) -> bytes | None:
+        """Return the private half of the key that the parameters name; None if it was never here, or is erased."""
+        key = parameters.helpers.get(self.me)
+        held = None if key is None else self._store.get(_epoch(parameters.run, key.epoch))
+        return held[:SECRET_BYTES] if held else None
+
+    # Boxes
+
+    def open(self, request: OpenBoxes) -> BoxesOpened:
+        """Open boxes; name the clients whose box or seeds are wrong.  Other mistakes are the server's: raised."""
+        parameters = request.parameters
+        private = self._private(parameters)
+        if private is None:
+            return BoxesOpened(b"", unable=True)
+        held = self._rounds.get(parameters.round)
+        if held is None:
+            self._check_parameters(parameters, private)
+            held = self._rounds[parameters.round] = HelperRound(parameters)
+        checks.check_same_parameters(held.parameters.digest, parameters.digest)
+        for u, entry in request.entries.items():
+            self._open_entry(held, private, ClientId(u), entry)
+        return BoxesOpened(pack_words(sorted(u for u in request.entries if u in held.faults)))
+
+    def _check_parameters(self, parameters: AssistedParameters, private: bytes) -> None:
+        rules.check_rules(parameters)
+        checks.check_helpers_registered(parameters, self._helpers)
+        checks.check_own_key(parameters, self.me, self._suite.agreement.public_key(private))
+        check_policy(self._policy, parameters)
+
+    def _open_entry(self, held: HelperRound, private: bytes, client: ClientId, entry: Entry) -> None:
+        """Take one contribution; it counts as opened, or as a fault."""
+        digest = hashlib.sha256(entry.header).digest()
+        known = held.opened[client].digest if client in held.opened else held.faults.get(client)
+        checks.check_one_header(known, digest, client)
+        if known is not None:
+            return
+        parameters = held.parameters
+        header = checks.read_header(parameters, client, entry.header)
+        checks.check_header_signed(self._clients, client, entry.header, entry.signature, self._suite)
+        checks.check_box_digest(parameters, header, self.me, entry.box)
+        ranks, own = parameters.ranks[self.me], parameters.own_key(self.me)
+        try:
+            plaintext = open_box(
+                self._suite, parameters, private, int(self.me), client, header.key, entry.box, own=own.key, use=BOX
+            )
+            checks.check_seed_count(plaintext, len(ranks))
+            seeds = {rank: plaintext[32 * place : 32 * place + 32] for place, rank in enumerate(ranks)}
+            checks.check_seeds(parameters, header, client, seeds)
+        except CryptoError:
+            held.faults[client] = digest
+        else:
+            held.opened[client] = OpenedHeader(digest, seeds)
+
+    # U3
+
+    def agree(self, request: AgreeOnSurvivors) -> SurvivorsAgreed:
+        """Sign U3, once for an index; the same U3 gets the same bytes again."""
+        statement = self._claim(self._held(request.round), request.survivors)
+        return SurvivorsAgreed(self._suite.signature.sign(self._secret, statement))
+
+    def _claim(self, held: HelperRound, words: bytes) -> bytes:
+        """Return the statement on U3, durably the only one of this index; a refusal uses nothing up."""
+        statement = self._statement(held, words)
+        digest = hashlib.sha256(statement).digest()
+        checks.check_same_statement(self._store.claim(_claimed(held.parameters.round), digest), digest)
+        return statement
+
+    def _statement(self, held: HelperRound, words: bytes) -> bytes:
+        survivors = checks.read_survivors(words)
+        checks.check_survivor_count(held.parameters, survivors)
+        checks.check_all_opened(survivors, held.opened)
+        return statements.survivors(held.parameters, (held.opened[u].digest for u in survivors))
+
+    def _held(self, round: bytes) -> HelperRound:
+        if round not in self._rounds:
+            raise UnexpectedRequest("no boxes of this round were opened here: send them first")
+        return self._rounds[round]
+
+    # Sums
+
+    def reveal(self, request: Reveal) -> Revealed:
+        """Reveal the mask sums of the one U3 of this index, for sets that this helper is in."""
+        held = self._held(request.round)
+        parameters = held.parameters
+        if parameters.is_malicious:
+            statement = self._statement(held, request.survivors)
+            claimed = self._store.get(_claimed(parameters.round))
+            checks.check_agreed(claimed)
+            checks.check_same_statement(claimed or b"", hashlib.sha256(statement).digest())
+            checks.check_quorum(parameters, statement, request.signatures, self._helpers, self._suite)
+        else:
+            self._claim(held, request.survivors)
+        checks.check_own_sets(parameters, self.me, request.sets)
+        digests, pieces, wholes = dict[int, bytes](), dict[int, bytes](), list[bytes]()
+        for rank, is_whole in request.sets.items():
+            masks, revealed = self._value(held, rank, checks.read_survivors(request.survivors))
+            if is_whole:
+                pieces[rank] = revealed
+                wholes.append(masks)
+            else:
+                digests[rank] = digest_value(parameters, rank, masks, revealed)
+        return Revealed(digests, pieces, b"".join(wholes))
+
+    def _value(self, held: HelperRound, rank: int, survivors: tuple[ClientId, ...]) -> tuple[bytes, bytes]:
+        """Return the packed mask sum of U3 for a set, and the due pieces."""
+        parameters, seeds = held.parameters, {u: held.opened[u].seeds[rank] for u in survivors}
+        masks = sum_masks(self._suite, parameters, rank, seeds, self._threads)
+        due = due_pieces(parameters, survivors)
+        return masks, b"".join(piece(parameters, chunk, u, rank, k, seeds[u]) for chunk, u, k in due)
+
+
+def _epoch(run: bytes, epoch: int | None = None) -> str:
+    """Return the name of a private half, or what those of a run begin with."""
+    return f"epoch/{run.hex()}/{'' if epoch is None else epoch}"
+
+
+def _end(held: bytes) -> int:
+    """Return not_after of a stored private half."""
+    return int.from_bytes(held[SECRET_BYTES:], "big")
+
+
+def _claimed(round: bytes) -> str:
+    return f"survivors/{round.hex()}"

@@ -1,0 +1,119 @@
+"""The messages of an assisted round: one from each client, and up to four to each helper.
+
+A header is what a client signs: the digest of everything in its contribution.  Helpers get headers and their own boxes;
+vectors stay with the server.
+"""
+
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from dordis.protocol import Message, Role
+from dordis.protocols.assisted.parameters import MOST_SETS, AssistedParameters, EpochKeys, Signature
+from dordis.protocols.limits import MOST_CLIENTS
+from dordis.protocols.summing import Opening
+
+VERSION = 1
+"""Of headers and of signed statements."""
+
+
+class Introduce(Message, frozen=True):
+    """To helpers, before the parameters are fixed: show your keys from this round on; earlier rounds are over."""
+
+    reply: ClassVar = EpochKeys
+    role: ClassVar = Role.HELPER
+    round: bytes
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a client signs: the round, its key, and digests of its boxes (by helper), seeds (by set) and vector."""
+
+    version: int
+    round: bytes
+    parameters: bytes
+    client: int
+    key: bytes
+    boxes: bytes
+    seeds: bytes
+    vector: bytes
+    length: int
+    proof: bytes
+
+
+class SignedContribution(Message, frozen=True):
+    """All that a client sends: the signed header, the boxes in the order of helpers, and the masked input, packed."""
+
+    bulk: ClassVar = "vector"
+    header: bytes
+    signature: Signature
+    boxes: bytes
+    vector: bytes
+
+
+class SendContribution(Opening, frozen=True):
+    """To the clients that come: these are the parameters; contribute."""
+
+    reply: ClassVar = SignedContribution
+    uploads: ClassVar = True
+    parameters: AssistedParameters
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a helper gets of one contribution."""
+
+    header: bytes
+    signature: Signature
+    box: bytes
+
+
+class BoxesOpened(Message, frozen=True):
+    """The clients, as words of eight bytes, whose box or seeds are wrong; `unable` without the private key."""
+
+    named: bytes
+    unable: bool = False
+
+
+class OpenBoxes(Message, frozen=True):
+    """To helpers: open these boxes, and name the clients whose box does not hold what the header says."""
+
+    reply: ClassVar = BoxesOpened
+    role: ClassVar = Role.HELPER
+    parameters: AssistedParameters
+    entries: Annotated[dict[int, Entry], Meta(max_length=MOST_CLIENTS)]
+
+
+class SurvivorsAgreed(Message, frozen=True):
+    """I have seen this U3, and answer for no other under this index."""
+
+    signature: Signature
+
+
+class AgreeOnSurvivors(Message, frozen=True):
+    """To helpers, against a malicious server: this is U3, as words of eight bytes."""
+
+    reply: ClassVar = SurvivorsAgreed
+    role: ClassVar = Role.HELPER
+    round: bytes
+    survivors: bytes
+
+
+class Revealed(Message, frozen=True):
+    """For each set asked, by its rank: the due pieces and, in `masks`, the packed mask sum; or the digest of both."""
+
+    bulk: ClassVar = "masks"
+    digests: dict[int, bytes]
+    pieces: dict[int, bytes]
+    masks: bytes
+
+
+class Reveal(Message, frozen=True):
+    """To helpers: reveal the mask sums of U3 for these sets, by rank: whole, or only the digest."""
+
+    reply: ClassVar = Revealed
+    role: ClassVar = Role.HELPER
+    discloses: ClassVar = True
+    round: bytes
+    survivors: bytes
+    signatures: Annotated[dict[int, Signature], Meta(max_length=MOST_SETS)]
+    sets: Annotated[dict[int, bool], Meta(max_length=MOST_SETS)]

@@ -1,0 +1,205 @@
+"""The parameters of an assisted round: the helpers with their keys for it, and the rules that their numbers keep."""
+
+from collections.abc import Collection
+from functools import cached_property
+from itertools import combinations
+from math import comb
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from dordis.errors import ParametersRefused
+from dordis.privacy.xnoise_components import Due, Scheme, removal_context
+from dordis.protocol import ClientId, Message
+from dordis.protocols.limits import LONGEST_SIGNATURE
+from dordis.protocols.parameters import Assistance, Parameters, extend
+from dordis.protocols.summing import Roster
+
+MOST_SETS = 64
+"""C(m, f) at most: a client draws a seed for each set, and a mask as long as its update."""
+MOST_EXACT = 64
+"""T at most with the scheme `exact`: helpers reveal up to T pieces for every client."""
+STRATEGIES = frozenset({"xnoise", "orig", "none"})
+SCHEMES = frozenset({Scheme.SINGLE.value, Scheme.EXACT.value, Scheme.ORIG.value, Scheme.NONE.value})
+
+
+Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
+
+
+class EpochKey(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A helper's public key for the rounds `first` to `last` of a run, signed under its registered key."""
+
+    epoch: int
+    first: int
+    last: int
+    not_after: int
+    """Seconds since 1970 at which the private half is erased in any case."""
+    key: bytes
+    signature: Signature
+
+
+class EpochKeys(Message, frozen=True):
+    """The keys of a helper for the coming rounds, by their epochs."""
+
+    keys: Annotated[dict[int, EpochKey], Meta(max_length=MOST_SETS)]
+
+
+class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
+    """The common part, and H: each helper with its key for this round, or None if it has none and stays silent.
+
+    At most `faulty` helpers, f, collude with the server and with T_C clients.  With `can_abort` any single helper can
+    stop a round; with `no_base` clients may be left without noise that no helper can remove.
+    """
+
+    helpers: Annotated[dict[int, EpochKey | None], Meta(max_length=MOST_SETS)]
+    faulty: int
+    can_abort: bool = False
+    no_base: bool = False
+
+    @cached_property
+    def members(self) -> tuple[ClientId, ...]:
+        """Return H, sorted."""
+        return tuple(map(ClientId, sorted(self.helpers)))
+
+    @cached_property
+    def present(self) -> tuple[ClientId, ...]:
+        """Return the helpers that have a key for this round, sorted."""
+        return tuple(h for h in self.members if self.helpers[h] is not None)
+
+    def own_key(self, helper: ClientId) -> EpochKey:
+        """Return the key of a helper for this round; raise ParametersRefused if it has none."""
+        key = self.helpers.get(helper)
+        if key is None:
+            raise ParametersRefused(f"helper {helper} has no key for this round")
+        return key
+
+    @property
+    def quorum(self) -> int:
+        """Return q: any two sets of q helpers have an honest one in common."""
+        return (len(self.helpers) + self.faulty) // 2 + 1
+
+    @cached_property
+    def sets(self) -> tuple[tuple[ClientId, ...], ...]:
+        """Return all subsets of m - f helpers, in lexicographic order: one of them has no colluding helper."""
+        return tuple(combinations(self.members, len(self.helpers) - self.faulty))
+
+    @cached_property
+    def ranks(self) -> dict[ClientId, tuple[int, ...]]:
+        """Return for each helper the ranks of the sets that it is in."""
+        return {h: tuple(rank for rank, members in enumerate(self.sets) if h in members) for h in self.members}
+
+    @property
+    def voices(self) -> int:
+        """Return how many members of a set must give the same value: f + 1, all if the set is smaller, or one."""
+        return min(self.faulty + 1, len(self.helpers) - self.faulty) if self.is_malicious else 1
+
+    @property
+    def assistance(self) -> Assistance:
+        """Return whom a client trusts with its masks."""
+        return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
+
+    def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
+        """Return the removable components that are disclosed; the lot is drawn once a round, for all chunks."""
+        return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
+
+    def check_own(self) -> None:
+        """Check helpers, keys, arrivals and noise scheme."""
+        check_helpers(self)
+        check_abortable(self)
+        check_keys_present(self)
+        check_keys_cover(self)
+        check_keys_repeated(self)
+        check_arrivals(self)
+        check_scheme(self)
+
+
+def check_helpers(parameters: AssistedParameters) -> None:
+    """There are more helpers than can collude, and not too many sets of them."""
+    m, f = len(parameters.helpers), parameters.faulty
+    if not 1 <= f < m or comb(m, f) > MOST_SETS or min(parameters.helpers) < 0:
+        raise ParametersRefused(
+            f"an assisted round needs 1 <= f < m and at most {MOST_SETS} sets of helpers, not m = {m}, f = {f}"
+        )
+
+
+def check_abortable(parameters: AssistedParameters) -> None:
+    """Against a malicious server f helpers cannot stop a round, unless the parameters say that they may."""
+    m, f = len(parameters.helpers), parameters.faulty
+    if parameters.is_malicious and m < 3 * f + 1 and not parameters.can_abort:
+        raise ParametersRefused(
+            f"in the malicious mode m >= 3 f + 1 helpers are needed, not m = {m} with f = {f}: add helpers, or set "
+            "the protocol's option `abort` if any single helper may stop a round"
+        )
+
+
+def check_keys_present(parameters: AssistedParameters) -> None:
+    """At most m - q helpers are without a key: otherwise no quorum can agree."""
+    missing = len(parameters.helpers) - len(parameters.present)
+    if missing > len(parameters.helpers) - parameters.quorum:
+        raise ParametersRefused(
+            f"{missing} of {len(parameters.helpers)} helpers have no key for this round, and a quorum of "
+            f"{parameters.quorum} is needed"
+        )
+
+
+def check_keys_cover(parameters: AssistedParameters) -> None:
+    """Every key is for this round's index."""
+    for h, key in parameters.helpers.items():
+        if key is not None and not 0 <= key.first <= parameters.index <= key.last:
+            raise ParametersRefused(f"the key of helper {h} is not for round {parameters.index}")
+
+
+def check_keys_repeated(parameters: AssistedParameters) -> None:
+    """No two helpers have one key: whoever copies a key does not know its private half."""
+    keys = [key.key for key in parameters.helpers.values() if key is not None]
+    if len(set(keys)) != len(keys):
+        raise ParametersRefused("two helpers have the same key")
+
+
+def check_arrivals(parameters: AssistedParameters) -> None:
+    """Every client keeps noise of its own (n_min >= n_max / 2), unless the parameters say that it may not."""
+    if 2 * parameters.n_min < parameters.n_max and not parameters.no_base:
+        raise ParametersRefused(
+            f"n_min = {parameters.n_min} is below half of n_max = {parameters.n_max}: more than f helpers could "
+            "remove all noise of a client; raise n_min, or set the protocol's option `no_base`"
+        )
+
+
+def check_scheme(parameters: AssistedParameters) -> None:
+    """The noise is divided by a scheme that helpers can remove, into few components."""
+    if parameters.scheme not in SCHEMES:
+        raise ParametersRefused(f"assisted rounds have no noise scheme '{parameters.scheme}'")
+    if parameters.scheme == Scheme.EXACT.value and parameters.tolerance > MOST_EXACT:
+        raise ParametersRefused(f"with the scheme 'exact' T is at most {MOST_EXACT}, not {parameters.tolerance}")
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings `protocol.options` of the assisted protocol."""
+
+    helpers: Annotated[int, Meta(ge=0)] = 0
+    """The number of helpers, m; 0: four against a malicious server, else three."""
+    faulty: Annotated[int, Meta(ge=1)] = 1
+    """How many of them may collude with the server, f."""
+    abort: bool = False
+    """Whether any single helper may stop a round: then m may be below 3 f + 1."""
+    no_base: bool = False
+    """Whether more than f helpers may see an update without noise: then n_min may be below n_max / 2."""
+
+
+def agree_with_helpers(options: Options, common: Parameters, roster: Roster) -> AssistedParameters:
+    """Add H, and the key for this round of each helper that introduced itself, to the common part, unchecked."""
+    helpers = {int(h): _key_for(common.index, reply) for h, reply in sorted(roster.introductions.items())}
+    return extend(
+        common,
+        AssistedParameters,
+        helpers=helpers,
+        faulty=options.faulty,
+        can_abort=options.abort,
+        no_base=options.no_base,
+    )
+
+
+def _key_for(index: int, reply: Message) -> EpochKey | None:
+    keys = reply.keys.values() if isinstance(reply, EpochKeys) else ()
+    return next((key for key in keys if key.first <= index <= key.last), None)

@@ -1,0 +1,317 @@
+"""The assisted server: it takes contributions, has helpers open boxes, agree on U3 and reveal mask sums.
+
+It holds one vector, the sum so far; contributions that are stored elsewhere are read again only where a client that
+came is not in U3.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from dordis.crypto.suite import DEFAULT, Suite
+from dordis.errors import MalformedMessage, TooFewHelpers, Unconfirmed
+from dordis.kernels.packing import add_packed, packed_size, unpack
+from dordis.kernels.ring import Vector
+from dordis.protocol import ClientId, Flow, Message, OpenCall, Resource, Step
+from dordis.protocols import parameters as rules
+from dordis.protocols.assisted import checks, statements
+from dordis.protocols.assisted.complaints import Complaints
+from dordis.protocols.assisted.derivations import DIGEST_BYTES, digest_value, due_pieces, join_pieces
+from dordis.protocols.assisted.messages import (
+    AgreeOnSurvivors,
+    BoxesOpened,
+    Entry,
+    OpenBoxes,
+    Reveal,
+    Revealed,
+    SendContribution,
+    SignedContribution,
+    SurvivorsAgreed,
+)
+from dordis.protocols.assisted.parameters import AssistedParameters
+from dordis.protocols.assisted.voices import SetValue, SetVoices
+from dordis.protocols.escrow import SECRET_BYTES
+from dordis.protocols.parameters import pack_words, unpack_words
+from dordis.protocols.replies import collect, of_kind
+from dordis.protocols.summing import (
+    ChunkSum,
+    SummingChunk,
+    SummingServer,
+    SummingSetup,
+    check_arrived,
+    helper_keys,
+)
+
+PIECE = 1 << 20
+"""Bytes of headers and boxes in one request to a helper, at most."""
+
+
+class AssistedSetup(SummingSetup):
+    """From the open call to the sum; `standing` has the complaints of earlier rounds, and then of this one too."""
+
+    def __init__(self, parameters: AssistedParameters, registry: Mapping[ClientId, bytes], suite: Suite) -> None:
+        self.parameters, self.suite = parameters, suite
+        self._clients, self._helpers = registry, helper_keys(registry)
+        self.standing: Complaints = Complaints()
+        self.total: Vector = np.zeros(parameters.dim, np.uint32)
+        self.contributions: dict[ClientId, SignedContribution] = {}
+        """Headers and boxes of the clients that came; their vectors are in the total."""
+        self.u3: tuple[ClientId, ...] = ()
+        self.live: tuple[ClientId, ...] = ()
+        """Helpers that opened all boxes; after `agree`, those that signed U3."""
+        self.named: frozenset[ClientId] = frozenset()
+        """Clients that complaints of this round proved wrong."""
+        self.sets: list[SetVoices] = []
+        self.released: dict[int, dict[ClientId, dict[int, bytes]]] = {}
+        self._signatures: dict[int, bytes] = {}
+        self._call: OpenCall | None = None
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the steps in order."""
+        return (
+            Step(self.take_contributions, Resource.NETWORK),
+            Step(self.open_boxes, Resource.SERVER),
+            Step(self.agree, Resource.SERVER),
+            Step(self.reveal, Resource.SERVER),
+            Step(self.unmask, Resource.SERVER),
+        )
+
+    def take_contributions(self) -> Flow:
+        """Add up the contributions as they come."""
+        self._call = OpenCall(SendContribution(self.parameters), self.parameters.n_max, self.check)
+        for u, reply in (yield self._call):
+            whole = of_kind(SignedContribution, reply)
+            add_packed(self.total, whole.vector, self.parameters.bits)
+            self.contributions[u] = replace(whole, vector=b"")
+        self.contributions = dict(sorted(self.contributions.items()))
+        check_arrived(self.parameters, SendContribution.__name__, self.contributions)
+
+    def check(self, u: ClientId, reply: Message) -> None:
+        """Refuse a contribution that is not whole, not signed, or whose client is left out."""
+        reply, parameters = of_kind(SignedContribution, reply), self.parameters
+        check_not_left_out(self.standing, u)
+        header = checks.read_header(parameters, u, reply.header)
+        checks.check_header_signed(self._clients, u, reply.header, reply.signature, self.suite)
+        checks.check_vector_digest(header, reply.vector)
+        for h, box in self._split_boxes(reply).items():
+            checks.check_box_digest(parameters, header, h, box)
+
+    def _split_boxes(self, reply: SignedContribution) -> dict[ClientId, bytes]:
+        """Return the boxes by helper: all of one length but for the number of seeds, which is the same too."""
+        present = self.parameters.present
+        size, rest = divmod(len(reply.boxes), len(present))
+        if rest:
+            raise MalformedMessage("a contribution has a box for each helper that has a key")
+        return {h: reply.boxes[size * place : size * (place + 1)] for place, h in enumerate(present)}
+
+    def open_boxes(self) -> Flow:
+        """Have every helper open its boxes; clients that a helper names are not in U3."""
+        live = {h for h in self.parameters.present if h not in self.standing.helpers}
+        edges: set[tuple[int, int]] = set()
+        for clients in self._pieces():
+            replies = yield {h: OpenBoxes(self.parameters, self._entries(h, clients)) for h in sorted(live)}
+            named = collect(live, BoxesOpened, replies, partial(_read_names, asked=frozenset(clients)))
+            live = {h for h, names in named.items() if names is not None}
+            edges.update((int(h), int(u)) for h, names in named.items() for u in names or ())
+        self.live = tuple(sorted(live))
+        check_quorum_left(self.parameters, "OpenBoxes", self.live)
+        before = self.standing.clients
+        self.standing = self.standing.with_edges(edges, self.parameters.faulty, self.parameters.colluders)
+        self.named = frozenset(map(ClientId, self.standing.clients - before))
+        out = [u for u in self.contributions if u in self.standing.left_out]
+        u3 = tuple(u for u in self.contributions if u not in self.standing.left_out)
+        check_arrived(self.parameters, OpenBoxes.__name__, u3)
+        for u in out:
+            self._subtract(u)
+        self.u3 = u3
+
+    def _pieces(self) -> Iterator[list[ClientId]]:
+        """Yield the clients that came, as many at a time as fit a request."""
+        clients: list[ClientId] = []
+        size = 0
+        for u, reply in self.contributions.items():
+            bytes_here = len(reply.header) + len(reply.signature) + len(reply.boxes) + 32
+            if clients and size + bytes_here > PIECE:
+                yield clients
+                clients, size = [], 0
+            clients.append(u)
+            size += bytes_here
+        yield clients
+
+    def _entries(self, h: ClientId, clients: Sequence[ClientId]) -> dict[int, Entry]:
+        came = self.contributions
+        return {int(u): Entry(came[u].header, came[u].signature, self._split_boxes(came[u])[h]) for u in clients}
+
+    def _subtract(self, u: ClientId) -> None:
+        """Take a contribution out of the sum again."""
+        if self._call is None:
+            return
+        vector = of_kind(SignedContribution, self._call.read_again(u)).vector
+        self.total -= unpack(vector, self.parameters.bits, self.parameters.dim)
+
+    def agree(self) -> Flow:
+        """Against a malicious server: collect the signatures of all live helpers on U3; only signers can reveal."""
+        if not self.parameters.is_malicious:
+            return
+        request = AgreeOnSurvivors(self.parameters.round, pack_words(self.u3))
+        replies = yield dict.fromkeys(self.live, request)
+        headers = (hashlib.sha256(self.contributions[u].header).digest() for u in self.u3)
+        statement = statements.survivors(self.parameters, headers)
+        signed = collect(self.live, SurvivorsAgreed, replies, partial(self._signature, statement=statement))
+        self.live = tuple(signed)
+        check_quorum_left(self.parameters, "AgreeOnSurvivors", self.live)
+        self._signatures = {int(h): signature for h, signature in signed.items()}
+
+    def _signature(self, h: ClientId, reply: SurvivorsAgreed, statement: bytes) -> bytes:
+        self.suite.signature.verify(self._helpers[h], statement, reply.signature)
+        return reply.signature
+
+    def reveal(self) -> Flow:
+        """Ask members of every set until enough of them gave the same value."""
+        parameters, survivors = self.parameters, pack_words(self.u3)
+        live, needed = set(self.live), parameters.voices
+        self.sets = [
+            SetVoices(rank, tuple(h for h in members if h in live), needed)
+            for rank, members in enumerate(parameters.sets)
+        ]
+        while asked := self._next_requests():
+            requests = {
+                h: Reveal(parameters.round, survivors, self._signatures, ranks) for h, ranks in sorted(asked.items())
+            }
+            malformed: set[ClientId] = set()
+            replies = yield requests
+            heard = collect(requests, Revealed, replies, partial(self._values, asked=asked), malformed)
+            for h, ranks in asked.items():
+                for rank in ranks:
+                    self._hear(rank, h, heard.get(h), h in malformed)
+        self._check_confirmed()
+
+    def _next_requests(self) -> dict[ClientId, dict[int, bool]]:
+        asked: dict[ClientId, dict[int, bool]] = {}
+        for voices in self.sets:
+            load = {h: len(ranks) for h, ranks in asked.items()}
+            for h, is_whole in voices.next_requests(load).items():
+                asked.setdefault(h, {})[voices.rank] = is_whole
+        return asked
+
+    def _values(
+        self, h: ClientId, reply: Revealed, asked: Mapping[ClientId, Mapping[int, bool]]
+    ) -> dict[int, tuple[bytes, SetValue | None]]:
+        """Return the digest of each set asked, and the value where it came whole; refuse other shapes."""
+        wholes = [rank for rank, is_whole in asked[h].items() if is_whole]
+        size = packed_size(self.parameters.dim, self.parameters.bits)
+        due = SECRET_BYTES * len(due_pieces(self.parameters, self.u3))
+        if (
+            list(reply.pieces) != wholes
+            or reply.digests.keys() | reply.pieces.keys() != asked[h].keys()
+            or len(reply.masks) != size * len(wholes)
+            or any(len(pieces) != due for pieces in reply.pieces.values())
+            or any(len(digest) != DIGEST_BYTES for digest in reply.digests.values())
+        ):
+            raise MalformedMessage(f"helper {h} did not reveal what it was asked for")
+        masks = memoryview(reply.masks)
+        found: dict[int, tuple[bytes, SetValue | None]] = {r: (digest, None) for r, digest in reply.digests.items()}
+        for place, rank in enumerate(wholes):
+            value = SetValue(masks[size * place : size * (place + 1)], reply.pieces[rank])
+            unpack(value.masks, self.parameters.bits, self.parameters.dim)  # refuse what `pack` does not write
+            found[rank] = digest_value(self.parameters, rank, value.masks, value.pieces), value
+        return found
+
+    def _hear(
+        self, rank: int, h: ClientId, answer: Mapping[int, tuple[bytes, SetValue | None]] | None, is_malformed: bool
+    ) -> None:
+        voices = self.sets[rank]
+        if answer is not None:
+            voices.hear(h, *answer[rank])
+        elif is_malformed:
+            voices.caught.add(h)
+        else:
+            voices.silent.add(h)
+
+    def _check_confirmed(self) -> None:
+        """Evict helpers that lied; raise Unconfirmed if a set has no value that enough members gave."""
+        liars = {int(h) for voices in self.sets for h in voices.liars}
+        self.standing = self.standing.with_liars(liars, self.parameters.faulty, self.parameters.colluders)
+        for voices in self.sets:
+            check_confirmed(voices)
+
+    def unmask(self) -> Flow | None:
+        """Subtract the mask sums, and join the seeds of due noise from their pieces."""
+        parameters, due = self.parameters, due_pieces(self.parameters, self.u3)
+        values = [voices.value for voices in self.sets]
+        pieces = [value.pieces for value in values if value is not None]
+        for value in values:
+            if value is not None:
+                self.total -= unpack(value.masks, parameters.bits, parameters.dim)
+        for place, (chunk, u, component) in enumerate(due):
+            seed = join_pieces(part[SECRET_BYTES * place : SECRET_BYTES * (place + 1)] for part in pieces)
+            self.released.setdefault(chunk, {}).setdefault(u, {})[component] = seed
+        return None
+
+
+def check_not_left_out(standing: Complaints, client: ClientId) -> None:
+    """A client about whom a complaint stands does not contribute: it would not be in U3."""
+    if client in standing.left_out:
+        raise MalformedMessage(f"client {client} is left out of this run: a helper could not open its box")
+
+
+def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence[ClientId]) -> None:
+    """Enough helpers answered: a quorum against a malicious server, else one of every set."""
+    needed = parameters.quorum if parameters.is_malicious else parameters.faulty + 1
+    if len(live) < needed:
+        raise TooFewHelpers(stage, len(live), needed)
+
+
+def check_confirmed(voices: SetVoices) -> None:
+    """Enough members of a set gave the same value."""
+    if voices.value is None:
+        raise Unconfirmed(voices.rank, len(voices.said), voices.needed)
+
+
+def _read_names(h: ClientId, reply: BoxesOpened, asked: frozenset[ClientId]) -> frozenset[ClientId] | None:
+    """Return the clients that a helper names, all of them among those asked about; None if it has no key."""
+    named = frozenset(map(ClientId, unpack_words(reply.named)))
+    if not named <= asked:
+        raise MalformedMessage(f"helper {h} names clients that it was not asked about")
+    return None if reply.unable else named
+
+
+class AssistedChunk(SummingChunk):
+    """A slice of the sum."""
+
+    def __init__(self, setup: AssistedSetup, chunk: int) -> None:
+        self.setup, self.chunk = setup, chunk
+
+    @property
+    def u3(self) -> tuple[ClientId, ...]:  # type: ignore[override]
+        """Return the clients whose input is in the sum: the same in all chunks."""
+        return self.setup.u3
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return nothing: the set-up has the sum of all chunks."""
+        return ()
+
+    def output(self) -> ChunkSum:
+        """Return the slice, and the seeds released for it."""
+        total = np.array(self.setup.total[self.setup.parameters.chunks[self.chunk]])
+        return ChunkSum(total, self.u3, self.setup.released.get(self.chunk, {}), self.setup.named)
+
+
+class AssistedServer(SummingServer):
+    """A whole round; the `registry` has the public keys of clients and helpers."""
+
+    def __init__(
+        self,
+        parameters: AssistedParameters,
+        registry: Mapping[ClientId, bytes],
+        proofs: Mapping[ClientId, bytes] | None = None,
+        suite: Suite = DEFAULT,
+    ) -> None:
+        rules.check_rules(parameters)
+        self.setup: AssistedSetup = AssistedSetup(parameters, registry, suite)
+        self.chunks: list[AssistedChunk] = [AssistedChunk(self.setup, k) for k in range(len(parameters.chunks))]

@@ -1,0 +1,34 @@
+"""What clients and helpers sign in assisted rounds: each statement has its own tag and names run and index."""
+
+import hashlib
+from collections.abc import Iterable
+
+from dordis.protocols.assisted.messages import VERSION
+from dordis.protocols.assisted.parameters import AssistedParameters, EpochKey
+from dordis.protocols.parameters import RUN_BYTES
+
+
+def header(encoded: bytes) -> bytes:
+    """State, as a client: this is the digest of all that I contribute; run, index and parameters are in it."""
+    return _statement(b"assisted-header", encoded)
+
+
+def epoch_key(run: bytes, key: EpochKey) -> bytes:
+    """State, as a helper: this is my one key for these rounds of the run."""
+    numbers = (key.epoch, key.first, key.last, key.not_after)
+    return _statement(b"assisted-epoch", run, *(number.to_bytes(8, "big") for number in numbers), key.key)
+
+
+def survivors(parameters: AssistedParameters, headers: Iterable[bytes]) -> bytes:
+    """State, as a helper: this is U3, by the digests of its members' headers in the order of their ids."""
+    digests = list(headers)
+    run, index = parameters.round[:RUN_BYTES], parameters.round[RUN_BYTES:]
+    count = len(digests).to_bytes(8, "big")
+    return _statement(
+        b"assisted-survivors", run, index, parameters.digest, count, hashlib.sha256(b"".join(digests)).digest()
+    )
+
+
+def _statement(tag: bytes, *parts: bytes) -> bytes:
+    everything = (b"dordis/v1/statement/" + tag, VERSION.to_bytes(8, "big"), *parts)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in everything)

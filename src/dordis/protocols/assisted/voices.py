@@ -1,0 +1,82 @@
+"""Whom the server asks for the mask sum of a set, and when it believes an answer: enough members gave the same."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dordis.protocol import ClientId
+
+
+@dataclass(frozen=True)
+class SetValue:
+    """What the members of a set reveal: the packed mask sum, and the due pieces."""
+
+    masks: bytes | memoryview = field(repr=False)
+    pieces: bytes = field(repr=False)
+
+
+@dataclass
+class SetVoices:
+    """The answers of one set's members; a value counts when `needed` of them gave its digest."""
+
+    rank: int
+    members: tuple[ClientId, ...]
+    """Those that can answer, sorted."""
+    needed: int
+    said: dict[ClientId, bytes] = field(default_factory=dict)
+    wholes: dict[bytes, SetValue] = field(default_factory=dict)
+    asked_whole: set[ClientId] = field(default_factory=set)
+    silent: set[ClientId] = field(default_factory=set)
+    caught: set[ClientId] = field(default_factory=set)
+
+    @property
+    def confirmed(self) -> bytes | None:
+        """Return the digest that enough members gave."""
+        (digest, count), *_ = Counter(self.said.values()).most_common(1) or [(b"", 0)]
+        return digest if count >= self.needed else None
+
+    @property
+    def value(self) -> SetValue | None:
+        """Return the value that enough members gave, once one of them gave it whole."""
+        return None if self.confirmed is None else self.wholes.get(self.confirmed)
+
+    @property
+    def liars(self) -> frozenset[ClientId]:
+        """Return the members that gave another value than the confirmed one, or two values."""
+        agreed = self.confirmed
+        others = (h for h, digest in self.said.items() if agreed is not None and digest != agreed)
+        return frozenset(self.caught.union(others))
+
+    def next_requests(self, load: Mapping[ClientId, int]) -> Mapping[ClientId, bool]:
+        """Return whom to ask next, and whether for the whole; nobody if the value is there or cannot be.
+
+        `load` counts the requests to each helper for other sets: who has fewest is asked first, then the lowest id,
+        because sets are in lexicographic order and the lowest ids have the fewest sets to come.
+        """
+        if self.value is not None:
+            return {}
+        left = (h for h in self.members if h not in self.silent | self.caught)
+        order = sorted(left, key=lambda h: (load.get(h, 0), h))
+        if self.confirmed is not None:
+            able = [h for h in order if self.said.get(h) == self.confirmed and h not in self.asked_whole]
+            return dict.fromkeys(able[:1], True)
+        fresh = [h for h in order if h not in self.said]
+        most = max(Counter(self.said.values()).values(), default=0)
+        if len(fresh) < self.needed - most:
+            return {}
+        asked = dict.fromkeys(fresh[: self.needed - most], False)
+        if not self.wholes:
+            asked[fresh[0]] = True
+        return asked
+
+    def hear(self, helper: ClientId, digest: bytes, value: SetValue | None = None) -> None:
+        """Take an answer; whoever gives two different ones is caught."""
+        if value is not None:
+            self.asked_whole.add(helper)
+        if self.said.get(helper, digest) != digest:
+            del self.said[helper]
+            self.caught.add(helper)
+        elif helper not in self.caught:
+            self.said[helper] = digest
+            if value is not None:
+                self.wholes[digest] = value

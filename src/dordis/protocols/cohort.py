@@ -1,0 +1,214 @@
+"""Parameters of protocols that fix a list of clients before the sum: U, its quorum, and the graph of shared secrets.
+
+SecAgg and the plaintext protocol have the same parameters, so that their sums can be compared.
+"""
+
+from collections.abc import Collection, Iterable
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from dordis.errors import MalformedMessage, ParametersRefused
+from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
+from dordis.privacy.xnoise_components import default_tolerance
+from dordis.protocol import ClientId
+from dordis.protocols import sparse_graph
+from dordis.protocols.limits import MOST_CLIENTS, MOST_DEGREE
+from dordis.protocols.parameters import (
+    LARGEST_ID,
+    WORD,
+    Parameters,
+    common_part,
+    complete,
+    extend,
+    pack_words,
+    unpack_words,
+)
+from dordis.protocols.sparse_graph import check_neighbourhood, colluding_neighbours
+from dordis.protocols.summing import Opening, Roster, SummingState
+
+
+class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
+    """The parameters of a round whose clients are fixed; `members` are U as little-endian words of eight bytes.
+
+    `quorum` is the least number of clients at any stage, q, and `threshold` the shares that rebuild a secret, t or
+    t_k: on the complete graph, of degree 0, they are the same.
+    """
+
+    members: bytes
+    quorum: int
+    degree: int
+    threshold: int
+
+    @cached_property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Return U, sorted."""
+        return tuple(ClientId(i) for i in unpack_words(self.members))
+
+    @cached_property
+    def rank(self) -> dict[ClientId, int]:
+        """Return the place of each client in U."""
+        return {u: i for i, u in enumerate(self.clients)}
+
+    @property
+    def cohort(self) -> int:
+        """Return |U|."""
+        return len(self.clients)
+
+    @property
+    def quorum_fraction(self) -> Fraction:
+        """Return q / n."""
+        return Fraction(self.quorum, len(self.clients))
+
+    @property
+    def is_sparse(self) -> bool:
+        """Tell whether the graph is sparse, as on SecAgg+."""
+        return self.degree > 0
+
+    @cached_property
+    def neighbourhoods(self) -> dict[ClientId, frozenset[ClientId]]:
+        """Return for each client those who share masks and secrets with it, and itself."""
+        everyone = frozenset(self.clients)
+        if self.degree == 0:
+            return dict.fromkeys(self.clients, everyone)
+        joined = sparse_graph.neighbours(self.clients, self.degree, sparse_graph.seed(self.beacon, self.digest))
+        return {u: frozenset((u, *vs)) for u, vs in joined.items()}
+
+    @property
+    def colluders_around(self) -> int:
+        """Return how many colluders an honest client may share secrets with: T_C, on SecAgg+ at most c_k."""
+        n, T_C, k = len(self.clients), self.colluders, self.degree
+        return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
+
+    def point(self, client: ClientId) -> int:
+        """Return the client's evaluation point for secret sharing."""
+        return 1 + self.rank[client]
+
+    def pack(self, members: Iterable[ClientId]) -> bytes:
+        """Write a subset of U as a bitmap over sorted U."""
+        bits = sum(1 << self.rank[u] for u in members)
+        return bits.to_bytes(-(-len(self.clients) // 8), "little")
+
+    def unpack(self, bitmap: bytes) -> tuple[ClientId, ...]:
+        """Read a subset of U, sorted, from a bitmap of just the right length."""
+        bits, n = int.from_bytes(bitmap, "little"), len(self.clients)
+        if len(bitmap) != -(-n // 8) or bits >> n:
+            raise MalformedMessage("a set of clients is not a bitmap over the round's clients")
+        return tuple(u for i, u in enumerate(self.clients) if bits >> i & 1)
+
+    @property
+    def own_sizes(self) -> tuple[tuple[str, int, int], ...]:
+        """Return the numbers of clients and neighbours, with their ceilings."""
+        clients = ("clients", len(self.members) // WORD, MOST_CLIENTS)
+        return clients, ("neighbours for a client", self.degree, MOST_DEGREE)
+
+    def check_own(self) -> None:
+        """Check U, the quorum and the graph."""
+        check_members(self)
+        check_thresholds(self)
+
+
+class CohortOpening(Opening, frozen=True):
+    """The first request of a protocol with a fixed U."""
+
+    parameters: CohortParameters
+
+
+class CohortState(SummingState):
+    """The state of a client of a protocol with a fixed U."""
+
+    parameters: CohortParameters | None = None
+
+    __repr__ = SummingState.__repr__
+
+
+def agree_with_cohort(common: Parameters, roster: Roster) -> CohortParameters:
+    """Add U, its quorum and the graph to the common part of the parameters, unchecked."""
+    n, T, T_C = len(roster.clients), common.tolerance, common.colluders
+    solved = sparse_graph.solve(n, T, T_C, common.mode) if roster.sparse else None
+    return extend(
+        common,
+        CohortParameters,
+        members=pack_words(sorted(roster.clients)),
+        quorum=roster.quorum,
+        degree=solved.degree if solved else 0,
+        threshold=solved.threshold if solved else roster.quorum,
+    )
+
+
+def agree_on(
+    *,
+    clients: Collection[int],
+    threshold: int,
+    quorum: int | None = None,
+    degree: int = 0,
+    tolerance: int | None = None,
+    law: NoiseLaw = SKELLAM,
+    **common: Any,
+) -> CohortParameters:
+    """Write down and check the parameters of a round with a fixed U; `common` are those of `common_part`.
+
+    The default tolerance is `xnoise.default_tolerance`, by whether there is a `degree`.
+    """
+    n = len(clients)
+    T = default_tolerance(n, threshold, sparse=bool(degree)) if tolerance is None else tolerance
+    draft = extend(
+        common_part(n_min=n - T, n_max=n, **common),
+        CohortParameters,
+        members=pack_words(sorted(clients)),
+        quorum=threshold if quorum is None else quorum,
+        degree=degree,
+        threshold=threshold,
+    )
+    return complete(draft, law)
+
+
+def check_members(parameters: CohortParameters) -> None:
+    """Check that U is sorted without repetition, and has n_max members."""
+    if len(parameters.members) % WORD or not parameters.members:
+        raise ParametersRefused("the clients of a round are ids of eight bytes each, at least one")
+    clients = parameters.clients
+    if list(clients) != sorted(set(clients)) or clients[-1] > LARGEST_ID:
+        raise ParametersRefused("the clients of a round are distinct ids in ascending order, below 2^63")
+    if len(clients) != parameters.n_max:
+        raise ParametersRefused(f"n_max is the number of clients in U, {len(clients)}, not {parameters.n_max}")
+
+
+def check_thresholds(parameters: CohortParameters) -> None:
+    """Check q (t on the complete graph), T and T_C against each other."""
+    n, q, T, T_C = len(parameters.clients), parameters.quorum, parameters.tolerance, parameters.colluders
+    if not 1 <= q <= n:
+        raise ParametersRefused(f"the quorum {q} must lie in 1..{n}")
+    if T_C < 0 or q <= T_C:
+        raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than the quorum {q}")
+    if not 0 <= T <= n - q:
+        raise ParametersRefused(f"the dropout tolerance T = {T} must lie in 0..{n - q}, n less the quorum")
+    if n - T <= T_C:
+        raise ParametersRefused(f"the tolerated colluders T_C = {T_C} must be fewer than n - T = {n - T}")
+    check_majority(parameters)
+    check_graph(parameters)
+
+
+def check_majority(parameters: CohortParameters) -> None:
+    """Against a malicious server two quorums must have an honest client in common: 2q > n + T_C."""
+    n, q, T_C = len(parameters.clients), parameters.quorum, parameters.colluders
+    if parameters.is_malicious and 2 * q <= n + T_C:
+        raise ParametersRefused(f"against a malicious server the quorum must exceed (n + T_C) / 2, not be {q}")
+
+
+def check_graph(parameters: CohortParameters) -> None:
+    """Check the share threshold against the graph."""
+    n, k = len(parameters.clients), parameters.degree
+    if k == 0 and parameters.threshold != parameters.quorum:
+        raise ParametersRefused("on the complete graph the quorum is the threshold of the shares")
+    if k:
+        check_neighbourhood(
+            n, parameters.tolerance, parameters.colluders, parameters.mode, parameters.quorum, k, parameters.threshold
+        )
+        check_unpredictable(parameters)
+
+
+def check_unpredictable(parameters: CohortParameters) -> None:
+    """A sparse graph depends on a beacon: a server that chose its circle would surround a client with colluders."""
+    if len(parameters.beacon) < sparse_graph.BEACON_BYTES:
+        raise ParametersRefused(f"a sparse graph needs a beacon of {sparse_graph.BEACON_BYTES} bytes")

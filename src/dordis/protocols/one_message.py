@@ -1,0 +1,202 @@
+"""Parts of protocols in which a client sends one message: helpers' keys, boxes for helpers, and the way to U3.
+
+The parameters of such a round name the helpers, and no clients.  The server publishes them (`ArrivalSetup`), a client
+that comes answers once (`OneMessageClient`), and the helpers open the sum as the protocol says.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from dordis.crypto import kdf
+from dordis.crypto.suite import Suite
+from dordis.errors import ParametersRefused, ProtocolError
+from dordis.kernels.packing import add_packed, packed_size
+from dordis.kernels.ring import Vector
+from dordis.privacy.encoding import Entropy
+from dordis.protocol import ClientId, Flow, Journal, Message, On, OpenCall, Resource, Role, Step
+from dordis.protocols.escrow import SECRET_BYTES, draw_secrets
+from dordis.protocols.parameters import Parameters, check_rules, extend
+from dordis.protocols.replies import of_kind
+from dordis.protocols.summing import (
+    Opening,
+    Roster,
+    SumInput,
+    SummingClient,
+    SummingSetup,
+    SummingState,
+    check_arrived,
+)
+
+KEY_BYTES = 32
+
+
+class HelperKey(Message, frozen=True):
+    """The public key for a round."""
+
+    key: bytes
+
+
+class ShowKey(Message, frozen=True):
+    """To helpers, before the parameters are fixed: show your public key for this round."""
+
+    reply: ClassVar = HelperKey
+    role: ClassVar = Role.HELPER
+    round: bytes
+
+
+class HelperParameters(Parameters, frozen=True, dict=True, kw_only=True):
+    """The common part of the parameters, and the public key of every helper for this round."""
+
+    helpers: dict[int, bytes]
+
+    def check_own(self) -> None:
+        """Refuse a round without helpers, or with a helper that has no key of the right length."""
+        if not self.helpers or any(len(key) != KEY_BYTES for key in self.helpers.values()):
+            raise ParametersRefused(f"a round has helpers, each with a key of {KEY_BYTES} bytes")
+
+
+def agree_with_helpers(common: Parameters, roster: Roster) -> HelperParameters:
+    """Add the keys of the helpers that introduced themselves to the common part of the parameters, unchecked."""
+    shown = {int(h): reply.key for h, reply in roster.introductions.items() if isinstance(reply, HelperKey)}
+    return extend(common, HelperParameters, helpers=dict(sorted(shown.items())))
+
+
+class BoxedContribution(Message, frozen=True):
+    """The masked input, packed, and a box for every helper; `key` is the public key that the boxes were sealed with."""
+
+    bulk: ClassVar = "vector"
+    key: bytes
+    boxes: dict[int, bytes]
+    vector: bytes
+
+
+def seal_boxes(
+    suite: Suite,
+    parameters: Parameters,
+    me: ClientId,
+    keys: Mapping[int, bytes],
+    secrets: Mapping[int, bytes],
+    entropy: Entropy,
+    use: str = "box",
+) -> tuple[bytes, dict[int, bytes]]:
+    """Encrypt one secret to each helper, given their public keys; return a fresh public key and the boxes."""
+    private = suite.agreement.generate(entropy)
+    public = suite.agreement.public_key(private)
+    boxes = {
+        helper: suite.cipher.encrypt(
+            *_box_key(suite, parameters, suite.agreement.agree(private, key), (public, key), me, helper, use),
+            secrets[helper],
+            public,
+        )
+        for helper, key in sorted(keys.items())
+    }
+    return public, boxes
+
+
+def open_box(
+    suite: Suite,
+    parameters: Parameters,
+    private: bytes,
+    helper: int,
+    client: ClientId,
+    key: bytes,
+    box: bytes,
+    *,
+    own: bytes = b"",
+    use: str = "box",
+) -> bytes:
+    """Decrypt the box of a client for this helper, whose public key is `own`; raise CryptoError if it was altered."""
+    own = own or suite.agreement.public_key(private)
+    shared = suite.agreement.agree(private, key)
+    return suite.cipher.decrypt(*_box_key(suite, parameters, shared, (key, own), client, helper, use), box, key)
+
+
+def _box_key(
+    suite: Suite, parameters: Parameters, shared: bytes, keys: tuple[bytes, bytes], client: int, helper: int, use: str
+) -> tuple[bytes, bytes]:
+    """Return key and nonce of the box from a client to a helper, bound to the public keys of both."""
+    label, size = kdf.label(use, parameters.round, 0, client, helper), suite.cipher.KEY_BYTES
+    derived = kdf.derive(shared, label + b"".join(keys), parameters.digest, size + suite.cipher.NONCE_BYTES)
+    return derived[:size], derived[size:]
+
+
+class OneMessageState(SummingState):
+    """What a client remembers: its parameters, the secret for each helper, and its private secrets for each chunk."""
+
+    parameters: HelperParameters | None = None
+    seeds: dict[int, bytes] = msgspec.field(default_factory=dict)
+    private: dict[int, tuple[bytes, ...]] = msgspec.field(default_factory=dict)
+
+    __repr__ = SummingState.__repr__
+
+
+class OneMessageClient(SummingClient[OneMessageState]):
+    """A client that answers the opening with its contribution, and nothing else."""
+
+    opening: ClassVar[type[Opening]]
+    """The request that it answers."""
+    routine = ()
+
+    def __init__(
+        self, me: ClientId, given: SumInput, *, journal: Journal | None, entropy: Entropy, **unused: Any
+    ) -> None:
+        super().__init__(me, given, OneMessageState(), journal, entropy)
+
+    @property
+    def setup(self) -> Sequence[On[Any]]:
+        """Return the one request."""
+        return (On(self.opening, self.begin),)
+
+    def begin(self, request: Opening) -> BoxedContribution:
+        """Accept the parameters, draw a seed for each helper and the private secrets, and contribute."""
+        parameters, state = request.parameters, self.state
+        if not isinstance(parameters, HelperParameters):
+            raise ParametersRefused("the round has no helpers")
+        check_rules(parameters)
+        self.input.check(parameters)
+        state.parameters = parameters
+        state.seeds = {h: self._entropy(SECRET_BYTES) for h in parameters.helpers}
+        escrows = map(parameters.escrow, range(self.chunks))
+        state.private = {k: draw_secrets(escrow, self._entropy).private for k, escrow in enumerate(escrows)}
+        return self.contribute(parameters)
+
+    @abstractmethod
+    def contribute(self, parameters: HelperParameters) -> BoxedContribution:
+        """Return the masked input, with a box for each helper."""
+
+
+class ArrivalSetup(SummingSetup):
+    """Publish the opening, and add up the contributions of the clients that come."""
+
+    def __init__(self, opening: Opening, helpers: Collection[int]) -> None:
+        self.parameters, self._opening, self._helpers = opening.parameters, opening, frozenset(helpers)
+        self.total: Vector = np.zeros(self.parameters.dim, np.uint32)
+        self.contributions: dict[ClientId, BoxedContribution] = {}
+        """Keys and boxes of the clients that came; their vectors are in the total."""
+
+    @property
+    def workflow(self) -> Sequence[Step]:
+        """Return the one step."""
+        return (Step(self.take_contributions, Resource.NETWORK),)
+
+    def take_contributions(self) -> Flow:
+        """Add up the contributions as they come; U3 is closed."""
+        for u, reply in (yield OpenCall(self._opening, self.parameters.n_max, self.check)):
+            whole = of_kind(BoxedContribution, reply)
+            add_packed(self.total, whole.vector, self.parameters.bits)
+            self.contributions[u] = replace(whole, vector=b"")
+        self.contributions = dict(sorted(self.contributions.items()))
+        check_arrived(self.parameters, type(self._opening).__name__, self.contributions)
+
+    def check(self, u: ClientId, reply: Message) -> None:
+        """Refuse a contribution that is not whole."""
+        reply = of_kind(BoxedContribution, reply)
+        if reply.boxes.keys() != self._helpers:
+            raise ProtocolError("a contribution has a box for each helper of the round, and no others")
+        if len(reply.vector) != packed_size(self.parameters.dim, self.parameters.bits):
+            raise ProtocolError(f"the vector of a contribution has {len(reply.vector)} bytes")

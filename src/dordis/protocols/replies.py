@@ -1,0 +1,53 @@
+"""How the server takes replies: one from each client asked; a malformed one counts as a dropout, and as a lie."""
+
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from dordis.errors import CryptoError, InputError, MalformedMessage, ProtocolError, TooFewClients, TooManyDropouts
+from dordis.protocol import ClientId, Message, Replies
+from dordis.protocols.cohort import CohortParameters
+
+Reply = TypeVar("Reply", bound=Message)
+Parsed = TypeVar("Parsed")
+
+
+def collect(
+    asked: Collection[ClientId],
+    kind: type[Reply],
+    replies: Replies,
+    check: Callable[[ClientId, Reply], Parsed],
+    liars: set[ClientId] | None = None,
+) -> dict[ClientId, Parsed]:
+    """Take one reply of the right kind from each client asked; whoever sends another is added to the `liars`."""
+    accepted: dict[ClientId, Parsed] = {}
+    for u, reply in replies:
+        if u in accepted or u not in asked:
+            continue
+        try:
+            accepted[u] = check(u, of_kind(kind, reply))
+        except (ProtocolError, CryptoError, InputError):
+            catch(u, set() if liars is None else liars)
+    return dict(sorted(accepted.items()))
+
+
+def catch(u: ClientId, liars: set[ClientId]) -> None:
+    """Write down who sent what no honest client sends."""
+    liars.add(u)
+
+
+def of_kind(kind: type[Reply], reply: Message) -> Reply:
+    """Return a reply that is of the kind expected, and refuse another."""
+    if not isinstance(reply, kind):
+        raise MalformedMessage(f"this is a {type(reply).__name__}, not a {kind.__name__}")
+    return reply
+
+
+def ensure_enough(
+    parameters: CohortParameters, stage: str, clients: Collection[ClientId], liars: Collection[ClientId] = ()
+) -> None:
+    """End the round if too many clients are lost to go on."""
+    dropped, named = len(parameters.clients) - len(clients), frozenset(liars)
+    if dropped > parameters.tolerance:
+        raise TooManyDropouts(dropped, parameters.tolerance, named)
+    if len(clients) < parameters.quorum:
+        raise TooFewClients(stage, len(clients), parameters.quorum, named)

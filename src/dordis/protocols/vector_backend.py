@@ -1,0 +1,90 @@
+"""What the server computes on whole vectors: sums of uploads, masks and noise; here, or wherever an engine says."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+
+from dordis.crypto.suite import Suite
+from dordis.kernels.packing import Packed, add_packed
+from dordis.kernels.ring import Vector
+from dordis.privacy.skellam_noise import AddNoise
+from dordis.protocol import ClientId
+
+Released = Sequence[tuple[bytes, Fraction]]
+"""Components of noise: the seed and the variance of each."""
+
+
+class Accumulator(Protocol):
+    """The sum of the uploads of one chunk, while they come."""
+
+    def add(self, u: ClientId, packed: Packed) -> None:
+        """Check an upload whole, then add it whole."""
+        ...
+
+    def close(self) -> tuple[Vector, Collection[ClientId]]:
+        """Return the sum, modulo 2^32, and whose uploads are in it."""
+        ...
+
+
+class Vectors(Protocol):
+    """Where the server computes on vectors; what comes out is the same everywhere."""
+
+    def accumulator(self, chunk: int, dim: int, bits: int) -> Accumulator:
+        """Begin the sum of a chunk."""
+        ...
+
+    def add_masks(
+        self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
+    ) -> None:
+        """Add and subtract masks, modulo 2^bits."""
+        ...
+
+    def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
+        """Subtract components of noise that `add` would add, modulo 2^32."""
+        ...
+
+
+class LocalAccumulator:
+    """One vector in this process."""
+
+    def __init__(self, dim: int, bits: int) -> None:
+        self._total: Vector = np.zeros(dim, np.uint32)
+        self._bits = bits
+        self._clients: list[ClientId] = []
+
+    def add(self, u: ClientId, packed: Packed) -> None:
+        """Check an upload whole, then add it whole."""
+        add_packed(self._total, packed, self._bits)
+        self._clients.append(u)
+
+    def close(self) -> tuple[Vector, Collection[ClientId]]:
+        """Return the sum, and whose uploads are in it."""
+        return self._total, self._clients
+
+
+@dataclass(frozen=True)
+class LocalVectors:
+    """Compute in this process; masks are made in so many threads."""
+
+    threads: int = 1
+
+    def accumulator(self, chunk: int, dim: int, bits: int) -> LocalAccumulator:
+        """Begin the sum of a chunk."""
+        return LocalAccumulator(dim, bits)
+
+    def add_masks(
+        self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
+    ) -> None:
+        """Add and subtract masks, modulo 2^bits."""
+        suite.prg.add_masks(total, added, subtracted, bits, threads=self.threads)
+
+    def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
+        """Subtract components of noise that `add` would add, modulo 2^32."""
+        for seed, variance in released:
+            add(total, seed, variance, subtract=True)
+
+
+HERE = LocalVectors()

@@ -1,0 +1,183 @@
+"""The manifest of a run: everything fixed before its first round; its SHA-256 is the run id."""
+
+from typing import Any
+
+import msgspec
+
+from dordis.privacy.further_releases import FurtherValue
+from dordis.privacy.mechanisms.mechanism import NoiseFrom
+from dordis.privacy.records.accounting import SampledEvents
+from dordis.protocols.parameters import Assistance
+
+DEPLOYED = "deployed"
+"""The fidelity of a run over the network; every other run is simulated."""
+ONE_PROCESS = "in one process"
+"""Default place of the clients of a simulation."""
+_FIDELITIES = {
+    "ideal": "simulated {where}, which had everybody's data and computed what the protocol would give",
+    "full": "simulated {where}, which had everybody's data and ran every message of the protocol",
+    DEPLOYED: "deployed, every client answered over the network and kept its data",
+}
+
+
+class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The plan of a run in numbers: `sigma` is the standard deviation of the noise on the sum, in units of updates."""
+
+    dim: int
+    bits: int
+    scale: float
+    clip: float
+    sigma: float | None
+    epsilon: float | None
+    """The planned epsilon; None if the plan proves nothing."""
+    delta: float
+    cap: int
+    """The number of rounds of one client that the guarantee covers."""
+    threshold: int
+    tolerance: int
+    colluders: int
+    """T_C, the colluders of a round."""
+    upload_bytes: int
+    """Size of one masked update, without keys and shares."""
+    buckets: int = 0
+    """Coordinates into which an update is folded before it is summed; 0 without folding."""
+    projection_error: float | None = None
+    """The largest error that folding adds to a sum, as a fraction of sigma."""
+    quantile: float | None = None
+    """The quantile of the norms that the clip bound follows, starting at `clip`; None if the bound is fixed."""
+    multiplier: float | None = None
+    """The noise multiplier: standard deviation over sensitivity; None if clients add no noise."""
+    times_trusted: float | None = None
+    """The noise on a sum relative to that of a trusted server with the same guarantee."""
+    all_colluders: int | None = None
+    """The colluders of the whole registry, from which T_C follows; None if only T_C is known."""
+    records: SampledEvents | msgspec.UnsetType = msgspec.UNSET
+    """The planned events of one record, where records are the unit of privacy."""
+    further: tuple[FurtherValue, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What the application releases beside updates; the clipping bit is not among them."""
+
+
+class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which parties are trusted with what; all statements about trust follow from it."""
+
+    proves: bool
+    """Whether the run has an epsilon."""
+    stops: bool
+    """Whether a round that would exceed the budget is refused."""
+    noise: NoiseFrom
+    """The party that adds the noise; a server that does is trusted with the sum too."""
+    hides_updates: bool
+    """Whether the protocol hides single updates from the server."""
+    simulated: bool
+    """Whether one program had all data: the guarantee is then that of a deployment like this run."""
+
+
+class Descriptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Descriptions of the noise strategy and the mechanism, and why nothing is proved if nothing is."""
+
+    noise: str
+    mechanism: str
+    unproved: str = ""
+
+
+class Predecessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The run that a successor with other members continues: model, ledger and participations carry over."""
+
+    run: str
+    """Its run id, in hex."""
+    head: str
+    """Hash of the last line of its ledger; empty without a ledger."""
+    registry: str
+    """Root of its registry, in hex."""
+    rounds: int
+    """Finished rounds of it and its predecessors."""
+    clip: float | None = None
+    """The next clip bound; None if nothing is clipped."""
+    budget: float | None = None
+    """The largest planned epsilon of it and its predecessors, at `delta`; None if nothing is proved."""
+    delta: float | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything fixed before the first round; the SHA-256 of its file is the run id."""
+
+    name: str
+    created: str
+    version: str
+    config: dict[str, Any]
+    clients: int
+    per_round: int
+    rounds: int
+    noise: str
+    """Name of the noise strategy."""
+    mechanism: str
+    protocol: str
+    mode: str
+    selection: str
+    fidelity: str
+    """`deployed`, or simulated: `full` with every message, or `ideal` with the same noise and no messages."""
+    registry: str
+    """Root of the registry, in hex; empty if the clients have no keys."""
+    beacon: str
+    """The source of public randomness; empty if the run uses none."""
+    plan: PlanRecord
+    trust: Trust
+    words: Descriptions
+    terms: tuple[str, ...]
+    """The conditions to publish with every epsilon."""
+    stages: tuple[str, ...] = ()
+    """The protocol's requests at which a client can drop out, in order."""
+    consents: tuple[str, ...] = ()
+    """What the owners allow beyond the default policy."""
+    unit: str = ""
+    """What one client is, in the application's words: the unit of privacy."""
+    measured: str = ""
+    """What the metrics are, in the application's words."""
+    predecessor: Predecessor | None = None
+    where: str = ONE_PROCESS
+    """Where the clients of a simulation were."""
+    first_line: int | None = None
+    """The line of the beacon, counted from 0, with the value of round 0; its time is later than `created`."""
+    members: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
+    """The members of a deployed run: ids and fingerprints of their keys (`Registry.fingerprints`)."""
+
+    assistance: Assistance | msgspec.UnsetType = msgspec.UNSET
+    """The helpers that open the sums, and how many of them may collude with the server; left out without helpers."""
+
+    @property
+    def before(self) -> int:
+        """Return the number of finished rounds of the predecessors."""
+        return 0 if self.predecessor is None else self.predecessor.rounds
+
+    @property
+    def budget(self) -> float | None:
+        """Return the planned epsilon; None if nothing is proved."""
+        if not self.trust.proves:
+            return None
+        planned: float | None = self.config.get("privacy", {}).get("epsilon", self.plan.epsilon)
+        return planned
+
+    @property
+    def record_column(self) -> str:
+        """Return the column of record ids; empty if each row is a record."""
+        return str(self.config.get("privacy", {}).get("record", ""))
+
+    @property
+    def record(self) -> str:
+        """Describe what one record is."""
+        return f"all rows with the same {self.record_column}" if self.record_column else "one row"
+
+    @property
+    def how(self) -> str:
+        """Describe how the run was executed, for every figure: a simulation protects nobody."""
+        return describe_fidelity(self.fidelity, self.where)
+
+
+def describe_fidelity(fidelity: str, where: str) -> str:
+    """Describe a fidelity; empty if it is unknown."""
+    return _FIDELITIES.get(fidelity, "").format(where=where)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the content of the manifest's file, whose SHA-256 is the run id."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"

@@ -1,0 +1,380 @@
+"""The records of a run: one directory with everything that a report, a resumed run or a regulator needs.
+
+A round is finished when its checkpoint is written.  The checkpoint replaces the one before in one step and also holds
+the round's lines, so that a run stopped at any moment can resume after its last finished round.
+"""
+
+import contextlib
+import hashlib
+import io
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dordis.durable_files import (
+    PUBLIC,
+    AppendOnlyFile,
+    read_lines_with_last,
+    remove_drafts,
+    repair_lines,
+    write_atomically,
+)
+from dordis.errors import InputError
+from dordis.privacy.projection import Alignment
+from dordis.protocol import ClientId
+from dordis.records.evictions import Eviction, read_evictions
+from dordis.records.manifest import Manifest, encode_manifest
+from dordis.rounds.possible import IMPOSSIBLE, NOT_CHECKED
+
+CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
+LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"
+EVICTIONS, REGISTRY, FAILURES = "evictions.jsonl", "registry.json", "failures.jsonl"
+CONNECTED = "connected.json"
+_LINES = "lines"
+
+State = Mapping[str, npt.NDArray[Any]]
+Lines = dict[str, bytes]
+"""The lines of a round, by the name of their file."""
+Kind = TypeVar("Kind")
+
+
+class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A failed attempt at a round, which was tried again under the next index if it had tries left.
+
+    It is a line of `failures.jsonl`, and part of its round's line if the same process finished that round.
+    """
+
+    index: int
+    reason: str
+    evicted: tuple[int, ...] = ()
+    """Clients evicted because of it."""
+    survivors: tuple[int, ...] = ()
+    """U3 of an impossible sum: one of these clients or the server caused it."""
+
+
+class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A finished round: a line of `rounds.jsonl`."""
+
+    number: int
+    """Counts finished rounds, from 1."""
+    index: int
+    """The round's index in its run; failed attempts use up indices too."""
+    started: str
+    seconds: float
+    stages: dict[str, float]
+    """Seconds of every stage, in order; stages of several chunks may overlap."""
+    clients: tuple[int, ...]
+    survivors: tuple[int, ...]
+    """|U3| of each chunk."""
+    dropped: dict[str, tuple[int, ...]]
+    """Clients that dropped out, by the first request that they did not answer."""
+    up: int | None
+    """Bytes from all clients; None if no messages were sent."""
+    down: int | None
+    wanted: float | None
+    """Planned central variance, sigma*^2, in squared integer units; None without noise."""
+    left: float | None
+    """Variance of the noise in the sum, the least over the chunks."""
+    charged: float | None
+    """Variance that counts for privacy, the least over the chunks."""
+    epsilon: float | None
+    """Largest epsilon spent by a client so far; None if nothing is proved."""
+    failures: tuple[FailedAttempt, ...] = ()
+    invited: int | None = None
+    """Number of invited clients; those not ready in time are not in `clients`."""
+    model_bytes: int | None = None
+    """Bytes of the model among `down`; None if no messages were sent."""
+    replay_bytes: int | None = None
+    """Bytes of missed sums among `down`, sent instead of the model."""
+    dim: int | None = None
+    """Length of an update."""
+    buckets: int = 0
+    """Coordinates into which it was folded; 0 without folding."""
+    alignment: Alignment | None = None
+    """Estimated agreement of updates so far, if folding adapts to it."""
+    clip: float | None = None
+    """The clip bound; None if nothing is clipped."""
+    below: float | None = None
+    """Noisy fraction of the norms below the clip bound; None if it was not counted."""
+    evicted: tuple[int, ...] = ()
+    """Clients evicted after this round for a lie that it survived."""
+    sum_check: str = NOT_CHECKED
+    """Comparison of the sum with what honest updates and noise can give: `passed`, `vacuous` if uniform numbers would
+    pass too, or `not checked`."""
+
+
+class RoundMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The application's metrics after a round: a line of `metrics.jsonl`."""
+
+    number: int
+    values: dict[str, float]
+
+
+class RunOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The end of a run; `stopped` is `rounds` (all finished), `budget`, `failed` (a round) or `interrupted`.
+
+    `epsilon` is the stated epsilon (`ledger.stated_epsilon`), `spent` the largest epsilon spent by a client.
+    """
+
+    stopped: str
+    rounds: int
+    seconds: float
+    epsilon: float | None
+    delta: float
+    fidelity: str
+    metrics: dict[str, float]
+    spent: float | None = None
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """All records of a run, read from its directory."""
+
+    path: Path
+    id: bytes
+    """The run id: the hash of the manifest."""
+    manifest: Manifest
+    rounds: tuple[RoundRecord, ...]
+    metrics: tuple[RoundMetrics, ...]
+    result: RunOutcome | None
+    evictions: tuple[Eviction, ...] = ()
+    """Evictions of this run and its predecessors."""
+    last: RoundRecord | None = None
+    """The round of the checkpoint."""
+    failures: tuple[FailedAttempt, ...] = ()
+    """Failed attempts by index, whether their round was finished later or not."""
+
+    @property
+    def evicted(self) -> tuple[int, ...]:
+        """Return the evicted clients."""
+        return tuple(sorted(u for line in self.evictions for u in line.clients))
+
+    @property
+    def finished(self) -> int:
+        """Return the number of recorded rounds of this run and its predecessors."""
+        return self.manifest.before + len(self.rounds)
+
+    @property
+    def evident(self) -> int:
+        """Return the number of recorded rounds up to that of the checkpoint."""
+        return self.manifest.before if self.last is None else min(self.finished, self.last.number)
+
+    @property
+    def sum_checks(self) -> dict[str, int]:
+        """Count the outcomes of the check for impossible sums, failed attempts included."""
+        outcomes = Counter(record.sum_check for record in self.rounds)
+        outcomes[IMPOSSIBLE] += sum(bool(failed.survivors) for failed in self.failures)
+        return {outcome: count for outcome, count in outcomes.items() if count}
+
+
+class RunRecords:
+    """The directory of one run while it runs; `id` is the run id."""
+
+    def __init__(self, path: Path, manifest: Manifest, run_id: bytes) -> None:
+        self.path, self.manifest, self.id = path, manifest, run_id
+
+    @classmethod
+    def create(cls, root: Path, manifest: Manifest, config: str) -> "RunRecords":
+        """Create the directory `root/<name>/<utc>` with the configuration and the manifest."""
+        check_name(manifest.name)
+        path = root / manifest.name / manifest.created.replace(":", "").replace("-", "")
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"cannot make the directory {path} for the run: {error.strerror}") from None
+        write_atomically(path / CONFIG, config.encode())
+        data = encode_manifest(manifest)
+        write_atomically(path / MANIFEST, data)
+        return cls(path, manifest, hashlib.sha256(data).digest())
+
+    @classmethod
+    def open(cls, path: Path) -> "RunRecords":
+        """Open the directory of a run to resume it, and repair files that a stopped process left incomplete."""
+        data = _read(path / MANIFEST)
+        records = cls(path, _decode(data, Manifest, path / MANIFEST), hashlib.sha256(data).digest())
+        lines = read_checkpoint_lines(path / MODEL)
+        for name in (ROUNDS, METRICS, FAILURES):
+            repair_lines(path / name, lines.get(name, b""))
+        remove_drafts(path / MODEL)
+        return records
+
+    def begin(self, state: State) -> None:
+        """Write the state that a successor run begins with."""
+        write_checkpoint(self.path / MODEL, {}, state)
+
+    def finish(self, record: RoundRecord, metrics: RoundMetrics, state: State) -> None:
+        """Record a finished round durably: the checkpoint first, then the lines."""
+        lines = {ROUNDS: _encode_line(record), METRICS: _encode_line(metrics)}
+        write_checkpoint(self.path / MODEL, lines, state)
+        for name, line in lines.items():
+            with AppendOnlyFile(self.path / name, PUBLIC).locked() as file:
+                file.append(line)
+
+    def note_failure(self, failed: FailedAttempt) -> None:
+        """Record a failed attempt durably: a round that never succeeds has no other line."""
+        with AppendOnlyFile(self.path / FAILURES, PUBLIC).locked() as file:
+            file.append(_encode_line(failed))
+
+    def failures(self) -> tuple[FailedAttempt, ...]:
+        """Return the failed attempts that were recorded."""
+        return tuple(_read_lines(self.path / FAILURES, FailedAttempt, read_checkpoint_lines(self.path / MODEL)))
+
+    def state(self) -> State:
+        """Return the application's state after the last finished round; empty if there is none."""
+        return read_state(self.path / MODEL)
+
+    def last(self) -> RoundRecord | None:
+        """Return the record of the last finished round."""
+        return _last_record(read_checkpoint_lines(self.path / MODEL), self.path)
+
+    def reopen(self) -> None:
+        """Remove the outcome of a run that is resumed: until it ends again, only the ledger has its spending."""
+        (self.path / RESULT).unlink(missing_ok=True)
+
+    def close(self, result: RunOutcome) -> None:
+        """Record the outcome of the run."""
+        write_atomically(self.path / RESULT, msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+
+
+def load_run(path: Path) -> StoredRun:
+    """Read all records of a run, finished or running; nothing is written."""
+    result, manifest = path / RESULT, _read(path / MANIFEST)
+    lines = read_checkpoint_lines(path / MODEL)  # first: its lines are, or will be, in the other files
+    rounds = _read_lines(path / ROUNDS, RoundRecord, lines)
+    failed = _read_lines(path / FAILURES, FailedAttempt, lines)
+    failed = (*failed, *(attempt for record in rounds for attempt in record.failures))
+    run = StoredRun(
+        path=path,
+        id=hashlib.sha256(manifest).digest(),
+        manifest=_decode(manifest, Manifest, path / MANIFEST),
+        rounds=rounds,
+        metrics=_read_lines(path / METRICS, RoundMetrics, lines),
+        result=_decode(_read(result), RunOutcome, result) if result.exists() else None,
+        evictions=read_evictions(path / EVICTIONS),
+        last=_last_record(lines, path),
+        failures=tuple(sorted(set(failed), key=lambda attempt: attempt.index)),
+    )
+    values = [line.values for line in run.metrics] + ([run.result.metrics] if run.result else [])
+    check_metric_names({name for metrics in values for name in metrics}, path)
+    return run
+
+
+class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who was connected to the server of a deployed run at the latest round, and who was too slow."""
+
+    clients: tuple[int, ...] = ()
+    missed: dict[ClientId, dict[str, int]] = {}
+    """By client and request, how many rounds it left because it missed the deadline."""
+
+
+def write_connected(path: Path, connected: ConnectedClients) -> None:
+    """Note the connected clients of a deployed run for `dordis status`; a full disk does not matter here."""
+    with contextlib.suppress(OSError):
+        write_atomically(path / CONNECTED, msgspec.json.encode(connected) + b"\n")
+
+
+def read_connected(path: Path) -> ConnectedClients:
+    """Return what was noted of clients at the latest round; nobody if the run is not deployed."""
+    try:
+        return msgspec.json.decode((path / CONNECTED).read_bytes(), type=ConnectedClients)
+    except (OSError, msgspec.DecodeError):
+        return ConnectedClients()
+
+
+def timestamp() -> str:
+    """Return the time in UTC, to the microsecond."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def is_reserved_metric(metric: str) -> bool:
+    """Tell whether a metric name is reserved: every epsilon on a page comes from the ledger.
+
+    >>> is_reserved_metric("accuracy"), is_reserved_metric("Epsilon, last")
+    (False, True)
+    """
+    return "epsilon" in metric.lower()
+
+
+def check_metric_names(names: Iterable[str], path: Path) -> None:
+    """No metric in the directory of a run has a reserved name."""
+    for name in filter(is_reserved_metric, names):
+        raise InputError(
+            f"the run at {path} has a metric called '{name}', a name reserved for the ledger: restore its metrics"
+        )
+
+
+def check_name(name: str) -> None:
+    """A run's name is a valid name of a directory."""
+    if not name or name.startswith(".") or any(not (c.isalnum() or c in "._-") for c in name):
+        raise InputError(f"a run's name is made of letters, digits and . _ -, not '{name}'")
+
+
+def write_checkpoint(path: Path, lines: Mapping[str, bytes], state: State) -> None:
+    """Replace the checkpoint durably by the application's state after a round and the lines of that round."""
+    write_atomically(path, encode_checkpoint(lines, state))
+
+
+def encode_checkpoint(lines: Mapping[str, bytes], state: State) -> bytes:
+    """Return the content of a checkpoint's file."""
+    taken = sorted({_LINES, "file", "allow_pickle"} & state.keys())  # parameters of np.savez
+    if taken:
+        raise InputError(f"an application's state has no entry named '{taken[0]}': choose another name")
+    archive = io.BytesIO()
+    np.savez(archive, allow_pickle=False, **{_LINES: np.frombuffer(msgspec.json.encode(lines), np.uint8), **state})
+    return archive.getvalue()
+
+
+def read_state(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the application's state in a checkpoint; empty if there is no checkpoint."""
+    return _read_checkpoint(path, lambda stored: {name: stored[name] for name in stored if name != _LINES})
+
+
+def read_checkpoint_lines(path: Path) -> Lines:
+    """Return the lines of the last finished round; empty if there is no checkpoint."""
+    return _read_checkpoint(
+        path, lambda stored: msgspec.json.decode(stored[_LINES].tobytes(), type=Lines) if stored else {}
+    )
+
+
+def _read_checkpoint(path: Path, extract: Callable[[State], Kind]) -> Kind:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return extract(stored)
+    except FileNotFoundError:
+        return extract({})
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, msgspec.DecodeError) as error:
+        raise InputError(f"the checkpoint {path} cannot be read: {error}; restore it, or start a new run") from None
+
+
+def _encode_line(record: RoundRecord | RoundMetrics | FailedAttempt) -> bytes:
+    return msgspec.json.encode(record) + b"\n"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        raise InputError(f"there is no run at {path.parent}: it has no {path.name}") from None
+
+
+def _decode(data: bytes, kind: type[Kind], path: Path) -> Kind:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not what dordis wrote: {error}") from None
+
+
+def _read_lines(path: Path, kind: type[Kind], last: Lines) -> tuple[Kind, ...]:
+    return tuple(_decode(line, kind, path) for line in read_lines_with_last(path, last.get(path.name, b"")))
+
+
+def _last_record(lines: Lines, path: Path) -> RoundRecord | None:
+    return _decode(lines[ROUNDS], RoundRecord, path / MODEL) if lines else None

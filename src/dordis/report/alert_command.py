@@ -1,0 +1,129 @@
+"""An operator's command that is run when a run needs attention; rounds never wait for it.
+
+The command is an option of `dordis serve` and no setting: configurations are sent to every client and archived.
+"""
+
+import logging
+import os
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+from dordis.errors import InputError
+from dordis.records.run_records import RoundRecord
+from dordis.report.live import BUDGET_WARNING
+from dordis.report.numbers import format_number
+from dordis.rounds.watch import REFUSED, AttemptFailed, WatchEvent
+
+log = logging.getLogger("dordis.network")
+
+DAY = 86400.0
+EXPIRY = timedelta(days=30)
+"""An alert is raised if the server's certificate expires within this time."""
+SECONDS = 60.0
+"""Seconds after which a command that has not ended is killed."""
+
+
+class Kind(Enum):
+    """The kinds of alerts: the first argument of the command."""
+
+    BUDGET = "budget"
+    CERTIFICATE = "certificate"
+    NO_ROUND = "no-round"
+    REFUSED = "refused"
+    IMPOSSIBLE_SUM = "impossible-sum"
+
+
+class AlertCommand:
+    """Run a command with the kind of an alert, the name of the run and a sentence as arguments, once a day for each.
+
+    `expires` is when the server's certificate does.  `clock` counts seconds, `now` tells the date.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        run: str,
+        budget: float | None,
+        expires: datetime,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._words, self._run, self._budget, self._expires = split_command(command), run, budget, expires
+        self._clock, self._now = clock, now
+        self._raised: dict[Kind, float] = {}
+        self._last_round = clock()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+
+    def watch(self, event: WatchEvent) -> None:
+        """Look at an event of the run."""
+        if isinstance(event, AttemptFailed) and event.survivors:
+            named = ", ".join(map(str, event.survivors))
+            self.alert(Kind.IMPOSSIBLE_SUM, f"an impossible sum was refused; one of the clients {named} caused it")
+
+    def finish_round(self, record: RoundRecord) -> None:
+        """Look at a finished round."""
+        self._last_round = self._clock()
+        if record.epsilon is not None and self._budget and record.epsilon >= BUDGET_WARNING * self._budget:
+            spent = f"{format_number(record.epsilon)} of {format_number(self._budget)}"
+            self.alert(Kind.BUDGET, f"epsilon {spent} is spent after round {record.number}")
+        if refused := record.dropped.get(REFUSED):
+            self.alert(Kind.REFUSED, f"clients {', '.join(map(str, refused))} refused round {record.number}")
+
+    def check_time(self) -> None:
+        """Look at the clock: no round for a day, or a certificate that expires soon."""
+        if self._clock() - self._last_round >= DAY:
+            self.alert(Kind.NO_ROUND, "no round has finished for a day")
+        if self._expires - self._now() <= EXPIRY:
+            self.alert(Kind.CERTIFICATE, f"the server's certificate expires on {self._expires:%Y-%m-%d}")
+
+    def start(self, every: float = 60.0) -> None:
+        """Look at the clock in a thread, from now on."""
+
+        def look() -> None:
+            self.check_time()
+            while not self._stopped.wait(every):
+                self.check_time()
+
+        threading.Thread(target=look, name="dordis alerts", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look at nothing any more."""
+        self._stopped.set()
+
+    def alert(self, kind: Kind, text: str) -> None:
+        """Run the command in a thread of its own, unless the same kind was raised within a day."""
+        with self._lock:
+            before, now = self._raised.get(kind), self._clock()
+            if before is not None and now - before < DAY:
+                return
+            self._raised[kind] = now
+        log.warning("alert (%s): %s", kind.value, text)
+        threading.Thread(target=self._execute, args=(kind, text), name="dordis alert", daemon=True).start()
+
+    def _execute(self, kind: Kind, text: str) -> None:
+        words = [*self._words, kind.value, self._run, text]
+        try:
+            subprocess.run(words, stdin=subprocess.DEVNULL, timeout=SECONDS, check=True, env=dict(os.environ))
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("the alert command failed: %s", error)
+
+
+def split_command(command: str) -> list[str]:
+    """Return the words of a command; no shell interprets them.
+
+    >>> split_command("mail -s dordis ops@example.org")
+    ['mail', '-s', 'dordis', 'ops@example.org']
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"--alert takes a command: {error}") from None
+    if not words:
+        raise InputError("--alert takes a command and its arguments, not an empty text")
+    return words

@@ -1,0 +1,322 @@
+"""The state of a run under way, from its events and its records, as the live page and the metrics show it.
+
+Events come from the thread that runs the rounds; snapshots are taken by other threads.  What was there before a restart
+is read from the records.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from dordis.records import run_records
+from dordis.records.run_records import FailedAttempt, RoundMetrics, RoundRecord
+from dordis.report.charts import Chart, LineChart, Mark, Series
+from dordis.report.facts import LedgerCheck, RunFacts, count_dropouts
+from dordis.report.figures import (
+    ROUND,
+    dropout_stages_chart,
+    metric_charts,
+    metric_order,
+    split_words,
+    stage_seconds_chart,
+    traffic_chart,
+)
+from dordis.report.numbers import format_duration, format_number
+from dordis.rounds.watch import AttemptBegan, AttemptFailed, ClientAnswered, StageBegan, StageEnded, WatchEvent
+
+STUCK = 5.0
+"""Seconds without an answer after which a client is named as one that holds up the round."""
+MOST_NAMED, MOST_ROUNDS, MOST_NOTES = 20, 12, 20
+"""Clients named at once, and rounds and warnings listed; the report has all."""
+BUDGET_WARNING = 0.8
+"""Part of the budget from which on a warning is shown."""
+
+
+class StageView(msgspec.Struct, frozen=True):
+    """A stage of the current round: how many clients were asked, have answered, and are waited for."""
+
+    name: str
+    state: str
+    """`done`, `now` or `later`."""
+    seconds: float
+    asked: int
+    answered: int
+    missing: int
+    """Clients that did not answer before the stage ended."""
+    waiting: tuple[int, ...]
+    """The first of the clients that are waited for."""
+    more: int
+    """Clients that are waited for and not named."""
+
+
+class RoundView(msgspec.Struct, frozen=True):
+    """A finished round, as a row."""
+
+    number: int
+    metrics: dict[str, float]
+    epsilon: float | None
+    clients: int
+    dropped: int
+    seconds: float
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything that the page shows, at one moment."""
+
+    name: str
+    run: str
+    status: str
+    """`running`, or how the run ended."""
+    number: int
+    """The number of the current round; 0 before the first."""
+    planned: int
+    finished: int
+    stages: tuple[StageView, ...]
+    connected: int | None
+    """Connected clients; None in a simulation."""
+    members: int
+    invited: int
+    in_round: int
+    dropped: dict[str, int]
+    """Dropouts of all finished rounds, by stage."""
+    metrics: dict[str, float]
+    epsilon: float | None
+    budget: float | None
+    rounds_per_hour: float | None
+    bytes_per_second: float | None
+    evicted: tuple[int, ...]
+    failures: tuple[str, ...]
+    """The last failed attempts, in words."""
+    failed: int
+    """All failed attempts."""
+    warnings: tuple[str, ...]
+    rounds: tuple[RoundView, ...]
+
+
+@dataclass
+class _Stage:
+    """A stage of the current attempt, over all its chunks."""
+
+    began: float
+    ended: float | None = None
+    asked: set[int] = field(default_factory=set)
+    missing: set[int] = field(default_factory=set)
+    waiting: Counter[int] = field(default_factory=Counter)
+    """For how many chunks a client is waited for."""
+    open: int = 0
+
+
+class LiveRun:
+    """A run as it goes on: pass `watch` to the run, and call the other methods as rounds end.
+
+    `connected` returns the clients that are connected; None in a simulation.  `clock` counts seconds.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        connected: Callable[[], Collection[int]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stored = run_records.load_run(path)
+        self._connected, self._clock, self._lock = connected, clock, threading.Lock()
+        self._rounds: list[RoundRecord] = list(self._stored.rounds)
+        self._metrics: list[RoundMetrics] = list(self._stored.metrics)
+        self._failures: list[FailedAttempt] = list(self._stored.failures)
+        self._evicted = set(self._stored.evicted)
+        self._number, self._stages = 0, dict[str, _Stage]()
+        self._invited = self._in_round = 0
+        self._notes: list[str] = []
+        self._status = "running"
+        self.changes = 0
+        """Counts everything that was told, so that watchers see when there is something new."""
+
+    # Told by the run
+
+    def watch(self, event: WatchEvent) -> None:
+        """Take note of an event."""
+        with self._lock:
+            self.changes += 1
+            match event:
+                case AttemptBegan():
+                    self._number, self._stages = event.number, {}
+                    self._invited = self._in_round = 0
+                case StageBegan():
+                    self._begin(event)
+                case ClientAnswered():
+                    stage = self._stages.get(event.stage)
+                    if stage is not None and stage.waiting[event.client] > 0:
+                        stage.waiting[event.client] -= 1
+                case StageEnded():
+                    self._end_stage(event)
+                case AttemptFailed():
+                    self._failures.append(FailedAttempt(event.index, event.reason, event.evicted, event.survivors))
+                    self._evicted.update(event.evicted)
+
+    def _begin(self, event: StageBegan) -> None:
+        now = self._clock()
+        for known in self._stages.values():
+            if not known.asked and known.ended is None:  # the server computed, and is done
+                known.ended = now
+        stage = self._stages.setdefault(event.stage, _Stage(now))
+        stage.asked.update(event.clients)
+        stage.waiting.update(event.clients)
+        stage.open, stage.ended = stage.open + 1, None
+        if event.stage == "Invite":
+            self._invited = len(stage.asked)
+        else:
+            self._in_round = max(self._in_round, len(stage.asked))
+
+    def _end_stage(self, event: StageEnded) -> None:
+        stage = self._stages.get(event.stage)
+        if stage is None:
+            return
+        for client in event.missing:
+            stage.waiting[client] = max(0, stage.waiting[client] - 1)
+            stage.missing.add(client)
+        stage.open -= 1
+        if stage.open <= 0:
+            stage.ended = self._clock()
+
+    def finish_round(self, record: RoundRecord, metrics: RoundMetrics) -> None:
+        """Take note of a finished round."""
+        with self._lock:
+            self.changes += 1
+            self._rounds.append(record)
+            self._metrics.append(metrics)
+            self._evicted.update(record.evicted)
+
+    def warn(self, text: str) -> None:
+        """Show a warning."""
+        with self._lock:
+            self.changes += 1
+            self._notes = [*self._notes, text][-MOST_NOTES:]
+
+    def end(self, status: str) -> None:
+        """Say how the run ended."""
+        with self._lock:
+            self.changes += 1
+            self._status = status
+            for stage in self._stages.values():
+                stage.ended = self._clock() if stage.ended is None else stage.ended
+
+    # Asked by pages and machines
+
+    @property
+    def finished(self) -> int:
+        """Return the number of finished rounds, predecessors included."""
+        return self._stored.manifest.before + len(self._rounds)
+
+    def charts(self) -> dict[str, Chart]:
+        """Return the charts of the report that can be drawn while a run goes on."""
+        with self._lock:
+            stored = replace(self._stored, rounds=tuple(self._rounds), metrics=tuple(self._metrics))
+        facts = RunFacts(stored, stored.manifest.name, LedgerCheck())
+        budget = stored.manifest.budget
+        spent = Series(facts.label, tuple((one.number, one.epsilon) for one in stored.rounds))
+        marks = () if budget is None else (Mark("budget", budget),)
+        note = "of the client that has spent most; the report verifies it"
+        return {
+            **metric_charts([facts]),
+            "epsilon": LineChart("Epsilon spent", ROUND, "epsilon", (spent,), marks=marks, note=note),
+            "dropouts": dropout_stages_chart(facts),
+            "seconds": stage_seconds_chart([facts]),
+            "traffic": traffic_chart([facts]),
+        }
+
+    def snapshot(self) -> Snapshot:
+        """Return the state of the run now."""
+        connected = None if self._connected is None else len(self._connected())
+        with self._lock:
+            manifest, now = self._stored.manifest, self._clock()
+            last = self._rounds[-1] if self._rounds else None
+            seconds = sum(one.seconds for one in self._rounds)
+            moved = [one.up + one.down for one in self._rounds if one.up is not None and one.down is not None]
+            lost = Counter[str]()
+            for one in self._rounds:
+                lost.update({split_words(stage): len(clients) for stage, clients in one.dropped.items()})
+            return Snapshot(
+                name=manifest.name,
+                run=self._stored.id.hex(),
+                status=self._status,
+                number=self._number,
+                planned=manifest.rounds,
+                finished=self.finished,
+                stages=self._view_stages(now),
+                connected=connected,
+                members=manifest.clients,
+                invited=self._invited,
+                in_round=self._in_round,
+                dropped=dict(lost),
+                metrics=dict(sorted(self._last_metrics().items(), key=lambda item: metric_order(item[0]))),
+                epsilon=None if last is None else last.epsilon,
+                budget=manifest.budget,
+                rounds_per_hour=3600 * len(self._rounds) / seconds if seconds else None,
+                bytes_per_second=sum(moved) / seconds if seconds and moved else None,
+                evicted=tuple(sorted(self._evicted)),
+                failures=tuple(f"round index {one.index}: {one.reason}" for one in self._failures[-MOST_NOTES:]),
+                failed=len(self._failures),
+                warnings=tuple(self._warnings(now)),
+                rounds=tuple(self._view_round(one) for one in self._rounds[: -MOST_ROUNDS - 1 : -1]),
+            )
+
+    def _last_metrics(self) -> dict[str, float]:
+        return self._metrics[-1].values if self._metrics else {}
+
+    def _view_round(self, record: RoundRecord) -> RoundView:
+        values = {one.number: one.values for one in self._metrics[-MOST_ROUNDS:]}.get(record.number, {})
+        return RoundView(
+            record.number, values, record.epsilon, len(record.clients), count_dropouts(record), record.seconds
+        )
+
+    def _view_stages(self, now: float) -> tuple[StageView, ...]:
+        views = []
+        for name, stage in self._stages.items():
+            waiting = sorted(u for u, count in stage.waiting.items() if count > 0)
+            is_open = stage.ended is None
+            views.append(
+                StageView(
+                    name=split_words(name),
+                    state="now" if is_open else "done",
+                    seconds=(now if stage.ended is None else stage.ended) - stage.began,
+                    asked=len(stage.asked),
+                    answered=len(stage.asked - stage.missing) - len(waiting),
+                    missing=len(stage.missing),
+                    waiting=tuple(waiting[:MOST_NAMED]) if is_open else (),
+                    more=max(0, len(waiting) - MOST_NAMED) if is_open else 0,
+                )
+            )
+        known = {view.name for view in views}
+        later = [name for name in map(split_words, self._stored.manifest.stages) if name not in known]
+        if self._stages and self._status == "running":
+            views += [StageView(name, "later", 0.0, 0, 0, 0, (), 0) for name in later]
+        return tuple(views)
+
+    def _warnings(self, now: float) -> list[str]:
+        """Return what an operator should know, in words, the most urgent first."""
+        found = []
+        for view in self._view_stages(now):
+            if view.state == "now" and view.waiting and view.seconds >= STUCK:
+                named = ", ".join(map(str, view.waiting)) + (f" and {view.more} more" if view.more else "")
+                some = "client" if len(view.waiting) + view.more == 1 else "clients"
+                found.append(
+                    f"Round {self._number} waits for {some} {named} at '{view.name}' for "
+                    f"{format_duration(view.seconds)}; {view.answered} of {view.asked} have answered."
+                )
+        last, budget = (self._rounds[-1] if self._rounds else None), self._stored.manifest.budget
+        if last is not None and last.epsilon is not None and budget:
+            if last.epsilon > budget * (1 + 1e-9):
+                found.append(f"More than the budget is spent: epsilon {format_number(last.epsilon)} of {budget:g}.")
+            elif last.epsilon >= BUDGET_WARNING * budget and self._status == "running":
+                found.append(
+                    f"{last.epsilon / budget:.0%} of the privacy budget is spent: epsilon "
+                    f"{format_number(last.epsilon)} of {budget:g}."
+                )
+        if self._evicted:
+            found.append(f"Evicted for lying: clients {', '.join(map(str, sorted(self._evicted)))}.")
+        return [*found, *reversed(self._notes)]

@@ -1,0 +1,194 @@
+"""The web server of the live page: read-only, for this machine or for whoever has the token.
+
+It runs on an event loop in a thread of its own and only reads the state of the run, so that it cannot hold up a round.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from importlib import resources
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from dordis.errors import InputError, MissingExtra
+from dordis.records.manifest import Manifest
+from dordis.report.live import LiveRun
+from dordis.report.metrics import render_metrics
+from dordis.report.page import render_charts, render_live
+
+PAUSE, HEARTBEAT = 0.5, 2.0
+"""Seconds between two looks at the state, and after which it is sent even if nothing happened: ages grow."""
+MOST_READERS = 64
+"""Pages that are kept up to date at once."""
+CHART_SHARE = 20
+"""Charts are drawn again after this many times the seconds that drawing takes."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+Result = TypeVar("Result")
+
+
+class LivePage:
+    """Serve a run's state at `/`, `/events`, `/charts`, `/metrics`, `/healthz` and `/readyz`.
+
+    Without a `token` only this machine may ask, under a name of it.  `is_ready` says why no round can begin; empty if
+    one can.
+    """
+
+    def __init__(
+        self,
+        live: LiveRun,
+        manifest: Manifest,
+        token: str = "",
+        is_ready: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._live, self._manifest, self._token, self._is_ready, self._clock = live, manifest, token, is_ready, clock
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dordis page", daemon=True)
+        self._runner: web.AppRunner | None = None
+        self._readers = 0
+        self._closing = False
+        self._charts: tuple[int, float, str] = (-1, -1.0, "")
+        self.port = 0
+
+    def start(self, host: str, port: int) -> str:
+        """Listen at an address, port 0 chooses a free one; return the URL of the page."""
+        if not self._token and not is_loopback(host):
+            raise InputError(f"without a token the page is for this machine only: listen at 127.0.0.1, not at {host}")
+        self._thread.start()
+        self._perform(self._listen(host, port))
+        query = f"?token={self._token}" if self._token else ""
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/{query}"
+
+    def stop(self) -> None:
+        """Send the last state to all readers, and stop."""
+        if self._thread.is_alive():
+            self._perform(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        if not self._loop.is_closed():
+            self._loop.close()
+
+    def _perform(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _listen(self, host: str, port: int) -> None:
+        app = web.Application(middlewares=[self._guard])
+        routes = {"/": self._page, "/live.js": self._script, "/events": self._events, "/charts": self._draw}
+        routes |= {"/metrics": self._metrics, "/readyz": self._ready, "/healthz": self._healthy}
+        app.add_routes([web.get(path, handler) for path, handler in routes.items()])
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, reuse_address=True)
+        try:
+            await site.start()
+        except OSError as error:
+            raise InputError(f"the page cannot listen at {host}:{port}: {error.strerror}") from None
+        self.port = int(self._runner.addresses[0][1])
+
+    async def _close(self) -> None:
+        self._closing = True
+        for _ in range(20):
+            if not self._readers:
+                break
+            await asyncio.sleep(0.1)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Refuse whoever has not the token; without one, requests under a foreign name (DNS rebinding)."""
+        if request.path not in ("/healthz", "/live.js"):
+            check_access(request, self._token)
+        response: web.StreamResponse = await handler(request)
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    async def _page(self, request: web.Request) -> web.Response:
+        return web.Response(text=render_live(self._manifest), content_type="text/html")
+
+    async def _script(self, request: web.Request) -> web.Response:
+        script = resources.files("dordis.report").joinpath("templates", "live.js").read_text("utf-8")
+        return web.Response(text=script, content_type="text/javascript")
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Send the state whenever it has changed, and every HEARTBEAT seconds."""
+        if self._readers >= MOST_READERS:
+            raise web.HTTPServiceUnavailable(text=f"{MOST_READERS} pages are open already: close one")
+        response = web.StreamResponse(headers=HEADERS | {"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self._readers += 1
+        try:
+            seen, sent = -1, 0.0
+            while True:
+                last = self._closing
+                changed, now = self._live.changes, self._clock()
+                if changed != seen or now - sent >= HEARTBEAT or last:
+                    state = msgspec.json.encode(self._live.snapshot())
+                    await response.write(b"data: " + state + b"\n\n")
+                    seen, sent = changed, now
+                if last:
+                    break
+                await asyncio.sleep(PAUSE)
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._readers -= 1
+        return response
+
+    async def _draw(self, request: web.Request) -> web.Response:
+        """Return the charts, drawn anew if a round has finished and the last drawing is long enough ago."""
+        finished, now = self._live.finished, self._clock()
+        drawn, again, text = self._charts
+        if drawn != finished and now >= again:
+            text = await asyncio.to_thread(lambda: render_charts(self._live.charts()))
+            took = self._clock() - now
+            self._charts = (finished, self._clock() + CHART_SHARE * took, text)
+        return web.Response(text=text, content_type="text/html", headers={"Rounds": str(self._charts[0])})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        try:
+            body, content_type = render_metrics(self._live.snapshot())
+        except MissingExtra as error:
+            raise web.HTTPNotImplemented(text=f"{error}\n") from None
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        why = self._is_ready()
+        return web.Response(text=f"{why or 'ready'}\n", status=503 if why else 200)
+
+    async def _healthy(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host is this machine.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_access(request: web.Request, token: str) -> None:
+    """Raise HTTP 403 unless a request has the token, or if there is none, unless it is for a name of this machine."""
+    if token:
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = request.query.get("token", bearer)
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            raise web.HTTPForbidden(text="this page needs its token: open the address that the server printed\n")
+    elif not is_loopback(request.host.rsplit(":", 1)[0]):
+        raise web.HTTPForbidden(text="this page is for its own machine: open it at 127.0.0.1\n")

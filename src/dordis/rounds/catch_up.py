@@ -1,0 +1,139 @@
+"""Rounds that a client missed: the server keeps their sums, and a client makes the model from the one it has by them.
+
+Sums are replayed where they are shorter than the model together.  They are public, and nothing that a client makes of
+them is trained from unless it has the digest that the invitation names: otherwise the model is sent.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from dordis import wire
+from dordis.errors import ParametersRefused, ProtocolError
+from dordis.privacy.mechanisms.mechanism import Mechanism
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols.delivery import Dispatch
+from dordis.protocols.distributed_dp import Aggregate, DistributedDP
+from dordis.protocols.limits import MOST_CLIENTS, MOST_REPLAYS, check_ceilings
+from dordis.protocols.parameters import Parameters, check_projection, check_vector, extend
+from dordis.rounds import invitation as checks
+from dordis.rounds.app import AppClient, RoundInfo, told_number
+from dordis.rounds.events import Invited
+from dordis.rounds.invitation import Invite, SendSum
+from dordis.rounds.model import ModelBytes, ModelCache
+from dordis.rounds.user_code import UserCode
+
+
+def missed_sum(number: int, parameters: Parameters, sums: Sequence[Dispatch]) -> SendSum:
+    """Write down the sum of a round, with what decoding needs of its parameters."""
+    bare = replace(extend(parameters, Parameters), variances={}, tables=b"", beacon=b"")
+    return SendSum(number, bare, {s.chunk: s.survivors for s in sums}, b"".join(s.vector for s in sums))
+
+
+class RecentSums:
+    """The delivered sums of the last rounds of a run, as many as are together shorter than its model."""
+
+    def __init__(self) -> None:
+        self._sums: list[SendSum] = []
+        self._length: tuple[int, int] = (0, 0)
+
+    def begin(self, invite: Invite) -> None:
+        """Take note of the lengths of model and update; sums of another length lead nowhere."""
+        length = invite.model_bytes, invite.dim
+        if length != self._length:
+            self._sums, self._length = [], length
+
+    def keep(self, number: int, parameters: Parameters, sums: Sequence[Dispatch | None]) -> None:
+        """Keep the sum of a round; one that was delivered to nobody cannot be followed, nor those before it."""
+        delivered = [s for s in sums if s is not None]
+        if len(delivered) < len(sums):
+            self._sums = []
+            return
+        kept = [*self._sums, missed_sum(number, parameters, delivered)][-MOST_REPLAYS:]
+        sizes = list(accumulate(wire.size(s) for s in reversed(kept)))
+        fitting = sum(size < self._length[0] for size in sizes)
+        self._sums = kept[len(kept) - fitting :]
+
+    def since(self, digest: bytes) -> Sequence[SendSum]:
+        """Return the sums that lead from a model to the present one, if they are here."""
+        starts = [place for place, s in enumerate(self._sums) if s.parameters.model == digest]
+        return self._sums[starts[-1] :] if starts else ()
+
+
+def find_held_model(app: AppClient, models: ModelCache, invite: Invite) -> bytes | UnsetType:
+    """Return the digest of the model that a client has, if sums lead on from it."""
+    last = models.last() if app.follows else None
+    return UNSET if last is None or last.dtype != invite.dtype else last.digest
+
+
+class ModelCatchUp:
+    """Make the model of a round from one that this client has, by the sums that it missed."""
+
+    def __init__(
+        self,
+        app: AppClient,
+        invited: Invited,
+        models: ModelCache,
+        kind: type[Mechanism] | None,
+        user_code: UserCode,
+    ) -> None:
+        self._app, self._invited, self._kind, self._user_code = app, invited, kind, user_code
+        holds = invited.accepted.holds
+        self._model = None if holds is UNSET else models.get(holds) or models.get(invited.invite.model)
+        self._count = self._size = 0
+
+    def take(self, request: SendSum) -> ModelBytes | None:
+        """Return what the client has with one more sum; one that does not follow on that changes nothing."""
+        invite, parameters = self._invited.invite, request.parameters
+        checks.check_missed(invite, parameters)
+        if self._model is None or parameters.model != self._model.digest:
+            return self._model
+        self._count, self._size = self._count + 1, self._size + wire.size(request)
+        checks.check_shorter(invite, self._count, self._size)
+        number = told_number(request.number, parameters.index)
+        info = RoundInfo(number, parameters.index, parameters.run, parameters.encoding.clip)
+        aggregate = decoded(request, invite.dim, self._kind)
+        self._model = next_model(self._user_code, self._app, info, self._model, aggregate)
+        return self._model
+
+
+def next_model(
+    user_code: UserCode, app: AppClient, info: RoundInfo, model: ModelBytes, aggregate: Aggregate
+) -> ModelBytes | None:
+    """Return the model that an application makes of the last one and the sum, if it can tell."""
+
+    def follow() -> ModelBytes | None:
+        following = app.next_model(info, model.array, aggregate)
+        return None if following is None else ModelBytes.from_numbers(following, model.dtype)
+
+    return user_code.call("next_model of the application", follow)
+
+
+def decoded(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggregate:
+    """Return the sum in real units."""
+    check_readable(request.parameters)
+    private = DistributedDP.from_parameters(request.parameters, dim, kind)
+    check_whole(request, private)
+    ends = accumulate(map(private.delivered_size, range(len(request.survivors))), initial=0)
+    parts = enumerate(request.vector[start:end] for start, end in pairwise(ends))
+    return private.assemble([private.decode_delivered(k, part, request.survivors[k]) for k, part in parts])
+
+
+def check_readable(parameters: Parameters) -> None:
+    """What there is of the parameters of a past round keeps the rules, and its ceilings."""
+    check_ceilings(parameters)
+    check_vector(parameters)
+    check_projection(parameters)
+    if parameters.scheme not in {scheme.value for scheme in Scheme}:
+        raise ParametersRefused("there is no such noise scheme")
+
+
+def check_whole(request: SendSum, private: DistributedDP) -> None:
+    """There is a sum over some clients for every chunk, and nothing more."""
+    chunks = range(len(private.parameters.chunks))
+    if list(request.survivors) != list(chunks) or not all(0 < s <= MOST_CLIENTS for s in request.survivors.values()):
+        raise ProtocolError("a sum is over one or more clients in each chunk")
+    if len(request.vector) != sum(map(private.delivered_size, chunks)):
+        raise ProtocolError("the sum of a missed round is longer or shorter than it was")

@@ -1,0 +1,118 @@
+"""Events of a round under way, for whoever watches it: displays, the live page, logs.
+
+They say which clients were asked for what, who has answered, and who has not.  Nothing in them is secret, and no event
+holds up a round: a watcher only takes notes.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+
+import msgspec
+
+from dordis.errors import InputError
+from dordis.protocol import ClientId, Garbled, Message, OpenCall, Replies, Requests, Role
+from dordis.protocol_driver import AsyncExchange
+from dordis.rounds.arrivals import Arrivals
+
+REFUSED = "refused"
+"""Where clients are counted that raised an error of their own, such as a cap on their participations."""
+
+
+class WatchEvent(msgspec.Struct, frozen=True, tag=True):
+    """Something that happened in a round, as the server sees it."""
+
+
+class AttemptBegan(WatchEvent, frozen=True):
+    """An attempt at a round begins."""
+
+    number: int
+    index: int
+
+
+class StageBegan(WatchEvent, frozen=True):
+    """Clients are asked for something, or without clients the server computes; `chunk` is None outside of chunks."""
+
+    stage: str
+    clients: tuple[int, ...] = ()
+    chunk: int | None = None
+
+
+class ClientAnswered(WatchEvent, frozen=True):
+    """A client has answered."""
+
+    stage: str
+    client: int
+    chunk: int | None = None
+
+
+class StageEnded(WatchEvent, frozen=True):
+    """No more answers are awaited; `missing` are the clients that did not answer."""
+
+    stage: str
+    missing: tuple[int, ...] = ()
+    chunk: int | None = None
+
+
+class AttemptFailed(WatchEvent, frozen=True):
+    """An attempt at a round failed; `survivors` are the clients of an impossible sum."""
+
+    index: int
+    reason: str
+    evicted: tuple[int, ...] = ()
+    survivors: tuple[int, ...] = ()
+
+
+Watch = Callable[[WatchEvent], None]
+"""Told of everything that happens in rounds, in the thread that runs them; it must return soon and not raise."""
+
+
+def silent(event: WatchEvent) -> None:
+    """Watch nothing."""
+
+
+class WatchedExchange:
+    """An exchange that passes requests through the gate, reports them, and records unanswered requests."""
+
+    def __init__(
+        self,
+        exchange: AsyncExchange,
+        watch: Watch,
+        admit: Callable[[Requests], None] = lambda requests: None,
+        arrivals: Arrivals | None = None,
+    ) -> None:
+        self._exchange, self._watch, self._admit, self._arrivals = exchange, watch, admit, arrivals
+        self._missed: dict[ClientId, str] = {}
+
+    async def __call__(self, requests: Requests) -> Replies:
+        if isinstance(requests, OpenCall):
+            self._watch(StageBegan(type(requests.request).__name__))
+            if self._arrivals is None:
+                raise InputError("an open call needs the invitation that is shown to clients that come")
+            return await self._arrivals.take(requests, self._exchange)
+        self._admit(requests)
+        stage = ", ".join({type(request).__name__: None for request in requests.values()})
+        chunk = getattr(next(iter(requests.values()), None), "chunk", None)
+        self._watch(StageBegan(stage, tuple(map(int, requests)), chunk))
+        return self._record(requests, await self._exchange(requests), stage, chunk)
+
+    def _record(
+        self, requests: Requests, replies: Replies, stage: str, chunk: int | None
+    ) -> Iterator[tuple[ClientId, Message]]:
+        answered = set()
+        for u, reply in replies:
+            if not isinstance(reply, Garbled):
+                answered.add(u)
+                self._watch(ClientAnswered(stage, int(u), chunk))
+            yield u, reply
+        missing = [u for u in requests if u not in answered]
+        self._watch(StageEnded(stage, tuple(map(int, missing)), chunk))
+        for u in missing:
+            if not requests[u].ahead and requests[u].role is Role.CLIENT:
+                self._missed.setdefault(u, type(requests[u]).__name__)
+
+    def dropped(self, clients: Collection[ClientId], refused: Collection[ClientId]) -> dict[str, tuple[int, ...]]:
+        """Return who stopped answering, by the first request that was not answered, and who refused to."""
+        stages: dict[str, list[int]] = {}
+        for u, stage in self._missed.items():
+            if u in clients:
+                stages.setdefault(REFUSED if u in refused else stage, []).append(int(u))
+        return {stage: tuple(sorted(gone)) for stage, gone in stages.items()}

@@ -1,0 +1,1 @@
+"""A run: plan, coordinator, retries, and the parties that take part."""

@@ -1,0 +1,72 @@
+"""The cost that each client can afford for the next round, from its owner's count and the rounds it is still due in.
+
+Owners never take back what they counted, so after a failed round the remaining rounds must cost less: they get more
+noise.  No round costs more than was planned: what a client saved by missing rounds is its reserve for failed rounds.
+A client that cannot afford a round with twice the planned noise takes part no more; when too few can, the run ends.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dordis.ledger.round_charge import OwnerCharge
+from dordis.owner.participation import Attendance
+from dordis.protocol import ClientId
+from dordis.runs.plan import RoundPlan
+from dordis.selection.balanced import ScheduledSelection
+from dordis.selection.selection import Selection
+
+LEAST = 0.25
+"""Least fraction of the planned cost at which a round is still run; its noise is then twice as large."""
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Allowances:
+    """The cost that each client can afford for the next round, after what owners may have counted so far.
+
+    `planned` is the planned cost of a round, `cap` the number of rounds that the budget covers.  If owners cannot bound
+    the cost of a round (`by_cost` is false), rounds are counted instead of costs.
+    """
+
+    planned: float
+    cap: int
+    by_cost: bool
+    counted: Mapping[Attendance, OwnerCharge]
+
+    @classmethod
+    def from_design(cls, design: RoundPlan, counted: Mapping[Attendance, OwnerCharge]) -> "Allowances":
+        """Return the allowances under the budget of a round plan."""
+        return cls(design.allowed if design.counts else 1.0, design.cap, design.counts, counted)
+
+    def spent(self) -> dict[int, float]:
+        """Return the cost that each owner may have counted, in units of `planned`."""
+        spent: Counter[int] = Counter()
+        for count in self.counted.values():
+            cost = count.cost / self.planned if self.by_cost and count.cost is not None else 1.0
+            for u in count.clients:
+                spent[u] += cost  # type: ignore[assignment]
+        return dict(spent)
+
+    def affordable_costs(
+        self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
+    ) -> dict[ClientId, float]:
+        """Return the affordable cost of the round `index` by client; `rounds` rounds are left, this one included."""
+        spent = self.spent()
+        return {u: self.planned * self._part(spent.get(u, 0.0), _turns(selection, u, index, rounds)) for u in clients}
+
+    def _part(self, spent: float, turns: int | None) -> float:
+        """Return the affordable fraction of the planned cost, for a client due `turns` times; 0 if it is too small."""
+        left = self.cap - spent
+        if not self.by_cost or turns is None:  # not scheduled: it takes part as long as it can
+            return 1.0 if left >= 1 - _CLOSE else 0.0
+        affordable = math.floor((1 + _CLOSE) * left / LEAST)
+        if affordable < 1:
+            return 0.0
+        part = left / max(1, min(turns, affordable))
+        return 1.0 if part >= 1 - _CLOSE / self.cap else part
+
+
+def _turns(selection: Selection, client: ClientId, index: int, rounds: int) -> int | None:
+    return selection.times_scheduled(client, index, rounds) if isinstance(selection, ScheduledSelection) else None

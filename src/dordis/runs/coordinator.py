@@ -1,0 +1,399 @@
+"""The coordinator: one round after the other, from the invitation of clients to the use of their sum.
+
+It knows neither where the clients are nor how their messages travel: `RoundRunner` does.  The ledger is charged before
+any request that costs privacy.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dordis.errors import BudgetExceeded, BudgetUsedUp, EventsUsedUp, ImpossibleSum, InputError, RoundFailed
+from dordis.ledger.ledger import Ledger
+from dordis.ledger.receipt import FIRST, Receipt
+from dordis.ledger.round_charge import Charge
+from dordis.pipeline.performance import AutoChunks
+from dordis.privacy.clipping import CLIPPING_BIT, Clipping, fraction_below
+from dordis.privacy.encoding import SEED_BYTES, Entropy
+from dordis.privacy.projection import Alignment
+from dordis.protocol import ClientId
+from dordis.protocols.costs import round_cost
+from dordis.protocols.parameters import INDEX_BYTES, Parameters
+from dordis.records.evictions import Evictions
+from dordis.records.run_records import FailedAttempt, RoundMetrics, RoundRecord, is_reserved_metric, timestamp
+from dordis.rounds.app import AppServer, RoundInfo
+from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundResult, RoundRunner
+from dordis.rounds.gate import PrivacyGate
+from dordis.rounds.invitation import Invitation, Invite
+from dordis.rounds.model import ModelBytes
+from dordis.rounds.watch import AttemptBegan, StageBegan, Watch, silent
+from dordis.runs.affordable import Allowances
+from dordis.runs.plan import RoundPlan
+from dordis.runs.retry import TRIES, Failure, attempt, to_evict
+from dordis.selection.beacon import Beacon
+from dordis.selection.selection import SelectedClients, Selection
+
+
+@dataclass(frozen=True)
+class FinishedRound:
+    """A finished round, ready to be recorded."""
+
+    record: RoundRecord
+    metrics: RoundMetrics
+    receipt: Receipt
+    result: RoundResult = field(repr=False)
+    parameters: Parameters = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """A round up to its sum."""
+
+    invited: int
+    gathered: Gathered
+    agreed: AgreedRound
+    design: RoundPlan
+    result: RoundResult
+
+
+class Coordinator:
+    """Run the rounds of one run; without a `ledger` nothing is proved and nothing counted.
+
+    `counts_owners` is False for queries over a table, where no owner counts participations.  `on_failure` is called
+    with each failed attempt before the next one begins.  `last_receipt` is the hash of the run's last receipt so far.
+    """
+
+    def __init__(
+        self,
+        run: bytes,
+        app: AppServer,
+        design: RoundPlan,
+        selection: Selection,
+        rounds: RoundRunner,
+        ledger: Ledger | None,
+        *,
+        registry: bytes = b"",
+        beacon: Beacon | None = None,
+        watch: Watch = silent,
+        tries: int = TRIES,
+        chunks: int | AutoChunks = 1,
+        protocol: str = "",
+        clipping: Clipping | None = None,
+        alignment: Alignment | None = None,
+        interrupted: InterruptedRound[Any] | None = None,
+        evictions: Evictions | None = None,
+        entropy: Entropy = secrets.token_bytes,
+        counts_owners: bool = True,
+        on_failure: Callable[[FailedAttempt], None] = lambda failed: None,
+        last_receipt: str = FIRST,
+    ) -> None:
+        self._counts_owners = counts_owners and ledger is not None
+        self._run, self._app, self._design = run, app, design
+        self._selection, self._rounds, self._ledger = selection, rounds, ledger
+        self._registry, self._beacon, self._watch = registry, beacon, watch
+        self._tries, self._chunks, self._protocol, self._entropy = tries, chunks, protocol, entropy
+        self._clipping, self._alignment = clipping or Clipping(design.setting.clip), alignment
+        self._evictions = Evictions() if evictions is None else evictions
+        self._on_failure, self._last_receipt = on_failure, last_receipt
+        self._count = 1
+        self._interrupted = interrupted
+
+    def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[FinishedRound]:
+        """Run rounds until `count` are finished; `done` of them were before, and `index` is the first unused index.
+
+        Raise `BudgetExceeded` before a round that would exceed the budget, or that too few clients can afford.
+        """
+        self._count = count
+        for number in range(done + 1, count + 1):
+            finished = self.round(number, index)
+            yield finished
+            index = finished.record.index + 1
+
+    def round(self, number: int, index: int) -> FinishedRound:
+        """Run one round under this index; if it fails or too few can afford it, try the following indices."""
+        self._count = max(self._count, number)
+        began, started = timestamp(), time.perf_counter()
+        if self._interrupted is not None and self._interrupted.number == number:
+            index = self._interrupted.parameters.index
+        attempted = attempt(
+            lambda i: self._sum(RoundInfo(number, i, self._run)),
+            index,
+            self._tries,
+            lambda failure: self._on_failure(self._failed(failure)),
+        )
+        summed = attempted.output
+        parameters, result = summed.agreed.parameters, summed.result
+        if self._ledger is not None:
+            self._ledger.complete(parameters.index, result.outputs)
+        below = fraction_below(result.aggregate.further.get(CLIPPING_BIT))
+        self._clipping = self._clipping.advance(below)
+        observed = summed.design.alignment(result.outputs, result.aggregate)
+        if observed is not None:
+            self._alignment = observed if self._alignment is None else self._alignment.average_with(observed)
+        used, noise = time.perf_counter(), summed.design.noise(result.outputs)
+        self._watch(StageBegan("use output"))
+        deviation = 0.0 if noise is None else math.sqrt(noise.left) / summed.design.mechanism.grid.scale
+        clip = parameters.encoding.clip or math.inf
+        info = RoundInfo(number, parameters.index, self._run, clip, deviation)
+        self._app.use_output(info, result.aggregate)
+        values = check_finite(self._app.evaluate(), number) | summed.design.costs(result.outputs)
+        stages = {**summed.gathered.stages, **result.stages, "use output": time.perf_counter() - used}
+        spent, head = (None, "") if self._ledger is None else self._ledger.spent()
+        record = RoundRecord(
+            number=number,
+            index=parameters.index,
+            started=began,
+            seconds=time.perf_counter() - started,
+            stages=stages,
+            invited=summed.invited,
+            clients=tuple(int(u) for u in result.clients),
+            survivors=tuple(len(output.survivors) for output in result.outputs),
+            dropped=dict(result.dropped),
+            up=_added(summed.gathered.up, result.up),
+            down=_added(summed.gathered.down, result.down),
+            model_bytes=summed.gathered.model_bytes,
+            replay_bytes=summed.gathered.replay_bytes,
+            wanted=None if noise is None else noise.wanted,
+            left=None if noise is None else noise.left,
+            charged=None if noise is None else noise.charged,
+            epsilon=spent,
+            failures=tuple(self._failed(failure) for failure in attempted.failures),
+            evicted=self._evictions.after(parameters.index),
+            dim=summed.design.setting.dim,
+            buckets=summed.design.setting.buckets,
+            alignment=self._alignment,
+            clip=parameters.encoding.clip or None,
+            below=below,
+            sum_check=result.sum_check,
+        )
+        known = self._protocol, spent, head, self._last_receipt, record.clients
+        self._last_receipt = (receipt := Receipt.from_round(parameters, result.outputs, *known)).digest
+        return FinishedRound(record, RoundMetrics(number, values), receipt, result, parameters)
+
+    def _failed(self, failure: Failure) -> FailedAttempt:
+        error = failure.error
+        spoilt = tuple(map(int, error.survivors)) if isinstance(error, ImpossibleSum) else ()
+        return FailedAttempt(failure.index, str(error), self._evictions.after(failure.index), spoilt)
+
+    def _sum(self, info: RoundInfo) -> _Summed:
+        """Gather the clients, agree on the parameters, check the budget, and sum."""
+        check_events(info.index, self._design)
+        self._watch(AttemptBegan(info.number, info.index))
+        before, self._interrupted = self._interrupted, None
+        resumed = before is not None and (before.number, before.parameters.index) == (info.number, info.index)
+        if before is not None and resumed:
+            proofs: Mapping[ClientId, bytes] = before.proofs
+            gathered, invited, parameters = Gathered({}), before.invited, before.parameters
+            planned = self._next_design().for_cost(before.allowed).for_clip(self._clipping.bound)
+            design = planned.for_clients(parameters.n_max)
+            invitation = None
+            if not parameters.clients:
+                invitation = self._invitation(info, planned, self._candidates(info)[0], self._model())
+        else:
+            model = self._model()  # first: the application may take long, and clients connect meanwhile
+            candidates, affordable = self._candidates(info)
+            planned = self._next_design()
+            if self._ledger is not None and planned.counts:
+                planned = planned.for_cost(planned.allowed if affordable is None else affordable)
+            planned = planned.for_clip(self._clipping.bound)
+            invitation = self._invitation(info, planned, candidates, model)
+            gathered, invited = self._rounds.gather(invitation, self._watch), len(candidates)
+            parameters, design, proofs = self._agree(info, invitation.model, gathered, planned)
+        charge = None if self._ledger is None else design.charge(parameters)
+        if self._ledger is not None and charge is not None and not resumed:
+            self._keep_to_budget(self._ledger.check_budget, charge.without_dropout)
+        agreed = AgreedRound(
+            parameters,
+            design.mechanism,
+            proofs,
+            self._gate(parameters, design, resumed),
+            info.number,
+            invited,
+            planned.allowed,
+            None if parameters.clients else invitation,
+        )
+        result = self._run_round(agreed)
+        if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
+            self._chunks = self._chunks.observe(design.mechanism.grid.padded, result.timeline)
+        return _Summed(invited, gathered, agreed, design, result)
+
+    def _gate(self, parameters: Parameters, design: RoundPlan, resumed: bool) -> PrivacyGate:
+        """Return the privacy gate of a round; it writes no ledger line twice after a restart."""
+        ledger, index = self._ledger, parameters.index
+        arrived: set[ClientId] = set()
+        before = ledger.owner_charges().get((self._run, index)) if ledger is not None and resumed else None
+        known = None if before is None else frozenset(before.clients)
+
+        def count(asked: Collection[ClientId]) -> None:
+            """Record the cost that owners count before any upload or, with open arrival, before its acknowledgement."""
+            arrived.update(asked)
+            if ledger is None or not design.proves or not self._counts_owners:
+                return
+            fresh = [int(u) for u in asked if known is None or int(u) not in known]
+            if fresh and (known is None or not parameters.clients):
+                cost = parameters.once(("cost", design.kind), lambda: round_cost(parameters, design.kind))
+                ledger.record_owner_charges(index, fresh, cost)
+
+        def announce(dropped: Mapping[int, int]) -> None:
+            """Record the cost before anything is disclosed."""
+            charge = None if ledger is None else design.charge(parameters, arrived)
+            if ledger is not None and charge is not None and not (resumed and ledger.round(index) is not None):
+                self._keep_to_budget(ledger.reserve, charge.after_dropouts(dropped))
+
+        return PrivacyGate(count, announce)
+
+    def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
+        """Check or reserve a round; if the budget refuses it, record the refusal in the ledger, which ends the run.
+
+        Queries are refused without a record: later ones may fit the budget.
+        """
+        try:
+            check(charge)
+        except BudgetExceeded:
+            if self._ledger is not None and self._counts_owners:
+                self._ledger.refuse(charge)
+            raise
+
+    def _run_round(self, agreed: AgreedRound) -> RoundResult:
+        """Run and sum a round, and evict clients that lied, whether the round succeeded or not."""
+        parameters = agreed.parameters
+        try:
+            result = self._rounds.sum(agreed, self._watch)
+        except RoundFailed as failure:
+            going = to_evict(failure, parameters.colluders, parameters.colluders_around)
+            self._evictions.add(parameters.index, going, str(failure))
+            raise
+        named = frozenset(u for output in result.outputs for u in output.named)
+        self._evictions.add(parameters.index, named, "it lied, and the round survived that")
+        return result
+
+    def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
+        """Return the clients to invite, and the largest cost that all of them can pay; None if there are none."""
+        able = self._able(frozenset(self._rounds.available(info.index)) - self._evictions.clients, info)
+        candidates = self._selection.candidates(info.index, able)
+        return candidates, min((able[u] for u in candidates), default=None)
+
+    def _model(self) -> ModelBytes:
+        """Return the model that the clients of the next round start from."""
+        return ModelBytes.from_numbers(self._app.model(), self._app.dtype)
+
+    def _invitation(
+        self, info: RoundInfo, design: RoundPlan, candidates: tuple[ClientId, ...], model: ModelBytes
+    ) -> Invitation:
+        """Return an invitation whose terms hold for every cohort of the candidates."""
+        invite = Invite(
+            round=self._run + info.index.to_bytes(INDEX_BYTES, "big"),
+            number=info.number,
+            protocol=self._protocol,
+            registry=self._registry,
+            dim=design.setting.dim,
+            terms=design.promise(self._design.least),
+            model=model.digest,
+            model_bytes=len(model.data),
+            dtype=model.dtype,
+        )
+        return Invitation(invite, model, candidates)
+
+    def _next_design(self) -> RoundPlan:
+        """Return the round plan for the update length of the next round."""
+        check_planned(self._app.dim, self._app.dims)
+        return self._design.for_dim(self._app.dim).for_alignment(self._alignment)
+
+    def _agree(
+        self, info: RoundInfo, model: ModelBytes, gathered: Gathered, planned: RoundPlan
+    ) -> tuple[Parameters, RoundPlan, Mapping[ClientId, bytes]]:
+        """Fix the parameters of the round, and U among the ready clients if the protocol has a cohort."""
+        if self._design.agreement.has_cohort:
+            selected = self._selection.select(info.index, gathered.ready.keys(), gathered.ready)
+            design = planned.for_clients(len(selected.clients))
+        else:
+            selected, design = SelectedClients(()), planned
+        parameters = design.agree_on(
+            run=self._run,
+            index=info.index,
+            clients=selected.clients,
+            rotation=self._entropy(SEED_BYTES),
+            model=model.digest,
+            beacon=b"" if self._beacon is None else self._beacon.value(info.index),
+            chunks=self._next_chunks(design),
+            introductions=gathered.introductions,
+        )
+        return parameters, design, selected.proofs
+
+    def _next_chunks(self, design: RoundPlan) -> int:
+        """Return the number of chunks of a round: as configured, or the best by the timings so far."""
+        grid = design.mechanism.grid
+        if isinstance(self._chunks, AutoChunks):
+            return self._chunks.choose_chunks(grid.padded, grid.blocks)
+        return min(self._chunks, grid.blocks)
+
+    def _able(self, clients: Collection[ClientId], info: RoundInfo) -> dict[ClientId, float]:
+        """Return the affordable costs by client, without clients that cannot afford a round and would refuse it."""
+        if self._ledger is None or not self._counts_owners or self._design.sampled is not None:
+            return dict.fromkeys(clients, self._design.allowed)
+        allowances = Allowances.from_design(self._design, self._ledger.owner_charges())
+        left = self._count - info.number + 1
+        able = {
+            u: paid
+            for u, paid in allowances.affordable_costs(clients, self._selection, info.index, left).items()
+            if paid
+        }
+        check_able(len(clients), len(able), self._design.least)
+        return able
+
+
+def check_events(index: int, design: RoundPlan) -> None:
+    """Raise EventsUsedUp if a run with sampled records has used all events that it was planned for."""
+    if design.sampled is not None and index >= design.sampled.events:
+        raise EventsUsedUp(design.sampled.events)
+
+
+def check_planned(dim: int, dims: Collection[int]) -> None:
+    """Refuse an update length that the application did not declare before the run was planned."""
+    if dim not in dims:
+        raise InputError(
+            f"the application's next update has {dim} coordinates, and its `dims` are {', '.join(map(str, dims))}: "
+            "name every length there"
+        )
+
+
+def check_able(available: int, able: int, least: int) -> None:
+    """Raise if clients are available and too few of them can afford a round: the run ends."""
+    if able < least <= available:
+        raise BudgetUsedUp(able, least)
+
+
+def check_finite(values: object, number: int) -> dict[str, float]:
+    """Refuse metrics of an application that are not finite numbers."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
+    measured = {str(name): _as_number(name, value) for name, value in values.items()}
+    for name, value in measured.items():
+        if is_reserved_metric(name):
+            reserved = "names with 'epsilon' are reserved for the ledger: choose another name"
+            raise InputError(f"evaluate() returns a metric called '{name}', but {reserved}")
+        if not math.isfinite(value):
+            raise InputError(f"'{name}' is not finite after round {number}: training diverged, lower its learning rate")
+    return measured
+
+
+def _as_number(name: object, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        kind = type(value).__name__
+        raise InputError(f"evaluate() returns a number for every name, and for '{name}' it is {kind}") from None
+
+
+def next_index(ledger: Ledger | None, last: RoundRecord | None, failures: Collection[FailedAttempt] = ()) -> int:
+    """Return the first index that no finished round, charge or failed attempt of the run has used."""
+    recorded = -1 if last is None else last.index
+    charged = -1 if ledger is None else ledger.last_index()
+    return max(recorded, charged, *(failed.index for failed in failures)) + 1
+
+
+def _added(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second

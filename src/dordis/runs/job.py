@@ -1,0 +1,283 @@
+"""A validated configuration; all errors are raised here, before any file is written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dordis.config.schema import RunConfig
+from dordis.crypto.suite import DEFAULT, Suite
+from dordis.errors import InputError
+from dordis.ledger.data_ledger import PlannedRun, find_data_ledger
+from dordis.loading import load_class, load_object
+from dordis.owner.policy import CLIENT, RECORD
+from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.clipping import Clipping
+from dordis.privacy.mechanisms import load_mechanism
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.projection import AUTO, OFF
+from dordis.privacy.records.accounting import RecordSampling, count_events, sampling_word
+from dordis.privacy.setting import Setting
+from dordis.protocols.parameters import MALICIOUS
+from dordis.protocols.summing import SummingProtocol
+from dordis.protocols.table import summing_protocol
+from dordis.rounds.app import AppClient, AppServer, Task
+from dordis.rounds.records import RecordClient, as_record_client, check_records
+from dordis.runs.parties import SelectionRule
+from dordis.runs.plan import RoundPlan
+from dordis.runs.retry import TRIES
+from dordis.runs.threat_model import ThreatModel
+from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
+
+
+@dataclass(frozen=True)
+class Job:
+    """A validated configuration: the application, the protocol, and the privacy of its rounds."""
+
+    config: RunConfig
+    app: AppServer
+    design: RoundPlan
+    protocol: SummingProtocol
+    suite: Suite
+
+    @property
+    def selection_rule(self) -> SelectionRule:
+        """Return the selection rule of the configuration."""
+        federation, agreement = self.config.federation, self.design.agreement
+        indices = agreement.indices(federation.rounds)
+        return SelectionRule(
+            selection_kind(self.config), federation.per_round, self.design.least, agreement.drawn, indices
+        )
+
+    @property
+    def needs_beacon_values(self) -> bool:
+        """Tell whether every round uses its own beacon value, for its graph or its lots."""
+        return self.protocol.sparse or selection_kind(self.config) == VRF
+
+    @property
+    def has_beacon(self) -> bool:
+        """Tell whether the run uses a beacon, for its graphs, its lots or its permutation."""
+        selection, given = selection_kind(self.config), bool(self.config.deployment.beacon)
+        return self.needs_beacon_values or is_drawn(selection, given)
+
+
+def selection_kind(config: RunConfig) -> str:
+    """Return how the clients of a round are selected: `open` if any registered client may contribute."""
+    return OPEN if config.federation.arrival == OPEN else config.federation.selection
+
+
+def application(config: RunConfig, seed: int) -> tuple[AppServer, Callable[[int], AppClient]]:
+    """Load the application that a configuration names: its server, and a factory of clients by zero-based index."""
+    check_record_column(config)
+    folder, by_record = Path(config.app.folder), config.privacy.unit == RECORD
+    task = Task(config.app.options, config.federation.clients, seed, folder, by_record, config.privacy.record)
+    app = load_class(config.app.server, AppServer, "app.server").from_task(task)  # type: ignore[type-abstract]
+    kind = load_class(config.app.client, AppClient, "app.client")  # type: ignore[type-abstract]
+    if by_record:
+        return app, lambda place: declared_client(kind.of_records(task, place), config)
+    return app, lambda place: kind.from_task(task, place)
+
+
+def prepare(config: RunConfig, app: AppServer) -> Job:
+    """Check a configuration as a whole, and plan the noise."""
+    protocol, suite = protocol_named(config), suite_named(config.protocol.suite)
+    check_together(config, protocol)
+    check_cohort(config)
+    drawn = is_drawn(selection_kind(config), bool(config.deployment.beacon))
+    agreement = ThreatModel(
+        config.protocol.mode,
+        protocol.sparse,
+        drawn,
+        max(TRIES, config.federation.tries),
+        protocol.agree,
+        protocol.has_cohort,
+    )
+    privacy = config.privacy
+    kind = load_mechanism(privacy.mechanism) if privacy.mechanism else DSkellam
+    design = RoundPlan(privacy.noise, setting_of(config, app, protocol), privacy.epsilon, agreement, kind)
+    design = design.with_projection(privacy.projection if app.folds or privacy.projection != AUTO else OFF)
+    check_folded(design)
+    chunks = config.performance.fixed_chunks
+    design.example(min(chunks, design.mechanism.grid.blocks) if design.setting.buckets else chunks)
+    for dim in app.dims:
+        design.for_dim(dim).example()
+    return Job(config, app, design, protocol, suite)
+
+
+def require_cohort(job: Job, where: str) -> Job:
+    """Return the job; raise InputError for open arrival, which only simulations support."""
+    if not job.protocol.has_cohort:
+        raise InputError(
+            f"the protocol '{job.protocol.name}' takes clients as they come, and {where} cannot run it yet: simulate "
+            "it with simulation.engine = 'local', or use another protocol"
+        )
+    return job
+
+
+def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> Setting:
+    """Return the setting that the noise is planned for."""
+    privacy, given, federation = config.privacy, config.protocol, config.federation
+    clipping, has_beacon = Clipping.from_config(privacy.clip), bool(config.deployment.beacon)
+    cohort = federation.clients, federation.per_round, all_colluders(config)
+    schedule = ParticipationSchedule(
+        federation.clients, federation.per_round, federation.rounds, privacy.accounting, federation.participations
+    )
+    least = given.threshold if protocol.has_cohort else least_arrivals(config)
+    return Setting(
+        schedule,
+        dim=max(app.dims),
+        clip=clipping.bound,
+        delta=privacy.delta,
+        bits=privacy.bits,
+        headroom=privacy.headroom,
+        orders=schedule.orders,
+        threshold=least,
+        tolerance=given.tolerance if protocol.has_cohort else federation.per_round - (least or 0),
+        colluders=round_colluders(selection_kind(config), has_beacon, *cohort, given.mode),
+        further=(*clipping.further, *app.further),
+        sparse=protocol.sparse,
+        records=sampling_of(config),
+    )
+
+
+def sampling_of(config: RunConfig) -> RecordSampling | None:
+    """Return how records are sampled; None if clients are the unit of privacy."""
+    privacy = config.privacy
+    if privacy.unit == CLIENT:
+        return None
+    if not privacy.records:
+        raise InputError(
+            "privacy.unit = 'record' needs privacy.records, the declared number of records of each client: a public "
+            "number, at least as many as any client holds"
+        )
+    return RecordSampling(sampling_word(privacy.sampling), privacy.records, count_events(config.federation.rounds))
+
+
+def declared_client(app: AppClient, config: RunConfig) -> RecordClient:
+    """Return a client that gives gradients of records; raise if it holds more of them than are declared."""
+    source = as_record_client(app)
+    check_records(source, config.privacy.records)
+    return source
+
+
+def check_record_column(config: RunConfig) -> None:
+    """Refuse a column of record ids where clients are the unit of privacy."""
+    if config.privacy.record and config.privacy.unit == CLIENT:
+        raise InputError("privacy.record names the column of record ids: set privacy.unit = 'record' with it")
+
+
+def all_colluders(config: RunConfig) -> int:
+    """Return the number of colluders in the registry; raise InputError where it has no default."""
+    given = config.protocol
+    if given.colluders is None and given.mode == MALICIOUS and config.federation.arrival == OPEN:
+        raise InputError(
+            "with federation.arrival = 'open' a malicious server can admit all colluders of the registry to one round: "
+            "set protocol.colluders to the number of them that the noise is to withstand"
+        )
+    return 1 if given.colluders is None else given.colluders
+
+
+def least_arrivals(config: RunConfig) -> int:
+    """Return n_min with open arrival: half of n_max, or n_max less the tolerance if one is given."""
+    if config.protocol.threshold is not None:
+        raise InputError(
+            "with federation.arrival = 'open' no quorum of clients answers: leave protocol.threshold out, and set "
+            "protocol.tolerance to the number of clients that may be missing from federation.per_round"
+        )
+    T, most = config.protocol.tolerance, config.federation.per_round
+    return most - most // 2 if T is None else most - T
+
+
+def check_cohort(config: RunConfig) -> None:
+    """Refuse contradictory numbers of clients; the error names the keys that set them."""
+    federation, protocol = config.federation, config.protocol
+    n, t, T = federation.per_round, protocol.threshold, protocol.tolerance
+    if n > federation.clients:
+        raise InputError(
+            f"federation.per_round = {n} is more than federation.clients = {federation.clients}: set both, a round "
+            "has at most as many clients as there are"
+        )
+    if t is not None and not 1 <= t <= n:
+        raise InputError(f"protocol.threshold = {t} has to lie in 1..{n}, the clients of a round: federation.per_round")
+    if T is not None and not 0 <= T < n:
+        raise InputError(f"protocol.tolerance = {T} has to lie below {n}, the clients of a round: federation.per_round")
+
+
+def check_folded(design: RoundPlan) -> None:
+    """Refuse to fold updates into no fewer coordinates than they have."""
+    if isinstance(design.projection, int) and not design.setting.buckets:
+        raise InputError(
+            f"privacy.projection = {design.projection} is, in whole blocks, no less than the {design.setting.dim} "
+            "coordinates of an update: take a smaller number, or 'auto'"
+        )
+
+
+def protocol_named(config: RunConfig) -> SummingProtocol:
+    """Return the protocol that a configuration names, with its options."""
+    given, protocol = config.protocol, summing_protocol(config.protocol.use)
+    if protocol.configure is not None:
+        return protocol.configure(protocol, given.options, given.mode)
+    if given.options:
+        raise InputError(f"the protocol '{given.use}' has no options: leave protocol.options out")
+    return protocol
+
+
+def suite_named(name: str) -> Suite:
+    """Return the cryptographic primitives that a configuration names."""
+    return DEFAULT if name == "default" else load_object(name, "protocol.suite", Suite)
+
+
+def check_together(config: RunConfig, protocol: SummingProtocol) -> None:
+    """Refuse settings that contradict each other."""
+    mode = config.protocol.mode
+    if mode not in protocol.modes:
+        raise InputError(
+            f"the protocol '{config.protocol.use}' does not stand up to a {mode} server: set protocol.mode to "
+            f"'{', '.join(sorted(protocol.modes))}', or use another protocol"
+        )
+    if protocol.has_cohort == (config.federation.arrival == OPEN):
+        arrival = "invited" if protocol.has_cohort else "open"
+        raise InputError(
+            f"the protocol '{config.protocol.use}' {'fixes' if protocol.has_cohort else 'has no'} list of clients: set "
+            f"federation.arrival to '{arrival}', or use another protocol"
+        )
+    if config.federation.participations is not None and protocol.has_cohort:
+        raise InputError(
+            "federation.participations is for clients that come by themselves: leave it out, the schedule says how "
+            "often a client takes part"
+        )
+    if mode == MALICIOUS and selection_kind(config) == "uniform":
+        raise InputError(
+            "against a malicious server federation.selection is 'balanced' or 'vrf', which can be verified"
+        )
+    noise = config.privacy.noise
+    if protocol.strategies is not None and noise.name not in protocol.strategies:
+        raise InputError(
+            f"the protocol '{config.protocol.use}' cannot be run with the noise '{noise.name}': set privacy.noise.kind "
+            f"to one of {', '.join(sorted(protocol.strategies))}"
+        )
+    if noise.mechanism and config.privacy.mechanism not in (None, noise.mechanism):
+        raise InputError(f"the noise '{noise.name}' brings its own mechanism: leave privacy.mechanism out")
+
+
+def plan_charge(
+    job: Job, ledger: str | Path | None, limit: float | None, predecessor: Path | None = None
+) -> PlannedRun | None:
+    """Open the ledger of the run's data set, if one is given; raise `BudgetExceeded` if it cannot pay for the run.
+
+    A run that succeeds another one is charged to the ledger of its predecessor, if that has one.
+    """
+    known = None if predecessor is None else find_data_ledger(predecessor)
+    if known is not None and ledger is not None and Path(ledger).resolve() != known.resolve():
+        raise InputError(f"the run at {predecessor} is charged to the ledger {known}: leave --ledger out")
+    ledger = ledger if known is None else known
+    if ledger is None:
+        if limit is not None:
+            raise InputError("a budget over several runs and queries needs the ledger that they are charged to")
+        return None
+    design = job.design
+    if job.config.privacy.unit != "client":
+        raise InputError("a ledger counts what clients spend, and this run protects records: leave the ledger out")
+    if not design.counts:
+        raise InputError("the cost of this run's noise cannot be added to that of other runs: leave the ledger out")
+    failure = design.agreement.failure(design.setting.participation.rounds)
+    return PlannedRun.open(ledger, limit, job.config.name, design.budget, failure, predecessor)

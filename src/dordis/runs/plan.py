@@ -1,0 +1,390 @@
+"""A noise strategy in a setting: the parameters of a round, its cost, and the noise left in its sum."""
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from msgspec import UNSET
+
+from dordis.errors import InputError
+from dordis.ledger.client_spending import Budget
+from dordis.ledger.round_charge import Charge
+from dordis.privacy import planning, projection, quantising
+from dordis.privacy.accounting import (
+    ALL_ROUNDS,
+    ORDERS,
+    PAPER_ORDERS,
+    ParticipationSchedule,
+    delta_warnings,
+    multiplier_for_cost,
+)
+from dordis.privacy.clipping import CLIPPING_BIT
+from dordis.privacy.encoding import chunk_ends
+from dordis.privacy.mechanisms import find_builtin_mechanism
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, NoiseVariances, check_folding, mechanism_name
+from dordis.privacy.planning import XNOISE, Plan
+from dordis.privacy.projection import Alignment, Saving
+from dordis.privacy.records.accounting import SampledEvents
+from dordis.privacy.records.encoding import RecordEncoding
+from dordis.privacy.setting import Setting, default_threshold
+from dordis.privacy.strategies import Rule, Strategy
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocol import ClientId, Message
+from dordis.protocols import parameters as rules
+from dordis.protocols.distributed_dp import Aggregate, encoding_of
+from dordis.protocols.distributed_noise import ChunkOutput
+from dordis.protocols.parameters import Parameters
+from dordis.protocols.summing import Roster
+from dordis.records.manifest import Descriptions, Trust
+from dordis.rounds.terms import Terms
+from dordis.runs.threat_model import ThreatModel
+
+SLACK = 0.9
+"""Fraction of the noise that terms promise if it depends on dropout: cohorts of other sizes round differently."""
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """A strategy in a setting, for rounds of `setting.clients` clients.
+
+    `kind` is the mechanism of planned noise; a strategy that brings its own mechanism takes no other.  `allowance` is
+    the theta^2 that a round may cost; by default an equal part of the budget.  `projection` is the rule by which
+    `setting.buckets` was chosen.
+    """
+
+    strategy: Strategy
+    setting: Setting
+    epsilon: float
+    agreement: ThreatModel = field(default_factory=ThreatModel)
+    kind: type[Mechanism] = DSkellam
+    allowance: float | None = None
+    projection: str | int = projection.OFF
+
+    def __post_init__(self) -> None:
+        if self.strategy.mechanism:
+            object.__setattr__(self, "kind", find_builtin_mechanism(self.strategy.mechanism))
+        reserve = self.strategy.reserve(self.setting.clients)
+        # A plan for cohorts of another size is for the same run, whatever its participation schedule.
+        failure = max(self.setting.failure, self.agreement.failure(self.setting.participation.rounds))
+        setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve, failure=failure)
+        if self.kind.only_renyi and setting.orders is None:
+            setting = replace(setting, orders=ORDERS)
+        object.__setattr__(self, "setting", setting)
+        check_record_noise(self)
+        check_folding(self.kind, setting.buckets)
+        if setting.further and setting.scheme not in self.kind.schemes:
+            raise InputError(
+                f"adaptive clipping and other further releases need noise that the protocol adds, and "
+                f"'{mechanism_name(self.kind)}' goes without: give the clip bound as a number, and use an application "
+                "without further releases"
+            )
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Return the plan of the noise that clients add together, or None if they add none."""
+        if self.strategy.mechanism:
+            return None
+        if self.setting.orders is not None:
+            return planning.plan(self.setting, self.epsilon)
+        return planning.plan_for_cost(self.setting, self.allowed)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """Return how updates are encoded."""
+        return self.kind.for_cost(self.setting, self.allowed) if self.plan is None else self.kind.from_plan(self.plan)
+
+    @cached_property
+    def allowed(self) -> float:
+        """Return the theta^2 that a round may cost."""
+        return self.setting.allowance(self.epsilon) if self.allowance is None else self.allowance
+
+    def for_clip(self, bound: float) -> "RoundPlan":
+        """Return this plan with another clip bound; noise is proportional to it, so nothing is planned again."""
+        if bound == self.setting.clip:
+            return self
+        other = replace(self, setting=replace(self.setting, clip=bound))
+        vars(other)["plan"] = self.plan and self.plan.with_clip(bound)
+        return other
+
+    def with_projection(self, rule: str | int, alignment: Alignment | None = None) -> "RoundPlan":
+        """Return this plan for updates folded by a rule: see `dordis.privacy.projection`."""
+        if self.setting.records is not None or (rule == projection.AUTO and not self.kind.may_fold):
+            rule = projection.OFF
+        multiplier = multiplier_for_cost(self.allowed * (1 - self.setting.share))
+        buckets = projection.choose_buckets(self.setting, multiplier, rule, alignment)
+        return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
+
+    def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
+        """Return this plan with the folding adapted to past rounds, if its rule adapts; the cost is the same."""
+        if self.projection != projection.ADAPTIVE or alignment is None:
+            return self
+        return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
+
+    def alignment(self, outputs: Sequence[ChunkOutput], aggregate: Aggregate) -> Alignment | None:
+        """Estimate the alignment of the updates of a round; None if folding does not adapt to it."""
+        if self.projection != projection.ADAPTIVE or self.plan is None:
+            return None
+        grid, survivors = self.mechanism.grid, min(aggregate.survivors)
+        update = outputs[: len(aggregate.survivors)]
+        left = statistics.mean(float(output.left) for output in update) + survivors / 12
+        gain = math.sqrt(1 - quantising.DISTORTION) if self.mechanism.delivered_bits else 1.0
+        reach = survivors * self.setting.clip
+        return Alignment.from_sum(gain * aggregate.total, grid.summed_dim, left / grid.scale**2, reach)
+
+    @property
+    def saving(self) -> Saving | None:
+        """Return what folding saves and costs; None if updates are not folded."""
+        return projection.estimate_saving(self.plan) if self.plan else None
+
+    @property
+    def delta(self) -> float:
+        """Return delta."""
+        return self.setting.given_delta
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return warnings about delta, if the run proves anything."""
+        return delta_warnings(self.delta, self.setting.participation.population) if self.proves else ()
+
+    @property
+    def sigma(self) -> float | None:
+        """Return the standard deviation of the noise on a sum, in real units, as planned; None if there is none."""
+        if self.plan is not None:
+            return self.plan.sigma
+        n = self.setting.clients
+        wanted = self.mechanism.noise_variances(n, n, self.setting.colluders).wanted
+        return math.sqrt(wanted) / self.mechanism.grid.scale if wanted else None
+
+    @property
+    def cap(self) -> int:
+        """Return the number of rounds of one client that the budget covers."""
+        return self.setting.releases
+
+    @property
+    def least(self) -> int:
+        """Return the least cohort: n_min with open arrival, otherwise t.
+
+        It is less than t if T_C liars and as many honest clients may be evicted.
+        """
+        n, T_C = self.setting.clients, self.setting.colluders
+        if not self.agreement.has_cohort:
+            return n - self.setting.T
+        return min(self.setting.t, max(n - 2 * T_C, T_C + 1))
+
+    @property
+    def proves(self) -> bool:
+        """Tell whether the run has an epsilon; a strategy of which only the cost is simulated has none."""
+        return self.strategy.rule is not Rule.NOTHING
+
+    @property
+    def budget(self) -> Budget:
+        """Return the ledger's budget; its epsilon is None for strategies that never stop."""
+        epsilon = None if self.strategy.rule is Rule.COUNT else self.epsilon
+        return Budget(epsilon, self.delta, self.sampled, self.setting.orders == PAPER_ORDERS)
+
+    @property
+    def counts(self) -> bool:
+        """Tell whether owners can bound the cost of a round: not if the noise of dropouts is lost."""
+        removes = bool(self.strategy.mechanism) or self.setting.scheme in XNOISE
+        return self.strategy.rule is Rule.STOP and removes and self.setting.orders is None
+
+    def for_cost(self, allowance: float) -> "RoundPlan":
+        """Return this plan for rounds of another cost theta^2, with the same number of bits."""
+        if allowance == self.allowed:
+            return self
+        bits = self.plan.bits if self.plan else self.setting.bits
+        return replace(self, setting=replace(self.setting, bits=bits), allowance=allowance)
+
+    def promise(self, least: int) -> Terms:
+        """Return the terms that every round of at least `least` clients keeps."""
+        kept = Terms.from_parameters(self.example(), self.kind)
+        return kept.promised(least, max(self.allowed, kept.cost) if self.counts else kept.cost / SLACK)
+
+    def for_dim(self, dim: int) -> "RoundPlan":
+        """Return this plan for updates of another length, with the same cost and bits; results are cached."""
+        if dim not in self._lengths:
+            bits = self.plan.bits if self.plan else self.setting.bits
+            setting = replace(self.setting, dim=dim, bits=bits, buckets=0)
+            other = replace(self, setting=setting, allowance=self.allowed)
+            self._lengths[dim] = other.with_projection(self.projection)
+        return self._lengths[dim]
+
+    @cached_property
+    def _lengths(self) -> "dict[int, RoundPlan]":
+        return {self.setting.dim: self}
+
+    def for_clients(self, clients: int) -> "RoundPlan":
+        """Return this plan for rounds of `clients` clients, with the same releases per client; results are cached."""
+        if clients not in self._sizes:
+            self._sizes[clients] = self._resized(clients)
+        return self._sizes[clients]
+
+    @cached_property
+    def _sizes(self) -> "dict[int, RoundPlan]":
+        return {self.setting.clients: self}
+
+    def _resized(self, clients: int) -> "RoundPlan":
+        given = self.setting
+        t = self._threshold(clients)
+        covered = given.participation.releases
+        run = ParticipationSchedule(given.participation.population, clients, covered, accounting=ALL_ROUNDS)
+        tolerance = min(given.T * clients // given.clients, clients - t)
+        bits = self.plan.bits if self.plan else given.bits
+        reserve = self.strategy.reserve(clients)
+        setting = replace(given, participation=run, threshold=t, tolerance=tolerance, bits=bits, reserve=reserve)
+        return replace(self, setting=setting, allowance=self.allowed)
+
+    def _threshold(self, clients: int) -> int:
+        """Return the threshold for `clients` clients: proportional to them, and large enough for T_C colluders."""
+        given = self.setting
+        default = default_threshold(clients, given.colluders)
+        usual = default_threshold(given.clients, given.colluders)
+        if given.t == usual:
+            return default
+        scaled = -(-given.t * clients // given.clients)
+        return max(scaled, default if given.t > usual else given.colluders + 1)
+
+    def agree_on(
+        self,
+        *,
+        run: bytes,
+        index: int,
+        clients: Collection[int],
+        rotation: bytes,
+        model: bytes = b"",
+        beacon: bytes = b"",
+        chunks: int = 1,
+        introductions: Mapping[ClientId, Message] | None = None,
+    ) -> Parameters:
+        """Return the parameters of a round; every chunk gets the whole central variance of the plan.
+
+        `rotation` is the public seed of the round's rotation, 32 bytes, fresh every round.  Each further release of
+        the plan is a chunk of its own.
+        """
+        if self.agreement.has_cohort and len(clients) != self.setting.clients:
+            raise InputError(f"this design is for {self.setting.clients} clients a round, not for {len(clients)}")
+        setting, grid, plan = self.setting, self.mechanism.grid, self._protocol_noise
+        further = plan.further if plan else ()
+        ends = chunk_ends(grid.summed_dim, grid.block, chunks)
+        variances = [plan.variance] * len(ends) if plan else None
+        for planned in further:
+            ends = [*ends, ends[-1] + planned.release.length]
+        if variances:
+            variances += [planned.variance for planned in further]
+        common = rules.common_part(
+            run=run,
+            index=index,
+            n_min=setting.clients - setting.T,
+            n_max=setting.clients,
+            colluders=setting.colluders,
+            bits=grid.bits,
+            ends=ends,
+            scheme=setting.scheme if plan else Scheme.NONE,
+            variances=variances,
+            fraction=plan.noise.fraction if plan else None,
+            reserve=plan.noise.reserve if plan else 0,
+            mode=self.agreement.mode,
+            encoding=encoding_of(
+                self.mechanism, rotation, [one.release for one in further], self.record_encoding or UNSET
+            ),
+            model=model,
+            beacon=beacon,
+            participations=UNSET if self.agreement.has_cohort else self.cap,
+        )
+        if introductions is None and not self.agreement.has_cohort:  # a round that nobody runs
+            return rules.complete(common, self.mechanism.law)
+        roster = Roster(tuple(map(ClientId, clients)), setting.t, self.agreement.sparse, introductions or {})
+        return rules.complete(self.agreement.agree(common, roster), self.mechanism.law)
+
+    @property
+    def record_encoding(self) -> RecordEncoding | None:
+        """Return the encoding of records; None if clients are the unit of privacy."""
+        return self.plan.records if self.plan else None
+
+    @cached_property
+    def sampled(self) -> SampledEvents | None:
+        """Return all sampled events of one record, at the largest cost of a round; None if clients are the unit."""
+        if self.setting.records is None:
+            return None
+        cost = self.promise(self.least).cost
+        return self.setting.records.plan(cost, self.setting.distance / self.setting.releases)
+
+    @property
+    def _protocol_noise(self) -> Plan | None:
+        """Return the noise plan if the protocol adds the noise; None if the mechanism does."""
+        return self.plan if self.setting.scheme in self.mechanism.schemes else None
+
+    def example(self, chunks: int = 1) -> Parameters:
+        """Return the parameters of a round that is not run, to raise the errors of broken rules early."""
+        clients = range(1, self.setting.clients + 1) if self.agreement.has_cohort else ()
+        return self.agree_on(
+            run=bytes(32), index=0, clients=clients, rotation=bytes(32), beacon=bytes(32), chunks=chunks
+        )
+
+    def charge(self, parameters: Parameters, arrived: Collection[ClientId] = ()) -> Charge | None:
+        """Return the charge of a round to its clients; None if nothing is proved or no client has arrived yet."""
+        if not self.proves or not (parameters.clients or arrived):
+            return None
+        failure = self.agreement.draw_failure
+        return Charge.from_parameters(parameters, mechanism=self.mechanism, draw_failure=failure, arrived=arrived)
+
+    def noise(self, outputs: Sequence[ChunkOutput]) -> NoiseVariances | None:
+        """Return the noise left in the sum of a round, of the chunk with the least that counts."""
+        if self.mechanism.noise_from is NoiseFrom.NOBODY:
+            return None
+        update = outputs[: len(outputs) - len(self.plan.further)] if self.plan else outputs
+        return min((self._kept(output) for output in update), key=lambda kept: kept.charged)
+
+    def _kept(self, output: ChunkOutput) -> NoiseVariances:
+        """Return the noise of protocol and mechanism in a chunk's sum."""
+        wanted = self._protocol_noise.variance if self._protocol_noise else 0
+        own = self.mechanism.noise_variances(len(output.survivors), self.setting.clients, self.setting.colluders)
+        return NoiseVariances(
+            float(wanted) + own.wanted, float(output.left) + own.left, float(output.charged) + own.charged
+        )
+
+    def costs(self, outputs: Sequence[ChunkOutput]) -> dict[str, float]:
+        """Return the further costs of the strategy, if they are only simulated."""
+        return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
+
+    def trust(self, hides_updates: bool, simulated: bool) -> Trust:
+        """Describe who is trusted with what, given whether the protocol hides updates from the server."""
+        stops = self.strategy.rule is Rule.STOP
+        return Trust(self.proves, stops, self.mechanism.noise_from, hides_updates, simulated)
+
+    @property
+    def words(self) -> Descriptions:
+        """Return the descriptions of strategy and mechanism."""
+        return Descriptions(self.strategy.describe(self.setting), self.mechanism.description, self.strategy.unproved)
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Return the conditions to publish with every epsilon."""
+        if self.sampled is not None:
+            return (
+                f"for one record, its gradient replaced by zero, over all {self.sampled.events} planned events, each "
+                f"of which samples it with probability {self.sampled.probability:.4g}",
+                self.mechanism.noise_from.adversary,
+                "a client as a whole has no epsilon, and neither has a person with several records this one",
+                "dropout that depends on a client's data is outside the guarantee",
+            )
+        return self.setting.participation.terms(self.mechanism.noise_from.adversary)
+
+
+def check_record_noise(design: RoundPlan) -> None:
+    """Refuse noise that is not analysed for records: they are summed in integers, under noise that all clients add."""
+    if design.setting.records is None:
+        return
+    if any(value.name != CLIPPING_BIT for value in design.setting.further):
+        raise InputError(
+            "with records as the unit of privacy an application cannot release further values: use privacy.unit = "
+            "'client', or another application"
+        )
+    if design.strategy.mechanism or design.kind is not DSkellam or design.strategy.name in ("early", "rebasing"):
+        raise InputError(
+            f"with records as the unit of privacy the noise '{design.strategy.name}' is not available: privacy.noise "
+            "is 'xnoise', 'orig' or 'conservative', over the mechanism 'skellam'"
+        )

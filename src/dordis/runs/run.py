@@ -1,0 +1,400 @@
+"""A run: start, resume or succeed it, round by round.  Its `Population` knows where the clients are."""
+
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from dordis import __version__
+from dordis.config.schema import RunConfig
+from dordis.durable_files import lock_directory
+from dordis.errors import BudgetExceeded, InputError, RoundFailed
+from dordis.identity.registry import Registry
+from dordis.kernels.packing import packed_size
+from dordis.ledger import evidence
+from dordis.ledger.ledger import Ledger, LedgerSummary
+from dordis.ledger.receipt import last_digest
+from dordis.ledger.round_charge import OwnerCharge
+from dordis.owner.participation import Attendance
+from dordis.pipeline.performance import AutoChunks
+from dordis.privacy.clipping import Clipping
+from dordis.records import run_records
+from dordis.records.evictions import Evictions
+from dordis.records.manifest import DEPLOYED, Manifest, PlanRecord, Predecessor
+from dordis.records.run_records import EVICTIONS, LEDGER, RECEIPTS, FailedAttempt, RunOutcome, RunRecords, StoredRun
+from dordis.rounds.app import AppServer
+from dordis.rounds.engine import InterruptedRound, RoundRunner
+from dordis.rounds.watch import AttemptFailed, Watch, silent
+from dordis.runs.coordinator import Coordinator, FinishedRound, next_index
+from dordis.runs.job import Job, all_colluders, selection_kind
+from dordis.selection.beacon import Beacon
+from dordis.selection.selection import Selection
+
+FREE = ("output", "performance", "deployment")
+"""Settings that may change when a run is resumed: no statement about the run depends on them."""
+
+
+class Place(Protocol):
+    """What a manifest says about the place of a run's clients."""
+
+    @property
+    def fidelity(self) -> str:
+        """Say whether every message of the protocol is sent, `full`, or only its result computed, `ideal`."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Say where simulated clients are, such as `in one process`."""
+        ...
+
+    @property
+    def registry(self) -> Registry:
+        """Return the public keys of all clients."""
+        ...
+
+    @property
+    def beacon(self) -> Beacon:
+        """Return the source of public randomness."""
+        ...
+
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """List what the owners allow beyond the default policy."""
+        ...
+
+
+class Population(Place, Protocol):
+    """Where the clients of a run are."""
+
+    @property
+    def root(self) -> bytes:
+        """Return the root of the registry that the owners of the clients have pinned."""
+        ...
+
+    @property
+    def selection_seed(self) -> bytes:
+        """Return 32 bytes from which clients are drawn, where the server is trusted to draw."""
+        ...
+
+    def store(self, path: Path) -> None:
+        """Write to a new run's directory what is needed to resume it."""
+        ...
+
+    def last_index(self) -> int:
+        """Return the highest round index that clients were invited to, and may refuse from now on; -1 if none."""
+        ...
+
+    def explain_failure(self) -> str:
+        """Return why clients were missing in the latest attempt at a round, and what to do; empty if not known."""
+        ...
+
+    def interrupted(self) -> InterruptedRound[Any] | None:
+        """Return the round that was open when the server stopped, if it can be resumed; None otherwise."""
+        ...
+
+    def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
+        """Open the population; `counted` is what owners may have counted so far, by run and index."""
+        ...
+
+
+def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | None = None) -> Manifest:
+    """Return the manifest: everything that is fixed before the first round."""
+    config, design = job.config, job.design
+    return Manifest(
+        name=config.name,
+        created=created,
+        version=__version__,
+        config=msgspec.to_builtins(config),
+        clients=config.federation.clients,
+        per_round=config.federation.per_round,
+        rounds=config.federation.rounds,
+        noise=config.privacy.noise.name,
+        mechanism=design.mechanism.name,
+        protocol=config.protocol.use,
+        mode=config.protocol.mode,
+        selection=selection_kind(config),
+        fidelity=home.fidelity,
+        registry=home.registry.root().hex(),
+        beacon=home.beacon.source if job.has_beacon else "",
+        first_line=home.beacon.first if job.has_beacon else None,
+        plan=plan_record(job),
+        trust=design.trust(job.protocol.hides_updates, home.fidelity != DEPLOYED),
+        words=design.words,
+        terms=design.terms,
+        stages=job.protocol.stages,
+        consents=home.consents,
+        unit=job.app.unit,
+        measured=job.app.measured,
+        predecessor=predecessor,
+        where=home.where,
+        assistance=job.protocol.assistance or msgspec.UNSET,
+        members=home.registry.fingerprints() if home.fidelity == DEPLOYED else msgspec.UNSET,
+    )
+
+
+def plan_record(job: Job) -> PlanRecord:
+    """Return the plan of a run as its manifest states it."""
+    design = job.design
+    mechanism, setting, plan = design.mechanism, design.setting, design.plan
+    clipping = Clipping.from_config(job.config.privacy.clip)
+    return PlanRecord(
+        dim=setting.dim,
+        bits=mechanism.grid.bits,
+        scale=mechanism.grid.scale,
+        clip=setting.clip,
+        sigma=design.sigma,
+        epsilon=plan.epsilon if plan else design.epsilon if design.proves else None,
+        delta=design.delta,
+        cap=design.cap,
+        threshold=setting.t,
+        tolerance=setting.T,
+        colluders=setting.colluders,
+        all_colluders=all_colluders(job.config),
+        upload_bytes=packed_size(mechanism.grid.padded, mechanism.grid.bits),
+        buckets=setting.buckets,
+        projection_error=design.saving.error if design.saving else None,
+        quantile=clipping.rule.target if clipping.rule else None,
+        multiplier=plan.multiplier if plan else None,
+        times_trusted=plan.times_trusted if plan else None,
+        records=design.sampled or msgspec.UNSET,
+        further=job.app.further or msgspec.UNSET,
+    )
+
+
+class Run:
+    """A run that is under way: its records, and the rounds that are left."""
+
+    def __init__(self, job: Job, records: RunRecords, home: Population, ledger: Ledger | None) -> None:
+        self.job, self.records, self.home = job, records, home
+        self._ledger = ledger
+        self.tries = job.config.federation.tries
+        """Tries of a failing round; it may be raised when a run is resumed."""
+        self.over_budget: BudgetExceeded | None = None
+
+    @classmethod
+    def start(cls, job: Job, home: Population, root: Path, config: str) -> "Run":
+        """Start a run in a new directory."""
+        records = RunRecords.create(root, manifest_of(job, home, run_records.timestamp()), config)
+        home.store(records.path)
+        ledger = Ledger.create(records.path / LEDGER, records.id, job.design.budget) if job.design.proves else None
+        return cls(job, records, home, ledger)._alone()
+
+    @classmethod
+    def resume(cls, job: Job, home: Population, path: Path) -> "Run":
+        """Resume a run after its last finished round, or in its interrupted round; one process at a time."""
+        stored = run_records.load_run(path)
+        held = lock_directory(path)
+        try:
+            run = cls._resumed(job, home, path, stored)
+        except BaseException:
+            os.close(held)
+            raise
+        weakref.finalize(run, os.close, held)
+        return run
+
+    @classmethod
+    def _resumed(cls, job: Job, home: Population, path: Path, stored: StoredRun) -> "Run":
+        evidence.check_model(stored)
+        evidence.check_last(stored)
+        evidence.check_evidence(stored)
+        records = RunRecords.open(path)
+        check_same(job.config, records)
+        check_registry(home.registry, records)
+        ledger = Ledger.open(path / LEDGER, records.id) if job.design.proves else None
+        check_keeps_state(job.app, len(stored.rounds))
+        state = records.state()
+        if state:
+            job.app.restore(state)
+        records.reopen()
+        return cls(job, records, home, ledger)
+
+    @classmethod
+    def succeed(cls, job: Job, home: Population, root: Path, config: str, predecessor: Path) -> "Run":
+        """Start the successor of a run, with other members; the privacy spent so far still counts.
+
+        Evicted clients stay evicted.  The predecessor is closed.
+        """
+        stored = run_records.load_run(predecessor)
+        evidence.check_model(stored)
+        evidence.check_last(stored)
+        spent = evidence.check_evidence(stored)
+        check_succeeds(job, stored)
+        before = RunRecords.open(predecessor)
+        earlier = Ledger.open(predecessor / LEDGER, before.id) if job.design.proves else None
+        check_keeps_state(job.app, len(stored.rounds))
+        state = before.state()
+        if state:
+            job.app.restore(state)
+        manifest = manifest_of(job, home, run_records.timestamp(), predecessor_of(before, job, spent))
+        records = RunRecords.create(root, manifest, config)
+        home.store(records.path)
+        records.begin(state)
+        Evictions(records.path / EVICTIONS).inherit(stored.evictions, before.id.hex())
+        budget = job.design.budget
+        ledger = Ledger.succeed(earlier, records.path / LEDGER, records.id, budget) if earlier else None
+        return cls(job, records, home, ledger)._alone()
+
+    def _alone(self) -> "Run":
+        """Lock the directory against other processes."""
+        weakref.finalize(self, os.close, lock_directory(self.records.path))
+        return self
+
+    @property
+    def done(self) -> int:
+        """Return the number of finished rounds of this run and its predecessors."""
+        return done(self.records)
+
+    def rounds(self, watch: Watch = silent) -> Iterator[FinishedRound]:
+        """Run the remaining rounds; each is on disk when it is yielded."""
+        config, last = self.job.config, self.records.last()
+        coordinator = self._coordinator(watch)
+        index = max(next_index(self._ledger, last, self.records.failures()), self.home.last_index() + 1)
+        for finished in coordinator.rounds(config.federation.rounds, self.done, index):
+            finished.receipt.save(self.records.path / RECEIPTS)
+            self.records.finish(finished.record, finished.metrics, self.job.app.state())
+            yield finished
+
+    def complete(
+        self, watch: Watch = silent, told: Callable[[FinishedRound], None] = lambda finished: None
+    ) -> RunOutcome:
+        """Run the remaining rounds, report each, and record how the run ended."""
+        try:
+            for finished in self.rounds(watch):
+                told(finished)
+        except BudgetExceeded as error:
+            self.over_budget = error
+        except RoundFailed:
+            self.close("failed")
+            raise
+        except KeyboardInterrupt:
+            self.close("interrupted")
+            raise
+        return self.close("rounds" if self.over_budget is None else "budget")
+
+    def close(self, stopped: str) -> RunOutcome:
+        """Record how the run ended."""
+        self.job.app.export(self.records.path)
+        run = run_records.load_run(self.records.path)
+        stated = None if self._ledger is None else self._ledger.stated(run.manifest, run.evident)
+        result = RunOutcome(
+            stopped=stopped,
+            rounds=self.done,
+            seconds=sum(done.seconds for done in run.rounds),
+            epsilon=None if stated is None else stated.epsilon,
+            spent=None if stated is None else stated.spent,
+            delta=self.job.design.delta,
+            fidelity=self.home.fidelity,
+            metrics=dict(run.metrics[-1].values) if run.metrics else {},
+        )
+        self.records.close(result)
+        return result
+
+    def _coordinator(self, watch: Watch) -> Coordinator:
+        job, home, config, interrupted = self.job, self.home, self.job.config, self.home.interrupted()
+        open_round = interrupted.parameters.index if interrupted and interrupted.number == self.done + 1 else None
+        selection = job.selection_rule.selection(home.registry, self.records.id, home.beacon, home.selection_seed)
+        return Coordinator(
+            self.records.id,
+            job.app,
+            job.design,
+            selection,
+            home.open(self.records.id, selection, {} if self._ledger is None else self._ledger.owner_charges()),
+            self._ledger,
+            registry=home.root,
+            beacon=home.beacon if job.needs_beacon_values else None,
+            watch=watch,
+            tries=self.tries,
+            chunks=AutoChunks() if config.performance.chunks == "auto" else config.performance.chunks,
+            protocol=job.protocol.name,
+            clipping=next_clipping(self.records, Clipping.from_config(config.privacy.clip)),
+            alignment=last.alignment if (last := self.records.last()) else None,
+            evictions=Evictions(self.records.path / EVICTIONS),
+            interrupted=interrupted,
+            on_failure=lambda failed: self._note_failure(failed, watch),
+            last_receipt=last_digest(self.records.path / RECEIPTS, open_round),
+        )
+
+    def _note_failure(self, failed: FailedAttempt, watch: Watch) -> None:
+        """Record a failed attempt, and tell whoever watches."""
+        self.records.note_failure(failed)
+        watch(AttemptFailed(failed.index, failed.reason, failed.evicted, failed.survivors))
+
+
+def done(records: RunRecords) -> int:
+    """Return the number of finished rounds of a run and its predecessors."""
+    last = records.last()
+    return records.manifest.before if last is None else last.number
+
+
+def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
+    """Return the predecessor of a run, with the least epsilon that its successor states: the largest budget so far."""
+    clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
+    return Predecessor(
+        run=before.id.hex(),
+        head=spent.head if spent else "",
+        registry=manifest.registry,
+        rounds=done(before),
+        clip=None if clipping.rule is None else next_clipping(before, clipping).bound,
+        budget=None if spent is None else max(manifest.budget or 0.0, spent.stated.epsilon),
+        delta=None if spent is None else manifest.plan.delta,
+    )
+
+
+def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
+    """Return the clipping of the next round, which continues that of the last one."""
+    last, predecessor = records.last(), records.manifest.predecessor
+    if last is not None and last.clip is not None:
+        return replace(clipping, bound=last.clip).advance(last.below)
+    if clipping.rule is None or predecessor is None or predecessor.clip is None:
+        return clipping
+    return replace(clipping, bound=predecessor.clip)
+
+
+def check_keeps_state(app: AppServer, rounds: int) -> None:
+    """Raise if an application that has finished rounds stores nothing: it would restart from its first model."""
+    kind = type(app)
+    if rounds and kind.state is AppServer.state:
+        raise InputError(
+            f"{kind.__name__} has no state to continue from after {rounds} rounds: define in it\n"
+            '    def state(self): return {"weights": self.weights}\n'
+            '    def restore(self, state): self.weights = state["weights"]\n'
+            "with every array that it changes in use_output, or return {} if it keeps none; then start a new run"
+        )
+
+
+def check_same(config: RunConfig, records: RunRecords) -> None:
+    """A run is resumed with its own configuration: ledger, plan and statements hold for no other."""
+    now = msgspec.json.decode(msgspec.json.encode(config), type=type(config))  # as the manifest has it
+    began = msgspec.convert(records.manifest.config, type(config))
+    for name in type(config).__struct_fields__:
+        if name not in FREE and getattr(now, name) != getattr(began, name):
+            raise InputError(f"the run at {records.path} began with another '{name}': put it back, or start a new run")
+    if bool(now.deployment.beacon) != bool(began.deployment.beacon):  # its file may have moved
+        raise InputError(
+            f"the run at {records.path} began {'with' if began.deployment.beacon else 'without'} a beacon, and its "
+            "noise was planned for that: put 'deployment.beacon' back, or start a new run"
+        )
+
+
+def check_succeeds(job: Job, before: StoredRun) -> None:
+    """A successor computes the same as its predecessor, whose ledger counted the cost."""
+    manifest, config = before.manifest, job.config
+    if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.design.setting.dim:
+        raise InputError(f"the run at {before.path} computed something else: a successor has the same application")
+    if job.design.proves and not manifest.trust.proves:
+        raise InputError(f"the run at {before.path} counted no privacy: nobody knows what its clients have spent")
+    if manifest.before + len(before.rounds) >= config.federation.rounds:
+        raise InputError(
+            f"the run at {before.path} and those before finished {manifest.before + len(before.rounds)} rounds: set "
+            "federation.rounds, which counts all of them, to more"
+        )
+
+
+def check_registry(registry: Registry, records: RunRecords) -> None:
+    """The clients have the keys with which the run began."""
+    if registry.root().hex() != records.manifest.registry:
+        raise InputError(f"the run at {records.path} cannot be resumed: its clients have other keys than when it began")

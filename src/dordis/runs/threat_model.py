@@ -1,0 +1,46 @@
+"""The threat model of a run: which server its rounds withstand, and the chance that a graph or a draw fails."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dordis.protocols import parameters as rules
+from dordis.protocols import sparse_graph
+from dordis.protocols.cohort import agree_with_cohort
+from dordis.protocols.summing import WriteParameters
+from dordis.runs.retry import TRIES
+from dordis.selection.colluders import largest_draw_failure
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """Threat model, graph and selection method, the same for all rounds of a run."""
+
+    mode: str = rules.MALICIOUS
+    sparse: bool = False
+    """Whether clients share masks and secrets with some others only: SecAgg+."""
+    drawn: bool = False
+    """Whether public randomness draws the clients, by lot or permutation, so that T_C is a quantile."""
+    tries: int = TRIES
+    """How often every round may be tried, each time under another index."""
+    agree: WriteParameters = agree_with_cohort
+    """Adds the protocol's own part to the common part of the parameters."""
+    has_cohort: bool = True
+    """Whether the list of clients U is fixed before the sum."""
+
+    @property
+    def draw_failure(self) -> Fraction:
+        """Return the chance that a round has more than T_C colluders."""
+        return largest_draw_failure() if self.drawn else Fraction(0)
+
+    @property
+    def round_failure(self) -> Fraction:
+        """Return the chance that the graph or the draw of a round fails."""
+        return self.draw_failure + (sparse_graph.failure(self.mode) if self.sparse else Fraction(0))
+
+    def indices(self, rounds: int) -> int:
+        """Return the number of indices that a run of `rounds` rounds may use."""
+        return self.tries * rounds
+
+    def failure(self, rounds: int) -> float:
+        """Return the chance that the graph or the draw fails in some round index of a run of `rounds` rounds."""
+        return float(self.indices(rounds) * self.round_failure)

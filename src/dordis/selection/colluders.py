@@ -1,0 +1,83 @@
+"""T_C, the largest number of colluders in a round, derived from the colluders of the whole registry.
+
+In the malicious mode the server may try manifests until it likes the draw, by lot or by permutation.  T_C is planned
+for 2^64 tries, as the graphs of SecAgg+ are: an event with a chance of 2^-104 per draw has a chance of at most 2^-40 in
+the best of 2^64 draws.
+"""
+
+from bisect import bisect_left
+from fractions import Fraction
+
+from dordis.errors import InputError
+from dordis.protocols import sparse_graph
+
+BALANCED, UNIFORM, VRF, OPEN = "balanced", "uniform", "vrf", "open"
+
+
+def round_colluders(selection: str, has_beacon: bool, clients: int, per_round: int, colluders: int, mode: str) -> int:
+    """Return T_C, the largest number of colluders in a round, for a registry with `colluders` of them.
+
+    Without a beacon nothing binds the draw of a malicious server, and T_C is `colluders`.
+    """
+    if selection == VRF:
+        return vrf_quantile(clients, per_round, colluders, mode)
+    if is_drawn(selection, has_beacon):
+        return window_quantile(clients, per_round, colluders, mode)
+    return colluders
+
+
+def is_drawn(selection: str, has_beacon: bool) -> bool:
+    """Tell whether public randomness draws the clients, so that T_C is a quantile."""
+    return selection == VRF or (selection == BALANCED and has_beacon)
+
+
+def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
+    """Return T_C for selection by lot (`Verifiable`): the 2^-40 quantile of the colluders drawn from the registry.
+
+    Each colluder is selected with probability expected / clients.  In the malicious mode it is the 2^-104 quantile,
+    which covers every manifest the server can try.
+
+    >>> [vrf_quantile(clients=1000, expected=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
+    [36, 57]
+    """
+    _check_population(clients, expected, colluders)
+    if expected == clients:
+        return colluders
+    # Binomial terms times clients^colluders are whole numbers: nothing is rounded.
+    whole, term, count = clients**colluders, (clients - expected) ** colluders, 0
+    more, bits = whole - term, sparse_graph.FAILURE + sparse_graph.REDRAWS[mode]
+    while more << bits > whole:
+        count += 1
+        term = term * (colluders - count + 1) * expected // (count * (clients - expected))
+        more -= term
+    return count
+
+
+def window_quantile(clients: int, count: int, colluders: int, mode: str) -> int:
+    """Return T_C for `Balanced` with a beacon: the quantile of the colluders in a window of the permutation.
+
+    A window is a uniformly random set of `count` clients.  The quantiles are those of `vrf_quantile`.
+
+    >>> [window_quantile(clients=1000, count=100, colluders=100, mode=mode) for mode in ("semi-honest", "malicious")]
+    [34, 52]
+    """
+    _check_population(clients, count, colluders)
+    limit = Fraction(1, 2 ** (sparse_graph.FAILURE + sparse_graph.REDRAWS[mode]))
+    most = min(count, colluders)
+    return bisect_left(range(most), True, key=lambda c: sparse_graph.tail(clients, colluders, count, c) <= limit)
+
+
+def largest_draw_failure() -> Fraction:
+    """Return the largest chance that a drawn round has more than T_C colluders.
+
+    In the malicious mode it holds for the best of 2^64 draws.
+    """
+    return Fraction(1, 2**sparse_graph.FAILURE)
+
+
+def _check_population(clients: int, drawn: int, colluders: int) -> None:
+    if not (0 < drawn <= clients and 0 <= colluders <= clients):
+        raise InputError(
+            f"{clients} clients, {drawn} per round and {colluders} colluders do not fit: set 0 < per_round <= clients "
+            "and 0 <= colluders <= clients"
+        )

@@ -1,0 +1,195 @@
+"""Selection of a round's clients: the interface of all methods, uniform selection, and open arrival without any.
+
+The server selects U, and every client verifies that U could be so selected.  `UniformSelection` cannot be verified and
+is for semi-honest servers.  `BalancedSelection` and `VrfSelection` bind a malicious one: it may leave clients out, down
+to the least cohort, but never choose whom to bring in.  That requires one order: the registry is closed, the run id is
+fixed, and then the beacon becomes known.  A server may try manifests, and with them run ids: over 2^64 tries the chance
+of more than T_C colluders is at most 2^-40.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Protocol
+
+from dordis.crypto import kdf, prg
+from dordis.crypto.prg import shuffle
+from dordis.errors import InputError, ParametersRefused, ProtocolError, TooFewClients
+from dordis.identity.registry import Registry
+from dordis.protocol import ClientId
+from dordis.protocols.cohort import CohortParameters
+from dordis.protocols.parameters import MALICIOUS, RUN_BYTES, Parameters
+from dordis.rounds.invitation import Invite
+from dordis.selection.beacon import check_index
+from dordis.selection.colluders import largest_draw_failure
+
+Proofs = Mapping[ClientId, bytes]
+NO_PROOFS: Proofs = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class SelectedClients:
+    """U in ascending order, and the proof of selection of each client, where there are proofs."""
+
+    clients: tuple[ClientId, ...]
+    proofs: dict[ClientId, bytes] = field(default_factory=dict)
+
+
+class Selection(Protocol):
+    """A selection method: the server asks for candidates and selects; a client claims its place and verifies U."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Tell whether public randomness draws the clients."""
+        ...
+
+    def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return the clients to invite to a round."""
+        ...
+
+    def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
+        """Return the proof of selection (empty if none is needed), or None if this client was not selected.
+
+        Raise for an invitation that this method cannot have produced.
+        """
+        ...
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
+        """Select U among the available clients; raise `TooFewClients` if they are fewer than the least cohort."""
+        ...
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Raise if this method cannot have produced U, or if this client is not in U."""
+        ...
+
+
+def draw_failure_probability(selection: Selection) -> Fraction:
+    """Return the largest chance that a selection puts more than T_C colluders into a round."""
+    return largest_draw_failure() if selection.is_drawn else Fraction(0)
+
+
+def check_run(received: Parameters | Invite, run: bytes) -> None:
+    """The run is the one that was fixed: a run id chosen later could be one with a convenient selection."""
+    if received.round[:RUN_BYTES] != run:
+        raise ProtocolError("this round belongs to another run")
+
+
+def require_cohort(parameters: Parameters) -> CohortParameters:
+    """Return parameters that list the clients of the round; raise for others, which cannot be verified."""
+    if not isinstance(parameters, CohortParameters):
+        raise ParametersRefused("the round lists no clients, and this selection verifies a list")
+    return parameters
+
+
+def check_member(parameters: CohortParameters, me: ClientId) -> None:
+    """This client is one of the round's clients."""
+    if me not in parameters.rank:
+        raise ParametersRefused(f"client {me} is not among the clients of this round")
+
+
+def check_cohort(parameters: CohortParameters, least: int) -> None:
+    """U has at least the least cohort."""
+    if len(parameters.clients) < least:
+        raise ParametersRefused(f"a round of {len(parameters.clients)} clients is below the least cohort of {least}")
+
+
+def select_at_least(least: int, clients: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
+    """Return these clients as U; raise `TooFewClients` if they are fewer than the least cohort."""
+    if len(clients) < least:
+        raise TooFewClients("the selection", len(clients), least)
+    return SelectedClients(tuple(sorted(clients)), dict(proofs))
+
+
+def validate_cohort_sizes(count: int, least: int) -> None:
+    """The least cohort is between 1 and the number of clients of a round."""
+    if not 1 <= least <= count:
+        raise InputError(f"need 1 <= least <= count, not {least} and {count}")
+
+
+@dataclass(frozen=True, repr=False)
+class UniformSelection:
+    """`count` of the available clients, or all if there are fewer, each set as likely as any other."""
+
+    count: int
+    seed: bytes
+    least: int = 1
+    is_drawn = False
+
+    def __post_init__(self) -> None:
+        validate_cohort_sizes(self.count, self.least)
+
+    def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return the clients drawn for a round."""
+        return self.select(index, available).clients
+
+    def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
+        """Return an empty proof; raise if the server may be malicious."""
+        check_semi_honest(invite.terms.mode)
+        return b""
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
+        """Draw U from the seed and the round's index."""
+        check_index(index)
+        stream = prg.Stream.from_bytes(kdf.expand(self.seed, b"dordis/v1/uniform/%d" % index, prg.STREAM_BYTES))
+        return select_at_least(self.least, shuffle(sorted(set(available)), stream)[: self.count])
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Raise if the server may be malicious, or if this client is not in U."""
+        check_semi_honest(parameters.mode)
+        check_member(require_cohort(parameters), me)
+
+
+def check_semi_honest(mode: str) -> None:
+    """The server is trusted to select: uniform selection cannot be verified."""
+    if mode == MALICIOUS:
+        raise ParametersRefused(
+            "against a malicious server selection must be 'balanced' or 'vrf', which can be verified"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class OpenArrival:
+    """The clients that come; the server decides whom to admit, so that T_C bounds the colluders of the registry.
+
+    A simulation has clients come in a random order that follows from the `seed`.
+    """
+
+    registry: Registry
+    run: bytes
+    least: int
+    seed: bytes = bytes(32)
+    is_drawn = False
+
+    def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return the available clients in the order in which they come."""
+        check_index(index)
+        stream = prg.Stream.from_bytes(kdf.expand(self.seed, b"dordis/v1/arrival/%d" % index, prg.STREAM_BYTES))
+        return tuple(shuffle(sorted(set(available)), stream))
+
+    def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
+        """Return an empty proof; raise for an invitation of another run."""
+        check_run(invite, self.run)
+        return b""
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
+        """Raise InputError: no cohort is fixed before the sum."""
+        raise InputError("with open arrival no cohort is selected: use a protocol that takes clients as they come")
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Raise for a list of clients, which nobody selected, and for a sum over fewer than the least cohort."""
+        check_run(parameters, self.run)
+        check_no_list(parameters)
+        check_least_arrivals(parameters, self.least)
+
+
+def check_no_list(parameters: Parameters) -> None:
+    """Refuse a list of clients: nobody selected them, and the server could list colluders."""
+    if parameters.clients:
+        raise ParametersRefused("the round lists its clients, although any registered client may contribute")
+
+
+def check_least_arrivals(parameters: Parameters, least: int) -> None:
+    """Refuse a sum over fewer clients than the least cohort of the run."""
+    if parameters.n_min < least:
+        raise ParametersRefused(f"a sum over {parameters.n_min} clients is below the least cohort of {least}")

@@ -1,0 +1,150 @@
+"""VRF selection: each client evaluates its own verifiable random function, so that nobody else can choose."""
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from dordis.crypto import vrf
+from dordis.errors import InputError, InvalidProof, MalformedMessage, ParametersRefused, ProtocolError
+from dordis.identity.registry import Registry
+from dordis.protocol import ClientId
+from dordis.protocols.cohort import CohortParameters
+from dordis.protocols.parameters import INDEX_BYTES, Parameters
+from dordis.rounds.invitation import Invite
+from dordis.selection.beacon import Beacon, check_beacon, check_index, check_run_id
+from dordis.selection.selection import (
+    NO_PROOFS,
+    Proofs,
+    SelectedClients,
+    check_cohort,
+    check_member,
+    check_run,
+    require_cohort,
+    select_at_least,
+)
+
+OUTPUT_BYTES = 16
+"""Bytes of a VRF output that are compared with the threshold, big-endian."""
+
+
+@dataclass(frozen=True, eq=False)
+class VrfSelection:
+    """A client is selected if its VRF output for the round is below the threshold.
+
+    The threshold makes the cohort `expected` on average.  All outputs below it count: taking only the smallest ones
+    would hide that a client was left out.  With `indices` a client refuses to show its output for a later index: the
+    chance of a bad draw is planned for that many indices.
+    """
+
+    registry: Registry
+    run: bytes
+    expected: Fraction
+    least: int
+    beacon: Beacon
+    indices: int | None = None
+    is_drawn = True
+
+    def __post_init__(self) -> None:
+        check_run_id(self.run)
+        if not 0 < self.expected <= len(self.registry):
+            raise InputError(f"the expected cohort lies in 0..{len(self.registry)}, above 0")
+        if self.least < 1:
+            raise InputError("the least cohort is at least 1")
+
+    @cached_property
+    def threshold(self) -> int:
+        """Return what an output must be below: floor(2^128 expected / N)."""
+        return int(Fraction(self.expected) * 2 ** (8 * OUTPUT_BYTES) / len(self.registry))
+
+    def alpha(self, index: int) -> bytes:
+        """Return the input of every client's VRF in this round."""
+        check_index(index)
+        number = index.to_bytes(INDEX_BYTES, "big")
+        parts = (b"dordis/v1/selection", self.run, self.registry.root(), number, self.beacon.value(index))
+        return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+    def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return all available clients: each evaluates its own VRF."""
+        return tuple(sorted(available))
+
+    def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
+        """Return the proof of selection, or None if this client was not selected."""
+        check_run(invite, self.run)
+        check_index_planned(invite.info.index, self.indices)
+        return self.draw(vrf_key, invite.info.index)
+
+    def draw(self, vrf_key: bytes, index: int) -> bytes | None:
+        """Evaluate the VRF for a round; return the proof if the output is below the threshold, else None."""
+        proof = vrf.prove(vrf_key, self.alpha(index))
+        return proof if vrf_number(proof) < self.threshold else None
+
+    def select(self, index: int, available: Collection[ClientId], proofs: Proofs = NO_PROOFS) -> SelectedClients:
+        """Select the available clients with a valid proof; an invalid proof counts as not sent."""
+        alpha = self.alpha(index)
+        claimed = {u: proofs[u] for u in sorted(set(available) & proofs.keys() & self.registry.keys())}
+        valid = {u: proof for u, proof in claimed.items() if self._is_valid(u, alpha, proof)}
+        return select_at_least(self.least, valid, valid)
+
+    def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
+        """Raise if a client of U has no valid proof for this round, or U is below the least cohort."""
+        check_run(parameters, self.run)
+        parameters = require_cohort(parameters)
+        check_member(parameters, me)
+        check_cohort(parameters, self.least)
+        check_beacon(parameters, self.beacon)
+        check_registered(parameters, self.registry)
+        check_proofs_complete(parameters, proofs)
+        shown = b"".join(proofs[u] for u in parameters.clients)
+        parameters.once(("lots", id(self), shown), lambda: self._check_proofs(parameters, proofs))
+
+    def _check_proofs(self, parameters: CohortParameters, proofs: Proofs) -> None:
+        alpha = self.alpha(parameters.index)
+        for u in parameters.clients:
+            self._check_client(u, alpha, proofs[u])
+
+    def _check_client(self, client: ClientId, alpha: bytes, proof: bytes) -> None:
+        check_proof(self.registry[client].vrf, alpha, proof)
+        check_threshold(proof, self.threshold)
+
+    def _is_valid(self, client: ClientId, alpha: bytes, proof: bytes) -> bool:
+        try:
+            self._check_client(client, alpha, proof)
+        except (InvalidProof, ProtocolError):
+            return False
+        return True
+
+
+def vrf_number(proof: bytes) -> int:
+    """Return the VRF output of a verified proof as an integer below 2^128."""
+    return int.from_bytes(vrf.proof_to_hash(proof)[:OUTPUT_BYTES], "big")
+
+
+def check_index_planned(index: int, indices: int | None) -> None:
+    """The index is one that the run plans for: outputs for others could be seen before the server chooses."""
+    if indices is not None and index >= indices:
+        raise ProtocolError(f"the run has no index {index}: its rounds and their tries take {indices} at most")
+
+
+def check_registered(parameters: CohortParameters, registry: Registry) -> None:
+    """All clients in U are registered."""
+    if not registry.keys() >= parameters.rank.keys():
+        raise ParametersRefused("the round has clients that are not in the registry")
+
+
+def check_proofs_complete(parameters: CohortParameters, proofs: Proofs) -> None:
+    """There is one proof for every client in U, and no other."""
+    if proofs.keys() != parameters.rank.keys():
+        raise MalformedMessage("the proofs of selection are not those of the round's clients")
+
+
+def check_proof(public: bytes, alpha: bytes, proof: bytes) -> None:
+    """The proof is by the owner of this registered key, for this round, run, registry and beacon."""
+    vrf.verify(public, alpha, proof)
+
+
+def check_threshold(proof: bytes, threshold: int) -> None:
+    """The proven VRF output is below the threshold."""
+    if vrf_number(proof) >= threshold:
+        raise ProtocolError("the round has a client whose VRF output is not below the threshold")

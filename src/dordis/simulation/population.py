@@ -1,0 +1,378 @@
+"""The clients of a simulated run, in this process: their keys, owners and dropouts, and the runner of their rounds.
+
+Simulated chance, such as selection and dropout, follows from the seed of the simulation; keys come from a secret of
+the run.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from dordis.availability.dropout_models import Dropout, DropoutSchedule
+from dordis.config.schema import Simulation
+from dordis.crypto import kdf
+from dordis.durable_files import write_new
+from dordis.errors import InputError
+from dordis.identity.keys import Keys
+from dordis.identity.registry import Registry
+from dordis.ledger.round_charge import OwnerCharge
+from dordis.owner.participation import Attendance, MemoryParticipation
+from dordis.owner.policy import Policy
+from dordis.pipeline.executor import serialise_exchange
+from dordis.privacy.encoding import Entropy
+from dordis.protocol import ClientId, Message, Party, Requests
+from dordis.protocol_driver import Exchange
+from dordis.protocols.costs import FREE, RoundCost
+from dordis.protocols.vector_backend import LocalVectors
+from dordis.rounds.app import AppClient
+from dordis.rounds.arrivals import ArrivalStore
+from dordis.rounds.client import Client
+from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundEngine, RoundResult, RoundRunner
+from dordis.rounds.invitation import Invitation, Train
+from dordis.rounds.model import LastModel, ModelBytes
+from dordis.rounds.watch import Watch, silent
+from dordis.runs.job import Job
+from dordis.runs.parties import build_client, policy_for
+from dordis.selection.beacon import SeedBeacon
+from dordis.selection.selection import Selection, UniformSelection
+from dordis.selection.vrf import VrfSelection
+from dordis.simulation.exchange import LocalExchange
+from dordis.simulation.ideal import IdealRounds, tell_peers
+
+SECRET = "simulation.key"  # noqa: S105  the name of a file
+"""File of 32 bytes from which the long-term keys of all simulated clients are derived."""
+
+ARRIVALS = "arrivals.bin"
+"""File of the contributions to the open round, with open arrival."""
+
+AppClients = Callable[[ClientId], AppClient]
+"""Returns the application's client of an id."""
+
+RAY = "dordis.integrations.ray"
+"""Module of the engine that computes in a cluster of Ray; loaded only where the configuration asks for it."""
+
+
+@dataclass(frozen=True)
+class Identities:
+    """The long-term keys of all simulated clients, derived from one secret when they are needed."""
+
+    secret: bytes = field(repr=False)
+    ids: tuple[ClientId, ...]
+    helpers: int = 0
+    """The number of simulated helpers, which have the ids from 1 on."""
+
+    @classmethod
+    def read(cls, path: Path, ids: tuple[ClientId, ...], helpers: int = 0) -> "Identities":
+        """Read the secret of a run from its directory."""
+        try:
+            return cls((path / SECRET).read_bytes(), ids, helpers)
+        except OSError:
+            raise InputError(
+                f"the run at {path} cannot be resumed: its {SECRET} is missing; restore it from a backup or start anew"
+            ) from None
+
+    @cached_property
+    def keys(self) -> Mapping[ClientId, Keys]:
+        """Return the private keys."""
+        return {u: _keys(self.secret, u) for u in self.ids}
+
+    @cached_property
+    def registry(self) -> Registry:
+        """Return the public keys of clients and helpers."""
+        clients, helpers = ({u: own.identity() for u, own in role.items()} for role in (self.keys, self.helper_keys))
+        return Registry(clients, helpers)
+
+    @cached_property
+    def helper_keys(self) -> Mapping[ClientId, Keys]:
+        """Return the private keys of the helpers."""
+        return {u: _keys(self.secret, u, b"/helper") for u in map(ClientId, range(1, self.helpers + 1))}
+
+
+class SimulatedClients:
+    """All clients of a run by id, each created on first use."""
+
+    def __init__(
+        self, home: "SimulatedHome", selection: Selection, participation: Mapping[ClientId, MemoryParticipation]
+    ) -> None:
+        self._home, self._selection, self._participation = home, selection, participation
+        self._signing = home.registry.signing_keys() if home.has_keys else {}
+        self._models: WeakValueDictionary[bytes, ModelBytes] = WeakValueDictionary()
+        self._clients: dict[ClientId, Client] = {}
+
+    def __contains__(self, u: object) -> bool:
+        return u in self._participation
+
+    def __getitem__(self, u: ClientId) -> Client:
+        if u not in self._clients:
+            self._clients[u] = self._make_client(u)
+        return self._clients[u]
+
+    def willing(self, cap: int | None) -> list[ClientId]:
+        """Return clients that have participations left."""
+        return [u for u, own in self._participation.items() if cap is None or own.count() < cap]
+
+    def _make_client(self, u: ClientId) -> Client:
+        home, counted = self._home, self._participation[u]
+        signing, vrf = home.private_keys(u, self._selection)
+        return build_client(
+            u,
+            home.clients(u),
+            home.job.protocol,
+            home.policy,
+            self._selection,
+            counted,
+            root=home.root,
+            vrf_key=vrf,
+            beacon=home.beacon,
+            mechanism=home.job.design.kind,
+            signing=signing,
+            registry=self._signing,
+            suite=home.job.suite,
+            models=LastModel(self._models),
+            entropy=home.entropy if home.entropy_of is None else home.entropy_of(u),
+        )
+
+
+@dataclass(frozen=True)
+class SimulatedHome:
+    """The population of a simulated run: all clients are in this process."""
+
+    job: Job
+    settings: Simulation
+    clients: AppClients
+    identities: Identities
+    entropy: Entropy = secrets.token_bytes
+    """Source of clients' secrets and rounding; clients in other processes use the operating system's."""
+    dropout: Dropout | None = None
+    """Dropout model that replaces the configured one, if given."""
+    arrivals: ArrivalStore = field(default_factory=ArrivalStore)
+    """Stores contributions with open arrival."""
+    entropy_of: Callable[[ClientId], Entropy] | None = None
+    """Source of one client's randomness instead of `entropy`: independent of place and order of computation."""
+
+    @property
+    def fidelity(self) -> str:
+        """Return `full` or `ideal`."""
+        return self.settings.fidelity
+
+    @property
+    def where(self) -> str:
+        """Say where clients compute."""
+        if self.settings.engine != "ray":
+            return self.settings.where
+        ray = import_module(RAY)
+        return str(ray.describe_nodes(ray.choose_nodes(self)))
+
+    @property
+    def registry(self) -> Registry:
+        """Return the public keys of all clients."""
+        return self.identities.registry
+
+    @property
+    def has_keys(self) -> bool:
+        """Tell whether clients sign; without messages there is nothing to sign."""
+        return self.fidelity != "ideal"
+
+    @cached_property
+    def root(self) -> bytes:
+        """Return the root of the registry."""
+        return self.registry.root() if self.has_keys else b""
+
+    def private_keys(self, u: ClientId, selection: Selection) -> tuple[bytes, bytes]:
+        """Return the signing key and the VRF key of a client; empty if they are not needed."""
+        draws = isinstance(selection, VrfSelection)
+        keys = self.identities.keys[u] if self.has_keys or draws else None
+        return (b"", b"") if keys is None else (keys.signing, keys.vrf)
+
+    @cached_property
+    def beacon(self) -> SeedBeacon:
+        """Return the public randomness."""
+        return SeedBeacon(self._seed("beacon"))
+
+    @property
+    def selection_seed(self) -> bytes:
+        """Return the seed of `uniform` selection."""
+        return self._seed("selection")
+
+    def last_index(self) -> int:
+        """Return -1: no index is stored apart from the records of the run."""
+        return -1
+
+    def explain_failure(self) -> str:
+        """Return nothing: the failure itself says why."""
+        return ""
+
+    def interrupted(self) -> InterruptedRound[Any] | None:
+        """Return the open-arrival round that waits for contributions; other rounds ended with the process."""
+        kind = InterruptedRound[self.job.protocol.parameters]  # type: ignore[name-defined]
+        return self.arrivals.round(kind)
+
+    def store(self, path: Path) -> None:
+        """Store the secret from which all keys are derived."""
+        write_new(path / SECRET, self.identities.secret)
+        self.arrivals.open(path / ARRIVALS)
+
+    @cached_property
+    def helpers(self) -> Mapping[ClientId, Party]:
+        """Return the helpers, each made from its long-term key."""
+        make, keys = self.job.protocol.helper, self.identities.helper_keys
+        if make is None:
+            return {}
+        registry = self.registry.signing_keys()
+        return {u: make(u, secret=own.signing, registry=registry, suite=self.job.suite) for u, own in keys.items()}
+
+    def open(
+        self,
+        run: bytes,
+        selection: Selection,
+        counted: Mapping[Attendance, OwnerCharge],
+        tap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
+    ) -> RoundRunner:
+        """Create the clients; `counted` restores their owners' counts, since simulated owners have no files.
+
+        `tap` may wrap the exchange of messages.
+        """
+        departures = DropoutSchedule(self._dropout, self.job.protocol)
+        present = departures.present if isinstance(selection, UniformSelection) else everyone
+        if self.settings.engine == "ray":
+            rounds: RoundRunner = import_module(RAY).RayRounds(self, selection, counted, departures, present, tap)
+            return rounds
+        clients = self.made(run, selection, counted)
+
+        def available(index: int) -> Collection[ClientId]:
+            return present(index, clients.willing(self.cap))
+
+        if self.fidelity == "ideal":
+            given = self.entropy is not secrets.token_bytes  # then clients draw from it in their order
+            cores = 1 if given else self.job.config.performance.cores
+            return IdealRounds(
+                clients,
+                self.job.protocol,
+                departures,
+                available,
+                self.entropy,
+                cores,
+                rounds=given,
+                helpers=self.helpers,
+            )
+        return LocalRounds(self, clients, departures, available, tap)
+
+    def made(
+        self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge] | None = None
+    ) -> SimulatedClients:
+        """Return the clients of a run, with the counts of their owners, for any exchange."""
+        participation = {u: MemoryParticipation() for u in self.identities.ids}
+        for (began, index), count in (counted or {}).items():
+            failure = float(self.job.design.agreement.round_failure)
+            cost = FREE if count.cost is None else RoundCost(count.cost, count.distance, failure)
+            for u in participation.keys() & set(map(ClientId, count.clients)):
+                participation[u].reserve(began, index, cost=cost)
+        return SimulatedClients(self, selection, participation)
+
+    @property
+    def _dropout(self) -> Dropout:
+        if self.dropout is not None:
+            return self.dropout
+        return self.settings.dropout.model(self.settings.seed, self.job.protocol.stages)
+
+    @property
+    def cap(self) -> int | None:
+        """Return the participation cap of an owner that cannot bound the cost of a round; None otherwise."""
+        return self.job.design.cap if self.job.design.proves and not self.job.design.counts else None
+
+    @cached_property
+    def policy(self) -> Policy:
+        """Return the policy of all owners: they agree to exactly this configuration."""
+        return policy_for(self.job.design, self.job.protocol)
+
+    @property
+    def consents(self) -> tuple[str, ...]:
+        """List what all owners allow beyond the default policy."""
+        return self.policy.consents
+
+    def _seed(self, purpose: str) -> bytes:
+        """Return 32 bytes for one purpose, from the seed of the simulation."""
+        return hashlib.sha256(b"dordis/v1/simulation/%b/%d" % (purpose.encode(), self.settings.seed)).digest()
+
+
+Present = Callable[[int, Collection[ClientId]], Collection[ClientId]]
+"""Returns the clients that can be invited to the round with an index."""
+
+
+def everyone(index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
+    """Return all clients: a server that may not choose among the available ones invites the others too."""
+    return clients
+
+
+class FullRounds:
+    """Rounds with every message of the protocol; clients leave when the dropout model says so."""
+
+    def __init__(self, engine: RoundEngine, departures: DropoutSchedule) -> None:
+        self._engine, self._departures = engine, departures
+        self.available = engine.available
+        self._invited: tuple[ClientId, ...] = ()
+
+    def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
+        """Draw the dropouts of the round, and gather the other clients."""
+        self._departures.begin(invitation.invite.info.index, invitation.clients)
+        return self._engine.gather(invitation, watch)
+
+    def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
+        """Sum the updates of the gathered clients or, with open arrival, of those that contribute."""
+        if agreed.invitation is not None:
+            self._invited = agreed.invitation.clients
+            self._departures.begin(agreed.parameters.index, self._invited)
+        return self._engine.sum(agreed, watch)
+
+
+class LocalRounds(FullRounds):
+    """Rounds with clients in this process."""
+
+    def __init__(
+        self,
+        home: SimulatedHome,
+        clients: SimulatedClients,
+        departures: DropoutSchedule,
+        available: Callable[[int], Collection[ClientId]],
+        tap: Callable[[Exchange], Exchange],
+    ) -> None:
+        exchange = LocalExchange(
+            clients, departures.lost, helpers=home.helpers, coming=lambda: departures.coming(self._invited)
+        )
+        registry, job = home.registry.signing_keys(), home.job
+        engine = RoundEngine(
+            serialise_exchange(tap(announce_peers(exchange, clients, departures.is_early))),
+            job.protocol,
+            registry,
+            available,
+            suite=job.suite,
+            meter=exchange,
+            vectors=LocalVectors(job.config.performance.cores),
+            helpers=tuple(home.helpers),
+            arrivals=home.arrivals,
+        )
+        super().__init__(engine, departures)
+
+
+def announce_peers(
+    exchange: Exchange, clients: SimulatedClients, is_absent: Callable[[ClientId], bool] = lambda u: False
+) -> Exchange:
+    """Tell each client which others train in the same round, before it trains."""
+
+    def deliver(requests: Requests) -> Iterable[tuple[ClientId, Message]]:
+        asked = [u for u, request in requests.items() if isinstance(request, Train)]
+        tell_peers(clients[u] for u in asked if not is_absent(u))
+        return exchange(requests)
+
+    return deliver
+
+
+def _keys(secret: bytes, u: ClientId, role: bytes = b"") -> Keys:
+    parts = iter((b"signing", b"vrf"))
+    return Keys.generate(lambda n: kdf.expand(secret, b"dordis/v1/simulated%b/%d/%b" % (role, u, next(parts)), n))

@@ -1,0 +1,212 @@
+"""Virtual time: rounds on devices and links of any speed, without waiting for them.
+
+The computations of clients and server are run, or modelled, at once.  Their duration is then charged to the client's
+processor, to its link, and to the server's processor; each of these serves requests in order of arrival.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from time import thread_time
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from dordis.protocol import ClientId, Message, Requests
+from dordis.simulation.exchange import LocalExchange
+
+Result = TypeVar("Result")
+
+ZIPF = 1.2
+"""The paper's a: the i-th slowest client takes i^-a of the slowest one's time."""
+MEGABIT = 1e6
+WORKERS = 2
+"""Requests that a client of a pipeline handles side by side: short ones of one chunk do not wait for long ones of
+another."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock starts at 0 and jumps to the next timer when nothing else is to be done."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Return the virtual seconds since the loop was made."""
+        return self._jumping.now
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """A selector that does not wait for timeouts but moves the virtual clock on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready now; if nothing is, move the clock on."""
+        events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if not events and timeout is None:
+            raise RuntimeError("virtual time stands still: everybody waits, and for nothing that is timed")
+        if not events and timeout is not None:
+            self.now += timeout
+        return events
+
+
+def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in virtual time.
+
+    >>> run_virtually(asyncio.sleep(3600.0, "an hour later"))
+    'an hour later'
+    """
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+class Device(msgspec.Struct, frozen=True):
+    """The processor of a client, and its link, which carries both ways at once."""
+
+    bandwidth: float
+    """Bits per second, each way."""
+    latency: float = 0.0
+    """Seconds that a message takes besides its transmission."""
+    slowness: float = 1.0
+    """Seconds of this device for one measured or modelled second."""
+    workers: int = 1
+    """Requests handled side by side, each as if it were alone: where long ones do not meet, which the executor sees to
+    by giving each resource to one chunk at a time, that is hardly too fast."""
+
+
+def heterogeneous(
+    clients: Iterable[ClientId],
+    seed: int,
+    a: float = ZIPF,
+    slowest: float = 21.0,
+    fastest: float = 210.0,
+    latency: float = 0.0,
+    workers: int = 1,
+) -> dict[ClientId, Device]:
+    """Return the paper's devices (section 6.1): bandwidths in Mbps and speeds Zipf-distributed, independently.
+
+    The i-th slowest link takes i^-a of the slowest one's time, down to that of the fastest; the slowest processor is as
+    slow as what is measured, the i-th slowest takes i^-a of that.
+
+    >>> sorted(round(device.bandwidth / 1e6) for device in heterogeneous(range(8), seed=1).values())
+    [21, 48, 78, 111, 145, 180, 210, 210]
+    """
+    members = list(clients)
+    rng = np.random.default_rng(seed)
+    share = np.arange(1, len(members) + 1, dtype=np.float64) ** -a
+    bandwidths = rng.permutation(np.minimum(slowest / share, fastest)) * MEGABIT
+    slownesses = rng.permutation(share)
+    return {
+        u: Device(float(bandwidth), latency, float(slowness), workers)
+        for u, bandwidth, slowness in zip(members, bandwidths, slownesses, strict=True)
+    }
+
+
+class Delivery(NamedTuple):
+    """The outcome of a request: the reply, if any, the bytes each way, and the client's seconds."""
+
+    reply: Message | None
+    received: int
+    seconds: float
+    sent: int
+
+
+NOTHING_CAME = Delivery(None, 0, 0.0, 0)
+"""The outcome of a lost request."""
+Deliver = Callable[[ClientId, Message], Delivery]
+
+
+@dataclass
+class Real:
+    """Hand requests to real clients and measure their CPU seconds."""
+
+    exchange: LocalExchange
+
+    def __call__(self, u: ClientId, request: Message) -> Delivery:
+        """Deliver a request; the codec of both sides is charged to the client."""
+        before, sent, start = self.exchange.received[u], self.exchange.sent[u], thread_time()
+        reply = dict(self.exchange({u: request})).get(u)
+        seconds = thread_time() - start
+        received = self.exchange.received[u] - before
+        return Delivery(reply, received, seconds, self.exchange.sent[u] - sent) if received else NOTHING_CAME
+
+
+@dataclass
+class _Queue:
+    """A queue that serves one job at a time, in order of arrival."""
+
+    free: float = 0.0
+
+    def end(self, arrival: float, seconds: float) -> float:
+        """Return the time at which a job that arrives now is served."""
+        return max(self.free, arrival) + seconds
+
+
+class _Worker:
+    """One worker of a client: it receives a request, computes, and sends the reply.
+
+    All requests pass these three queues in the same order, so each is scheduled to its end at once.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._down, self._processor, self._up = _Queue(), _Queue(), _Queue()
+
+    def ends(self, now: float, delivery: Delivery) -> tuple[float, float, float]:
+        """Return the times at which a request is received and handled, and its reply sent."""
+        came = self._down.end(now, 8 * delivery.received / self._device.bandwidth)
+        computed = self._processor.end(came + self._device.latency, delivery.seconds * self._device.slowness)
+        return came, computed, self._up.end(computed, 8 * delivery.sent / self._device.bandwidth)
+
+    def serve(self, now: float, delivery: Delivery) -> float:
+        """Return the time at which the reply to a request arrives."""
+        self._down.free, self._processor.free, self._up.free = self.ends(now, delivery)
+        return self._up.free + self._device.latency
+
+
+class VirtualExchange:
+    """Deliver requests in virtual time; return the replies in order of arrival, when the last one has arrived.
+
+    A lost request takes no time: the server knows which clients have left.  The server's link is not a bottleneck.
+    """
+
+    def __init__(self, devices: Mapping[ClientId, Device], deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._workers = {u: [_Worker(device) for _ in range(device.workers)] for u, device in devices.items()}
+
+    async def __call__(self, requests: Requests) -> list[tuple[ClientId, Message]]:
+        """Deliver the requests; return the replies."""
+        now = asyncio.get_running_loop().time()
+        arrivals: list[tuple[float, ClientId, Message]] = []
+        last = now
+        for u, request in requests.items():
+            delivery = self._deliver(u, request)
+            arrival = min(self._workers[u], key=lambda worker: worker.ends(now, delivery)[-1]).serve(now, delivery)
+            last = max(last, arrival)
+            if delivery.reply is not None:
+                arrivals.append((arrival, u, delivery.reply))
+        await asyncio.sleep(last - now)
+        return [(u, reply) for _, u, reply in sorted(arrivals, key=lambda arrived: arrived[:2])]
+
+
+class ServerProcessor:
+    """Compute for the server in virtual time, one call at a time; the meter measures its duration."""
+
+    def __init__(self, meter: Callable[[], float] = thread_time) -> None:
+        self._meter = meter
+        self._free = 0.0
+
+    async def __call__(self, work: Callable[[], Result], /) -> Result:
+        """Call the function at once, and return its result at the virtual time at which it ends."""
+        start = self._meter()
+        result = work()
+        now = asyncio.get_running_loop().time()
+        self._free = max(self._free, now) + self._meter() - start
+        await asyncio.sleep(self._free - now)
+        return result

@@ -1,0 +1,99 @@
+"""Gradients of single records of torch modules."""
+
+import numpy as np
+import pytest
+
+from dordis.apps.learning.record_gradients import RecordLearner, make_record_gradients
+from dordis.apps.learning.torch_model import TorchModel
+from dordis.errors import InputError
+from dordis.kernels.reals import LEAST_LENGTH
+from dordis.rounds.records import check_independence
+from tests.apps.learning.test_record_gradients import CASES, ROUND, Failing, change, summed
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+pytestmark = pytest.mark.torch
+
+
+def small_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
+
+
+class Amplified(torch.nn.Module):
+    """A layer that makes a gradient of the rounding error of a product: the server chooses the model."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.inner, self.outer, self.gain = nn.Linear(24, 24), nn.Linear(24, 3), gain
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.inner(x)
+        error = (h.double() - (x.double() @ self.inner.weight.double().T + self.inner.bias.double())).float()
+        return self.outer(torch.sin(self.gain * error))
+
+
+def records(rng: np.random.Generator, count: int, *shape: int) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(size=(count, *shape)).astype(np.float32), rng.integers(0, 3, count)
+
+
+def test_gradients_are_those_of_autograd() -> None:
+    torch.manual_seed(0)
+    module = small_cnn()
+    model = TorchModel(module)
+    x, y = records(np.random.default_rng(0), 5, 1, 8, 8)
+    parameters = model.initial(np.random.default_rng(0))
+    rows = make_record_gradients(model).rows(parameters, x, y)
+    for i in range(5):
+        module.zero_grad()
+        nn.functional.cross_entropy(module(torch.tensor(x[i : i + 1])), torch.tensor(y[i : i + 1])).backward()
+        expected = torch.cat([p.grad.reshape(-1) for p in module.parameters()]).numpy()
+        np.testing.assert_allclose(rows[i], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("module", [small_cnn(), nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), Amplified(1e7)])
+def test_bits_depend_on_neither_neighbours_nor_places(module: nn.Module) -> None:
+    model = TorchModel(module)
+    shape = (24,) if isinstance(module, Amplified) else (1, 8, 8)
+    client = RecordLearner(model, records(np.random.default_rng(0), 150, *shape))
+    assert check_independence(client, ROUND, model.initial(np.random.default_rng(0)), model.dim)
+
+
+def test_no_record_changes_the_sum_by_more_than_the_clip_through_a_model_that_amplifies_rounding() -> None:
+    rng = np.random.default_rng(3)
+    torch.manual_seed(3)
+    for case in range(max(1, CASES // 20)):
+        if case % 1000 == 0:
+            model = TorchModel(Amplified(10.0 ** rng.integers(5, 9)))
+            client = Failing(model, records(rng, 13, 24))
+        parameters = model.initial(rng) * rng.uniform(0.5, 30)
+        assert change(client, parameters, int(rng.integers(13))) <= LEAST_LENGTH**2
+
+
+def test_batch_statistics_are_refused() -> None:
+    model = TorchModel(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)))
+    with pytest.raises(InputError, match="normalises over the records of a batch"):
+        make_record_gradients(model)
+
+
+def test_dropout_is_off() -> None:
+    model = TorchModel(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 3)))
+    x, y = records(np.random.default_rng(0), 3, 4)
+    parameters = model.initial(np.random.default_rng(0))
+    first = make_record_gradients(model).rows(parameters, x, y).copy()
+    assert np.array_equal(first, make_record_gradients(model).rows(parameters, x, y))
+
+
+def test_a_record_that_is_not_finite_adds_nothing() -> None:
+    model = TorchModel(nn.Linear(4, 3))
+    x, y = records(np.random.default_rng(0), 20, 4)
+    broken = x.copy()
+    broken[7] = np.nan
+    keep = np.arange(20) != 7
+    parameters = model.initial(np.random.default_rng(0))
+    assert np.array_equal(
+        summed(RecordLearner(model, (broken, y)), parameters),
+        summed(RecordLearner(model, (x[keep], y[keep])), parameters),
+    )

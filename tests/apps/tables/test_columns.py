@@ -1,0 +1,61 @@
+"""Columns from every source by the same rules."""
+
+import numpy as np
+import pytest
+
+from dordis.apps.tables.columns import as_columns
+from dordis.errors import InputError
+
+
+def test_files_of_any_delimiter_and_encoding_are_read(tmp_path):
+    for delimiter, encoding in ((",", "utf-8"), (";", "cp1252"), ("\t", "utf-16"), ("|", "utf-8-sig"), (";", "utf-8")):
+        path = tmp_path / "table.csv"
+        path.write_text(f"größe{delimiter}ort\n180{delimiter}Köln\n", encoding=encoding)
+        columns = as_columns(path, "")
+        assert columns.names == ("größe", "ort")
+        assert (columns.numbers("größe").tolist(), columns.texts("ort").tolist()) == ([180.0], ["Köln"])
+
+
+def test_a_file_with_semicolons_may_have_decimal_commas(tmp_path):
+    (tmp_path / "table.csv").write_text("a;b\n3,25;x\n-1;y\n")
+    assert as_columns(tmp_path / "table.csv", "").numbers("a").tolist() == [3.25, -1.0]
+
+
+def test_empty_cells_are_gaps_however_they_are_written():
+    columns = as_columns({"a": ["1", "", "NA", "n/a", " ", None, float("nan"), "?", "2"]}, "")
+    assert np.isnan(columns.numbers("a")).tolist() == [False, *[True] * 7, False]
+
+
+@pytest.mark.parametrize("source", ["frame", "csv"])
+def test_columns_of_one_name_are_refused(tmp_path, source):
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    (tmp_path / "two.csv").write_text("a,a\n1,2\n")
+    table = pandas.DataFrame([[1, 2]], columns=["a", "a"]) if source == "frame" else tmp_path / "two.csv"
+    with pytest.raises(InputError, match="several columns called 'a'"):
+        as_columns(table, "the table")
+
+
+@pytest.mark.parametrize("source", [3, [1, 2], None, np.zeros((2, 2))])
+def test_what_is_no_table_is_refused(source):
+    with pytest.raises(InputError, match="must be a DataFrame"):
+        as_columns(source, "data")
+
+
+def test_columns_of_different_lengths_are_refused():
+    with pytest.raises(InputError, match="equally long"):
+        as_columns({"a": [1], "b": [1, 2]}, "data")
+
+
+def test_without_pandas_parquet_says_what_it_needs(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="needs pandas"):
+        as_columns(tmp_path / "a.parquet", "")
+
+
+def test_a_parquet_file_that_is_none_is_refused(tmp_path):
+    pytest.importorskip("pyarrow", reason="pandas needs pyarrow to read Parquet")
+    (tmp_path / "broken.parquet").write_text("no parquet")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        as_columns(tmp_path / "broken.parquet", "")

@@ -1,0 +1,67 @@
+"""Descriptions of tables: what they must say, and the one message for everything that is missing."""
+
+import tomllib
+
+import pytest
+
+from dordis.apps.tables import Encoder, Table
+from dordis.apps.tables.columns import as_columns
+from dordis.apps.tables.description import template
+from dordis.errors import InputError
+
+ROWS = {"age": [34, 51], "blood pressure": [120, 140], "city": ["Bonn", "Ulm"], "smokes": [True, False], "ill": [0, 1]}
+
+
+def test_one_message_names_every_column_without_a_range_or_categories():
+    with pytest.raises(InputError) as error:
+        Encoder.from_columns(Table(label="ill"), as_columns(ROWS, "patients.csv"))
+    text = str(error.value)
+    assert text.startswith("4 columns of patients.csv need a public range or public categories: ")
+    assert "age, blood pressure, city, ill" in text
+    for line in ("age = [LOW, HIGH]", '"blood pressure" = [LOW, HIGH]', 'city = ["...", "..."]'):
+        assert line in text
+    assert "smokes" not in text  # truth values have a range by their type
+    for value in ("34", "Bonn", "140"):
+        assert value not in text
+
+
+def test_the_template_is_toml_that_describes_the_table_once_filled_in():
+    table = Table(label="ill", client="city", ranges={"age": (0, 120)})
+    written = template(table, ["blood pressure", "ill"]).replace("LOW, HIGH", "50, 250").replace('"...", "..."', "0, 1")
+    filled = tomllib.loads(written)["app"]["options"]["table"]
+    again = Table(**filled)
+    assert again.range("blood pressure") == [50, 250]
+    assert again.classes() == ("0", "1")
+
+
+def test_a_public_sample_gives_ranges_and_categories():
+    table = Table.from_public(ROWS, label="ill")
+    assert table.range("age") == (34.0, 51.0)
+    assert table.categories == {"city": ("Bonn", "Ulm"), "ill": ("0", "1")}
+    assert table.target == "classification"
+    assert Table.from_public({"x": [1.5, 2.5], "y": ROWS["city"]}, label=["x"]).target == "classification"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"label": ""}, "needs a label"),
+        ({"label": "a", "client": "a"}, "'a' has two roles"),
+        ({"label": "a", "exclude": ("a",)}, "'a' is excluded"),
+        ({"label": "a", "ranges": {"b": (2, 1)}}, "range of 'b'"),
+        ({"label": "a", "ranges": {"b": (0, float("inf"))}}, "range of 'b'"),
+        ({"label": "a", "ranges": (1, 1)}, "range of 'all columns'"),
+        ({"label": "a", "categories": {"b": ()}}, "categories of 'b'"),
+        ({"label": "a", "categories": {"b": (1, "1")}}, "categories of 'b'"),
+        ({"label": "a", "ranges": {"b": (0, 1)}, "categories": {"b": ("x",)}}, "not both"),
+        ({"label": ("a", "b"), "categories": {"a": ("x",)}}, "several labels"),
+    ],
+)
+def test_descriptions_without_a_meaning_are_refused(wrong, words):
+    with pytest.raises(InputError, match=words):
+        Table(**wrong)
+
+
+def test_columns_that_are_described_and_missing_are_named():
+    with pytest.raises(InputError, match="no column 'weight'"):
+        Encoder.from_columns(Table(label="ill", ranges={"weight": (0, 1)}), as_columns(ROWS, "t"))

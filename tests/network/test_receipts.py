@@ -1,0 +1,60 @@
+"""A server shows its history to clients; one that rewrote a run is refused by the clients that were in it."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from dordis.network.receipts import ReceiptEndpoint
+from dordis.network.sessions import AccessTokens
+from dordis.owner.directory import ClientDirectory
+from dordis.records.run_records import RECEIPTS
+from tests.adversary.directories import rewrite_receipts
+from tests.adversary.receipts import doubled, finished
+from tests.cli.in_process import dordis
+from tests.network.deployed_run import DeployedRun
+
+
+def test_a_client_is_shown_the_receipts_of_its_rounds_whole_and_of_others_the_hash():
+    endpoint = ReceiptEndpoint(AccessTokens(), finished()[0] / RECEIPTS)
+    mine, others = endpoint.history(1), endpoint.history(99)
+    assert [entry.index for entry in mine] == [0, 1]
+    assert all(entry.receipt.digest == entry.digest for entry in mine)
+    assert [entry.digest for entry in others] == [entry.digest for entry in mine]
+    assert all(entry.receipt is None for entry in others)
+    assert [entry.index for entry in endpoint.history(1, after=0)] == [1]
+
+
+def test_receipts_that_come_later_are_shown(tmp_path):
+    endpoint = ReceiptEndpoint(AccessTokens(), tmp_path / RECEIPTS)
+    assert endpoint.history(1) == []
+    for count, name in enumerate(("000000.json", "000001.json"), 1):
+        (tmp_path / RECEIPTS).mkdir(exist_ok=True)
+        (tmp_path / RECEIPTS / name).write_bytes((finished()[0] / RECEIPTS / name).read_bytes())
+        endpoint._changed = -1  # two changes within one tick of the clock
+        assert len(endpoint.history(1)) == count
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_clients_refuse_a_restarted_server_that_rewrote_their_round(processes, tmp_path):
+    """The rewritten receipt has valid signatures and hashes, and the server resumes the run without a complaint."""
+    fleet = DeployedRun(processes, tmp_path, 5, ["federation.rounds=3", "deployment.wait=600"])
+    fleet.serve(only=2)
+    fleet.join_missing()
+    assert fleet.end() == 0
+    kept = ClientDirectory(fleet.folder / "c1.state").receipts
+    run = fleet.stored().id
+    assert sorted(kept.read(run).attended) == sorted(kept.read(run).delivered) == [0, 1]
+    assert 0 in kept.read(run).shown
+    assert dordis("verify", fleet.run, "--kept", kept.file(run)).returncode == 0
+
+    rewrite_receipts(fleet.run, lambda one: replace(one, left=doubled(one.left)))
+    told = json.loads(dordis("verify", fleet.run, "--json").stdout)
+    assert told["signed"] == 2
+    assert "was replaced" in dordis("verify", fleet.run, "--kept", kept.file(run)).stderr
+    fleet.serve(resume=fleet.run)
+    fleet.join(1)
+    assert processes.wait(fleet.clients[1]) != 0
+    assert "contradicts what this client kept" in (fleet.folder / "c1.log").read_text()
+    fleet.stop()

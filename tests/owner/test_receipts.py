@@ -1,0 +1,80 @@
+"""A client keeps notes and receipts of its rounds; tests/adversary/receipts.py has servers that contradict them."""
+
+import pytest
+
+from dordis import wire
+from dordis.errors import HistoryContradicted, InputError
+from dordis.ledger.receipt import read_receipt_files
+from dordis.owner.receipts import KeptReceipts, Shown, read_kept
+from dordis.protocols.cohort import CohortParameters
+from dordis.records.run_records import RECEIPTS
+from tests.adversary.receipts import finished, job_of, registry_of
+
+KEYS = registry_of(job_of()).signing_keys()
+
+
+@pytest.fixture(scope="module")
+def true():
+    return [Shown(index, one.digest, one) for index, one in read_receipt_files(finished()[0] / RECEIPTS).items()]
+
+
+def take_part(kept, entry, delivered=True):
+    parameters = wire.decode(entry.receipt.agreed, CohortParameters)
+    kept.note_attended(parameters)
+    if delivered:
+        kept.note_delivered(parameters, tuple(map(len, entry.receipt.survivors)))
+    return parameters.run
+
+
+def test_an_honest_history_is_kept_entry_by_entry_and_as_a_whole(true, tmp_path):
+    kept = KeptReceipts(tmp_path / "receipts")
+    run = take_part(kept, true[0])
+    kept.compare(run, [], KEYS, complete=True)
+    kept.compare(run, true[:1], KEYS, complete=False)
+    take_part(kept, true[1])
+    kept.compare(run, true[1:], KEYS, complete=False)
+    kept.compare(run, true, KEYS, complete=True)
+    found = kept.read(run)
+    assert sorted(found.shown) == sorted(found.attended) == sorted(found.delivered) == [0, 1]
+    assert len(kept.file(run).read_bytes().splitlines()) == 6
+    assert kept.file(run).stat().st_mode & 0o777 == 0o600
+
+
+def test_an_attempt_that_failed_needs_no_receipt(true, tmp_path):
+    kept = KeptReceipts(tmp_path)
+    run = take_part(kept, true[0], delivered=False)
+    kept.compare(run, [], KEYS, complete=True)
+
+
+def test_a_participation_is_noted_once(true, tmp_path):
+    kept = KeptReceipts(tmp_path)
+    run = take_part(kept, true[0], delivered=False)
+    take_part(kept, true[0], delivered=False)
+    assert len(kept.file(run).read_bytes().splitlines()) == 1
+
+
+def test_a_refused_history_leaves_the_file_as_it_was(true, tmp_path):
+    kept = KeptReceipts(tmp_path)
+    run = take_part(kept, true[0])
+    kept.compare(run, true, KEYS, complete=True)
+    before = kept.file(run).read_bytes()
+    with pytest.raises(HistoryContradicted, match=r"index 1, which it showed before, is missing.*show the file"):
+        kept.compare(run, true[:1], KEYS, complete=True)
+    assert kept.file(run).read_bytes() == before
+
+
+def test_a_line_that_was_cut_off_by_a_crash_is_left_out_and_replaced(true, tmp_path):
+    kept = KeptReceipts(tmp_path)
+    run = take_part(kept, true[0])
+    with kept.file(run).open("ab") as file:
+        file.write(b'{"type":"Atten')
+    take_part(kept, true[1], delivered=False)
+    assert sorted(kept.read(run).attended) == [0, 1]
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    (tmp_path / "run.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(InputError, match="restore it from a backup"):
+        read_kept(tmp_path / "run.jsonl")
+    with pytest.raises(InputError, match="cannot read the kept receipts"):
+        read_kept(tmp_path / "absent.jsonl")

@@ -1,0 +1,64 @@
+"""Derivations of assisted rounds against the definitions: HKDF, SHA-256, exclusive or, sums of masks."""
+
+import hashlib
+import hmac
+
+import numpy as np
+
+from dordis.crypto import prg
+from dordis.crypto.suite import DEFAULT
+from dordis.kernels.packing import unpack
+from dordis.protocol import ClientId
+from dordis.protocols.assisted import derivations
+from tests.protocols.assisted.parties import ROUND, Round
+
+SEED = bytes(range(32))
+
+
+def hkdf(seed, info, length):
+    """RFC 5869 with SHA-256 and no salt."""
+    key, blocks = hmac.digest(bytes(32), seed, "sha256"), [b""]
+    while len(b"".join(blocks)) < length:
+        blocks.append(hmac.digest(key, blocks[-1] + info + bytes([len(blocks)]), "sha256"))
+    return b"".join(blocks)[:length]
+
+
+def test_masks_and_pieces_follow_from_the_seed_by_hkdf():
+    parameters = Round().parameters
+    hashed, name = parameters.digest, ROUND.hex().encode()
+    stream = derivations.mask_stream(DEFAULT, parameters, ClientId(5), 2, SEED)
+    assert stream.key + stream.nonce == hkdf(SEED, b"dordis/v1/assisted-mask/%b/0/5/2" % name + hashed, 28)
+    piece = derivations.piece(parameters, 1, ClientId(5), 2, 3, SEED)
+    assert piece == hkdf(SEED, b"dordis/v1/assisted-piece/%b/1/5/2/3" % name + hashed, 32)
+
+
+def test_the_sum_of_masks_is_that_of_single_masks():
+    parameters = Round().parameters
+    seeds = {ClientId(u): hashlib.sha256(bytes([u])).digest() for u in range(1, 8)}
+    streams = [derivations.mask_stream(DEFAULT, parameters, u, 1, seed) for u, seed in seeds.items()]
+    expected = sum(prg.make_mask(stream, 30, 20).astype(np.uint64) for stream in streams) % 2**20
+    for threads in (1, 2):
+        packed = derivations.sum_masks(DEFAULT, parameters, 1, seeds, threads)
+        assert (unpack(packed, 20, 30) == expected).all()
+
+
+def test_every_part_of_a_value_is_in_its_digest():
+    parameters, other = Round().parameters, Round(n_min=6).parameters
+    digests = {
+        derivations.digest_value(which, rank, masks, pieces)
+        for which, rank, masks, pieces in (
+            (parameters, 0, b"ab", b"c"),
+            (parameters, 0, b"a", b"bc"),
+            (parameters, 1, b"ab", b"c"),
+            (other, 0, b"ab", b"c"),
+        )
+    }
+    assert len(digests) == 4
+
+
+def test_due_pieces_are_those_of_the_noise_plan_in_order():
+    round = Round(came=8)
+    due = derivations.due_pieces(round.parameters, tuple(round.inputs))
+    assert list(due) == sorted(due)
+    assert [chunk for chunk, _, _ in due] == [0] * 6 + [1] * 6
+    assert due[:6] == [(0, u, k) for _, u, k in due[6:]]

@@ -1,0 +1,56 @@
+"""The hash of a share binds round, chunk, dealer, holder, place and every bit of the share."""
+
+import pytest
+
+from dordis.errors import MalformedMessage
+from dordis.protocols.secagg.share_hashes import (
+    HASH_BYTES,
+    dealt,
+    hashes_length,
+    held,
+    share_hash,
+    share_hashes,
+    split_hashes,
+)
+from dordis.protocols.secagg.state import shared_count
+from tests.protocols.secagg.deviants import P
+
+SHARE = bytes(range(36))
+
+
+def test_every_part_changes_the_hash():
+    base = (dealt(P, 0, 3), held(5, 0), SHARE)
+    others = [
+        (dealt(P, 1, 3), held(5, 0), SHARE),
+        (dealt(P, 0, 8), held(5, 0), SHARE),
+        (dealt(P, 0, 3), held(8, 0), SHARE),
+        (dealt(P, 0, 3), held(5, 1), SHARE),
+        (dealt(P, 0, 3), held(5, 0), SHARE[:-1] + b"\0"),
+    ]
+    hashes = {share_hash(*parts) for parts in (base, *others)}
+    assert len(hashes) == 6
+    assert {len(value) for value in hashes} == {HASH_BYTES}
+
+
+def test_hashes_follow_the_order_of_chunks_and_secrets():
+    count, chunks = shared_count(P, 0), len(P.chunks)
+    shares = [bytes([place]) * 36 for place in range(count * chunks)]
+    hashes = share_hashes(P, 3, 5, b"".join(shares))
+    assert len(hashes) == hashes_length(P)
+    second = share_hash(dealt(P, 1, 3), held(5, 0), shares[count])
+    assert hashes[count * HASH_BYTES :][:HASH_BYTES] == second
+
+
+def test_shares_of_unequal_length_are_refused():
+    with pytest.raises(MalformedMessage, match="one length"):
+        share_hashes(P, 3, 5, bytes(shared_count(P, 0) * len(P.chunks) * 36 + 1))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_hashes_are_the_end_of_what_a_dealer_sends(size):
+    hashes = bytes(range(hashes_length(P)))
+    assert split_hashes(P, b"c" * size + hashes) == (b"c" * size, hashes)
+
+
+def test_what_is_shorter_than_the_hashes_has_no_ciphertext():
+    assert split_hashes(P, b"short") == (b"", b"short")

@@ -1,0 +1,36 @@
+"""A queue of runs: configurations by name, and the run that is to be resumed."""
+
+import pytest
+
+from dordis.errors import InputError
+from dordis.records.queue import FILE, QueuedRun, RunQueue
+
+
+def test_configurations_run_by_name_and_one_that_has_begun_is_resumed(tmp_path):
+    for name in ("2.toml", "1.toml", "notes.txt"):
+        (tmp_path / name).touch()
+    queue = RunQueue(tmp_path)
+    assert queue.next_run() == ("1.toml", None)
+    queue.begin("1.toml", tmp_path / "run")
+    assert RunQueue(tmp_path).next_run() == ("1.toml", tmp_path / "run")
+    queue.finish("1.toml")
+    assert queue.next_run() == ("2.toml", None)
+    (tmp_path / "0.toml").touch()  # added later, and still first
+    assert queue.next_run() == ("0.toml", None)
+    for name in ("0.toml", "2.toml"):
+        queue.begin(name, tmp_path / name)
+        queue.finish(name)
+    assert queue.next_run() is None
+    assert queue.entries()["1.toml"] == QueuedRun(str(tmp_path / "run"), over=True)
+
+
+def test_a_folder_without_configurations_and_the_directory_of_a_run_are_no_queues(tmp_path):
+    with pytest.raises(InputError, match="there is no configuration"):
+        RunQueue(tmp_path)
+    (tmp_path / "config.toml").touch()
+    (tmp_path / FILE).write_text("[]")
+    with pytest.raises(InputError, match="is not what dordis wrote"):
+        RunQueue(tmp_path)
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(InputError, match="give it with --resume"):
+        RunQueue(tmp_path)
