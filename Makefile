@@ -41,17 +41,17 @@ deploy-demo: $(ANY)  ## the same over a network: a server and 12 clients, proces
 	@$(BIN)/python examples/deployment/demo.py
 
 test: $(DEV)  ## run the tests, without the slow ones: up to five minutes
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(REQUIRED)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not evidence" $(REQUIRED)
 
 test-slow: $(DEV)  ## run the slow tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(REQUIRED_SLOW)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not evidence" $(REQUIRED_SLOW)
 
 test-all:  ## run all tests, slow ones too, with every extra installed
 	@$(MAKE) --no-print-directory test test-slow EXTRAS=torch,nlp,flower,ray
 
 coverage: $(DEV)  ## run all tests and report which branches they cover, in subprocesses too
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 2 --dist worksteal $(REQUIRED)
+	$(BIN)/coverage run -m pytest -n 2 --dist worksteal -m "not evidence" $(REQUIRED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -75,7 +75,8 @@ pages: $(DEV)  ## write the parts of docs that are generated from the code
 bench: $(DEV)  ## measure the kernels
 	$(BIN)/python -m benchmarks kernels
 
-evidence: $(DEV)  ## run a deployment through kills, stops, cuts and full disks, and print what survived
+evidence: $(DEV)  ## what takes too long for CI: every benchmark in short, 30 rounds of chaos, 20 minutes of soak
+	$(BIN)/python -m pytest -m evidence
 	$(BIN)/python -m tests.network.chaos
 	$(BIN)/python -m tests.network.soak
 

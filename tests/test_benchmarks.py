@@ -36,8 +36,14 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("suite", SUITES)
+IN_CI = ("kernels", "privacy", "refusals", "possible")
+"""Suites that take seconds; the others take minutes even when quick, and belong to `make evidence`."""
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [pytest.param(suite, marks=pytest.mark.slow if suite in IN_CI else pytest.mark.evidence) for suite in SUITES],
+)
 def test_a_quick_run_prints_every_figure_as_one_flat_json_object(suite):
     if suite == "learning":
         pytest.importorskip("torch", reason="the extra 'torch' is not installed")
