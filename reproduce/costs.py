@@ -25,7 +25,7 @@ CHUNK_STEPS: Mapping[str, Resource] = {
     "unmask": Resource.SERVER,
     "remove_noise": Resource.SERVER,
     "decode": Resource.SERVER,
-    "dispatch": Resource.NETWORK,
+    "dispatch": Resource.DOWNLINK,
     "store": Resource.CLIENT,
 }
 """The steps of a chunk by their names in `rounds.engine`, except RELEASE."""
@@ -116,6 +116,18 @@ class Costs(msgspec.Struct, frozen=True):
     """T as a share of n, where it is not this library's default."""
     degrees: dict[int, int] = msgspec.field(default_factory=dict)
     """Neighbours in SecAgg+ by n, where they are not this library's."""
+    one_way: bool = False
+    """Whether sums are dispatched only after the last upload, as in the paper, whose links are one resource."""
+
+    @property
+    def chunk_steps(self) -> Mapping[str, Resource]:
+        """Return the steps of a chunk, each with the resource that it keeps busy."""
+        if not self.one_way:
+            return CHUNK_STEPS
+        return {
+            name: Resource.NETWORK if resource is Resource.DOWNLINK else resource
+            for name, resource in CHUNK_STEPS.items()
+        }
 
     def chunk_dim(self, dim: int, m: int) -> int:
         """Return the coordinates of one of m chunks.
@@ -139,7 +151,7 @@ class Costs(msgspec.Struct, frozen=True):
         """Return the costs of set-up and chunks for `simulate`; the last chunk includes the assembly of the vector."""
         counts = shape.counts()
         setup = [self.step(name, Resource.CLIENT, counts) for name in (ENCODE, *SETUP_STEPS)]
-        chunk = [self.step(name, resource, counts) for name, resource in CHUNK_STEPS.items()]
+        chunk = [self.step(name, resource, counts) for name, resource in self.chunk_steps.items()]
         last, end = chunk[-1], self.step(ASSEMBLE, Resource.CLIENT, counts)
         ended = msgspec.structs.replace(last, client=last.client + end.client, server=last.server + end.server)
         return setup, [chunk] * (shape.chunks - 1) + [[*chunk[:-1], ended]]

@@ -50,7 +50,7 @@ def _mix(name: str, chunk: float, share: float, upload: float, decode: float) ->
         "dispatch": {REQUEST: {"dim": BYTES}},
         "store": {CLIENT: {"dim": STORE}},
     }
-    return Costs(name, laws, tolerated=0.5, degrees={16: 13, 100: 60})
+    return Costs(name, laws, tolerated=0.5, degrees={16: 13, 100: 60}, one_way=True)
 
 
 UNPADDED = _mix("paper, not padded", CHUNK, SHARE, UPLOAD, DECODE)

@@ -59,11 +59,17 @@ def _deliver(u: ClientId, cost: Message) -> Delivery:
 
 
 def work(setup: Sequence[StepCost], chunks: Iterable[Sequence[StepCost]], devices: Devices) -> dict[Resource, float]:
-    """Return the seconds that each resource works in a round: the slowest client, the slowest link, and the server."""
+    """Return the seconds that each resource works in a round: the slowest client, the slowest link, and the server.
+
+    The two ways of a link count apart if a step keeps the downlink busy, else together.
+    """
     steps = [*setup, *(cost for chunk in chunks for cost in chunk)]
     slowness, bandwidth = max(d.slowness for d in devices.values()), min(d.bandwidth for d in devices.values())
-    return {
+    up, down = (8 * sum(getattr(cost, way) for cost in steps) / bandwidth for way in ("answer", "request"))
+    both_ways = any(cost.resource is Resource.DOWNLINK for cost in steps)
+    seconds = {
         Resource.CLIENT: slowness * sum(cost.client for cost in steps),
-        Resource.NETWORK: 8 * sum(cost.request + cost.answer for cost in steps) / bandwidth,
+        Resource.NETWORK: up if both_ways else up + down,
         Resource.SERVER: sum(cost.server for cost in steps),
     }
+    return seconds | {Resource.DOWNLINK: down} if both_ways else seconds

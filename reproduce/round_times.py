@@ -21,7 +21,7 @@ from dordis.protocol import ClientId, Resource
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.protocols.sparse_graph import solve
 from dordis.simulation.virtual_devices import WORKERS, heterogeneous
-from reproduce.costs import CHUNK_STEPS, VARIANCE, Costs, Shape
+from reproduce.costs import VARIANCE, Costs, Shape
 from reproduce.costs_simulated import Devices, simulate, work
 
 SEED = 1
@@ -156,7 +156,9 @@ def chunks(configuration: Configuration, costs: Costs, devices: Devices) -> int:
     def setup_seconds(m: int) -> float:
         return sum(cost.seconds(devices) for cost in steps[m][0])
 
-    return plan_chunks([resource for resource, _ in groupby(CHUNK_STEPS.values())], stage_seconds, setup_seconds).chunks
+    return plan_chunks(
+        [resource for resource, _ in groupby(costs.chunk_steps.values())], stage_seconds, setup_seconds
+    ).chunks
 
 
 def round_time(configuration: Configuration, costs: Costs) -> RoundTime:

@@ -83,7 +83,7 @@ def round_tables(name: str, times: Sequence[RoundTime]) -> Iterator[Table]:
             "projected s",
             "its bound",
         )
-        table = Table(*heads, "idle c-comp, comm, s-comp: plain", "pipelined", title=title)
+        table = Table(*heads, f"idle {', '.join(group[0].plain_busy)}: plain", "pipelined", title=title)
         for time in group:
             table.add_row(
                 f"{time.dropout:.0%}",

@@ -59,6 +59,7 @@ STEPS = {
 }
 """What happens in each step of a round."""
 LANES = {Resource.CLIENT: "clients compute", Resource.NETWORK: "network", Resource.SERVER: "server computes"}
+"""The columns of the resources; the two ways of a link share one."""
 ASSISTED_MESSAGES = {
     "Introduce": ("a round begins", "signed public keys for this round and the next"),
     "SendContribution": ("the parameters", "header, boxes, masked vector; then it leaves"),
@@ -152,7 +153,8 @@ def draw_round() -> str:
                 parts.append(f'<line class="rule" x1="{left}" y1="{y + 12}" x2="{left + 3 * lane}" y2="{y + 12}"/>')
                 parts.append(write(left + 3 * lane + 12, y + 16, row.gate, "gate"))
                 y += ROW
-            parts.append(draw_box(lanes[row.resource], y, lane - 8, row.resource.value, row.step))
+            resource = Resource.NETWORK if row.resource is Resource.DOWNLINK else row.resource
+            parts.append(draw_box(lanes[resource], y, lane - 8, resource.value, row.step))
             parts.append(write(left + 3 * lane + 12, y + 16, STEPS[row.step]))
             y += ROW
     return wrap_picture(parts, y + 4, "The steps of a round, and what each keeps busy")

@@ -137,11 +137,16 @@ Request = TypeVar("Request", bound=Message)
 
 
 class Resource(Enum):
-    """What a step keeps busy."""
+    """What a step keeps busy.
+
+    Links carry both ways at once, so the delivery of sums has a resource of its own (the paper has one for both ways):
+    the sum of one chunk goes down while the next chunk comes up.
+    """
 
     CLIENT = "c-comp"
     NETWORK = "comm"
     SERVER = "s-comp"
+    DOWNLINK = "comm-down"
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,12 @@ def test_four_chunks_through_the_paper_s_five_stages(s, c, expected):
     assert set(predecessors(FIVE, 4, s, c)) == expected
 
 
+def test_a_sum_goes_down_while_later_chunks_come_up():
+    ours = [C, N, S, Resource.DOWNLINK, C]
+    assert set(predecessors(ours, 4, 3, 0)) == {(2, 0)}
+    assert set(predecessors(ours, 4, 3, 1)) == {(2, 1), (3, 0)}
+
+
 def test_the_previous_stage_on_a_resource_is_the_nearest():
     assert set(predecessors([C, N, C, N, C], 3, 4, 0)) == {(3, 0), (2, 2)}
 

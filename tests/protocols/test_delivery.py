@@ -155,8 +155,8 @@ def test_a_malformed_sum_is_refused():
 # The server
 
 
-def test_the_steps_keep_the_network_and_then_the_clients_busy():
-    assert [step.resource for step in servers()[0].workflow] == [Resource.NETWORK, Resource.CLIENT]
+def test_the_steps_keep_the_downlink_and_then_the_clients_busy():
+    assert [step.resource for step in servers()[0].workflow] == [Resource.DOWNLINK, Resource.CLIENT]
 
 
 def test_everybody_gets_any_sum():

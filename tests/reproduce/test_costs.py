@@ -6,7 +6,7 @@ from dordis.protocols.secagg import SecAggServer
 from dordis.rounds.engine import RoundServer
 from reproduce.costs import CHUNK_STEPS, CLIENT, RELEASE, SETUP_STEPS, Costs, Shape
 from reproduce.costs_measured import SmallRound
-from reproduce.costs_paper import OVERLAP
+from reproduce.costs_paper import OVERLAP, PAPER
 
 TINY = SmallRound(6, 13, 2, 1)
 
@@ -39,3 +39,10 @@ def test_only_the_last_chunk_pays_for_the_whole_vector():
     _, chunks = costs.steps(Shape(2, 1, 0, 3, 10))
     assert [chunk[-1].client for chunk in chunks] == [10, 10, 25]
     assert {cost.resource for chunk in chunks for cost in chunk} == set(Resource)
+
+
+def test_the_papers_links_carry_one_way_at_a_time():
+    _, ours = Costs("toy", {}).steps(Shape(2, 1, 0, 1, 10))
+    _, papers = PAPER.steps(Shape(2, 1, 0, 1, 10))
+    assert [cost.resource for cost in ours[0] if cost.step == "dispatch"] == [Resource.DOWNLINK]
+    assert {cost.resource for cost in papers[0]} == {*Resource} - {Resource.DOWNLINK}

@@ -39,6 +39,14 @@ def played(d, m, devices):
     return simulate(*secagg_like(d, m), devices)
 
 
+def test_sums_go_down_while_the_next_chunks_come_up():
+    up, down = StepCost("upload", N, answer=10**6), StepCost("dispatch", Resource.DOWNLINK, request=10**6)
+    same_way = StepCost("dispatch", N, request=10**6)
+    link = {1: Device(bandwidth=8e6)}
+    times = [simulate([], [[up, StepCost("add", S), way]] * 4, link).completion for way in (down, same_way)]
+    assert times == pytest.approx([5.0, 8.0])
+
+
 def test_every_step_of_a_hundred_clients_is_in_the_timeline():
     timeline = played(D, 10, heterogeneous(range(100), seed=3))
     assert timeline.completion > 10
@@ -98,5 +106,8 @@ def test_each_resource_works_as_long_as_its_slowest_part():
     upload, unmask = StepCost("upload", N, client=1.0, answer=10**6), StepCost("unmask", S, request=10**6, server=3.0)
     devices = {1: Device(8e6, slowness=2.0), 2: Device(4e6, slowness=0.5)}
     assert work([upload], [[upload, unmask]] * 2, devices) == {C: 2.0 * 3, N: 2.0 * 5, S: 3.0 * 2}
+    dispatch = StepCost("dispatch", Resource.DOWNLINK, request=10**6, answer=10**5)
+    both_ways = work([], [[upload, dispatch]] * 2, devices)
+    assert (both_ways[N], both_ways[Resource.DOWNLINK]) == pytest.approx((2.0 * 2.2, 2.0 * 2))
     assert upload.seconds(devices) == max(1.0 + 2.0, 2.0 + 0.5)
     assert unmask.seconds(devices) == 2.0 + 3.0

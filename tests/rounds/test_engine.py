@@ -34,7 +34,7 @@ PROTOCOLS = {
 }
 every_protocol = pytest.mark.parametrize(("protocol", "options"), PROTOCOLS.values(), ids=PROTOCOLS)
 NO_NOISE = NoMechanism(Grid(DIM, BLOCK, SCALE, 24))
-PAPER = ["c-comp", "comm", "s-comp", "comm", "c-comp"]
+PAPER = ["c-comp", "comm", "s-comp", "comm-down", "c-comp"]
 
 
 def leaving(**stages):

@@ -66,7 +66,7 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
     @property
     def workflow(self) -> Sequence[Step]:
         """Return the steps in order."""
-        return Step(self.dispatch, Resource.NETWORK), Step(self.store, Resource.CLIENT)
+        return Step(self.dispatch, Resource.DOWNLINK), Step(self.store, Resource.CLIENT)
 
     def output(self) -> tuple[ClientId, ...]:
         """Return who has stored the chunk."""

@@ -17,7 +17,7 @@ from dordis.simulation.run import prepare
 from dordis.simulation.virtual_devices import ServerProcessor
 
 FEW = ["federation.clients=8", "federation.per_round=4", "federation.rounds=2"]
-FIVE = ["c-comp", "comm", "s-comp", "comm", "c-comp"]
+FIVE = ["c-comp", "comm", "s-comp", "comm-down", "c-comp"]
 
 
 @pytest.fixture(scope="module")
