@@ -21,9 +21,11 @@ from dordis.ledger.stated_epsilon import Basis
 from dordis.owner.participation import FileParticipation, Limits, OwnerBudget
 from dordis.owner.policy import Policy
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.mechanisms.baselines import LocalGaussian
 from dordis.privacy.records.accounting import (
     RecordSampling,
     SampledEvents,
+    calibrate,
     count_events,
     epsilon,
     sampling_word,
@@ -187,7 +189,39 @@ def test_a_run_stopped_after_one_round_states_the_epsilon_of_the_whole_plan(tmp_
     assert stopped.epsilon == whole.epsilon == verify(path / "ledger.jsonl").stated.epsilon
 
 
-@pytest.mark.parametrize("kind", ["local", "central", "early", "none"])
+@pytest.mark.parametrize("fidelity", ["ideal", "full"])
+@pytest.mark.parametrize(("kind", "senders"), [("central", 1), ("local", 6)])
+def test_baselines_have_the_noise_of_one_trusted_server_or_of_every_client(
+    tmp_path: Path, kind: str, senders: int, fidelity: str
+) -> None:
+    given = settings(tmp_path, dim=2**14, privacy={"noise": {"kind": kind}}, simulation={"fidelity": fidelity})
+    result = dordis.run(given | {"federation": {"clients": 6, "per_round": 6, "rounds": 2}})
+    summary = verify(result.path / "ledger.jsonl")
+    assert result.epsilon == summary.stated.epsilon
+    assert 5.9 < summary.stated.epsilon <= 6.0
+    assert summary.stated.basis is Basis.PLAN
+    multiplier = calibrate(6.0, 1e-5, SAMPLED.sampling, count_events(2)).multiplier
+    measured = np.mean([np.mean(aggregate.total**2) for _, aggregate in Keep.seen])
+    assert measured == pytest.approx(senders * multiplier**2, rel=0.04)  # rounding adds up to 2 % to the server's
+    assert "differentially private for each single record" in " ".join(result.report().read_text().split())
+
+
+@pytest.mark.parametrize("kind", ["local", "central"])
+def test_baselines_sum_clipped_records(tmp_path: Path, kind: str) -> None:
+    dordis.run(settings(tmp_path, client=Ones, privacy={"epsilon": 20.0, "sampling": 1.0, "noise": {"kind": kind}}))
+    _, aggregate = Keep.seen[-1]
+    direction = np.full(2048, 1 / math.sqrt(2048))
+    assert float(aggregate.mean @ direction) == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_client_that_leaves_out_its_noise_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of the baselines' noise fails if clients add none."""
+    monkeypatch.setattr(LocalGaussian, "add_client_noise", lambda *given: None)
+    dordis.run(settings(tmp_path, privacy={"noise": {"kind": "local"}}))
+    assert all(np.mean(aggregate.total**2) < 0.01 for _, aggregate in Keep.seen)
+
+
+@pytest.mark.parametrize("kind", ["early", "none"])
 def test_noise_that_is_not_analysed_for_records_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(InputError, match="with records as the unit of privacy the noise"):
         dordis.run(settings(tmp_path, dim=64, privacy={"noise": {"kind": kind}}))

@@ -164,10 +164,7 @@ def plan_for_cost(setting: Setting, allowance: float) -> Plan:
 
 
 def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) -> Plan:
-    """Return the plan for records: a scale at which rounding hardly matters, and the bits that hold the sum.
-
-    The signal is that of L + 6 sqrt L records that agree, L the expected batch of all clients.
-    """
+    """Return the plan for records: a scale at which rounding hardly matters, and the bits that hold the sum."""
     largest = setting.ring(MOST_BITS).largest
     wanted, part = fine_scaled_clip(setting.padded), allowance * (1 - setting.share)
     while True:
@@ -179,13 +176,11 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
             break
         wanted /= 2
     batch = setting.clients * sampled.batch
-    reach = scaled_clip * (batch + 6 * math.sqrt(batch))
-    deviation = math.sqrt(reach**2 / setting.block + setting.clients / 4 + float(setting.kappa * variance))
-    least = math.ceil(math.log2(2 * setting.headroom * deviation))
+    least = _record_bits(setting, sampled, scaled_clip, float(setting.kappa * variance))
     bits = max(1, least) if setting.bits is None else setting.bits
     if not least <= bits <= MOST_BITS:
         raise InputError(f"{bits} bits do not hold sums of {batch:.0f} records and their noise: {least} do")
-    encoding = RecordEncoding(sampled.sampling, length, shift, sampled.records, sampled.events)
+    encoding = RecordEncoding.for_scale(sampled, scaled_clip, setting.block)
     encoding.check(setting.block)
     sensitivity, further = Sensitivity(squared, setting.padded), tuple[PlannedRelease, ...]()
     if setting.further:
@@ -197,6 +192,29 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
         variance = round_up_variance(Fraction(squared) / Fraction(part) + _HALF)
     proved = setting.epsilon_for_cost(allowance)
     return Plan(setting, bits, scaled_clip / setting.clip, sensitivity, variance, proved, further, encoding)
+
+
+def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
+    """Return s c for sums of records in 32 bits, under noise whose variance in integer units follows from s c."""
+    wanted = fine_scaled_clip(setting.padded)
+    while True:
+        length, shift = scale_for(wanted, setting.block)
+        scaled_clip = math.sqrt(setting.block) * length * 2.0**-shift
+        least = _record_bits(setting, sampled, scaled_clip, variance(scaled_clip))
+        if least <= MOST_BITS:
+            return scaled_clip
+        if wanted < 1:
+            batch = setting.clients * sampled.batch
+            raise InputError(f"{MOST_BITS} bits do not hold sums of {batch:.0f} records and their noise: {least} do")
+        wanted /= 2
+
+
+def _record_bits(setting: Setting, sampled: RecordSampling, scaled_clip: float, variance: float) -> int:
+    """Return the bits that hold a sum: the signal is that of L + 6 sqrt L records that agree, L the expected batch."""
+    batch = setting.clients * sampled.batch
+    reach = scaled_clip * (batch + 6 * math.sqrt(batch))
+    deviation = math.sqrt(reach**2 / setting.block + setting.clients / 4 + variance)
+    return math.ceil(math.log2(2 * setting.headroom * deviation))
 
 
 def _has_cost_within(allowance: float) -> scaling.Enough:

@@ -20,7 +20,7 @@ from dordis.privacy.clipping import CLIPPING_BIT, bit_value
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals, norm, unfold_sum, unrotate_integers, unrotate_sum
 from dordis.privacy.further_releases import FurtherRelease, FurtherSum
 from dordis.privacy.mechanisms import find_builtin_mechanism
-from dordis.privacy.mechanisms.mechanism import Mechanism, check_folding
+from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, check_folding
 from dordis.privacy.quantising import delivered_size, dequantise, quantise
 from dordis.privacy.records.encoding import Integers, RecordEncoding, encode_sum, sensitivity
 from dordis.privacy.scaling import BLOCKS_FROM, Floats, Sensitivity, block_size
@@ -180,14 +180,18 @@ class DistributedDP:
         """Return what one client counts for in a mean: 1, or the expected number of its sampled records."""
         return self.records.batch if self.records else 1.0
 
-    def encode_records(self, total: Integers, values: Mapping[str, npt.ArrayLike], seed: bytes) -> Vector:
-        """Return the exact sum of a client's quantised records as its input; `seed` is fresh, and gives the dither.
+    def encode_records(
+        self, total: Integers, values: Mapping[str, npt.ArrayLike], entropy: Entropy = secrets.token_bytes
+    ) -> Vector:
+        """Return the exact sum of a client's quantised records as its input; it is not needed afterwards.
 
-        `values` are sums over the sampled records, for the further releases.
+        The dither and the client's own noise, if any, are drawn here.  `values` are sums over the sampled records.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
             raise InputError("the unit of privacy of this round is the client: there is no sum of records to encode")
+        seed = entropy(SEED_BYTES)
+        self.mechanism.add_client_noise(total, records.length, entropy)
         vector = encode_sum(total, self.mechanism.grid, records.shift, encoding.rotation, seed)
         if not encoding.further_releases:
             return vector
@@ -200,7 +204,7 @@ class DistributedDP:
         mechanism, parameters = self.mechanism, self.parameters
         noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
         plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
-        return plain and not noisy and not parameters.encoding.further_releases
+        return plain and not noisy and not parameters.encoding.further_releases and self.records is None
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
         """Return the aggregate of clipped updates that were summed without rounding, with the server's noise if any."""
@@ -346,12 +350,15 @@ def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
     if not records:
         return
     records.check(grid.block)
-    if mechanism.name != "skellam" or grid.buckets:
-        raise ParametersRefused("sums of records are neither folded nor under other noise than Skellam's")
+    if not mechanism.sums_records or grid.buckets:
+        raise ParametersRefused(f"sums of records are not folded, and not under the noise of '{mechanism.name}'")
     scaled_clip = records.scaled_clip(grid.block)
     if not math.isclose(scaled_clip, grid.scale * mechanism.clip, rel_tol=1e-9):
         raise ParametersRefused(f"s c = {grid.scale * mechanism.clip} is not what C_q and k give, {scaled_clip}")
-    if mechanism.sensitivity < sensitivity(scaled_clip, grid.padded):
+    bounds_sum = (
+        mechanism.noise_from is not NoiseFrom.CLIENT
+    )  # a client's own noise is added before anything is rounded
+    if bounds_sum and mechanism.sensitivity < sensitivity(scaled_clip, grid.padded):
         raise ParametersRefused(f"one record may change the sum by more than Delta2^2 = {mechanism.sensitivity}")
     if not 0 <= parameters.index < records.events:
         raise ParametersRefused(

@@ -16,7 +16,7 @@ from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import Aborted, NotReady, ProtocolError, UnexpectedRequest
 from dordis.kernels.ring import Vector
 from dordis.privacy.clipping import CLIPPING_BIT
-from dordis.privacy.encoding import SEED_BYTES, Entropy, Reals
+from dordis.privacy.encoding import Entropy, Reals
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.records.encoding import RecordEncoding
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message
@@ -317,7 +317,7 @@ class ClientRound:
         """Return the update, clipped and encoded by the parameters of the round, and forget it."""
         if isinstance(self._update, RecordSum):
             summed, self._update, self._parameters = self._update, None, private.parameters
-            return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy(SEED_BYTES))
+            return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy)
         (update, values), entropy = self.take_update(private.parameters), self._client.entropy
         vector = self._client.user_code.encode(
             "the encoding of the update", lambda: private.encode(update, entropy, values), self.invite.dim

@@ -302,7 +302,10 @@ class RoundPlan:
     @property
     def record_encoding(self) -> RecordEncoding | None:
         """Return the encoding of records; None if clients are the unit of privacy."""
-        return self.plan.records if self.plan else None
+        if self.plan is not None or self.setting.records is None:
+            return self.plan.records if self.plan else None
+        grid = self.mechanism.grid
+        return RecordEncoding.for_scale(self.setting.records, grid.scale * self.setting.clip, grid.block)
 
     @cached_property
     def sampled(self) -> SampledEvents | None:
@@ -383,8 +386,9 @@ def check_record_noise(design: RoundPlan) -> None:
             "with records as the unit of privacy an application cannot release further values: use privacy.unit = "
             "'client', or another application"
         )
-    if design.strategy.mechanism or design.kind is not DSkellam or design.strategy.name in ("early", "rebasing"):
+    if not design.kind.sums_records or design.strategy.name in ("early", "rebasing"):
         raise InputError(
-            f"with records as the unit of privacy the noise '{design.strategy.name}' is not available: privacy.noise "
-            "is 'xnoise', 'orig' or 'conservative', over the mechanism 'skellam'"
+            f"with records as the unit of privacy the noise '{design.strategy.name}' is not available over "
+            f"'{mechanism_name(design.kind)}': privacy.noise is 'xnoise', 'orig' or 'conservative' over 'skellam', or "
+            "the baseline 'central' or 'local'"
         )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dordis.apps.learning.record_gradients import RecordLearner, make_record_gradients
+from dordis.apps.learning.record_gradients import RecordLearner, make_record_gradients, slice_width
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.errors import InputError
 from dordis.kernels.reals import LEAST_LENGTH
@@ -53,12 +53,24 @@ def test_gradients_are_those_of_autograd() -> None:
         np.testing.assert_allclose(rows[i], expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("module", [small_cnn(), nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), Amplified(1e7)])
-def test_bits_depend_on_neither_neighbours_nor_places(module: nn.Module) -> None:
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (small_cnn(), (1, 8, 8)),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), (1, 8, 8)),
+        (nn.Linear(30, 3), (30,)),
+        (Amplified(1e7), (24,)),
+    ],
+)
+def test_slices_stay_wide_because_bits_depend_on_neither_neighbours_nor_places(
+    module: nn.Module, shape: tuple[int, ...]
+) -> None:
     model = TorchModel(module)
-    shape = (24,) if isinstance(module, Amplified) else (1, 8, 8)
     client = RecordLearner(model, records(np.random.default_rng(0), 150, *shape))
-    assert check_independence(client, ROUND, model.initial(np.random.default_rng(0)), model.dim)
+    parameters = model.initial(np.random.default_rng(0))
+    assert check_independence(client, ROUND, parameters, model.dim)
+    summed(client, parameters)
+    assert client.width == slice_width(model.dim)
 
 
 def test_no_record_changes_the_sum_by_more_than_the_clip_through_a_model_that_amplifies_rounding() -> None:

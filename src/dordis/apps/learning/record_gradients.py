@@ -147,7 +147,9 @@ def class_residuals(scores: Floats, y: Labels) -> Floats:
 class TorchGradients(RecordGradients):
     """A torch module, by vmap of grad: each record is a batch of one, in the module's mode for evaluation.
 
-    Layers that draw at random, such as dropout, are off: what they draw for one record would depend on the others.
+    Every record has its own view of the weights: with common weights a layer multiplies all records at once, and the
+    bits of such a product depend on a record's place.  Layers that draw at random, such as dropout, are off: what they
+    draw for one record would depend on the others.
     """
 
     def __init__(self, model: TorchModel) -> None:
@@ -156,7 +158,7 @@ class TorchGradients(RecordGradients):
         self._torch, self._model = torch, model
         model._module.eval()
         slopes = torch.func.grad(self._loss)
-        self._slopes = torch.func.vmap(slopes, in_dims=(None, 0, 0), randomness="error")
+        self._slopes = torch.func.vmap(slopes, in_dims=(0, 0, 0), randomness="error")
         self._buffer = np.empty((0, model.dim), np.float32)
 
     def _loss(self, views: dict[str, Any], x: Any, y: Any) -> Any:
@@ -172,7 +174,8 @@ class TorchGradients(RecordGradients):
         model._module.eval()
         with constant_arithmetic(torch), torch.no_grad():
             views = model._views(model._parameters(parameters))
-            found = self._slopes(views, model._inputs(x), model._labels(y))
+            weights = {name: view.expand(len(y), *view.shape) for name, view in views.items()}
+            found = self._slopes(weights, model._inputs(x), model._labels(y))
             start = 0
             for name in views:
                 part = found[name].reshape(len(y), -1)

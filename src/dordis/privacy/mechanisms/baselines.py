@@ -18,7 +18,11 @@ from dordis.privacy import encoding, scaling
 from dordis.privacy.accounting import Event, Gaussian, check_positive, multiplier_for_cost
 from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals
 from dordis.privacy.mechanisms.mechanism import Mechanism, NoiseFrom, NoiseVariances, check_bound, read_sigma, wide_grid
-from dordis.privacy.scaling import Floats
+from dordis.privacy.planning import record_scale
+from dordis.privacy.records.accounting import RecordSampling
+from dordis.privacy.records.encoding import Integers
+from dordis.privacy.records.encoding import sensitivity as record_sensitivity
+from dordis.privacy.scaling import MOST_BITS, Floats
 from dordis.privacy.setting import Setting
 
 FLOATING = "Gaussian noise in floating point, whose low bits may tell what they should hide: not to be deployed"
@@ -44,6 +48,12 @@ def gaussian_noise(seed: bytes, sigma: float, dim: int) -> Floats:
         ndtri(chance, out=piece)
         piece *= sigma
     return samples
+
+
+def record_grid(setting: Setting, sampled: RecordSampling, sigma: float) -> Grid:
+    """Return a grid of 32 bits for sums of records with noise of standard deviation `sigma`, in real units."""
+    scaled_clip = record_scale(setting, sampled, lambda s_c: (s_c * sigma / setting.clip) ** 2)
+    return Grid(setting.dim, setting.block, scaled_clip / setting.clip, MOST_BITS)
 
 
 class GaussianMechanism(Mechanism, frozen=True, kw_only=True):
@@ -74,6 +84,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
 
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.SERVER
     in_ring: ClassVar[bool] = False
+    sums_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_bound(self)
@@ -83,6 +94,10 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
     def for_cost(cls, setting: Setting, allowance: float) -> Self:
         """Return the mechanism with the least noise whose releases cost no more."""
         multiplier = multiplier_for_cost(allowance)
+        if setting.records is not None:
+            grid = record_grid(setting, setting.records, 0.0)
+            squared = record_sensitivity(grid.scale * setting.clip, grid.padded)
+            return cls(grid, setting.clip, squared, sigma=multiplier * math.sqrt(squared) / grid.scale)
         grid = wide_grid(setting, multiplier * setting.clip)
         bound = scaling.sensitivity(grid.scale, setting.clip, grid.padded)
         return cls(grid, setting.clip, bound.squared, sigma=multiplier * bound.l2 / grid.scale)
@@ -114,6 +129,7 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
     """
 
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.CLIENT
+    sums_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive("the clip bound", self.clip)
@@ -123,7 +139,10 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
     def for_cost(cls, setting: Setting, allowance: float) -> Self:
         """Return the mechanism with the least noise whose releases cost no more."""
         sigma = multiplier_for_cost(allowance) * setting.clip
-        return cls(wide_grid(setting, sigma * math.sqrt(setting.clients)), setting.clip, sigma=sigma)
+        summed = sigma * math.sqrt(setting.clients)
+        sampled = setting.records
+        grid = wide_grid(setting, summed) if sampled is None else record_grid(setting, sampled, summed)
+        return cls(grid, setting.clip, sigma=sigma)
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
         """Clip, add noise, rotate, scale and round."""
@@ -131,6 +150,11 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
         noisy = gaussian_noise(entropy(SEED_BYTES), self.sigma, x.size)
         noisy += x * encoding.clip_factor(x, self.clip)
         return encoding.encode(noisy, self.grid, public_seed, entropy)
+
+    def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
+        """Add rounded noise: the sum is an integer, so that this rounds their sum, which takes no privacy away."""
+        noise = gaussian_noise(entropy(SEED_BYTES), self.sigma * length / self.clip, total.size)
+        total += np.rint(noise, out=noise).astype(np.int64)
 
     def release(self, variance: Fraction) -> Gaussian:
         """Return one client's update under its own noise; the others' is not counted on, whatever the `variance`."""

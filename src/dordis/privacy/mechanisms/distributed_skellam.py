@@ -15,6 +15,7 @@ class DSkellam(Mechanism, frozen=True, tag="skellam"):
     schemes: ClassVar[frozenset[Scheme]] = frozenset(Scheme) - {Scheme.NONE}
     has_price_list: ClassVar[bool] = False
     may_fold: ClassVar[bool] = True
+    sums_records: ClassVar[bool] = True
     description: ClassVar[str] = "distributed Skellam noise, drawn in integers"
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from dordis.privacy import encoding, planning, quantising, scaling
 from dordis.privacy.accounting import Event, SkellamSum
 from dordis.privacy.encoding import Entropy, Grid, Reals
 from dordis.privacy.planning import Plan
+from dordis.privacy.records.encoding import Integers
 from dordis.privacy.scaling import MOST_BITS, Floats, Sensitivity
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
@@ -78,6 +79,8 @@ class Mechanism(msgspec.Struct, frozen=True):
     """Whether only a Renyi divergence is known of the noise: it is planned by that, and no owner can count it."""
     may_fold: ClassVar[bool] = False
     """Whether updates may be folded first: not where noise is added to whole updates, before the sum or after it."""
+    sums_records: ClassVar[bool] = False
+    """Whether the mechanism is analysed for exact sums of sampled records."""
     in_ring: ClassVar[bool] = True
     """Whether the noise is in the integers; where it is not, a simulation may sum updates that were not rounded."""
     description: ClassVar[str] = ""
@@ -132,6 +135,9 @@ class Mechanism(msgspec.Struct, frozen=True):
         """Return a client's input to the sum: clip, fold, rotate, scale, round, with secrets from its own entropy."""
         bounds = (self.clip or math.inf, self.sensitivity or None)
         return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
+
+    def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
+        """Add a client's own noise to its exact sum of records, in place; `length` is C_q.  Most have none."""
 
     def clip_factor(self, update: Reals) -> float:
         """Return what an update is multiplied by to keep to the clip bound, 1 if it does; refuse one not finite."""

@@ -20,7 +20,7 @@ from dordis.kernels import hadamard
 from dordis.kernels.reals import LEAST_LENGTH, MOST_LENGTH, MOST_SHIFT, round_with_dither
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Grid, draw_signs
-from dordis.privacy.records.accounting import BETA, OVERFULL, WORD
+from dordis.privacy.records.accounting import BETA, OVERFULL, WORD, RecordSampling
 from dordis.privacy.scaling import rounded_norm
 
 Integers = npt.NDArray[np.int64]
@@ -28,6 +28,7 @@ DITHER, SAMPLE = b"dordis/v1/record-dither", b"dordis/v1/record-sample"
 FINE = 1.01
 """The scale is chosen so that rounding adds at most 1 % to the sensitivity."""
 _WORD_BYTES = 4
+_ERROR = 1e-6  # of C_q, where s c was computed in floating point
 _LARGEST = 2**62
 
 
@@ -43,6 +44,12 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shift: int
     records: int
     events: int
+
+    @classmethod
+    def for_scale(cls, sampled: RecordSampling, scaled_clip: float, block: int) -> "RecordEncoding":
+        """Return the encoding at an s c that `scale_for` gave."""
+        length, shift = scale_for(scaled_clip, block)
+        return cls(sampled.sampling, length, shift, sampled.records, sampled.events)
 
     @property
     def probability(self) -> float:
@@ -95,7 +102,7 @@ def _divergence(records: int, batch: int, p: float) -> float:
 
 
 def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
-    """Return C_q and k whose s c is the wanted one, or the next above it.
+    """Return C_q and k whose s c is the wanted one, or the next above it; from their own s c they are found again.
 
     >>> scale_for(760.0, 16384)
     (6225920, 20)
@@ -104,7 +111,7 @@ def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
         raise InputError(f"s c is a number above 0, not {scaled_clip}")
     shift = math.floor(math.log2(MOST_LENGTH * math.sqrt(block) / scaled_clip))
     for k in (shift, shift - 1):
-        length = math.ceil(scaled_clip * 2.0**k / math.sqrt(block))
+        length = math.ceil(scaled_clip * 2.0**k / math.sqrt(block) - _ERROR)
         if LEAST_LENGTH <= length < MOST_LENGTH and 0 <= k <= MOST_SHIFT:
             return length, k
     raise InputError(f"no quantisation of records has s c = {scaled_clip:g} in blocks of {block}")
