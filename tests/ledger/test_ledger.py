@@ -537,6 +537,7 @@ def test_half_a_line_after_a_crash_stops_the_run_and_says_what_to_do(path, kept)
     Ledger.open(path).reserve(charge_of(2))
 
 
+@pytest.mark.slow
 def test_any_altered_byte_is_noticed(path):
     whole = b"".join(some_rounds(path)[:3])
     for place in range(len(whole)):

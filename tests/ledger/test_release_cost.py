@@ -367,6 +367,7 @@ def test_a_forged_line_is_noticed_by_what_it_says(path, change):
         verify_ledger(path)
 
 
+@pytest.mark.slow
 def test_any_altered_byte_is_noticed(path):
     write(path)
     whole = path.read_bytes()

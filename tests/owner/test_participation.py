@@ -234,6 +234,7 @@ def test_a_line_that_was_not_written_to_its_end_does_not_count_and_is_written_ag
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_any_altered_byte_is_noticed(path):
     whole = b"".join(lines_of(path, 2))
     for place in range(len(whole) - 1):  # a last line without its end was not written

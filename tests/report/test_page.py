@@ -157,6 +157,7 @@ def test_nothing_is_loaded_and_nothing_runs(tmp_path: Path) -> None:
     assert "url(" not in text
 
 
+@pytest.mark.slow
 def test_several_runs_are_compared(tmp_path: Path) -> None:
     paths = [make(tmp_path, name=f"run-{noise}", noise=noise) for noise in STRATEGIES]
     found = report(*paths)
@@ -184,6 +185,7 @@ def configured(path: Path, **settings: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_runs_of_one_name_are_named_by_what_differs_in_their_configurations(tmp_path: Path) -> None:
     made = [make(tmp_path / name) for name in "abcd"]
     usual = {"epsilon": 6.0, "noise": "xnoise"}

@@ -150,6 +150,7 @@ def test_the_mean_is_over_the_expected_batch(tmp_path: Path) -> None:
     assert float(aggregate.mean @ direction) == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_quantile_clipping_follows_the_norms_of_records(tmp_path: Path) -> None:
     clip = {"kind": "quantile", "start": 1.0, "rate": 0.5}
     for client, grows in ((Ones, True), (Zeros, False)):
