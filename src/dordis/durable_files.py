@@ -171,7 +171,7 @@ class LockedFile:
     descriptor: int
 
     def read(self, start: int = 0) -> bytes:
-        """Return the content from a place on, by default all of it."""
+        """Return the content after an offset, by default all of it."""
         with os.fdopen(self.descriptor, "rb", closefd=False) as file:
             file.seek(start)
             return file.read()

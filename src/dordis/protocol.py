@@ -211,7 +211,7 @@ class Journal(Protocol):
         """Close the journal and keep its content, so that another process can resume the round."""
 
     def close(self) -> None:
-        """Refuse everything from now on and forget what was stored."""
+        """Refuse all later requests and forget the stored state."""
 
 
 def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
@@ -252,7 +252,7 @@ class MemoryJournal:
         """Do nothing: no other process has this memory."""
 
     def close(self) -> None:
-        """Refuse everything from now on and forget what was stored."""
+        """Refuse all later requests and forget the stored state."""
         self._closed = True
         self._claims.clear()
 

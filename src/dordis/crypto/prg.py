@@ -78,7 +78,7 @@ def fill_keystream(context: CipherContext, out: npt.NDArray[np.uint8]) -> None:
 
 
 def read_keystream(stream: Stream, first: int, count: int) -> npt.NDArray[np.uint8]:
-    """Return `count` bytes of a stream from byte `first` on."""
+    """Return `count` bytes of a stream, starting at byte `first`."""
     if first < 0 or count < 0 or first + count > LONGEST:
         raise InputError(f"a stream has bytes 0 to {LONGEST - 1}; {count} from {first} on are not among them")
     if not count:
@@ -108,7 +108,7 @@ def add_masks(
     first: int = 0,
     threads: int = 1,
 ) -> None:
-    """Add and subtract masks, modulo 2^bits, in place; `acc` holds the coordinates from `first` on."""
+    """Add and subtract masks, modulo 2^bits, in place; `acc` begins at coordinate `first`."""
     check_ring(acc, bits)
     if first < 0 or (first + acc.size) * _lane_bytes(bits) > LONGEST:
         raise InputError(f"a mask of {bits} bits has coordinates 0 to {LONGEST // _lane_bytes(bits) - 1}")

@@ -109,7 +109,7 @@ def new_certificate(
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
-    """Begin a certificate that is valid from a day ago on."""
+    """Begin a certificate whose validity started a day ago."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -29,7 +29,7 @@ class Identity(msgspec.Struct, frozen=True):
     vrf: bytes
 
     def fingerprint(self, client: ClientId) -> str:
-        """Return what names a client with these keys, in hex."""
+        """Return the fingerprint of a client's keys, in hex."""
         entry = client.to_bytes(8, "big") + self.signing + self.vrf
         return hashlib.sha256(b"dordis/v1/member" + entry).digest()[:FINGERPRINT_BYTES].hex()
 
@@ -78,7 +78,7 @@ class Registry(Mapping[ClientId, Identity]):
         ).digest()
 
     def fingerprints(self) -> dict[int, str]:
-        """Return what names every member with its keys, in hex."""
+        """Return the fingerprint of all members and their keys, in hex."""
         return {int(u): keys.fingerprint(u) for u, keys in self.items()}
 
     def restrict(self, clients: Collection[int]) -> "Registry":
@@ -87,7 +87,7 @@ class Registry(Mapping[ClientId, Identity]):
         return self if len(kept) == len(self) else Registry(kept, self.helpers)
 
     def signing_keys(self) -> SigningKeys:
-        """Return what the round protocol needs: the public keys of all signatures, those of helpers apart."""
+        """Return the public signature keys for the round protocol: those of clients and, apart, those of helpers."""
         clients, helpers = ({u: keys.signing for u, keys in role.items()} for role in (self, self.helpers))
         return SigningKeys(clients, helpers)
 

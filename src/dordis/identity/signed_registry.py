@@ -64,7 +64,7 @@ class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def next_id(self) -> ClientId:
-        """Return the smallest id above all ids ever given, from 1 on."""
+        """Return the next unused id, 1 or more; ids of removed members are never used again."""
         return ClientId(max([0, *self.members, *(gone.client for gone in self.revoked)]) + 1)
 
 
@@ -210,7 +210,7 @@ def check_not_older(given: SignedRegistry, seen: SignedRegistry) -> None:
 
 
 def members_before(members: Registry, revoked: Sequence[RevokedKeys], listed: Mapping[int, str]) -> Registry:
-    """Return the members of a run that began before some of the revocations, as far as the registry knows them.
+    """Return the members of a run that began before some revocations; members that the registry never had are left out.
 
     `listed` are the fingerprints of the run's members.  Ids are given in ascending order, so members with larger ids
     than all listed ones came later.  All revocations from the first listed key on came later too, and are undone.

@@ -64,7 +64,7 @@ def _inverse(value: np.uint64) -> np.uint64:
 
 @kernel
 def _accumulate(sums: NDArray[np.uint64], row: Elements, right: Elements, start: int) -> None:
-    """Add to `sums`, unreduced, the product of `row` with the columns of `right` from `start` on."""
+    """Add to `sums`, unreduced, the product of `row` with the columns of `right` that begin at `start`."""
     depth = right.shape[0]
     stop = start + sums.size
     for k in range(0, depth - 3, 4):

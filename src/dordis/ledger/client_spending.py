@@ -132,7 +132,7 @@ class Account:
         return sorted({*self._counted, *self.rounds})
 
     def _owner_charge(self, index: int) -> OwnerCharge:
-        """Return what owners may have counted for a round that was counted or charged."""
+        """Return the largest costs that owners counted for a round that was counted or charged."""
         if index not in self._counted:
             return self.rounds[index].charge.owner_charge
         charge, clients = self._counted[index]

@@ -47,7 +47,7 @@ class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):
-    """A round is charged; from now on an unmask request may leave."""
+    """A round is charged; after this entry an unmask request may leave."""
 
     previous: str
     charge: Charge

@@ -145,7 +145,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def owner_charge(self) -> "OwnerCharge":
-        """Return what all owners may have counted, if the ledger has no record of the clients asked for uploads."""
+        """Return the charge of all owners, if the ledger has no record of the clients asked for uploads."""
         costs = msgspec.structs.replace(self, dropped=()).after_dropouts({}).costs()
         cost = accounting.compose_costs((theta_squared(one.event), 1) for one in costs)
         return OwnerCharge(self.clients, None if math.isinf(cost) else cost, math.fsum(one.distance for one in costs))
@@ -181,7 +181,7 @@ def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
 
 @dataclass(frozen=True)
 class OwnerCharge:
-    """What the owners of some clients may have counted for a round: a theta^2, None if they count no cost."""
+    """The largest cost that owners of some clients counted for a round, as theta^2; None if they count no cost."""
 
     clients: tuple[int, ...]
     cost: float | None

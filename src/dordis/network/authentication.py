@@ -266,7 +266,7 @@ class Authenticator:
         return frozenset(u for u, identity in self.registry.items() if identity.signing.hex() in revoked)
 
     def reload_certificate(self) -> None:
-        """Read the server's key and certificate again, for connections from now on; raise if they cannot be used."""
+        """Read the server's key and certificate again, for new connections; raise if they cannot be used."""
         credentials = load_server_credentials(self.credentials.key_file, self.now())
         _load(self.context, credentials)
         self.credentials = credentials

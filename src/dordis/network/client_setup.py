@@ -70,7 +70,7 @@ class ClientInstallation:
     revoked: tuple[RevokedKeys, ...] = ()
     """Revoked keys in the registry, oldest first: runs that began earlier have them."""
     place: int | None = None
-    """Place of the client among the members, from 0 on, for which the application was created."""
+    """Zero-based index of the client among the members, for which the application was created."""
     app_at: Callable[[int], AppClient] | None = None
     """Creates the application for another place: the place in a run may differ from that in the registry."""
 

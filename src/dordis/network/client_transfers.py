@@ -107,7 +107,7 @@ class Transfers:
         return bytes(data)
 
     async def history(self, after: int) -> list[Shown]:
-        """Return the server's history of the run after an index, as far as it concerns this client."""
+        """Return the server's history of this client's rounds after an index."""
         url = self._address.url(f"/receipts?after={after}")
         async with self._session.get(url, headers=self.headers, ssl=self._context) as response:
             check_not_busy(response.status, response.headers)

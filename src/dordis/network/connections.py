@@ -130,7 +130,7 @@ class Stranger:
     has_request: bool = False
 
     def drop_time(self) -> float:
-        """Return the time from which on the connection may be dropped for another one."""
+        """Return the time after which the connection may be dropped for another one."""
         return self.since + (LONG_PENDING_TIME if self.has_request else SHORT_PENDING_TIME)
 
     def release(self) -> None:
@@ -166,7 +166,7 @@ class StrangerProtocol(asyncio.Protocol):
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files as far as it may; return how many connections that leaves room for."""
+    """Raise this process's limit of open files to its hard limit; return the number of connections that fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or soft < hard:
         with contextlib.suppress(OSError, ValueError):

@@ -67,7 +67,7 @@ async def write_pieces(response: web.StreamResponse, pieces: AsyncIterator[memor
 
 
 async def split_body(data: wire.Bulk, offset: int = 0) -> AsyncIterator[memoryview]:
-    """Yield a body in pieces, from an offset on."""
+    """Yield a body in pieces, starting at an offset."""
     view = memoryview(data)
     for start in range(offset, len(view), PIECE):
         yield view[start : start + PIECE]

@@ -156,7 +156,7 @@ class NetworkPopulation:
         return NetworkRounds(self.job, self.registry, self.server, self.authenticator, self.round_store, self.beacon)
 
     def reload(self, settings: Deployment) -> None:
-        """Use other deadlines and load balancers from now on, and read the server's certificate again."""
+        """Replace deadlines and load balancers, and read the server's certificate again."""
         self.authenticator.reload_certificate()
         self.authenticator.balancers = tuple(map(Path, settings.balancers))
         if self.deadlines is not None:

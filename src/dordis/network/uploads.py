@@ -243,7 +243,7 @@ class UploadEndpoint:
             self._early[client, id].set()
 
     def forget(self, client: ClientId, id: int) -> None:
-        """Refuse the upload for a request from now on, and discard what has arrived."""
+        """Refuse the upload of a request, and discard the bytes that arrived."""
         upload = self._expected.pop((client, id), None)
         if upload is not None:
             upload.close()

@@ -130,7 +130,7 @@ def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
 
 
 def check_revocations(theirs: Manifest, revoked: Sequence[RevokedKeys]) -> None:
-    """The run began before its members were revoked, as far as they were."""
+    """The run began before any of its members was revoked."""
     listed = theirs.members or {}
     for gone in revoked:
         if listed.get(gone.client) != gone.keys.identity.fingerprint(ClientId(gone.client)):

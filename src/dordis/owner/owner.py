@@ -74,7 +74,7 @@ class Owner:
             self.receipts.note_attended(parameters)
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Note that the whole sum of the round came: its receipt must be in the server's history from now on."""
+        """Record that the round's sum arrived whole: later histories of the server must contain its receipt."""
         if self.receipts is not None:
             self.receipts.note_delivered(parameters, survivors)
 

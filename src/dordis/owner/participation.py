@@ -281,7 +281,7 @@ def check_run_cap(count: int, cap: int | None) -> None:
 
 
 def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[SampledEvents] = ()) -> None:
-    """What the rounds cost, with the one that is asked for, is within the budget."""
+    """The cost of all rounds, with the requested one, is within the budget."""
     if budget is not None and not budget.covers(spent, plans):
         raise BudgetRefused(budget.epsilon_spent(spent, plans), budget.epsilon, budget.delta, spent.failure)
 

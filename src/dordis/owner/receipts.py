@@ -47,7 +47,7 @@ History = Mapping[int, Shown]
 
 @dataclass
 class KeptRun:
-    """What a client has kept of one run, by the index of a round."""
+    """Receipts that a client stored of one run, by the index of the round."""
 
     attended: dict[int, str] = field(default_factory=dict)
     delivered: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class KeptReceipts:
         return self.path / f"{run.hex()}.jsonl"
 
     def read(self, run: bytes) -> KeptRun:
-        """Return what was kept of a run; nothing if the client was never in it."""
+        """Return the stored receipts of a run; empty if the client was never in it."""
         return read_kept(self.file(run)) if self.file(run).exists() else KeptRun()
 
     def note_attended(self, parameters: Parameters) -> None:

@@ -17,7 +17,7 @@ from dordis.privacy.planning import XNOISE, Plan
 from dordis.privacy.xnoise_components import Scheme
 
 NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
-"""Ratios of a whole run: below the first next to nothing is learnt, from the last on the noise costs little."""
+"""Ratios of a whole run: below the first next to nothing is learnt, above the last the noise costs little."""
 LARGEST_COHORT = 1000
 """Clients a round that are proposed at most; more can take part."""
 LARGEST_EPSILON = 20.0

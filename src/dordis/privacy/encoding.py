@@ -34,7 +34,7 @@ Entropy = Callable[[int], bytes]
 MOST_DRAWS = 200
 """Where the bound suits scale and clip, a draw passes it with a chance of at most exp(-1/2): 200 do not in 10^-43."""
 ROTATION, PROJECTION = b"dordis/v1/rotation", b"dordis/v1/projection"
-"""What the public seed of a round is expanded for; no two uses share a stream."""
+"""Uses of the public seed of a round; no two uses share a stream."""
 STOCHASTIC, NEAREST = "stochastic", "nearest"
 _SHRINKING = 1 - 1e-4
 _WORD = 4
@@ -240,7 +240,7 @@ def clip_factor(x: Reals, clip: float) -> float:
 
 @lru_cache(maxsize=4)
 def draw_signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATION) -> npt.NDArray[np.uint8]:
-    """Return the random signs of a round, one bit for each coordinate from `first` on, the lowest of a byte first.
+    """Return the random signs of a round, one bit a coordinate, starting at `first`, the lowest bit of a byte first.
 
     They are public and read-only.  The signs of the last calls are cached: simulated clients of a round share them.
     """

@@ -136,7 +136,7 @@ class Saving:
 
 
 def estimate_saving(plan: Plan) -> Saving | None:
-    """Return what a plan saves by folding, or None if it does not fold."""
+    """Return the savings of a plan by folding, or None if it does not fold."""
     setting = plan.setting
     if not setting.buckets:
         return None

@@ -146,7 +146,7 @@ def _total(rows: npt.NDArray[np.uint64]) -> int:
 
 
 def support_bound(variance: Fraction) -> int:
-    """Return N, from which on the pmf is 0 for all that its masses can tell: what a table takes grows with it."""
+    """Return N, the value at which the pmf rounds to 0; the size of a table grows with it."""
     return 43 + isqrt(41**2 + 240 * -(-variance.numerator // variance.denominator))
 
 

@@ -49,7 +49,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
     @property
     def rule(self) -> Rule:
-        """Return what happens when a run reaches its budget."""
+        """Return the rule for a run that reaches its budget."""
         return Rule.STOP
 
     @property
@@ -77,7 +77,7 @@ class XNoise(Strategy, frozen=True, tag="xnoise"):
 
     description: ClassVar[str] = (
         "every client adds more noise than is needed, and once it is known who dropped out, the excess is removed "
-        "(scheme '{scheme}'). The target holds whoever drops, up to {T} clients of a round lost before their "
+        "(scheme '{scheme}'). The target holds for any dropouts, up to {T} clients of a round lost before their "
         "upload; a round that loses more ends without an output."
     )
 
@@ -97,7 +97,7 @@ class Orig(Strategy, frozen=True, tag="orig"):
 
     @property
     def rule(self) -> Rule:
-        """Return that spending is counted and never stops the run."""
+        """Return the rule that counts spending and never stops the run."""
         return Rule.COUNT
 
 
@@ -161,7 +161,7 @@ class Rebasing(Strategy, frozen=True, tag="rebasing"):
 
     @property
     def rule(self) -> Rule:
-        """Return that nothing is proved."""
+        """Return the rule of strategies for which no epsilon is proved."""
         return Rule.NOTHING
 
     @property
@@ -200,7 +200,7 @@ class NoNoise(Strategy, frozen=True, tag="none"):
 
     @property
     def rule(self) -> Rule:
-        """Return that nothing is proved."""
+        """Return the rule of strategies for which no epsilon is proved."""
         return Rule.NOTHING
 
 

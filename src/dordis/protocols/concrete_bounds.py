@@ -1,4 +1,4 @@
-"""What the cryptography of rounds is worth: the table "Concrete bounds" of docs/security.md, as a function."""
+"""The adversary's advantage against the cryptography of a run: the table "Concrete bounds" of docs/security.md."""
 
 import math
 from dataclasses import dataclass

@@ -48,7 +48,7 @@ NEVER = Fraction(0)
 def round_cost(
     parameters: Parameters, kind: type[Mechanism] | None = None, draw_failure: Fraction = NEVER
 ) -> RoundCost:
-    """Return what a round costs each client, whoever drops out; of a mechanism of others, given its `kind`.
+    """Return the cost of a round to each client, for every dropout; `kind` names a mechanism of a third party.
 
     `draw_failure` is the chance that its lots draw too many colluders, where lots are drawn.
     """
@@ -74,7 +74,7 @@ def graph_failure(parameters: Parameters) -> Fraction:
 
 
 def _sums(parameters: Parameters) -> list[tuple[Sensitivity, Fraction]]:
-    """Return what a client can change in each release, and the least noise of its chunks that the protocol leaves."""
+    """Return the sensitivity of each release, and the least noise that the protocol leaves in its chunks."""
     return [(changed, protocol_variance(parameters, chunks)) for changed, chunks in releases_of(parameters)]
 
 
@@ -83,7 +83,7 @@ def _skellam(changed: Sensitivity, variance: Fraction) -> Event:
 
 
 def noise_ratios(parameters: Parameters) -> list[Fraction]:
-    """Return for every release the least noise, whoever drops, over what one client can change, both squared.
+    """Return for every release the least variance left, for every dropout, over the squared sensitivity.
 
     It is 0 where that is not bounded.
     """

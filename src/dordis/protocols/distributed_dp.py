@@ -177,7 +177,7 @@ class DistributedDP:
 
     @property
     def batch(self) -> float:
-        """Return what one client counts for in a mean: 1, or the expected number of its sampled records."""
+        """Return the weight of one client in a mean: 1, or the expected number of its sampled records."""
         return self.records.batch if self.records else 1.0
 
     def encode_records(

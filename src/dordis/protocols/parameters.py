@@ -162,7 +162,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def own_sizes(self) -> tuple[tuple[str, int, int], ...]:
-        """Return what the protocol's own part has, its size and the largest size, for `check_ceilings`."""
+        """Return the lists of the protocol's own part, each with its size and its ceiling, for `check_ceilings`."""
         return ()
 
     def check_own(self) -> None:
@@ -225,7 +225,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return what a pure function gives, computed once for this object; only ideal clients share an object."""
+        """Return the result of a pure function, computed once for this object; only ideal clients share an object."""
         known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()

@@ -18,7 +18,7 @@ def collect(
     check: Callable[[ClientId, Reply], Parsed],
     liars: set[ClientId] | None = None,
 ) -> dict[ClientId, Parsed]:
-    """Take one reply of the right kind from each client asked; whoever sends another is added to the `liars`."""
+    """Take one reply of the right kind from each client asked; clients that send another kind are added to `liars`."""
     accepted: dict[ClientId, Parsed] = {}
     for u, reply in replies:
         if u in accepted or u not in asked:

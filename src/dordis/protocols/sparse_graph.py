@@ -234,7 +234,7 @@ def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
 
 
 def _stretch(n: int, T_C: int, mode: str, k: int) -> range:
-    """Return the degrees from k on, short of the complete graph, that have the same c_k; c_k grows with k."""
+    """Return the degrees of at least k, below the complete graph, that have the same c_k; c_k grows with k."""
     limit, c_k, degrees = _limit(n, mode), colluding_neighbours(n, T_C, mode, k), range(k, n - 1, 2)
     return degrees[: _first(degrees, lambda j: tail(n - 1, T_C, j, c_k) > limit)]
 

@@ -1,4 +1,4 @@
-"""What a protocol that sums is: the two machines, what they exchange, and what a chunk of the sum comes to.
+"""The interface of summing protocols: server and client machines, their messages, and the result of a chunk.
 
 A protocol is a folder with a `SummingProtocol` in it, which one line of `dordis.protocols.table` names.
 """

@@ -67,7 +67,7 @@ class LocalAccumulator:
 
 @dataclass(frozen=True)
 class LocalVectors:
-    """Compute in this process; masks are made in so many threads."""
+    """Compute in this process; `threads` threads expand masks."""
 
     threads: int = 1
 

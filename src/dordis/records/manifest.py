@@ -54,7 +54,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: SampledEvents | msgspec.UnsetType = msgspec.UNSET
     """The planned events of one record, where records are the unit of privacy."""
     further: tuple[FurtherValue, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What the application releases beside updates; the clipping bit is not among them."""
+    """Further releases of the application, beside updates; the clipping bit is not one of them."""
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,7 +132,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: str = ""
     """What one client is, in the application's words: the unit of privacy."""
     measured: str = ""
-    """What the metrics are, in the application's words."""
+    """Meaning of the metrics, in the application's words."""
     predecessor: Predecessor | None = None
     where: str = ONE_PROCESS
     """Where the clients of a simulation were."""

@@ -282,7 +282,7 @@ def write_connected(path: Path, connected: ConnectedClients) -> None:
 
 
 def read_connected(path: Path) -> ConnectedClients:
-    """Return what was noted of clients at the latest round; nobody if the run is not deployed."""
+    """Return the notes about clients at the latest round; empty if the run is not deployed."""
     try:
         return msgspec.json.decode((path / CONNECTED).read_bytes(), type=ConnectedClients)
     except (OSError, msgspec.DecodeError):

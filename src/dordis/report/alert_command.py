@@ -83,7 +83,7 @@ class AlertCommand:
             self.alert(Kind.CERTIFICATE, f"the server's certificate expires on {self._expires:%Y-%m-%d}")
 
     def start(self, every: float = 60.0) -> None:
-        """Look at the clock in a thread, from now on."""
+        """Start a thread that checks the clock."""
 
         def look() -> None:
             self.check_time()

@@ -154,7 +154,7 @@ def list_versions() -> dict[str, str]:
 
 
 def explain_receipt(verified: VerifiedReceipt, *, has_registry: bool) -> list[str]:
-    """Return what a verified receipt says, what it proves and what it does not, in sentences."""
+    """Explain a verified receipt in sentences: its content, what it proves and what it does not."""
     receipt, parameters = verified.receipt, verified.parameters
     least, most = (f(map(len, receipt.survivors)) for f in (min, max))
     survived = f"{least}" if least == most else f"{least} to {most}, by chunk,"

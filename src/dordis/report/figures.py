@@ -208,7 +208,7 @@ def _merge_layers(layers: Sequence[Series[Value]]) -> tuple[Series[Value], ...]:
 def _noise_note(facts: RunFacts) -> str:
     notes = {
         NoiseFrom.CLIENT: "every client counts on its own noise alone, a small part of what is in the sum",
-        NoiseFrom.CLIENTS: "counted on: without what colluders may know; from the target on, epsilon is as planned",
+        NoiseFrom.CLIENTS: "charged: less the noise that colluders may know; epsilon is as planned from the target up",
         NoiseFrom.NOBODY: "no noise was added",
     }
     return notes.get(facts.trust.noise, "")

@@ -34,7 +34,7 @@ STUCK = 5.0
 MOST_NAMED, MOST_ROUNDS, MOST_NOTES = 20, 12, 20
 """Clients named at once, and rounds and warnings listed; the report has all."""
 BUDGET_WARNING = 0.8
-"""Part of the budget from which on a warning is shown."""
+"""Part of the budget above which a warning is shown."""
 
 
 class StageView(msgspec.Struct, frozen=True):
@@ -298,7 +298,7 @@ class LiveRun:
         return tuple(views)
 
     def _warnings(self, now: float) -> list[str]:
-        """Return what an operator should know, in words, the most urgent first."""
+        """Return warnings for the operator, in words, the most urgent first."""
         found = []
         for view in self._view_stages(now):
             if view.state == "now" and view.waiting and view.seconds >= STUCK:

@@ -1,4 +1,4 @@
-"""The web server of the live page: read-only, for this machine or for whoever has the token.
+"""The web server of the live page: read-only, for this machine or for clients with the token.
 
 It runs on an event loop in a thread of its own and only reads the state of the run, so that it cannot hold up a round.
 """
@@ -106,7 +106,7 @@ class LivePage:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Refuse whoever has not the token; without one, requests under a foreign name (DNS rebinding)."""
+        """Refuse requests without the token; if there is none, refuse foreign host names (DNS rebinding)."""
         if request.path not in ("/healthz", "/live.js"):
             check_access(request, self._token)
         response: web.StreamResponse = await handler(request)

@@ -1,4 +1,4 @@
-"""What an application is to a run: clients turn their data into updates, the server uses the private mean of them."""
+"""The interface of applications: clients turn their data into updates, the server uses their private mean."""
 
 import inspect
 import math
@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 class RoundInfo:
     """What both sides of an application are told of a round.
 
-    `number` counts finished rounds from 1 on; `index` counts tries from 0 on, so that a round that failed has used one.
+    `number` counts finished rounds, starting at 1; `index` counts tries, failed ones too, starting at 0.
     A client is told the number of its try, see `told_number`.
     """
 
@@ -49,7 +49,7 @@ def told_number(said: int, index: int) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """What an application is made for: the options of its configuration, how many clients there are, and a seed.
+    """Arguments of an application: the options of its configuration, the number of clients, and a seed.
 
     The seed is for data and training in simulations; nothing that protects anybody comes from it.  Relative paths in
     the options begin at `folder`: that of the configuration.
@@ -129,7 +129,7 @@ class AppServer(ABC):
         return ()
 
     def result(self) -> Any:
-        """Return what the run was for, as its caller wants to have it: a trained model, a mean."""
+        """Return the result of the run for its caller: a trained model, a mean."""
         return None
 
     def export(self, directory: Path) -> None:  # noqa: B027  most applications have their checkpoint only
@@ -165,7 +165,7 @@ class AppClient(ABC):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Make the client at a place from 0 on; by default place and options are arguments of the constructor."""
+        """Construct the client at a zero-based index; by default index and options are arguments of the constructor."""
         return made(cls, place, **task.options)
 
     @classmethod

@@ -56,7 +56,7 @@ class ArrivalStore:
             self.open(path)
 
     def open(self, path: Path) -> None:
-        """Keep contributions in a file, and take up those that are there."""
+        """Store contributions in a file, and read those that it has."""
         self._path = path
         self._begun, self.is_closed, self._places = b"", False, {}
         complaints = path.with_name(COMPLAINTS)
@@ -109,7 +109,7 @@ class ArrivalStore:
             self.is_closed = True
 
     def standing(self, kind: type[Stored]) -> Stored | None:
-        """Return what the server remembers of the parties of the run; None if nothing was stored."""
+        """Return the stored state about the parties of the run; None if nothing was stored."""
         return decode_standing(self._standing, kind, self._path) if self._standing else None
 
     def keep_standing(self, standing: msgspec.Struct) -> None:

@@ -85,7 +85,7 @@ class ModelCatchUp:
         self._count = self._size = 0
 
     def take(self, request: SendSum) -> ModelBytes | None:
-        """Return what the client has with one more sum; one that does not follow on that changes nothing."""
+        """Return the client's progress after one more sum; a sum out of order changes nothing."""
         invite, parameters = self._invited.invite, request.parameters
         checks.check_missed(invite, parameters)
         if self._model is None or parameters.model != self._model.digest:
@@ -122,7 +122,7 @@ def decoded(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggrega
 
 
 def check_readable(parameters: Parameters) -> None:
-    """What there is of the parameters of a past round keeps the rules, and its ceilings."""
+    """The known parameters of a past round keep the rules and their ceilings."""
     check_ceilings(parameters)
     check_vector(parameters)
     check_projection(parameters)

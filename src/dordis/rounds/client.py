@@ -325,7 +325,7 @@ class ClientRound:
         return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
 
     def take_update(self, parameters: Parameters) -> Prepared:
-        """Return the update and drop it from memory; `parameters` are those of the round from now on."""
+        """Return the update, drop it from memory and store the round's `parameters`."""
         if self._update is None or isinstance(self._update, RecordSum):
             raise UnexpectedRequest("the round begins before the update is made")
         update, self._update, self._parameters = self._update, None, parameters

@@ -34,5 +34,5 @@ class ClientOwner(Protocol):
         ...
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Note that the whole sum of the round came, over so many survivors of each chunk."""
+        """Record that the round's sum arrived whole, with the number of survivors of each chunk."""
         ...

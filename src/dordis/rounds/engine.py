@@ -299,7 +299,7 @@ class RoundEngine:
         )
 
     def _open(self, agreed: AgreedRound) -> Arrivals | None:
-        """Return what answers the open call of a round without a cohort; stored contributions are taken up."""
+        """Return the store of contributions to an open round; contributions on disk are read first."""
         invitation = agreed.invitation
         if invitation is None:
             return None

@@ -1,4 +1,4 @@
-"""Before U is fixed: clients are invited, get the model if they lack it, and train; whoever is ready may be in U.
+"""Before U is fixed: clients are invited, get the model if they lack it, and train; ready clients may be in U.
 
 Clients that are lost here never were in the round: they do not count against its dropout tolerance T.
 """
@@ -69,7 +69,7 @@ class Invite(Message, frozen=True):
 
     @property
     def info(self) -> RoundInfo:
-        """Return what the application is told of the round."""
+        """Return the round's facts for the application."""
         run, index = self.round[:RUN_BYTES], int.from_bytes(self.round[RUN_BYTES:], "big")
         return RoundInfo(told_number(self.number, index), index, run, self.terms.clip)
 
@@ -263,7 +263,7 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
         self.accepted = {u: answer for u, answer in answers.items() if answer.selected}
 
     def send_model(self) -> Flow:
-        """Send the model, piece by piece, to whoever does not have it, and does not get there by sums."""
+        """Send the model, piece by piece, to clients that neither have it nor can compute it from missed sums."""
         there = yield from self._replay()
         receiving = [u for u in self.accepted if u not in there]
         for offset, data in self.invitation.model.pieces():

@@ -38,7 +38,7 @@ ROUNDING_EXPONENT, ACCEPTANCE_EXPONENT = 21.5, 0.933
 """The rounding error exceeds E with a chance of at most exp(-21.5), 4.6e-10.  A client accepts one rounding with a
 chance of at least exp(-0.933), so conditioning on acceptance costs that factor for each survivor."""
 LEAST_VARIANCE, LEAST_LENGTH = 64, 8
-"""The closed formula holds from these values on.  Shorter sums are treated as sums of 8 coordinates."""
+"""The closed formula holds at and above these values.  Shorter sums are treated as sums of 8 coordinates."""
 MARGIN = 1.5
 """The check is vacuous if uniform numbers are expected below 1.5 tau."""
 _STEPS = 48

@@ -35,7 +35,7 @@ class Attempt(Protocol):
     """Run an application's code on one slice; None if it raised."""
 
     def __call__(self, work: Callable[[], Reals]) -> Reals | None:
-        """Return what `work` returns, or None."""
+        """Return the result of `work`, or None."""
         ...
 
 

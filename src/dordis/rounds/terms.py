@@ -1,4 +1,4 @@
-"""What a client is promised of a round before it trains, and what the parameters of the round must keep of it."""
+"""Terms: the promises of an invitation, made before a client trains; the parameters of the round must keep them."""
 
 import math
 from fractions import Fraction
@@ -57,7 +57,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def promised(self, clients: int, cost: float) -> "Terms":
-        """Return the terms of rounds of at least so many clients that cost no more than this."""
+        """Return the terms of rounds with at least `least` clients and at most this cost."""
         return msgspec.structs.replace(self, clients=clients, cost=cost)
 
     @property
@@ -72,7 +72,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_terms(terms: Terms) -> None:
-    """What a round costs is a number."""
+    """The cost of a round is a number."""
     if not terms.cost > 0:
         raise ParametersRefused("an invitation says what the round costs: a number above 0")
 

@@ -42,7 +42,7 @@ class UserCode(Protocol):
         ...
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return what `work` returns."""
+        """Return the result of `work`."""
         ...
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
@@ -141,7 +141,7 @@ def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Res
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return what an error says of itself, or that it cannot: its methods are the application's code too."""
+    """Return an error's message, or a substitute if its methods, which are the application's code too, fail."""
     try:
         return "".join(format_exception_only(error)).strip()
     except Exception:  # noqa: BLE001  see above

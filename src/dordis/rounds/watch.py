@@ -1,4 +1,4 @@
-"""Events of a round under way, for whoever watches it: displays, the live page, logs.
+"""Events of the current round, for its observers: displays, the live page, logs.
 
 They say which clients were asked for what, who has answered, and who has not.  Nothing in them is secret, and no event
 holds up a round: a watcher only takes notes.

@@ -136,7 +136,7 @@ class RoundPlan:
 
     @property
     def saving(self) -> Saving | None:
-        """Return what folding saves and costs; None if updates are not folded."""
+        """Return the savings and costs of folding; None if updates are not folded."""
         return projection.estimate_saving(self.plan) if self.plan else None
 
     @property

@@ -85,7 +85,7 @@ class Population(Place, Protocol):
         ...
 
     def last_index(self) -> int:
-        """Return the highest round index that clients were invited to, and may refuse from now on; -1 if none."""
+        """Return the highest round index that clients were invited to, which is not used again; -1 if none."""
         ...
 
     def explain_failure(self) -> str:
@@ -319,7 +319,7 @@ class Run:
         )
 
     def _note_failure(self, failed: FailedAttempt, watch: Watch) -> None:
-        """Record a failed attempt, and tell whoever watches."""
+        """Record a failed attempt, and notify the observers."""
         self.records.note_failure(failed)
         watch(AttemptFailed(failed.index, failed.reason, failed.evicted, failed.survivors))
 

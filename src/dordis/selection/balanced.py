@@ -44,7 +44,7 @@ class ScheduledSelection(ABC):
 
     @abstractmethod
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Return how often a client is scheduled in the `rounds` rounds from this index on."""
+        """Return how often a client is scheduled in the `rounds` rounds that begin at this index."""
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Return the scheduled clients that are available."""

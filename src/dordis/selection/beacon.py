@@ -106,7 +106,7 @@ class FileBeacon:
 
 @dataclass(frozen=True, repr=False)
 class SeedBeacon:
-    """Values from a seed, for simulations: whoever knows the seed knows every round's value beforehand.
+    """Values from a seed, for simulations: a party with the seed knows every round's value beforehand.
 
     >>> SeedBeacon(bytes(32)).value(0).hex()[:16]
     '6ac08f4a54863192'

@@ -55,7 +55,7 @@ class VrfSelection:
 
     @cached_property
     def threshold(self) -> int:
-        """Return what an output must be below: floor(2^128 expected / N)."""
+        """Return the bound that a selected client's output is below: floor(2^128 expected / N)."""
         return int(Fraction(self.expected) * 2 ** (8 * OUTPUT_BYTES) / len(self.registry))
 
     def alpha(self, index: int) -> bytes:

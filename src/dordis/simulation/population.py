@@ -65,7 +65,7 @@ class Identities:
     secret: bytes = field(repr=False)
     ids: tuple[ClientId, ...]
     helpers: int = 0
-    """The number of simulated helpers, which have the ids from 1 on."""
+    """The number of simulated helpers; their ids start at 1."""
 
     @classmethod
     def read(cls, path: Path, ids: tuple[ClientId, ...], helpers: int = 0) -> "Identities":

@@ -47,7 +47,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready now; if nothing is, move the clock on."""
+        """Return the events that are due; if there are none, advance the clock."""
         events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         if not events and timeout is None:
             raise RuntimeError("virtual time stands still: everybody waits, and for nothing that is timed")

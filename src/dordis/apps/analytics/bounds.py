@@ -43,7 +43,7 @@ NEXT = 2.0
 LEAST, MOST = -20, 40
 _SIDE = MOST - LEAST + 1
 WIDTH = 2 * _SIDE
-"""Bins of a column: those of values from 0 on, by exponent, then those of negative ones."""
+"""Bins of a column: non-negative values by exponent, then negative values."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -295,7 +295,7 @@ def _ledger(
     path: str | Path | None, delta: float, budget: float | None, held: ClientRows, client: Any
 ) -> Ledger | None:
     if path is not None and client is not None and held.ids is None:
-        raise InputError("a ledger needs clients with numbers from 1 on: name them by numbers that stay the same")
+        raise InputError("a ledger needs clients with whole numbers of at least 1 that stay the same over queries")
     if path is None and budget is not None:
         raise InputError("a budget over several queries needs the ledger that they are charged to")
     return None if path is None else open_data_ledger(path, delta, budget)

@@ -42,7 +42,7 @@ WIDTH = 16
 
 
 class CanaryRecords(RecordClient):
-    """A client whose records each point along a coordinate of their own, from `first` on, or are zero."""
+    """A client whose records are unit vectors along different coordinates, starting at `first`, or zero."""
 
     def __init__(self, first: int, coins: Coins, dim: int) -> None:
         self._first, self._coins, self._dim = first, coins, dim

@@ -143,7 +143,7 @@ def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
 
 
 def _minimum(derivative: Callable[[float], float]) -> float:
-    """Return where a convex function is least, from 0 on; any place gives a valid bound, this one the best."""
+    """Return the minimiser of a convex function over x >= 0; every x gives a valid bound, this one the best."""
     if derivative(0.0) >= 0:
         return 0.0
     high = 1.0

@@ -150,7 +150,7 @@ def with_preprocessing(module: Any, encoder: Encoder) -> Any:
 
 
 def describe_preprocessing(trained: TrainedModel) -> dict[str, Any]:
-    """Return the input columns in order and the meaning of the output, for whoever calls the exported program."""
+    """Return the input columns in order and the meaning of the output, for callers of the exported program."""
     if trained.encoder is None:
         return {"columns": [], "output": "scores" if trained.model is None else trained.model.target}
     table, columns = trained.encoder.table, []

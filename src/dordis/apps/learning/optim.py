@@ -35,7 +35,7 @@ class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     def factor(self, step: int) -> float:
-        """Return what the rate of a step, counted from 0 on, is multiplied by."""
+        """Return the factor of the learning rate at a zero-based step."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         part = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
@@ -162,5 +162,5 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
     @property
     def correction(self) -> float:
-        """Return what the mean of weighted updates is multiplied by, so that a typical client counts as it is."""
+        """Return the factor of the mean of weighted updates that leaves the update of a typical client unchanged."""
         return self.most / min(self.typical, self.most)

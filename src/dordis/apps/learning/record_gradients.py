@@ -44,7 +44,7 @@ class RecordGradients(ABC):
 
 
 def make_record_gradients(model: Model) -> RecordGradients:
-    """Return what differentiates a model record by record."""
+    """Return the function that computes a model's gradient for every record."""
     if isinstance(model, TorchModel):
         return TorchGradients(model)
     match model:
@@ -244,7 +244,7 @@ class RecordLearner(RecordClient):
         raise InputError("this client gives gradients of records, and no update of its own")
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Compute records one at a time from now on if the bits of their gradients depend on their neighbours."""
+        """Switch to one record at a time if the bits of gradients depend on neighbouring records."""
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             self._width = 1
         self._tested = True

@@ -57,7 +57,7 @@ class Cells:
 def read_cells(path: Path) -> Cells:
     """Read a file; a first line that is not all numbers has the names.
 
-    Without such a line columns are named by their number, from 1 on.
+    Without such a line columns are named by their one-based number.
     """
     delimiter, lines = _read_lines(path)
     first = lines[0][1]

@@ -107,7 +107,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return pairs[:, 0], pairs[:, 1]
 
     def describe(self, columns: Columns, rows: EncodedRows) -> dict[str, str]:
-        """Return what was read from a file, by topic, for the owner of the rows: it tells about single rows."""
+        """Return a summary of the rows that were read, for their owner only: it tells about single rows."""
         used = {*self.features, *self.table.labels, self.table.client}
         shown = {
             "file": columns.where,

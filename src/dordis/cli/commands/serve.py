@@ -184,7 +184,7 @@ def serve_run(
 
 
 def start_alerts(options: ServeOptions, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
-    """Return the alerts of a run, which look at the clock from now on; None without a command."""
+    """Start the alerts of a run; None without a command."""
     from dordis.identity.keys import CERTIFICATE, read_certificates
     from dordis.report.alert_command import AlertCommand
 
@@ -203,7 +203,7 @@ def _quoted(*words: object) -> Iterator[str]:
 
 
 def stop_reason(error: BaseException) -> str:
-    """Return what clients are told when the server stops before the run is over: no paths and no data.
+    """Return the reason that clients get if the server stops before the run is over: no paths and no data.
 
     >>> stop_reason(SystemExit(0))
     'its operator stopped it'

@@ -17,13 +17,13 @@ IMPORTED = (
     "dordis.protocols.secagg",
     "dordis.kernels.ready",
 )
-"""What a process has when it is forked; the app itself is loaded in it, as it came with the message's run."""
+"""Modules imported before a fork; the app itself is loaded after it, from the bundle of the message's run."""
 POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
 """How often Flower's SuperExec looks for a message, in seconds, unless its owner says otherwise."""
 
 
 def launcher(context: ForkServerContext, otherwise: Any) -> Any:
-    """Return what launches a task of Flower: a ClientApp by a fork, and `otherwise` whatever else."""
+    """Return the launcher of Flower's tasks: a fork for a ClientApp, `otherwise` for other tasks."""
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor import LaunchResult
     from flwr.supercore.tls import validate_and_resolve_root_certificates

@@ -91,7 +91,7 @@ class Worker:
         return self._sums.pop(sum.number, LocalAccumulator(sum.dim, sum.bits)).close()
 
     def willing(self, cap: int | None) -> list[ClientId]:
-        """Return those clients of the run whose owners, as far as they count here, let them take part once more."""
+        """Return the clients of this worker that have participations left."""
         return self._clients.willing(cap)
 
 

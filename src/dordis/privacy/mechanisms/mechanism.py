@@ -1,4 +1,4 @@
-"""What a mechanism of differential privacy is: how an update becomes what is summed, and the sum an aggregate.
+"""The interface of mechanisms of differential privacy: encode an update for the sum, decode the sum.
 
 A mechanism is one tagged struct in one file of this package, and one line in its table of names.  The tag is the name
 that clients agree on, and that policies of owners know.
@@ -84,7 +84,7 @@ class Mechanism(msgspec.Struct, frozen=True):
     in_ring: ClassVar[bool] = True
     """Whether the noise is in the integers; where it is not, a simulation may sum updates that were not rounded."""
     description: ClassVar[str] = ""
-    """What the noise is, for the privacy statement."""
+    """Description of the noise, for the privacy statement."""
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Self:
@@ -140,7 +140,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         """Add a client's own noise to its exact sum of records, in place; `length` is C_q.  Most have none."""
 
     def clip_factor(self, update: Reals) -> float:
-        """Return what an update is multiplied by to keep to the clip bound, 1 if it does; refuse one not finite."""
+        """Return the factor, at most 1, that scales an update to the clip bound; raise if the update is not finite."""
         return encoding.clip_factor(encoding.check_update(update, self.grid), self.clip or math.inf)
 
     def add_server_noise(self, mean: Floats, count: int = 1) -> None:
@@ -160,7 +160,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         return SkellamSum(bound.squared, bound.l1, float(variance))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the noise that the mechanism itself brings to the sum of so many survivors of a round."""
+        """Return the noise that the mechanism itself adds to the sum of `survivors` updates."""
         counts = (clients - colluders, survivors, max(0, survivors - colluders))
         return NoiseVariances(*(float(count * self.share) for count in counts))
 

@@ -110,7 +110,7 @@ def count_events(rounds: int) -> int:
 
 
 def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> float:
-    """Return the epsilon of all events of a plan, for a person with one record at each of so many clients.
+    """Return the epsilon of all events of a plan, for a person with one record at each of `clients` clients.
 
     `delta` is what is proved in the end: the failures of rounding (A 2^-60 for each record) come off first, and the
     distances of noise and batch cap are charged (1 + e^epsilon) times.

@@ -50,7 +50,7 @@ class HelperStore(Protocol):
         """Return a stored value; empty if it was erased, None if there never was one."""
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return what is stored under the key; if nothing ever was, store the value durably before."""
+        """Return the value stored under the key; if there is none, store this one durably first."""
 
     def erase(self, key: str) -> None:
         """Forget a value for good, but not that there was one."""
@@ -70,7 +70,7 @@ class MemoryStore:
         return self._values.get(key)
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return what is stored under the key, now or before."""
+        """Store the value if the key is new; return the stored one."""
         return self._values.setdefault(key, value)
 
     def erase(self, key: str) -> None:

@@ -19,7 +19,7 @@ VERSION = 1
 
 
 class Introduce(Message, frozen=True):
-    """To helpers, before the parameters are fixed: show your keys from this round on; earlier rounds are over."""
+    """To helpers, before the parameters are fixed: send your keys for this round and later; earlier rounds are over."""
 
     reply: ClassVar = EpochKeys
     role: ClassVar = Role.HELPER

@@ -151,7 +151,7 @@ def check_keys_cover(parameters: AssistedParameters) -> None:
 
 
 def check_keys_repeated(parameters: AssistedParameters) -> None:
-    """No two helpers have one key: whoever copies a key does not know its private half."""
+    """No two helpers have the same key: a helper that copies a key does not know its private half."""
     keys = [key.key for key in parameters.helpers.values() if key is not None]
     if len(set(keys)) != len(keys):
         raise ParametersRefused("two helpers have the same key")

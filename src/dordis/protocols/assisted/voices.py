@@ -70,7 +70,7 @@ class SetVoices:
         return asked
 
     def hear(self, helper: ClientId, digest: bytes, value: SetValue | None = None) -> None:
-        """Take an answer; whoever gives two different ones is caught."""
+        """Record an answer; a helper that gives two different ones is caught."""
         if value is not None:
             self.asked_whole.add(helper)
         if self.said.get(helper, digest) != digest:

@@ -1,4 +1,4 @@
-"""Secure aggregation (SecAgg) with noise that stays exact whoever drops out, on the complete or on a sparse graph."""
+"""Secure aggregation (SecAgg) whose noise stays exact under dropout, on the complete or on a sparse graph."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a client insists on before it answers: each check is one function, so that a test can take it out and see."""
+"""Checks of a client before it answers: each is one function, so that a test can remove it."""
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain
@@ -119,7 +119,7 @@ def verify_survivors(
     registry: Registry,
     suite: Suite,
 ) -> None:
-    """A quorum of these survivors of U signed them; whoever has the parameters can check it after the round."""
+    """A quorum of these survivors of U signed the list; anybody with the parameters can verify that after the round."""
     check_subset(set(survivors), set(parameters.clients), "the survivors")
     check_quorum_signed(parameters, chunk, parameters.pack(survivors), signatures, registry, suite)
 
@@ -151,7 +151,7 @@ def check_keys_well_formed(
 
 
 def check_keys_distinct(advertisements: Mapping[int, Advertisement], parameters: CohortParameters) -> None:
-    """No key occurs twice: whoever copies a key does not know its private half, and is up to something."""
+    """No key occurs twice: a client that copies a key does not know its private half, and deviates."""
     chunks = len(parameters.chunks)
     keys = list(
         chain.from_iterable(

@@ -91,7 +91,7 @@ class ChunkServer(SummingChunk):
         return collect(asked, kind, replies, checked, self._setup.liars)
 
     def prepare_inputs(self) -> Flow:
-        """Stage 2, the clients' work: have the inputs masked; whoever does not answer is asked for its upload too."""
+        """Stage 2, the clients' work: have the inputs masked; silent clients are asked for their uploads too."""
         yield dict.fromkeys(self._setup.ready, PrepareInput(self.chunk))
 
     def collect_inputs(self) -> Flow:
@@ -181,7 +181,7 @@ class ChunkServer(SummingChunk):
         return held, reply.seeds
 
     def _held(self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes) -> recovery.Held:
-        """Return the shares of one client, as many of each dealer; whoever shows one that does not fit has lied."""
+        """Return the shares of one client, equally many of each dealer; a share with another hash is a lie."""
         sharing = self._suite.sharing
         wanted = [(u, place) for u, owed in places.items() for place in owed]
         parsed = sharing.from_bytes(shares, len(wanted)).reshape(len(places), -1, sharing.LIMBS)

@@ -104,5 +104,5 @@ def commitments(
 
 
 def token_hash(parameters: CohortParameters, chunk: int, client: ClientId, token: bytes) -> bytes:
-    """Hash an upload token; whoever shows the token has the upload, or colludes with its owner."""
+    """Hash an upload token; a party that shows the token has the upload, or colludes with its sender."""
     return kdf.commit(kdf.label("token", parameters.round, chunk, client, client), parameters.digest, token)

@@ -30,7 +30,7 @@ class Held:
     fits: Fits
 
     def select_dealers(self, dealers: Sequence[ClientId]) -> tuple[Shares, Fits]:
-        """Return what belongs to some dealers, in their order."""
+        """Return the entries of some dealers, in their order."""
         if tuple(dealers) == self.dealers:
             return self.shares, self.fits
         places = {u: i for i, u in enumerate(self.dealers)}

@@ -1,4 +1,4 @@
-"""A hash for every share, made by its dealer: whoever shows a share that does not fit its hash has altered it.
+"""A hash for every share, made by its dealer: a holder that shows a share with another hash has altered it.
 
 A hash covers a whole share, never a limb: a share is as hard to guess as the secret, 256 bits, a limb is not.  So no
 salt is needed.  What is hashed is the label, the round, the parameter hash, chunk and dealer (`dealt`), holder and
@@ -18,12 +18,12 @@ _TWO = Struct(">QQ")
 
 
 def dealt(parameters: CohortParameters, chunk: int, dealer: ClientId) -> bytes:
-    """Return what is hashed first: whose share it is, and of which chunk."""
+    """Return the first part of the hash's input: the dealer and the chunk."""
     return b"dordis/v1/share" + parameters.round + parameters.digest + _TWO.pack(chunk, dealer)
 
 
 def held(holder: ClientId, place: int) -> bytes:
-    """Return what is hashed next: who has the share, and the place of its secret in the chunk."""
+    """Return the second part of the hash's input: the holder, and the index of the secret in the chunk."""
     return _TWO.pack(holder, place)
 
 

@@ -24,7 +24,7 @@ class Secrets(msgspec.Struct, frozen=True):
     self_mask: bytes
     """b_u: seed of the self-mask; shared."""
     token: bytes
-    """Shown with the upload; whoever knows it vouches for the upload."""
+    """Token sent with the upload; a client that knows it vouches for the upload."""
     issued: IssuedSecrets
     """Private and deposited secrets of the chunk's escrow; the deposited ones are shared."""
 
@@ -33,7 +33,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
     @property
     def shared(self) -> tuple[bytes, ...]:
-        """Return what is shared, in the order in which it is shared."""
+        """Return the secrets that are shared, in the order of their shares."""
         return (self.masking, self.self_mask, *self.issued.deposited)
 
 
