@@ -333,7 +333,7 @@ def _complete(
 ) -> RunResult:
     """Run all rounds, with warnings of the plan and of the application; raise if the plan is hopeless."""
     plan, app = job.job.design.plan, job.job.app
-    for text in job.job.design.warnings:
+    for text in job.job.warnings:
         warnings.warn(text, stacklevel=3)
     if plan is not None and not accept_hopeless:
         try:

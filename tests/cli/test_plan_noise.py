@@ -28,10 +28,26 @@ def test_the_tables_show_noise_bits_bytes_and_dropout() -> None:
     for expected in ("noise multiplier", "signal-to-noise per round", "bits per coordinate", "bytes per client"):
         assert expected in shown.stdout
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines()]
-    assert ["0%", "0", "6.00", "4.36", "6.00"] in cells
-    assert ["30%", "30", "7.59", "5.48", "6.00"] in cells
-    assert ["40%", "40", "8.42", "6.07", "no output"] in cells
+    assert ["0%", "0", "6.00", "4.36", "6.00", "0", "51"] in cells
+    assert ["30%", "30", "7.59", "5.48", "6.00", "30", "51"] in cells
+    assert ["40%", "40", "8.42", "6.07", "no output", "40", "51"] in cells
     assert "dropout that depends on a client's data is outside the guarantee" in shown.stdout
+
+
+def test_a_dropout_rate_gets_the_threshold_that_it_needs() -> None:
+    found = json.loads(run(*FEMNIST, "--epsilon", "6", "--dropout", "0.6", "--mode", "semi-honest", "--json").stdout)
+    assert (found["tolerance"], found["threshold"]) == (60, 40)
+    refused = run(*FEMNIST, "--epsilon", "6", "--dropout", "0.6")
+    assert refused.returncode == 2
+    assert "protocol.tolerance = 60 and protocol.threshold = 40" in refused.stderr
+
+
+def test_lots_that_starve_later_rounds_are_told_with_a_cap_that_works() -> None:
+    few = ("--clients", "60", "--per-round", "30", "--rounds", "2", "--dim", "650", "--epsilon", "6")
+    starved = json.loads(run(*few, "--selection", "vrf", "--json").stdout)
+    assert "federation.participations = 2" in starved["starved"]
+    assert json.loads(run(*few, "--selection", "vrf", "--participations", "2", "--json").stdout)["starved"] is None
+    assert json.loads(run(*few, "--json").stdout)["starved"] is None
 
 
 def test_json_is_one_object_with_the_plan() -> None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from rich.table import Table
 
@@ -22,8 +21,11 @@ from dordis.privacy.setting import Setting
 from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.rounds.possible import plan_margin
+from dordis.runs.dropout_needs import DropoutNeeds, count_dropouts, find_needs
+from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import ThreatModel
-from dordis.selection.colluders import is_drawn, round_colluders
+from dordis.selection.colluders import VRF, is_drawn, round_colluders
+from dordis.selection.vrf_capacity import describe_starvation
 
 SCHEMES = ("orig", "conservative", "xnoise")
 
@@ -54,6 +56,8 @@ class NoiseQuestion:
     sampled: tuple[int, float] | None = None
     """Declared records of each client and their sampling probability, where records are the unit of privacy."""
     clients_per_person: int = 1
+    participations: int | None = None
+    """The participation cap; None: that of a balanced schedule."""
 
     def answer(self) -> Plan:
         """Return the plan: the least noise for the budget, or the epsilon of the given noise."""
@@ -86,6 +90,16 @@ class NoiseQuestion:
             return f"{T_C}, but for a chance of 2^-40"
         return f"{T_C}, in the worst of 2^64 draws that the server may try; {self.one_draw} in one draw"
 
+    def needs(self, plan: Plan, dropped: int) -> DropoutNeeds:
+        """Return the T and t with which rounds survive a number of dropouts."""
+        return find_needs(plan.setting, self.mode, dropped)
+
+    def describe_starvation(self, plan: Plan) -> str:
+        """Say if lots leave later rounds too few clients; empty for every other selection."""
+        if self.selection != VRF:
+            return ""
+        return describe_starvation(self.clients, self.per_round, self.rounds, plan.cap, plan.setting.t, TRIES)
+
     def _record_sampling(self, rounds: int) -> RecordSampling | None:
         if self.sampled is None:
             return None
@@ -93,11 +107,8 @@ class NoiseQuestion:
 
     def _setting(self, per_round: int, rounds: int) -> Setting:
         kind = ThreatModel(self.mode, sparse=self.sparse, drawn=self.is_drawn)
-        if self.dropout is not None:
-            tolerance: int | None = tolerated_dropouts(per_round, self.dropout)
-        else:
-            tolerance = None if self.tolerance is None else self.tolerance * per_round // self.per_round
-        schedule = ParticipationSchedule(self.clients, per_round, rounds, self.accounting)
+        tolerance = None if self.tolerance is None else self.tolerance * per_round // self.per_round
+        schedule = ParticipationSchedule(self.clients, per_round, rounds, self.accounting, self.participations)
         setting = Setting(
             schedule,
             dim=self.dim,
@@ -112,6 +123,8 @@ class NoiseQuestion:
             sparse=kind.sparse,
             records=self._record_sampling(rounds),
         )
+        if self.dropout is not None:
+            setting = tolerate(setting, self.mode, self.dropout)
         if setting.records is not None:
             return setting
         if self.sigma is None:
@@ -121,11 +134,13 @@ class NoiseQuestion:
         return replace(setting, buckets=projection.choose_buckets(setting, multiplier, self.projection))
 
 
-def tolerated_dropouts(clients: int, dropout: float) -> int:
-    """Return floor(dropout * clients), exactly for the decimal digits of the dropout rate."""
-    if not 0 <= dropout < 1:
-        raise InputError(f"a dropout rate lies in [0, 1), not {dropout}")
-    return math.floor(Fraction(str(dropout)) * clients)
+def tolerate(setting: Setting, mode: str, dropout: float) -> Setting:
+    """Return the setting with the tolerance and threshold of a dropout rate; raise InputError if there are none."""
+    needs = find_needs(setting, mode, count_dropouts(setting.clients, dropout))
+    if needs.threshold is None:
+        raise InputError(f"{needs} (--mode semi-honest)")
+    threshold = setting.threshold if needs.threshold == setting.t else needs.threshold
+    return replace(setting, tolerance=needs.dropped, threshold=threshold)
 
 
 def show_plan(question: NoiseQuestion, as_json: bool) -> None:
@@ -138,13 +153,15 @@ def show_plan(question: NoiseQuestion, as_json: bool) -> None:
         outlook = forecast_dropout(plan)
         advice = advise(plan, lambda n, R: question.replan(n, R, plan.epsilon))
     terms = (f"epsilon: {term}" for term in plan.setting.participation.terms())
-    fields = _plan_fields(plan, outlook, question) | plan_advice.advice_fields(advice)
+    starved = question.describe_starvation(plan)
+    fields = _plan_fields(plan, outlook, question) | plan_advice.advice_fields(advice) | {"starved": starved or None}
     parts: list[Table | str] = [
         _plan_table(plan, question),
-        _dropout_table(plan, outlook),
+        _dropout_table(plan, outlook, question),
         *terms,
         "",
         *plan_advice.sentences(advice),
+        *([f"warning: {starved}"] if starved else []),
     ]
     print_result(as_json, fields, *parts)
 
@@ -243,19 +260,26 @@ def _describe_components(plan: Plan) -> str:
     return f"{base} that stays; {removable} that is removed once the dropouts are known"
 
 
-def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast]) -> Table:
-    """Return epsilon by dropout rate, if that many clients drop out in every round."""
+def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast], question: NoiseQuestion) -> Table:
+    """Return epsilon by dropout rate, if so many drop out of every round, and the settings that this needs."""
     return make_table(
-        *("dropout", "dropped", "orig", "conservative", "XNoise"),
+        *("dropout", "dropped", "orig", "conservative", "XNoise", "tolerance", "threshold"),
         rows=(
-            (f"{float(row.rate):.0%}", str(row.dropped), *(_format_epsilon(getattr(row, name)) for name in SCHEMES))
+            (
+                f"{float(row.rate):.0%}",
+                str(row.dropped),
+                *(_format_epsilon(getattr(row, name)) for name in SCHEMES),
+                str(row.dropped),
+                question.needs(plan, row.dropped).threshold_word,
+            )
             for row in outlook
         ),
         title="epsilon if clients drop out",
         caption=(
             "orig: clients add even shares; conservative: even shares that are enough if "
             f"{plan.setting.T} drop out; XNoise: the same shares, and the excess is removed. "
-            "With more dropouts there is no output"
+            "With more dropouts there is no output. tolerance, threshold: what rounds need to survive so much "
+            "dropout before the upload (protocol.tolerance, protocol.threshold)"
         ),
     )
 
@@ -300,7 +324,13 @@ def _plan_fields(plan: Plan, outlook: Iterable[DropoutForecast], question: Noise
         "clipping_bit_multiplier": bit and bit.multiplier,
         "fraction_below_error": bit and bit_error(bit, setting.clients, setting.kappa),
         "dropout": [
-            {"rate": float(row.rate), "dropped": row.dropped, **{name: finite(getattr(row, name)) for name in SCHEMES}}
+            {
+                "rate": float(row.rate),
+                "dropped": row.dropped,
+                **{name: finite(getattr(row, name)) for name in SCHEMES},
+                "tolerance": row.dropped,
+                "threshold": question.needs(plan, row.dropped).threshold,
+            }
             for row in outlook
         ],
         "terms": setting.participation.terms(),

@@ -46,7 +46,7 @@ class Federation(Section, frozen=True):
     used.  It needs a protocol that takes clients as they come.
     """
     participations: Positive | None = None
-    """With `open`, the largest number of rounds in which one client takes part; clients keep to it themselves.
+    """With `open` or `vrf`, the largest number of rounds of one client; clients keep to it themselves.
 
     If it is not given, it is as many as `per_round` clients of all need on average, rounded up.
     """

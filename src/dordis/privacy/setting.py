@@ -79,7 +79,9 @@ class Setting:
             raise InputError(f"{T_C} colluders cannot be tolerated: they must be fewer than the threshold, {t}")
         if not 0 <= T <= n - t:
             raise InputError(
-                f"the dropout tolerance {T} must lie in 0..{n - t}, the clients of a round less the threshold"
+                f"the dropout tolerance {T} must lie in 0..{n - t}, the {n} clients of a round less the threshold {t}: "
+                f"lower it, or set the threshold to {max(n - T, 0)} at most, which only a semi-honest server allows if "
+                f"it is below {default_threshold(n, T_C)}"
             )
         if self.noise_delta < 16 * self.distance:
             raise InputError(

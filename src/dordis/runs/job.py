@@ -27,6 +27,7 @@ from dordis.runs.plan import RoundPlan
 from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import ThreatModel
 from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
+from dordis.selection.vrf_capacity import describe_starvation
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,17 @@ class Job:
         return SelectionRule(
             selection_kind(self.config), federation.per_round, self.design.least, agreement.drawn, indices
         )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return warnings about delta, and about lots that leave later rounds too few clients."""
+        federation, design = self.config.federation, self.design
+        if selection_kind(self.config) != VRF or not design.proves:
+            return design.warnings
+        starved = describe_starvation(
+            federation.clients, federation.per_round, federation.rounds, design.cap, design.least, federation.tries
+        )
+        return (*design.warnings, starved) if starved else design.warnings
 
     @property
     def needs_beacon_values(self) -> bool:
@@ -240,10 +252,10 @@ def check_together(config: RunConfig, protocol: SummingProtocol) -> None:
             f"the protocol '{config.protocol.use}' {'fixes' if protocol.has_cohort else 'has no'} list of clients: set "
             f"federation.arrival to '{arrival}', or use another protocol"
         )
-    if config.federation.participations is not None and protocol.has_cohort:
+    if config.federation.participations is not None and selection_kind(config) not in (OPEN, VRF):
         raise InputError(
-            "federation.participations is for clients that come by themselves: leave it out, the schedule says how "
-            "often a client takes part"
+            "federation.participations is for clients that come by themselves or draw lots: leave it out, the schedule "
+            "says how often a client takes part"
         )
     if mode == MALICIOUS and selection_kind(config) == "uniform":
         raise InputError(

@@ -6,13 +6,16 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
+from dordis.availability.dropout_models import Rate
 from dordis.config.schema import Config, Simulation
 from dordis.errors import InputError, MissingExtra
 from dordis.protocol import ClientId
 from dordis.rounds.app import AppClient, AppServer
 from dordis.runs import job as preparing
+from dordis.runs.dropout_needs import check_survivable, count_dropouts
 from dordis.runs.job import Job
 from dordis.runs.run import Run
+from dordis.selection.colluders import VRF
 from dordis.simulation.population import ARRIVALS, AppClients, Identities, SimulatedHome
 
 
@@ -90,7 +93,17 @@ def job_with_app(config: Config, app: AppServer, client: AppClients) -> Simulate
         preparing.require_cohort(job, "Ray")
     client(ClientId(1))
     config.simulation.dropout.model(config.simulation.seed, job.protocol.stages)
+    check_dropout(config, job)
     return SimulatedJob(config, job, client)
+
+
+def check_dropout(config: Config, job: Job) -> None:
+    """Refuse a simulated dropout rate that no round could survive: more clients than T leave before every upload."""
+    dropout, before = config.simulation.dropout, job.protocol.stages[: job.protocol.upload + 1]
+    fixed = job.protocol.has_cohort and preparing.selection_kind(config) != VRF
+    if fixed and isinstance(dropout, Rate) and dropout.rate < 1 and dropout.stages and set(dropout.stages) <= {*before}:
+        setting = job.design.setting
+        check_survivable(setting, config.protocol.mode, count_dropouts(setting.clients, dropout.rate))
 
 
 def check_ray(settings: Simulation) -> None:

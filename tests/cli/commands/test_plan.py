@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from dordis.cli.plan_noise import tolerated_dropouts
 from dordis.protocols.sparse_graph import solve
+from dordis.runs.dropout_needs import count_dropouts
 from tests.cli.in_process import dordis
 
 run = partial(dordis, "plan")
@@ -46,7 +46,7 @@ def test_a_small_round_gets_the_complete_graph() -> None:
 
 @pytest.mark.parametrize(("clients", "rate", "expected"), [(100, 0.29, 29), (30, 0.1, 3), (39, 0.1, 3), (7, 0.0, 0)])
 def test_a_dropout_rate_means_what_is_written(clients: int, rate: float, expected: int) -> None:
-    assert tolerated_dropouts(clients, rate) == expected
+    assert count_dropouts(clients, rate) == expected
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,10 @@ def plan_noise(
     beacon: Annotated[
         bool, typer.Option("--beacon", help="With balanced: published randomness decides the selection.")
     ] = False,
-    mode: Annotated[str, typer.Option(help="For secagg+: a semi-honest or a malicious server.")] = "malicious",
+    mode: Annotated[str, typer.Option(help="A semi-honest or a malicious server.")] = "malicious",
+    participations: Annotated[
+        int | None, typer.Option(help="With vrf: rounds of one client, at most, instead of ceil(R n / N).")
+    ] = None,
     unit: Annotated[str, typer.Option(help="What is hidden: a client, or each single record.")] = "client",
     records: Annotated[int, typer.Option(help="With --unit record: the records of each client, at most.")] = 0,
     sampling: Annotated[float, typer.Option(help="With --unit record: chance that a round samples a record.")] = 1.0,
@@ -93,6 +96,7 @@ def plan_noise(
         mode=mode,
         sampled=(records, sampling) if unit == "record" else None,
         clients_per_person=clients_per_person,
+        participations=participations,
     )
     show_plan(question, as_json)
 
@@ -115,9 +119,9 @@ def plan_graph(
     _check_one_tolerance(dropout, tolerance)
     T = default_tolerance(clients, 0, sparse=True) if tolerance is None else tolerance
     if dropout is not None:
-        from dordis.cli.plan_noise import tolerated_dropouts
+        from dordis.runs.dropout_needs import count_dropouts
 
-        T = tolerated_dropouts(clients, dropout)
+        T = count_dropouts(clients, dropout)
     solution = solve(clients, T, colluders, mode)
     kind = "the complete graph" if solution.complete else "a circulant graph"
     title = f"SecAgg+, {mode}: {clients} clients, of which {T} may drop out and {colluders} collude: {kind}"

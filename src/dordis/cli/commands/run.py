@@ -192,7 +192,7 @@ def run_rounds(
     """
     from dordis.cli.run_display import Display, serve_page
 
-    for warning in under_way.job.design.warnings:
+    for warning in under_way.job.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     resume_hint = f"resume with: dordis {again} {shlex.quote(str(under_way.records.path))}"
     shown = Display(under_way.job, under_way.home, under_way.done, console, quiet=quiet, verbose=verbose)
@@ -272,6 +272,8 @@ def catch_signals() -> "Iterator[Callable[[], None]]":
 
 def _describe_failure(under_way: "Run", error: RoundFailed) -> str:
     """Say which round failed, how often, why, and what to do."""
+    from dordis.runs.dropout_needs import describe_remedy
+
     federation = under_way.job.config.federation
     times = "once" if under_way.tries == 1 else f"{under_way.tries} times"
     if isinstance(error, ImpossibleSum):
@@ -285,10 +287,11 @@ def _describe_failure(under_way: "Run", error: RoundFailed) -> str:
             f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time "
             f"because {error}; {reasons}; finished rounds are in {under_way.records.path}"
         )
+    remedy = describe_remedy(under_way.job.design.setting, under_way.job.config.protocol.mode, error)
     return (
         f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time because "
-        f"{error}: start a run that tolerates more dropout (protocol.threshold, protocol.tolerance), or with more "
-        f"clients a round; finished rounds are in {under_way.records.path}"
+        f"{error}: {remedy or 'start a run with a larger protocol.tolerance'}, or take more clients a round; finished "
+        f"rounds are in {under_way.records.path}"
     )
 
 
@@ -309,7 +312,7 @@ def print_outcome(under_way: "Run", result: "RunOutcome", as_json: bool, *, quie
         "spent": facts.spent,
         "delta": result.delta,
         "budget": facts.budget,
-        "warnings": list(under_way.job.design.warnings),
+        "warnings": list(under_way.job.warnings),
         "overspent": facts.is_overspent,
         "simulated": facts.trust.simulated,
         "run_as": facts.run.manifest.how,
@@ -332,11 +335,12 @@ def _print_forecast(simulated: "SimulatedJob", as_json: bool) -> None:
     from dordis.cli.run_display import forecast_table
     from dordis.kernels.packing import packed_size
     from dordis.privacy.advice import describe_prospects
+    from dordis.runs.dropout_needs import describe_rates
     from dordis.simulation.dry_run import rehearse
 
     job = simulated.job
     rehearsed, design = rehearse(simulated), job.design
-    for warning in design.warnings:
+    for warning in job.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     grid, setting = design.mechanism.grid, design.setting
     rounds = job.config.federation.rounds
@@ -351,6 +355,7 @@ def _print_forecast(simulated: "SimulatedJob", as_json: bool) -> None:
         "sigma": design.sigma,
         "threshold": setting.t,
         "tolerance": setting.T,
+        "needed_at_dropout": describe_rates(setting, job.config.protocol.mode) if job.protocol.has_cohort else None,
         "colluders": setting.colluders,
         "bytes_of_an_update": packed_size(grid.padded, grid.bits),
         "bytes_up": rehearsed.up,

@@ -269,7 +269,7 @@ class PrivateRun:
         plan = run.job.design.plan
         is_hopeless = plan is not None and run_ratio(plan) < NOTHING
         LOG.log(logging.WARNING if is_hopeless else logging.INFO, "%s", describe_start(run.job))
-        for warning in run.job.design.warnings:
+        for warning in run.job.warnings:
             LOG.warning("%s", warning)
 
     @cached_property

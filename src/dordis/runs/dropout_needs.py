@@ -1,0 +1,90 @@
+"""The dropout tolerance T and the threshold t with which rounds survive a dropout rate."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from dordis.errors import InputError, RoundFailed, TooFewClients, TooManyDropouts
+from dordis.privacy.advice import RATES
+from dordis.privacy.setting import Setting, default_threshold
+from dordis.protocols.parameters import MALICIOUS
+
+
+@dataclass(frozen=True)
+class DropoutNeeds:
+    """The settings with which `dropped` of `clients` clients may leave at any stage; `threshold` None: none do."""
+
+    clients: int
+    dropped: int
+    threshold: int | None
+    least: int
+    """The least threshold of a malicious server's rounds: two quorums share an honest client."""
+    sparse: bool = False
+
+    @property
+    def threshold_word(self) -> str:
+        """Return the threshold; on a sparse graph, whose thresholds follow from it, an empty string."""
+        return "" if self.sparse else "impossible" if self.threshold is None else str(self.threshold)
+
+    @property
+    def short(self) -> str:
+        """Return both settings in a few words."""
+        if self.threshold is None:
+            return "impossible"
+        tolerance = f"tolerance {self.dropped}"
+        return tolerance if self.sparse else f"{tolerance}, threshold {self.threshold}"
+
+    def __str__(self) -> str:
+        lost = f"to lose {self.dropped} of {self.clients} clients before their upload"
+        if self.threshold is not None:
+            threshold = "" if self.sparse else f" and protocol.threshold = {self.threshold}"
+            return f"{lost}, set protocol.tolerance = {self.dropped}{threshold}"
+        semi = self.clients - self.dropped
+        most = f"{lost} is impossible against a malicious server, which takes a threshold of {self.least}"
+        return (
+            f"{most}: set protocol.mode = 'semi-honest', protocol.tolerance = {self.dropped} and "
+            f"protocol.threshold = {semi}, or let at most {self.clients - self.least} drop out"
+        )
+
+
+def count_dropouts(clients: int, rate: float | Fraction) -> int:
+    """Return floor(rate * clients), exactly for the decimal digits of the dropout rate."""
+    if not 0 <= rate < 1:
+        raise InputError(f"a dropout rate lies in [0, 1), not {rate}")
+    return math.floor(Fraction(str(rate)) * clients)
+
+
+def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
+    """Return T and t for a number of dropouts: t is the default where that leaves room, less in semi-honest rounds."""
+    n, T_C = setting.clients, setting.colluders
+    least = default_threshold(n, T_C)
+    t: int | None = least
+    if n - dropped < least:
+        t = n - dropped if mode != MALICIOUS and n - dropped > T_C else None
+    return DropoutNeeds(n, dropped, t, least, setting.sparse)
+
+
+def describe_rates(setting: Setting, mode: str, rates: Iterable[Fraction] = RATES[1:]) -> str:
+    """Say for each dropout rate which T and t it needs."""
+    found = ((rate, find_needs(setting, mode, count_dropouts(setting.clients, rate))) for rate in rates)
+    return "; ".join(f"{float(rate):.0%}: {needs.short}" for rate, needs in found)
+
+
+def describe_remedy(setting: Setting, mode: str, error: RoundFailed) -> str:
+    """Say which T and t would have let a failed round go on; empty if dropout was not the reason."""
+    if isinstance(error, TooManyDropouts):
+        return str(find_needs(setting, mode, max(error.dropped, setting.T + 1)))
+    if isinstance(error, TooFewClients) and 0 < error.answered < setting.clients:
+        return str(find_needs(setting, mode, setting.clients - error.answered))
+    return ""
+
+
+def check_survivable(setting: Setting, mode: str, dropped: int) -> None:
+    """Raise InputError if rounds that lose this many clients before their upload can have no output."""
+    if dropped > setting.T or setting.clients - dropped < setting.t:
+        raise InputError(
+            f"every round would lose {dropped} of {setting.clients} clients before their upload (simulation.dropout), "
+            f"and tolerance {setting.T}, threshold {setting.t} survive {min(setting.T, setting.clients - setting.t)}: "
+            f"{find_needs(setting, mode, dropped)}"
+        )
