@@ -5,7 +5,7 @@ import pytest
 
 from dordis.apps.learning import Settings as Learning
 from dordis.config.presets import presets
-from dordis.config.reading import config_to_toml, merge_settings, parse_assignment, read_config
+from dordis.config.reading import config_to_toml, merge_settings, parse_assignment, read_alerts, read_config
 from dordis.config.schema import Config
 from dordis.errors import InputError
 from dordis.privacy.strategies import Conservative, Orig, XNoise
@@ -146,3 +146,15 @@ def test_an_option_of_the_application_can_be_set_without_its_kind():
     assert read_config(keys=["app.options.partition.kind=iid"]).app.options == {"partition": {"kind": "iid"}}
     own = read_config(keys=["app.server=mine:Server", "app.options.partition.alpha=0.1"]).app.options
     assert own == {"partition": {"alpha": 0.1}}
+
+
+def test_alerts_are_checked_and_no_part_of_the_configuration(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('[alerts]\ncommand = "page-me"\n')
+    assert read_alerts(path).command == "page-me"
+    assert read_alerts(path, ["alerts.command=mail"]).command == "mail"
+    assert read_alerts().command == ""
+    assert "page-me" not in config_to_toml(read_config(path))
+    path.write_text('[alerts]\ncomand = "page-me"\n')
+    with pytest.raises(InputError, match=r"alerts\.comand"):
+        read_config(path)

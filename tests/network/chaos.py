@@ -5,6 +5,7 @@
 
 import argparse
 import random
+import shutil
 import signal
 import statistics
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 from dordis.identity.authority import REGISTRY_FILE, Authority
 from dordis.records.run_records import ROUNDS
 from tests.network.deployed_commands import DeployedCommands, wait_until
-from tests.network.forked_processes import ForkedProcesses
+from tests.network.forked_processes import STACKS, ForkedProcesses
 from tests.network.local_server import publish
 from tests.network.proxies import FaultyProxy
 
@@ -55,7 +56,7 @@ class Chaos:
             self._join(u)
         schedule = self._schedule()
         for done in range(1, self._rounds - 1):
-            wait_until(lambda done=done: self._finished() >= done)
+            self._wait_for_round(done)
             time.sleep(self._random.random())  # anywhere in the next round
             if not self._processes.is_running(fleet.server):
                 break
@@ -73,6 +74,17 @@ class Chaos:
     def stop(self) -> None:
         """Kill what is left."""
         self._fleet.stop()
+
+    def write_stacks(self) -> None:
+        """Have every process write the stacks of its threads to its log: some round does not finish."""
+        running = filter(self._processes.is_running, (self._fleet.server, *self._fleet.clients.values()))
+        self._fleet.signal(STACKS, *running)
+
+    def _wait_for_round(self, done: int) -> None:
+        """Wait for the end of a round, or of the server, which a whole run reaches only after all rounds."""
+        fleet = self._fleet
+        wait_until(lambda: self._finished() >= done or not self._processes.is_running(fleet.server))
+        assert self._finished() >= done, f"the server ended after {self._finished()} rounds: {fleet.log()[-2000:]}"
 
     def _schedule(self) -> list[Callable[[], None]]:
         return [
@@ -193,13 +205,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     processes = ForkedProcesses()
-    with tempfile.TemporaryDirectory(prefix="dordis-chaos-") as folder:
-        chaos = Chaos(processes, Path(folder), arguments.clients, arguments.rounds, arguments.seed)
-        try:
-            sys.stdout.write(describe(chaos.run(), chaos.events))
-        finally:
-            chaos.stop()
-            processes.close()
+    folder = Path(tempfile.mkdtemp(prefix="dordis-chaos-"))
+    chaos = Chaos(processes, folder, arguments.clients, arguments.rounds, arguments.seed)
+    try:
+        sys.stdout.write(describe(chaos.run(), chaos.events))
+    except BaseException:
+        sys.stderr.write(f"logs and records are in {folder}\n")
+        chaos.write_stacks()
+        raise
+    else:
+        shutil.rmtree(folder)
+    finally:
+        chaos.stop()
+        processes.close()
 
 
 if __name__ == "__main__":

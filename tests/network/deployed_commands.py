@@ -1,6 +1,8 @@
 """A deployed run of the commands `dordis serve` and `dordis join`, each in a forked process."""
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import time
@@ -14,6 +16,8 @@ from tests.network.forked_processes import HANG, ForkedProcesses
 from tests.network.process_roles import settings
 
 CONFIG, OWN = "deployment.toml", "client.toml"
+LOWEST_PORT = 20000
+"""Lowest port of a server that is to have the same one again after a restart."""
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
@@ -25,9 +29,15 @@ def wait_until(condition: Callable[[], Any]) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Return a port that nobody listens at, and that the system gives to no other socket while its server is down.
+
+    Ports that the system chooses itself may be taken by any connection, even by one to the stopped server.
+    """
+    lowest_chosen = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(LOWEST_PORT, lowest_chosen)  # other test runs draw other ports
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class DeployedCommands(DeployedRun):

@@ -5,6 +5,7 @@ output.  It prints a JSON list for each process that it started, and for each th
 """
 
 import contextlib
+import faulthandler
 import json
 import os
 import selectors
@@ -20,6 +21,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 HANG = 600.0
 """Seconds after which something that never comes is a failure."""
+STACKS = signal.SIGUSR1
+"""Signal at which a forked process writes the stacks of its threads to its log."""
 
 
 def main() -> None:
@@ -75,6 +78,7 @@ def fork(name: str, arguments: dict[str, Any], log: str) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for old, new in ((os.open(os.devnull, os.O_RDONLY), 0), (file, 1), (file, 2)):
         os.dup2(old, new)
+    faulthandler.register(STACKS)
     code = 1
     try:
         from tests.network import process_roles

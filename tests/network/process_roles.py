@@ -31,10 +31,13 @@ OUTPUT = "sums.npz"
 
 
 class Total(AppServer):
-    """Store every sum; with a `gate`, wait before each round: write to the pipe gate.out, then read from gate.in."""
+    """Store every sum, or the `last` ones; with a `gate`, wait before each round for it.
 
-    def __init__(self, dim: int = 1000, gate: str = "", unready: str = "") -> None:
-        self._dim, self._gate, self.sums = dim, gate, {}
+    It writes to the pipe gate.out, then reads from gate.in.
+    """
+
+    def __init__(self, dim: int = 1000, gate: str = "", unready: str = "", last: int = 0) -> None:
+        self._dim, self._gate, self._last, self.sums = dim, gate, last, {}
         self._passed = 0
 
     @property
@@ -54,6 +57,8 @@ class Total(AppServer):
 
     def use_output(self, round, aggregate) -> None:
         self.sums[f"total{round.index}"] = aggregate.total
+        for name in list(self.sums)[: -self._last] if self._last else ():
+            del self.sums[name]
 
     def state(self) -> dict[str, np.ndarray]:
         return self.sums
@@ -68,7 +73,7 @@ class Total(AppServer):
 class Constant(AppClient):
     """Return a constant vector whose norm identifies the client; it has no data while the file `unready` exists."""
 
-    def __init__(self, place: int, dim: int = 1000, gate: str = "", unready: str = "") -> None:
+    def __init__(self, place: int, dim: int = 1000, gate: str = "", unready: str = "", last: int = 0) -> None:
         self._unready = unready
         self.update = np.full(dim, value(place + 1, dim), np.float32)
 

@@ -25,6 +25,13 @@ def test_a_client_is_shown_the_receipts_of_its_rounds_whole_and_of_others_the_ha
     assert [entry.index for entry in endpoint.history(1, after=0)] == [1]
 
 
+def test_receipts_that_a_client_has_are_shown_by_their_hash():
+    endpoint = ReceiptEndpoint(AccessTokens(), finished()[0] / RECEIPTS)
+    whole, known = endpoint.history(1), endpoint.history(1, known=0)
+    assert [entry.digest for entry in known] == [entry.digest for entry in whole]
+    assert [entry.receipt is None for entry in known] == [True, False]
+
+
 def test_receipts_that_come_later_are_shown(tmp_path):
     endpoint = ReceiptEndpoint(AccessTokens(), tmp_path / RECEIPTS)
     assert endpoint.history(1) == []

@@ -40,6 +40,17 @@ def test_an_honest_history_is_kept_entry_by_entry_and_as_a_whole(true, tmp_path)
     assert kept.file(run).stat().st_mode & 0o777 == 0o600
 
 
+def test_receipts_that_were_kept_may_be_shown_by_their_hash(true, tmp_path):
+    kept = KeptReceipts(tmp_path)
+    run = take_part(kept, true[0])
+    kept.compare(run, true[:1], KEYS, complete=True)
+    kept.compare(run, [Shown(0, true[0].digest), true[1]], KEYS, complete=True)
+    assert kept.read(run).shown[0].receipt is not None
+    for complete in (True, False):
+        with pytest.raises(HistoryContradicted, match="index 0, which it showed before, was replaced"):
+            kept.compare(run, [Shown(0, true[1].digest), true[1]], KEYS, complete=complete)
+
+
 def test_an_attempt_that_failed_needs_no_receipt(true, tmp_path):
     kept = KeptReceipts(tmp_path)
     run = take_part(kept, true[0], delivered=False)

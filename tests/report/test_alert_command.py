@@ -70,6 +70,12 @@ def test_an_impossible_sum_is_told_and_other_failures_are_not(hook, raised):
     assert raised == [("impossible-sum", "an impossible sum was refused; one of the clients 1, 2 caused it")]
 
 
+def test_refusals_by_which_a_round_failed_are_told(clock, raised):
+    hook = AlertCommand("true", "digits", 6.0, NOW + 2 * EXPIRY, clock, lambda: NOW, lambda: (2, 5))
+    hook.watch(AttemptFailed(3, "too few clients"))
+    assert raised == [("refused", "clients 2, 5 refused round index 3")]
+
+
 def test_a_day_without_a_round_and_an_expiring_certificate_are_told(clock, record, raised):
     hook = AlertCommand("true", "digits", None, NOW + EXPIRY, clock, lambda: NOW + timedelta(seconds=clock.now))
     hook.check_time()
@@ -106,5 +112,5 @@ def test_a_command_that_fails_is_logged_and_stops_nothing(clock, caplog):
 
 @pytest.mark.parametrize("command", ["", "  ", "mail 'unclosed"])
 def test_a_text_that_is_no_command_is_refused(command):
-    with pytest.raises(InputError, match="--alert takes a command"):
+    with pytest.raises(InputError, match=r"alerts\.command is a program"):
         split_command(command)

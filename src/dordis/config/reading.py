@@ -13,8 +13,11 @@ import msgspec.inspect
 import tomli_w
 
 from dordis.config.presets import preset_text
-from dordis.config.schema import Config
+from dordis.config.schema import Alerts, Config
 from dordis.errors import InputError
+
+ALERTS = "alerts"
+"""Section of a configuration file that is no part of the configuration of a run."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
 _PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
@@ -129,11 +132,33 @@ def merge_settings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
 
 
 def validate_settings(settings: dict[str, Any]) -> Config:
-    """Return the configuration of settings; raise InputError for an invalid key or value."""
+    """Return the configuration of settings without `alerts`; raise InputError for an invalid key or value."""
+    validate_alerts(settings)
     try:
-        return msgspec.convert(settings, Config)
+        return msgspec.convert({name: value for name, value in settings.items() if name != ALERTS}, Config)
     except msgspec.ValidationError as error:
         raise InputError(explain_error(str(error))) from None
+
+
+def read_alerts(path: Path | None = None, keys: Sequence[str] = ()) -> Alerts:
+    """Return the alerts of a configuration file and keys, which only the server's own process reads."""
+    settings = {} if path is None else read_toml(path)
+    for key in keys:
+        settings = merge_settings(settings, parse_assignment(key))
+    return validate_alerts(settings)
+
+
+def validate_alerts(settings: dict[str, Any]) -> Alerts:
+    """Return the alerts among settings; raise InputError for an invalid key or value."""
+    try:
+        return msgspec.convert(settings.get(ALERTS, {}), Alerts)
+    except msgspec.ValidationError as error:
+        raise InputError(explain_error(str(error), ALERTS, Alerts)) from None
+
+
+def alerts_to_toml(alerts: Alerts) -> str:
+    """Return alerts as TOML."""
+    return tomli_w.dumps({ALERTS: msgspec.to_builtins(alerts)})
 
 
 def explain_error(error: str, section: str = "", kind: type | None = None) -> str:

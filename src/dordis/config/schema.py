@@ -191,6 +191,13 @@ class RunConfig(Section, frozen=True):
     deployment: Deployment = Deployment()
 
 
+class Alerts(Section, frozen=True):
+    """The operator's alerts.  It is no part of `Config`: no client, manifest or archive of a run contains it."""
+
+    command: str = ""
+    """A program and its arguments, run as `COMMAND KIND RUN TEXT` when a deployed run needs attention; empty: none."""
+
+
 class Simulation(Section, frozen=True):
     """The simulation of clients: `seed` decides data, sampling and dropout; secrets come from the operating system."""
 

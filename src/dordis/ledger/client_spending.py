@@ -1,14 +1,15 @@
 """The spending of every client of a run, added up from the charges of its rounds."""
 
 import math
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 
 from dordis.errors import BudgetExceeded, DataBudgetExceeded, InputError
+from dordis.ledger.charged_rounds import ChargedRounds, LedgerRound
 from dordis.ledger.round_charge import (
     Charge,
     ChunkOutcome,
@@ -47,34 +48,36 @@ class Budget:
             accounting.check_epsilon(self.epsilon)
 
 
-@dataclass(frozen=True)
-class LedgerRound:
-    """A charged round: reserved at first, and completed once it has an outcome for every chunk."""
-
-    charge: Charge
-    outcomes: tuple[ChunkOutcome, ...] = ()
-
-    @property
-    def state(self) -> str:
-        """Return `completed` or `reserved`."""
-        return "completed" if self.outcomes else "reserved"
-
-    @property
-    def charged(self) -> tuple[int, ...]:
-        """Return the clients that pay: those whose input may be in an opened sum."""
-        if not self.outcomes:
-            return self.charge.clients
-        absent = set(self.charge.clients).intersection(*(outcome.dropped for outcome in self.outcomes))
-        return tuple(u for u in self.charge.clients if u not in absent)
-
-
 PaidCosts = frozenset[tuple[ReleaseCost, int]]
 """The releases that a client has paid for, and how often each."""
 
 
-@lru_cache(maxsize=1 << 14)
 def _compose(paid: PaidCosts) -> float:
     return accounting.compose_costs((theta_squared(cost.event), times) for cost, times in paid)
+
+
+class SpendingCourse:
+    """By index of every completed round: the costs of the client that had spent most, and the delta left."""
+
+    def __init__(self) -> None:
+        self._places: dict[ReleaseCost, int] = {}
+        self._after: dict[int, tuple[array[int], float]] = {}
+        """Places of costs and how often each was paid, in turn."""
+
+    def add(self, index: int, paid: PaidCosts, delta: float) -> None:
+        """Note the state after a round."""
+        places = self._places
+        pairs = ((places.setdefault(cost, len(places)), times) for cost, times in paid)
+        self._after[index] = array("L", (number for pair in pairs for number in pair)), delta
+
+    def after(self, index: int) -> tuple[PaidCosts, float]:
+        """Return the state after a completed round."""
+        (numbers, delta), costs = self._after[index], list(self._places)
+        return frozenset((costs[place], times) for place, times in zip(numbers[::2], numbers[1::2], strict=True)), delta
+
+    def __contains__(self, index: int) -> bool:
+        """Tell whether a round is completed."""
+        return index in self._after
 
 
 class Account:
@@ -82,7 +85,7 @@ class Account:
 
     def __init__(self, run: bytes, budget: Budget) -> None:
         self.run, self.budget = run, budget
-        self.rounds: dict[int, LedgerRound] = {}
+        self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
         """By index the first count of a round, and all clients that were counted: each arrival adds one of them."""
         self.runs: dict[bytes, RunCharge] = {}
@@ -90,10 +93,11 @@ class Account:
         self.predecessor: Account | None = None
         self.refused: Charge | None = None
         """The round that the budget refused, if it is the last entry."""
-        self.course: dict[int, tuple[PaidCosts, float]] = {}
-        """By index of every completed round: the costs of the client that had spent most, and the delta left."""
+        self.course = SpendingCourse()
         self._leader: int | None = None
         self._changed: set[int] = set()
+        self._charged: set[int] = set()
+        """All clients that were ever in U, in predecessors too."""
         self._indices, self._likeliest = 0, Fraction(0)
         self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
 
@@ -105,8 +109,9 @@ class Account:
             raise InputError("a run with privacy.accounting = 'paper' has no successor: start a new run")
         following = copy(self)
         following.run, following.budget, following.predecessor = run, budget, self
-        following.rounds, following._counted, following.refused, following.runs = {}, {}, None, dict(self.runs)
-        following.course, following._changed = {}, set(self._changed)
+        following.rounds, following._counted, following.refused = ChargedRounds(), {}, None
+        following.runs, following._charged = dict(self.runs), set(self._charged)
+        following.course, following._changed = SpendingCourse(), set(self._changed)
         following._indices, following._likeliest = 0, Fraction(0)
         following._spent = defaultdict(Counter, {u: Counter(costs) for u, costs in self._spent.items()})
         return following
@@ -181,6 +186,7 @@ class Account:
         self.check_reservable(charge)
         self.rounds[charge.index], self.refused = LedgerRound(charge), None
         self._indices, self._likeliest = self._indices_with(charge)
+        self._charged.update(charge.clients)
         self._add(charge.clients, charge.costs(), 1)
 
     def check_refusable(self, charge: Charge) -> None:
@@ -220,7 +226,7 @@ class Account:
         self._leader = self.worst({*self._changed, *(() if self._leader is None else (self._leader,))})
         self._changed.clear()
         if self._leader is not None:
-            self.course[index] = self._paid(self._leader), self.budget.delta - float(self.failure())
+            self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def check_run_chargeable(self, run: bytes, charge: RunCharge) -> None:
         """The charge is valid and not above the run's earlier one; a new run is within the budget for every client."""
@@ -256,7 +262,7 @@ class Account:
     @property
     def completed(self) -> int:
         """Return the number of completed rounds of this run."""
-        return sum(entry.state == "completed" for entry in self.rounds.values())
+        return self.rounds.completed
 
     def epsilon_after(self, index: int) -> float | None:
         """Return the largest epsilon spent by a client after a completed round; None if it is not completed."""
@@ -264,7 +270,7 @@ class Account:
             return None
         if self.budget.records is not None:
             return self.epsilon_of_records()
-        return self.compose(*self.course[index])
+        return self.compose(*self.course.after(index))
 
     def check_open(self, index: int) -> LedgerRound:
         """Return a round that is reserved and not completed; raise for others."""
@@ -318,7 +324,9 @@ class Account:
 
     def worst(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
         """Return the first of the clients with the largest spending, the round `more` included; None for no clients."""
-        costs = {u: _compose(self._paid(u, more)) for u in clients}
+        paid = {u: self._paid(u, more) for u in clients}
+        totals = {one: _compose(one) for one in set(paid.values())}
+        costs = {u: totals[paid[u]] for u in paid}
         if math.inf in costs.values():
             costs = {u: self.epsilon(u, more) for u in costs}
         return max(costs, key=lambda u: costs[u], default=None)
@@ -326,12 +334,11 @@ class Account:
     @property
     def is_gaussian(self) -> bool:
         """Tell whether all charges have a theta^2."""
-        return not self.budget.paper and all(_compose(self._paid(u)) < math.inf for u in self._spent)
+        return not self.budget.paper and all(_compose(one) < math.inf for one in set(map(self._paid, self._spent)))
 
     def clients(self) -> list[int]:
         """Return all clients that were ever in U."""
-        rounds = (entry for account in self.lineage() for entry in account.rounds.values())
-        return sorted({u for entry in rounds for u in entry.charge.clients})
+        return sorted(self._charged)
 
     def check_budget(self, charge: Charge) -> None:
         """The round, at its reserved noise, takes none of its clients beyond the budget."""

@@ -92,7 +92,7 @@ Entry = Opened | Counted | Reserved | Refused | Completed | RunCharged | Succeed
 
 def encode_entry(entry: Entry) -> bytes:
     """Encode an entry as a line, with a hash of itself at the end."""
-    body = msgspec.json.encode(entry, enc_hook=_write_fraction)[:-1]
+    body = msgspec.json.encode(entry, enc_hook=write_fraction)[:-1]
     return b'%b,"check":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
 
 
@@ -101,7 +101,7 @@ def decode_entry(line: bytes, number: int) -> Entry:
     match = _LINE.fullmatch(line)
     entry: Entry | None = None
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        entry = msgspec.json.decode(match[1] + b"}", type=Entry, dec_hook=_read_fraction) if match else None
+        entry = msgspec.json.decode(match[1] + b"}", type=Entry, dec_hook=read_fraction) if match else None
     if entry is None or encode_entry(entry) != line:
         first = (
             ", or the file is no privacy ledger: restore it, or name another file"
@@ -112,13 +112,15 @@ def decode_entry(line: bytes, number: int) -> Entry:
     return entry
 
 
-def _write_fraction(value: object) -> str:
+def write_fraction(value: object) -> str:
+    """Encode a fraction as text, for msgspec."""
     if isinstance(value, Fraction):
         return str(value)
     raise NotImplementedError
 
 
-def _read_fraction(kind: type, value: object) -> Fraction:
+def read_fraction(kind: type, value: object) -> Fraction:
+    """Decode the text of a fraction, for msgspec."""
     if kind is not Fraction or not isinstance(value, str) or not _FRACTION.fullmatch(value):
         raise ValueError("a variance is written as a fraction")
     try:

@@ -15,7 +15,8 @@ import msgspec
 
 from dordis.durable_files import AppendOnlyFile, LockedFile, write_new
 from dordis.errors import BudgetExceeded, InputError, LedgerDamaged
-from dordis.ledger.client_spending import Account, Budget, LedgerRound
+from dordis.ledger.charged_rounds import LedgerRound
+from dordis.ledger.client_spending import Account, Budget
 from dordis.ledger.entries import (
     Completed,
     Counted,

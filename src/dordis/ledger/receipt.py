@@ -14,13 +14,18 @@ import msgspec
 from dordis import wire
 from dordis.durable_files import write_atomically
 from dordis.errors import LedgerDamaged
-from dordis.ledger.client_spending import LedgerRound
+from dordis.ledger.charged_rounds import LedgerRound
 from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import Parameters
 from dordis.records.run_records import RoundRecord
 
 FIRST = "0" * 64
 """Stands for the hash of the receipt before the first one."""
+
+
+def receipt_name(index: int) -> str:
+    """Return the name of the file of a round's receipt."""
+    return f"{index:06d}.json"
 
 
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,7 +107,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def file_name(self) -> str:
         """Return the name of its file, by the round's index."""
-        return f"{self.index:06d}.json"
+        return receipt_name(self.index)
 
     def save(self, directory: Path) -> None:
         """Write the receipt to its file in a directory."""

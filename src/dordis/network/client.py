@@ -317,7 +317,8 @@ class Participant:
         if self._receipts is None or self._joined is None or not isinstance(party, Client):
             return
         run, keys, kept = self._joined[0], party.members, self._receipts
-        shown = await transfers.history(-1 if complete else max(kept.read(run).shown, default=-1))
+        known = max(kept.read(run).shown, default=-1)
+        shown = await transfers.history(-1 if complete else known, known)
         compare = partial(kept.compare, run, shown, keys, complete=complete)
         await asyncio.get_running_loop().run_in_executor(self._worker, compare)
 

@@ -106,9 +106,9 @@ class Transfers:
         body.check_download(data)
         return bytes(data)
 
-    async def history(self, after: int) -> list[Shown]:
-        """Return the server's history of this client's rounds after an index."""
-        url = self._address.url(f"/receipts?after={after}")
+    async def history(self, after: int, known: int) -> list[Shown]:
+        """Return the server's history of the run after an index; receipts up to the index `known` by their hash."""
+        url = self._address.url(f"/receipts?after={after}&known={known}")
         async with self._session.get(url, headers=self.headers, ssl=self._context) as response:
             check_not_busy(response.status, response.headers)
             return await read_history(response)

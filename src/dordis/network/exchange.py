@@ -106,6 +106,7 @@ class NetworkExchange(MessageMeter):
         if isinstance(request, Invite):
             self._abandon_batches()
             self.exclusions.clear()
+            self.errors.clear()
             self.late.clear()
             self._allowances.begin_round()
             self._uploads.begin_round()

@@ -128,6 +128,11 @@ class NetworkPopulation:
         """Return why clients were excluded from the latest attempt, and what to do; empty if none was."""
         return "" if self.server is None else explain_exclusions(dict(self.server.exchange.exclusions))
 
+    def refusals(self) -> tuple[ClientId, ...]:
+        """Return the clients that refused the latest attempt: neither too slow nor disconnected."""
+        exclusions = {} if self.server is None else dict(self.server.exchange.exclusions)
+        return tuple(sorted(u for u, reason in exclusions.items() if reason not in (TOO_SLOW, DISCONNECTED)))
+
     def interrupted(self) -> InterruptedRound[Any] | None:
         """Return the round that was open when the server stopped, or None."""
         return None if self.round_store is None else self.round_store.interrupted()

@@ -1,12 +1,14 @@
 """The history of a run for its clients: the HTTP endpoint /receipts, and how a client reads it."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import msgspec
 from aiohttp import ClientResponse, web
 
 from dordis.errors import LedgerDamaged, MalformedMessage
-from dordis.ledger.receipt import Receipt
+from dordis.ledger.receipt import Receipt, receipt_name
 from dordis.network.sessions import AccessTokens
 from dordis.owner.receipts import Shown
 
@@ -15,31 +17,41 @@ LARGEST_HISTORY = 1 << 28
 
 
 class ReceiptEndpoint:
-    """Show a client the hash of every receipt after an index, and the receipts of its own rounds whole."""
+    """Show a client the hash of every receipt after an index, and the receipts of its own rounds whole.
+
+    Receipts that the client has are shown by their hash alone: a long run has thousands.
+    """
 
     def __init__(self, tokens: AccessTokens, directory: Path | None) -> None:
         self._tokens, self._directory = tokens, directory
-        self._known: dict[str, tuple[int, str, frozenset[int]]] = {}
+        self._digests: dict[int, str] = {}
         self._changed = -1
+        self._lock = threading.Lock()
 
     async def get(self, request: web.Request) -> web.Response:
-        """Answer /receipts?after=INDEX."""
+        """Answer /receipts?after=INDEX&known=INDEX."""
         client = self._tokens.holder(request).client
         try:
-            after = int(request.query.get("after", "-1"))
-            shown = self.history(client, after)
+            after, known = (int(request.query.get(name, "-1")) for name in ("after", "known"))
         except ValueError:
             raise web.HTTPBadRequest from None
+        try:
+            data = await asyncio.to_thread(lambda: msgspec.json.encode(self.history(client, after, known)))
         except LedgerDamaged as error:
             raise web.HTTPInternalServerError(text=str(error)) from None
-        return web.Response(body=msgspec.json.encode(shown), content_type="application/json")
+        return web.Response(body=data, content_type="application/json")
 
-    def history(self, client: int, after: int = -1) -> list[Shown]:
-        """Return the history of the run for a client; raise LedgerDamaged if a receipt is damaged."""
-        self._refresh()
+    def history(self, client: int, after: int = -1, known: int = -1) -> list[Shown]:
+        """Return the history of the run for a client that has the receipts up to the index `known`.
+
+        Raise LedgerDamaged if a receipt is damaged.
+        """
+        with self._lock:
+            self._refresh()
+            digests = dict(self._digests)
         return [
-            Shown(index, digest, self._read(name) if client in clients else None)
-            for name, (index, digest, clients) in self._known.items()
+            Shown(index, digest, self._read_own(client, index) if index > known else None)
+            for index, digest in digests.items()
             if index > after
         ]
 
@@ -50,14 +62,17 @@ class ReceiptEndpoint:
         changed = self._directory.stat().st_mtime_ns
         if changed != self._changed:
             for path in sorted(self._directory.glob("*.json")):
-                if path.name not in self._known:
-                    receipt = self._read(path.name)
-                    self._known[path.name] = receipt.index, receipt.digest, frozenset(receipt.clients)
+                if path.stem.isdecimal() and int(path.stem) not in self._digests:
+                    receipt = Receipt.from_bytes(path.read_bytes(), path.name)
+                    self._digests[receipt.index] = receipt.digest
             self._changed = changed
 
-    def _read(self, name: str) -> Receipt:
-        assert self._directory is not None  # noqa: S101  names come from it
-        return Receipt.from_bytes((self._directory / name).read_bytes(), name)
+    def _read_own(self, client: int, index: int) -> Receipt | None:
+        """Return the receipt of a round, or None if the client was not in the round."""
+        assert self._directory is not None  # noqa: S101  digests come from it
+        path = self._directory / receipt_name(index)
+        receipt = Receipt.from_bytes(path.read_bytes(), path.name)
+        return receipt if client in receipt.clients else None
 
 
 async def read_history(response: ClientResponse) -> list[Shown]:

@@ -133,9 +133,8 @@ def check_history(kept: KeptRun, shown: Sequence[Shown], *, complete: bool, wher
         if indices != sorted(set(indices)):
             raise HistoryContradicted("its rounds are not in order")
         history = {entry.index: entry for entry in shown}
-        if complete:
-            check_nothing_rewritten(kept, history)
-        everything = kept.shown | history
+        check_nothing_rewritten(kept, history, complete=complete)
+        everything = history | kept.shown  # receipts that were kept are shown by their hash
         check_links(everything)
         check_attended(kept, everything)
         check_delivered(kept, everything)
@@ -146,11 +145,11 @@ def check_history(kept: KeptRun, shown: Sequence[Shown], *, complete: bool, wher
         ) from None
 
 
-def check_nothing_rewritten(kept: KeptRun, history: History) -> None:
-    """Every receipt that was shown before is still there, unaltered."""
+def check_nothing_rewritten(kept: KeptRun, history: History, *, complete: bool) -> None:
+    """Receipts that were shown before are unaltered, and in a complete history all of them are still there."""
     for index, before in kept.shown.items():
         now = history.get(index)
-        if now is None or now.digest != before.digest:
+        if complete if now is None else now.digest != before.digest:
             what = "is missing" if now is None else "was replaced"
             raise HistoryContradicted(f"the receipt of round index {index}, which it showed before, {what}")
 

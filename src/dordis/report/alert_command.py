@@ -1,6 +1,6 @@
 """An operator's command that is run when a run needs attention; rounds never wait for it.
 
-The command is an option of `dordis serve` and no setting: configurations are sent to every client and archived.
+The command is the setting `alerts.command`, which no record of a run contains: it may have an address or a password.
 """
 
 import logging
@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
@@ -41,7 +41,8 @@ class Kind(Enum):
 class AlertCommand:
     """Run a command with the kind of an alert, the name of the run and a sentence as arguments, once a day for each.
 
-    `expires` is when the server's certificate does.  `clock` counts seconds, `now` tells the date.
+    `expires` is when the server's certificate does; `refusals` returns the clients that refused the latest attempt.
+    `clock` counts seconds, `now` tells the date.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class AlertCommand:
         expires: datetime,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        refusals: Callable[[], Sequence[int]] = lambda: (),
     ) -> None:
         self._words, self._run, self._budget, self._expires = split_command(command), run, budget, expires
-        self._clock, self._now = clock, now
+        self._clock, self._now, self._refusals = clock, now, refusals
         self._raised: dict[Kind, float] = {}
         self._last_round = clock()
         self._stopped = threading.Event()
@@ -62,9 +64,13 @@ class AlertCommand:
 
     def watch(self, event: WatchEvent) -> None:
         """Look at an event of the run."""
-        if isinstance(event, AttemptFailed) and event.survivors:
+        if not isinstance(event, AttemptFailed):
+            return
+        if event.survivors:
             named = ", ".join(map(str, event.survivors))
             self.alert(Kind.IMPOSSIBLE_SUM, f"an impossible sum was refused; one of the clients {named} caused it")
+        if refused := self._refusals():
+            self.alert(Kind.REFUSED, f"clients {', '.join(map(str, refused))} refused round index {event.index}")
 
     def finish_round(self, record: RoundRecord) -> None:
         """Look at a finished round."""
@@ -123,7 +129,7 @@ def split_command(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise InputError(f"--alert takes a command: {error}") from None
+        raise InputError(f"alerts.command is a program and its arguments: {error}") from None
     if not words:
-        raise InputError("--alert takes a command and its arguments, not an empty text")
+        raise InputError("alerts.command is a program and its arguments: name one, or leave the section out")
     return words

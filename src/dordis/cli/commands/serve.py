@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dordis.network")
 
+ALERTS = "alerts.toml"
+"""File of a run with the section [alerts] of its configuration, mode 0600, for --resume; in no archive."""
+
 
 @dataclass(frozen=True)
 class ServeOptions:
@@ -39,8 +42,6 @@ class ServeOptions:
     as_json: bool
     page: str | None = None
     """Address of the live page, `[HOST:]PORT`."""
-    alert: str | None = None
-    """Command that is run when a run needs attention."""
 
 
 def serve(
@@ -75,14 +76,6 @@ def serve(
             help="Serve a live page, /metrics, /healthz and /readyz: on this machine, or elsewhere for a token.",
         ),
     ] = None,
-    alert: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Run COMMAND KIND RUN TEXT when a run needs attention: budget, certificate, no-round, refused, "
-            "impossible-sum.",
-        ),
-    ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: Json = False,
@@ -101,7 +94,7 @@ def serve(
     if resume is not None and (config is not None or preset is not None or succeed is not None):
         raise InputError("a run is resumed as it was configured: give --resume without a configuration")
     set_up_logging(quiet=quiet, as_json=log_format is LogFormat.JSON)
-    options = ServeOptions(identity, registry, preset, setting or (), yes, quiet, verbose, as_json, page, alert)
+    options = ServeOptions(identity, registry, preset, setting or (), yes, quiet, verbose, as_json, page)
     compile_kernels()
     if config is None or not config.is_dir():
         serve_run(options, config, resume, succeed, tries)
@@ -128,7 +121,7 @@ def serve_run(
     """Start, resume or succeed one run, and serve it to its end; `begin` is called with the directory of a new run."""
     from dordis.cli.commands.run import confirm_prospects, print_outcome, run_rounds
     from dordis.config import reading
-    from dordis.durable_files import lock_directory
+    from dordis.durable_files import lock_directory, write_new
     from dordis.network.deployment import DeployedJob
     from dordis.network.population import NetworkPopulation
     from dordis.records.run_records import CONFIG
@@ -138,6 +131,7 @@ def serve_run(
     reading.add_module_folders(source)
     preset = options.preset if resume is None else None
     settings = reading.read_config(source, preset, options.overrides)
+    alerts = reading.read_alerts(alerts_file(config, began), options.overrides)
     console, quiet = make_console(stderr=options.as_json), options.quiet or options.as_json
     job = DeployedJob.from_config(settings, settings.simulation.seed, options.identity, options.registry)
     prospects = "" if resume else confirm_prospects(job.job.design.plan, yes=options.yes)
@@ -151,6 +145,8 @@ def serve_run(
             under_way = job.start(output, text) if resume is None else job.resume(resume)
         if begin is not None:
             begin(under_way.records.path)
+        if resume is None and alerts.command:
+            write_new(under_way.records.path / ALERTS, reading.alerts_to_toml(alerts).encode())
         if tries is not None:
             under_way.tries = check_tries(tries, settings.federation.tries, resumed=resume is not None)
         home = under_way.home
@@ -163,7 +159,7 @@ def serve_run(
         held.enter_context(
             reload_at_hangup(home, settings, lambda: reading.read_config(source, preset, options.overrides))
         )
-        hook = start_alerts(options, under_way, held)
+        hook = start_alerts(alerts.command, options.identity, under_way, held)
         try:
             result = run_rounds(
                 under_way,
@@ -183,16 +179,26 @@ def serve_run(
     print_outcome(under_way, result, options.as_json, quiet=options.quiet)
 
 
-def start_alerts(options: ServeOptions, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
+def alerts_file(config: Path | None, began: Path | None) -> Path | None:
+    """Return the file with the section [alerts]: the configuration, or that of a run that is resumed or succeeded."""
+    if began is None:
+        return config
+    return began / ALERTS if (began / ALERTS).exists() else None
+
+
+def start_alerts(command: str, identity: Path, under_way: "Run", held: ExitStack) -> "AlertCommand | None":
     """Start the alerts of a run; None without a command."""
     from dordis.identity.keys import CERTIFICATE, read_certificates
+    from dordis.network.population import NetworkPopulation
     from dordis.report.alert_command import AlertCommand
 
-    if options.alert is None:
+    if not command:
         return None
-    certificate, _ = read_certificates(options.identity.with_suffix(CERTIFICATE))
-    manifest = under_way.records.manifest
-    hook = AlertCommand(options.alert, manifest.name, manifest.budget, certificate.not_valid_after_utc)
+    certificate, _ = read_certificates(identity.with_suffix(CERTIFICATE))
+    manifest, home = under_way.records.manifest, under_way.home
+    assert isinstance(home, NetworkPopulation)  # noqa: S101
+    expires = certificate.not_valid_after_utc
+    hook = AlertCommand(command, manifest.name, manifest.budget, expires, refusals=home.refusals)
     hook.start()
     held.callback(hook.stop)
     return hook
