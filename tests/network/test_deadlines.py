@@ -90,7 +90,7 @@ def test_by_default_a_silent_client_costs_a_learned_deadline_and_training_is_not
 
 
 def test_a_slow_client_is_left_out_for_longer_each_time_and_like_others_after_a_round_in_time(caplog):
-    slow, everyone = SlowClients(most=1), frozenset({1, 2, 3})
+    slow, everyone = SlowClients(tolerance=1), frozenset({1, 2, 3})
     invitations = []
     for _ in range(12):
         invited = slow.without_resting(everyone)
@@ -98,7 +98,7 @@ def test_a_slow_client_is_left_out_for_longer_each_time_and_like_others_after_a_
         slow.end_round(invited, missed={3: "Train"})
     assert invitations == [True, False, True, False, False, True, False, False, False, False, True, False]
     assert "client 3 missed a deadline in 4 of its latest rounds" in caplog.text
-    back = SlowClients(most=1)
+    back = SlowClients(tolerance=1)
     back.end_round(everyone, missed={3: "Train"})
     back.without_resting(everyone)
     back.end_round(everyone, missed={})
@@ -107,9 +107,15 @@ def test_a_slow_client_is_left_out_for_longer_each_time_and_like_others_after_a_
 
 
 def test_no_more_clients_are_left_out_than_may_drop_out_and_the_slowest_first():
-    slow, everyone = SlowClients(most=2), frozenset(range(1, 9))
+    slow, everyone = SlowClients(tolerance=2), frozenset(range(1, 9))
     slow.end_round(everyone, missed={7: "Invite"})
     slow.without_resting(everyone)
     slow.end_round(everyone, missed=dict.fromkeys((2, 3, 4, 7), "Unmask"))
     assert slow.without_resting(everyone) == everyone - {7, 2}
     assert slow.totals == {7: {"Invite": 1, "Unmask": 1}, 2: {"Unmask": 1}, 3: {"Unmask": 1}, 4: {"Unmask": 1}}
+
+
+def test_one_slow_client_is_left_out_even_if_no_dropout_is_tolerated():
+    slow, everyone = SlowClients(tolerance=0), frozenset({1, 2, 3})
+    slow.end_round(everyone, {2: "Train", 3: "Train"})
+    assert slow.without_resting(everyone) == {1, 3}

@@ -117,18 +117,19 @@ class SlowClients:
     """Clients that missed a deadline in the latest rounds that they were invited to; they are invited last.
 
     A client that missed one is left out of the next round, then of the next 2, 4 and at most LONGEST_REST rounds after
-    each further miss, and like all others again after a round in time.  At most `most` clients are left out at once, so
-    that a round has as many clients as if they had dropped out.  No method of selection is affected: all let the server
-    do without clients that are not there.
+    each further miss, and like all others again after a round in time.  At most `tolerance` clients are left out, so
+    that a round has as many clients as if they had dropped out; one if no dropout is tolerated, because then a slow
+    client makes every round fail.  No method of selection is affected: all let the server do without clients that are
+    not there.
 
-    >>> slow = SlowClients(most=1)
+    >>> slow = SlowClients(tolerance=1)
     >>> slow.end_round({1, 2, 3}, missed={3: "Train"})
     >>> sorted(slow.without_resting({1, 2, 3}))
     [1, 2]
     """
 
-    def __init__(self, most: int, totals: Mapping[ClientId, Mapping[str, int]] | None = None) -> None:
-        self._most = most
+    def __init__(self, tolerance: int, totals: Mapping[ClientId, Mapping[str, int]] | None = None) -> None:
+        self._most = max(1, tolerance)
         self.totals = {client: dict(stages) for client, stages in (totals or {}).items()}
         """By client and request, how many rounds of the run it left because it missed the deadline."""
         self.misses: dict[ClientId, int] = {}
@@ -153,7 +154,7 @@ class SlowClients:
             )
 
     def without_resting(self, available: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients to invite to the next round: all but the slowest that rest, at most `most`."""
+        """Return the clients to invite to the next round: all but the slowest that rest."""
         resting = sorted(self._rest, key=lambda client: (-self.misses.get(client, 0), client))[: self._most]
         self._rest = {client: rounds - 1 for client, rounds in self._rest.items() if rounds > 1}
         return frozenset(available) - frozenset(resting)
