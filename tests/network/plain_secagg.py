@@ -61,30 +61,18 @@ def words(data: bytes) -> list[int]:
     return np.frombuffer(data, "<u8").tolist()
 
 
-class Round:
-    """One round: the parameters, and all secrets of this client."""
+class Agreed:
+    """The parameters of a round, for one client, and what follows from them."""
 
-    def __init__(self, me: int, signing: bytes, registry: dict[int, bytes], update: np.ndarray, given: Fields) -> None:
-        self.me, self._signing, self._registry = me, signing, registry
-        self.given, self.hash = given, sha(b"dordis/v1/parameters", encode_frame(given))
-        self.members, self._n = words(given["members"]), given["n_max"]
-        self._tolerance = given["n_max"] - given["n_min"]
-        self.signs = given["mode"] == "malicious"
+    def __init__(self, me: int, signing: bytes, given: Fields) -> None:
+        self.me, self._signing, self.given = me, signing, given
+        self.hash = sha(b"dordis/v1/parameters", encode_frame(given))
+        self._n, self._tolerance = given["n_max"], given["n_max"] - given["n_min"]
         ends = words(given["ends"])
         self.chunks = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         self.components = [self._variances(Fraction(given["variances"][c])) for c in range(len(ends))]
         tables = b"".join(cell_noise.table(v).digest() for base, removable in self.components for v in base + removable)
         assert given["tables"] == sha(b"dordis/v1/tables", tables)
-        self._input = encode_update(update, given)
-        self._channel = X25519PrivateKey.generate()
-        self._secrets = [self._draw(len(base), len(removable)) for base, removable in self.components]
-
-    def _draw(self, base: int, removable: int) -> Fields:
-        drawn = {name: secrets.token_bytes(KEY) for name in ("masking", "mask", "token")}
-        return drawn | {
-            "base": [secrets.token_bytes(KEY) for _ in range(base)],
-            "removable": [secrets.token_bytes(KEY) for _ in range(removable)],
-        }
 
     def _variances(self, sigma: Fraction) -> tuple[list[Fraction], list[Fraction]]:
         n, T, T_C, c = self._n, self._tolerance, self.given["colluders"], self.given["fraction"]
@@ -97,11 +85,11 @@ class Round:
                 return [(c - 1) * unit] * (c > 1), [unit]
             case "single":
                 return [up(s / n)], []
+            case "orig":
+                return [up(sigma / (n - T_C))], []
             case "exact":
                 return [up(s / n)], [up(s / ((n - k + 1) * (n - k))) for k in range(1, T + 1)]
         raise NotImplementedError
-
-    # Derivations
 
     def label(self, use: str, chunk: int, sender: int, receiver: int) -> bytes:
         return f"dordis/v1/{use}/{self.given['round'].hex()}/{chunk}/{sender}/{receiver}".encode()
@@ -111,6 +99,33 @@ class Round:
 
     def commit(self, label: bytes, secret: bytes) -> bytes:
         return sha(lengths(b"dordis/v1/commitment", label, self.hash, secret))
+
+    def noise(self, chunk: int, seeds: list[bytes]) -> np.ndarray:
+        """Return the sum of all components of a chunk, the base first."""
+        (base, removable), span = self.components[chunk], self.chunks[chunk]
+        total = np.zeros(span.stop - span.start, np.int64)
+        for seed, variance in zip(seeds, base + removable, strict=True):
+            total += np.array(cell_noise.samples(seed, variance, 0, len(total)))
+        return total
+
+
+class Round(Agreed):
+    """One round: the parameters, and all secrets of this client."""
+
+    def __init__(self, me: int, signing: bytes, registry: dict[int, bytes], update: np.ndarray, given: Fields) -> None:
+        super().__init__(me, signing, given)
+        self._registry, self.members = registry, words(given["members"])
+        self.signs = given["mode"] == "malicious"
+        self._input = encode_update(update, given)
+        self._channel = X25519PrivateKey.generate()
+        self._secrets = [self._draw(len(base), len(removable)) for base, removable in self.components]
+
+    def _draw(self, base: int, removable: int) -> Fields:
+        drawn = {name: secrets.token_bytes(KEY) for name in ("masking", "mask", "token")}
+        return drawn | {
+            "base": [secrets.token_bytes(KEY) for _ in range(base)],
+            "removable": [secrets.token_bytes(KEY) for _ in range(removable)],
+        }
 
     def statement(self, tag: str, *parts: bytes) -> bytes:
         return lengths(f"dordis/v1/statement/{tag}".encode(), self.given["round"], self.hash, *parts)
@@ -209,10 +224,8 @@ class Round:
     def vector(self, chunk: int) -> bytes:
         """Return the masked input of a chunk, packed."""
         own, span, bits = self._secrets[chunk], self.chunks[chunk], self.given["bits"]
-        y, count = self._input[span].copy(), span.stop - span.start
-        base, removable = self.components[chunk]
-        for seed, variance in zip(own["base"] + own["removable"], base + removable, strict=True):
-            y += np.array(cell_noise.samples(seed, variance, 0, count))
+        count = span.stop - span.start
+        y = self._input[span] + self.noise(chunk, own["base"] + own["removable"])
         y += mask(self.derive(own["mask"], self.label("self-mask", chunk, self.me, self.me), 28), count, bits)
         private = X25519PrivateKey.from_private_bytes(own["masking"])
         for v in self._u2:

@@ -17,17 +17,23 @@ import pytest
 
 from dordis import wire
 from dordis.network import messages as network
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocol import ClientId
 from dordis.protocols import cohort, delivery, parameters
 from dordis.protocols.assisted import messages as assisted
 from dordis.protocols.assisted import parameters as helpers
+from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.secagg import messages as secagg
 from dordis.rounds import invitation
 from tests.network import plain_encoding
 from tests.network.deployed_commands import DeployedCommands
 from tests.network.deployed_run import DeployedRun
 from tests.network.forked_processes import HANG
+from tests.network.plain_assisted import Contribution
 from tests.network.plain_client import SUBPROTOCOL, PlainClient
 from tests.network.process_roles import OUTPUT, value
+from tests.protocols.assisted.parties import Round as AssistedRound
+from tests.protocols.assisted.parties import secret
 
 PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
 PLAIN = 3
@@ -111,12 +117,39 @@ def test_it_takes_part_against_a_malicious_server_when_others_are_killed(process
     assert fleet.check_ledger().reserved == 0
 
 
+class PlainContributor:
+    """A client whose contribution is made from the page; it decodes and encodes by itself."""
+
+    def __init__(self, me, x):
+        self._me, self._x = me, x
+
+    def handle(self, request):
+        given = plain_encoding.decode_frame(wire.encode(request))["parameters"]
+        self._made = made = Contribution(self._me, secret(b"client", self._me), given)
+        vector = made.vector(self._x.astype(np.int64))
+        return wire.decode(plain_encoding.encode_frame(made.message(vector)), assisted.SignedContribution, bulk=vector)
+
+    def issued(self, chunk):
+        return IssuedSecrets(tuple(self._made.private[chunk]), tuple(self._made.removable[chunk]))
+
+
+@pytest.mark.parametrize(("m", "f", "scheme"), [(4, 1, Scheme.SINGLE), (3, 1, Scheme.EXACT), (7, 2, Scheme.ORIG)])
+def test_a_contribution_written_from_the_page_is_summed_with_others(m, f, scheme):
+    """Chunks have noise seeds of their own, and are slices of one mask; one of four helpers or more has no key."""
+    mode, absent = ("malicious", (2,)) if m > 3 * f else ("semi-honest", ())
+    chunks = {"ends": (12, 20, 30), "variances": (400, 400, 900)}
+    round = AssistedRound(m=m, f=f, scheme=scheme, mode=mode, absent=absent, **chunks)
+    for u in (1, 4):
+        round.clients[ClientId(u)] = PlainContributor(u, round.inputs[ClientId(u)])
+    round.assert_right(round.play())
+
+
 # The page
 
 
 def test_the_plain_client_imports_nothing_of_dordis():
     """What it imports of the tests imports nothing of dordis either."""
-    files = [Path(__file__).parent / f"plain_{name}.py" for name in ("client", "encoding", "secagg")]
+    files = [Path(__file__).parent / f"plain_{name}.py" for name in ("assisted", "client", "encoding", "secagg")]
     names = imports(files)
     used = [PAGE.parents[1] / f"{name.replace('.', '/')}.py" for name in names if name.startswith("tests.")]
     names |= imports([*used, *(PAGE.parents[1] / "tests" / "references").glob("*.py")])

@@ -16,7 +16,18 @@ from dordis.crypto.suite import Suite
 from dordis.errors import ProtocolError, TooFewClients
 from dordis.kernels.ring import Vector
 from dordis.privacy.encoding import Entropy
-from dordis.protocol import ClientId, ClientState, Journal, Message, Party, ProtocolClient, ProtocolServer, Role, Step
+from dordis.protocol import (
+    SETUP,
+    ClientId,
+    ClientState,
+    Journal,
+    Message,
+    Party,
+    ProtocolClient,
+    ProtocolServer,
+    Role,
+    Step,
+)
 from dordis.protocols.escrow import IssuedSecrets, Releases
 from dordis.protocols.limits import LONGEST_OPENING, LONGEST_PROOF, MOST_CLIENTS
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST, Assistance, Parameters
@@ -177,7 +188,9 @@ class SummingClient(ProtocolClient[Remembered]):
     @property
     def uploaded(self) -> bool:
         """Tell whether all chunks of the input have left."""
-        place = next(i for i, entry in enumerate(self.routine) if entry.request.uploads)
+        place = next((i for i, entry in enumerate(self.routine) if entry.request.uploads), None)
+        if place is None:  # in the set-up, all chunks at once
+            return self.state.passed.get(SETUP, 0) == len(self.setup)
         return all(self.state.passed.get(chunk, 0) > place for chunk in range(self.chunks))
 
     @property

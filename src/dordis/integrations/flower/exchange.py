@@ -1,5 +1,7 @@
 """Flower's grid as the exchange of a round: one message per node and stage, with the requests of all chunks.
 
+In assisted rounds the train message has the invitation and the parameters, and its reply the contribution.
+
 A message of Flower takes a second or more, because both sides poll for messages.  So `Train` travels with the
 invitation.  The request for the upload is a message of its own: an accusation in the set-up ends the round before any
 node has uploaded or counted a participation.
@@ -16,10 +18,11 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from dordis import wire
-from dordis.errors import DordisError, MalformedMessage, ProtocolError
+from dordis.errors import CryptoError, DordisError, InputError, MalformedMessage, ProtocolError
+from dordis.integrations.flower.helpers import HelperRequests
 from dordis.integrations.flower.messages import RECORD, RunDescription, Sealed, from_record, seal, to_record
-from dordis.protocol import ClientId, Garbled, Message, Replies, Requests, reply_to
-from dordis.rounds.invitation import Invite, SendModel, Train
+from dordis.protocol import ClientId, Garbled, Message, OpenCall, Replies, Requests, Role, reply_to
+from dordis.rounds.invitation import Accepted, InvitationServer, Invite, SendModel, Train
 from dordis.rounds.meter import MessageMeter
 
 LOG = logging.getLogger("flwr.dordis")
@@ -85,18 +88,27 @@ class FlowerExchange(MessageMeter):
         description: RunDescription,
         training: TrainMessages,
         patience: float,
+        helpers: Mapping[ClientId, int] | None = None,
     ) -> None:
         super().__init__()
         self._transport, self._nodes, self._description = transport, nodes, description
         self._training, self._patience = training, patience
+        self._helpers, self._helper_requests = helpers or {}, HelperRequests()
+        self.invited: tuple[ClientId, ...] = ()
+        """The clients that are asked to contribute, with open arrival."""
         self._ahead: Answers = {}
         self._asked_ahead: set[RequestKey] = set()
-        self._informed: set[ClientId] = set()
+        self._informed: set[int] = set()
+        """Nodes that have the description of the run."""
         self._waiting: list[Requests] = []
         self._delivery: asyncio.Task[Answers]
 
     async def __call__(self, requests: Requests) -> Replies:
         """Deliver requests together with all others of this turn of the event loop."""
+        if isinstance(requests, OpenCall):
+            return self._take_contributions(requests)
+        if any(request.role is Role.HELPER for request in requests.values()):
+            return self._ask_helpers(requests)
         if not self._waiting:
             self._delivery = asyncio.create_task(self._flush())
         self._waiting.append(requests)
@@ -128,7 +140,7 @@ class FlowerExchange(MessageMeter):
             content, first = RecordDict(), []
             if isinstance(asked[0], Invite):
                 content = RecordDict(dict(self._training.content))
-                first = [] if u in self._informed else [self._description]
+                first = [] if self._nodes[u] in self._informed else [self._description]
             frames[u] = (*first, *asked)
             sealed = [seal(message) for message in frames[u]]
             content[RECORD] = to_record(sealed)
@@ -137,6 +149,55 @@ class FlowerExchange(MessageMeter):
         trains = any(isinstance(asked[0], Invite) for asked in bundle.values())
         replies = self._transport.send(contents, self._training.timeout if trains else self._patience)
         return {u: self._answers(u, frames[u], replies[self._nodes[u]]) for u in bundle if self._nodes[u] in replies}
+
+    def _take_contributions(self, call: OpenCall) -> Replies:
+        """Send invited clients the train message with invitation and parameters; return the admitted contributions."""
+        coming = [u for u in self.invited if u not in call.arrived][: call.most - len(call.arrived)]
+        answers = self._send({u: (_invite(call, u), Train(), call.request) for u in coming})
+        admitted = []
+        for u, given in answers.items():
+            accepted, reply = given.get((Invite.__name__, None)), given.get(request_key(call.request))
+            if not isinstance(accepted, Accepted) or not accepted.selected or reply is None:
+                continue
+            try:
+                call.admit(u, reply)
+            except (ProtocolError, CryptoError, InputError) as error:
+                LOG.warning("node %d, client %d: %s", self._nodes[u], u, error)
+                self.errors.append((u, error))
+            else:
+                admitted.append((u, reply))
+        return admitted
+
+    def _ask_helpers(self, requests: Requests) -> Replies:
+        """Return the replies of helpers: those known from before, or else those that come in time."""
+        known = self._helper_requests.known_replies(requests)
+        if known:
+            return list(known.items())
+        contents, asked = {}, {}
+        for h, request in requests.items():
+            first = () if self._helpers[h] in self._informed else (self._description,)
+            asked[h] = (*first, *self._helper_requests.bundle(h, request))
+            contents[self._helpers[h]] = RecordDict({RECORD: to_record([seal(message) for message in asked[h]])})
+        replies = self._transport.send(contents, self._patience)
+        answers = {
+            h: self._helper_answer(h, asked[h], replies[self._helpers[h]]) for h in asked if self._helpers[h] in replies
+        }
+        return [(h, answer) for h, answer in answers.items() if answer is not None]
+
+    def _helper_answer(self, h: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> Message | None:
+        """Return the answer of a helper to the last message of a bundle; None if it refused or was lost."""
+        try:
+            sealed, refusal = open_reply(reply)
+            if refusal or len(sealed) != len(asked):
+                raise NodeRefused(refusal or "the helper did not answer all that it was asked")
+            for request, (frame, bulk) in zip(asked, sealed, strict=True):
+                answer = wire.decode(frame, reply_to(request), bulk=bulk)
+                self._helper_requests.note_keys(h, request, answer)
+            self._informed.add(self._helpers[h])
+            return answer
+        except DordisError as error:
+            LOG.warning("node %d, helper %d: %s", self._helpers[h], h, error)
+            return Garbled() if isinstance(error, MalformedMessage) else None
 
     def _meter(self, u: ClientId, content: RecordDict, sealed: Sequence[Sealed]) -> None:
         model = sum(record.count_bytes() for record in content.array_records.values())
@@ -151,7 +212,7 @@ class FlowerExchange(MessageMeter):
             for request, (frame, bulk) in zip(asked, sealed, strict=False):
                 answers[request_key(request)] = wire.decode(frame, reply_to(request), bulk=bulk)
                 self.count_reply(u, len(frame) + len(bulk))
-            self._informed.add(u)
+            self._informed.add(self._nodes[u])
             if refusal:
                 raise NodeRefused(refusal)
         except DordisError as error:
@@ -161,6 +222,14 @@ class FlowerExchange(MessageMeter):
             if not isinstance(error, NodeLost):
                 self.errors.append((u, error))
         return answers
+
+
+def _invite(call: OpenCall, client: ClientId) -> Invite:
+    """Return the invitation that a client is shown before it contributes."""
+    visited = None if call.visit is None else call.visit(client)
+    if not isinstance(visited, InvitationServer):
+        raise InputError("an open call needs the invitation that is shown to clients that come")
+    return visited.invitation.invite
 
 
 def following_requests(request: Message) -> Sequence[Message]:

@@ -26,10 +26,12 @@ from dordis.integrations.flower.messages import Layout, check_same_records, find
 from dordis.integrations.flower.population import FlowerModel, FlowerPopulation, enrol, weighted_mean
 from dordis.privacy.advice import ENOUGH, EQUAL, NOTHING, check_prospects, clients_for_ratio, describe_ratio, run_ratio
 from dordis.protocol import ClientId
+from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import summing_protocol
 from dordis.runs.coordinator import FinishedRound
-from dordis.runs.job import Job, prepare, require_cohort
+from dordis.runs.job import Job, prepare
 from dordis.runs.run import Run
+from dordis.selection.colluders import OPEN
 
 NAME = "flower"
 _HERE = "dordis.integrations.flower"
@@ -63,9 +65,16 @@ def read_settings(given: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(nested.items()))
 
 
+def find_protocol(settings: Mapping[str, Any]) -> SummingProtocol:
+    """Return the summing protocol that settings name."""
+    return summing_protocol(settings.get("protocol", {}).get("use", Protocol().use))
+
+
 def build_config(settings: Mapping[str, Any], clients: int, per_round: int) -> RunConfig:
     """Return the validated configuration of a run with these numbers of clients, in all and per round."""
     below = RunConfig(NAME, app=App(_HERE, _HERE), federation=Federation(clients, min(per_round, clients)))
+    if not find_protocol(settings).has_cohort:
+        settings = merge_settings({_FEDERATION: {"arrival": OPEN}}, dict(settings))
     try:
         config = msgspec.convert(merge_settings(msgspec.to_builtins(below), dict(settings)), RunConfig)
     except msgspec.ValidationError as error:
@@ -194,12 +203,15 @@ class DordisGrid(Grid):
         """Enrol the nodes, plan the noise and begin the records of the run."""
         transport, training = GridTransport(self._grid), TrainMessages()
         mode = self._settings.get("protocol", {}).get("mode", Protocol().mode)
-        enrolment = enrol(transport, self._wait_for_nodes(), self._registry, mode, timeout)
+        has_helpers = find_protocol(self._settings).helpers > 0
+        enrolment = enrol(transport, self._wait_for_nodes(), self._registry, mode, timeout, has_helpers)
         config = build_config(self._settings, len(enrolment.registry), per_round)
         app = FlowerModel(layout, enrolment.environment, training)
         check_unit(config)
-        job = require_cohort(prepare(config, app), "Flower")
+        job = prepare(config, app)
         self._check_prospects(job)
+        trusted = job.protocol.assistance
+        enrolment = enrolment.with_helpers(() if trusted is None else trusted.helpers)
         home = FlowerPopulation(transport, enrolment, job, self._patience, training)
         return PrivateRun(Run.start(home.job, home, Path(config.output), to_toml(config)), home, app)
 

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import APP_DIR
 from flwr.supercore.utils import get_flwr_home
+from msgspec import UNSET, UnsetType
 
 from dordis import wire
 from dordis.errors import InputError, MalformedMessage, ParametersRefused
@@ -45,6 +46,8 @@ class Enrolled(Message, frozen=True):
     weight: float = 1.0
     simulated: bool = False
     """Whether this node belongs to Flower's simulation engine."""
+    helper: bytes | UnsetType = UNSET
+    """Public keys, for signatures and selection, in the role of a helper; left out by nodes that are none."""
 
 
 class Enrol(Message, frozen=True):
@@ -52,6 +55,8 @@ class Enrol(Message, frozen=True):
 
     reply: ClassVar = Enrolled
     mode: str
+    helpers: bool | UnsetType = UNSET
+    """Whether the run needs helpers; left out if it does not."""
 
 
 class DescriptionRead(Message, frozen=True, tag="CharterRead"):

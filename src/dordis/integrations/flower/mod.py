@@ -11,11 +11,13 @@ import numpy as np
 from flwr.app import Context, Error, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
+from msgspec import UNSET
 
 from dordis import wire
 from dordis.errors import DordisError, InputError, ParametersRefused, ProtocolError
 from dordis.identity.keys import Keys
 from dordis.identity.registry import Registry
+from dordis.integrations.flower.helpers import StateHelperStore, build_helper
 from dordis.integrations.flower.messages import (
     RECORD,
     DescriptionRead,
@@ -46,7 +48,8 @@ from dordis.owner.policy import Policy
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.scaling import Floats
-from dordis.protocol import ClientId, Message
+from dordis.protocol import ClientId, Message, Role
+from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy
 from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import SUMMING, summing_protocol
 from dordis.rounds.app import AppClient, AppForm, RoundInfo
@@ -55,7 +58,7 @@ from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
 from dordis.rounds.model import DTYPES, LastModel, ModelBytes, Numbers
 from dordis.runs.parties import SelectionRule, build_client
 from dordis.selection.beacon import Beacon
-from dordis.selection.colluders import BALANCED, UNIFORM
+from dordis.selection.colluders import BALANCED, OPEN, UNIFORM
 from dordis.selection.selection import Selection
 
 log = logging.getLogger("dordis.flower")
@@ -70,12 +73,14 @@ CallNext = Callable[[FlowerMessage, Context], FlowerMessage]
 class DordisMod:
     """Answer the messages of private rounds, and no others; the app's train function computes the update.
 
-    `policy` is what the owner of the node agrees to; `mechanism` is a mechanism that is not part of dordis.
+    `policy` is what the owner of the node agrees to; `mechanism` is a mechanism that is not part of dordis.  With
+    `assists` the node offers to be a helper of assisted rounds too, in those that this policy allows.
     """
 
     policy: Policy = DEFAULT_POLICY
     mechanism: type[Mechanism] | None = None
     entropy: Entropy = secrets.token_bytes
+    assists: HelperPolicy | None = None
 
     def __call__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> FlowerMessage:
         """Answer the requests in a Flower message in order, up to the first that is refused."""
@@ -115,6 +120,8 @@ class Node:
         self._state: NodeState = self._run if directory is None else FileState(directory, context.run_id)
         self._app = FlowerApp(message, context, call_next)
         self._client: Client | None = None
+        self._helper_store = partial(StateHelperStore, context.state)
+        self._helper: AssistedHelper | None = None
 
     def answer(self, frame: bytes, bulk: wire.Bulk) -> Message:
         """Answer one request."""
@@ -131,6 +138,9 @@ class Node:
                 self._check_protected(request.terms.mode)
                 check_invitation_names(request, self._app.received)
                 check_trainable(ModelBytes.from_numbers(self._app.model_vector()))
+        if request.role is Role.HELPER:
+            self._helper = self._helper or self._build_helper()
+            return self._helper.handle(request)
         client = self._client = self._client or self._build_client()
         if not isinstance(request, Invite) and client.round is None and self._state.under_way is not None:
             client.restore(self._state.under_way)
@@ -151,8 +161,10 @@ class Node:
 
     def _enrol(self, request: Enrol) -> Enrolled:
         self._check_protected(request.mode)
-        identity = self._keys.identity()
-        return Enrolled(identity.signing, identity.vrf, self._environment(), self._pins.weight(), self._simulated)
+        identity, offered = self._keys.identity(), self._helper_keys if request.helpers else None
+        helper = UNSET if offered is None else offered.identity().signing + offered.identity().vrf
+        environment, weight = self._environment(), self._pins.weight()
+        return Enrolled(identity.signing, identity.vrf, environment, weight, self._simulated, helper)
 
     def _drop_input(self, client: Client) -> None:
         """Drop the input from the state once it is uploaded completely."""
@@ -164,6 +176,20 @@ class Node:
     def _keys(self) -> Keys:
         """Return the keys of the owner's file, or else keys that this node generated."""
         return self._pins.keys() or self._run.keys()
+
+    @property
+    def _helper_keys(self) -> Keys | None:
+        """Return the keys of this node as a helper; None if its owner does not offer it."""
+        if self._mod.assists is None or self._pins.pinned:
+            return None
+        return self._run.helper_keys()
+
+    def _build_helper(self) -> AssistedHelper:
+        """Build the helper from the run description and the owner's settings."""
+        keys, description = self._helper_keys, self._state.description
+        if keys is None or description is None or self._mod.assists is None:
+            raise ParametersRefused("this node is not a helper, or has no description of the run yet")
+        return build_helper(Registry.from_bytes(description.registry), keys, self._mod.assists, self._helper_store())
 
     def _accept_description(self, description: RunDescription) -> DescriptionRead:
         """Check and store a run description; a pinned node compares registry and cohort with its owner's."""
@@ -270,7 +296,8 @@ def find_protocol(description: RunDescription) -> SummingProtocol:
 
 def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
     """Return the selection of a run; in a run of SecAgg+ the beacon also decides the permutation."""
-    if description.selection not in (BALANCED, UNIFORM):
+    comes = not find_protocol(description).has_cohort
+    if comes != (description.selection == OPEN) or description.selection not in (BALANCED, UNIFORM, OPEN):
         raise ParametersRefused(
             f"this node cannot verify the selection '{description.selection}': use '{BALANCED}', or '{UNIFORM}' in "
             "the mode semi-honest"

@@ -5,18 +5,20 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
+from msgspec import UNSET
 
 from dordis import wire
 from dordis.durable_files import write_new
 from dordis.errors import DordisError, InputError
 from dordis.identity.registry import Identity, Registry
 from dordis.integrations.flower.exchange import FlowerExchange, GridTransport, NodeRefused, TrainMessages, open_reply
+from dordis.integrations.flower.helpers import assign_helpers
 from dordis.integrations.flower.messages import (
     RECORD,
     Enrol,
@@ -36,11 +38,12 @@ from dordis.protocol import ClientId
 from dordis.protocols.distributed_dp import Aggregate
 from dordis.records.manifest import DEPLOYED
 from dordis.rounds.app import AppServer, RoundInfo
-from dordis.rounds.engine import RoundEngine, RoundRunner, at_once
+from dordis.rounds.engine import AgreedRound, RoundEngine, RoundResult, RoundRunner, at_once
+from dordis.rounds.watch import Watch, silent
 from dordis.runs.coordinator import FinishedRound
-from dordis.runs.job import Job
+from dordis.runs.job import Job, selection_kind
 from dordis.selection.beacon import FileBeacon
-from dordis.selection.selection import Selection, UniformSelection
+from dordis.selection.selection import OpenArrival, Selection, UniformSelection
 
 LOG = logging.getLogger("flwr.dordis")
 REGISTRY, WEIGHTS = "registry.json", "weights.json"
@@ -79,6 +82,17 @@ class Enrolment:
     """Digest of the run config and the app bundle, the same on all nodes."""
     simulated: bool
     """Whether a node is one of Flower's simulation engine."""
+    offers: Mapping[int, Identity] = field(default_factory=dict)
+    """Nodes that offer to be helpers, with their keys in that role."""
+    helpers: Mapping[ClientId, int] = field(default_factory=dict)
+    """The node of every helper."""
+
+    def with_helpers(self, ids: Collection[int]) -> "Enrolment":
+        """Return the enrolment with the helpers of a run; raise InputError if too few nodes offer to be one."""
+        if not ids:
+            return self
+        registry, helpers = assign_helpers(self.registry, self.offers, ids)
+        return replace(self, registry=registry, helpers=helpers)
 
 
 @dataclass
@@ -150,17 +164,19 @@ class FlowerPopulation:
             run=run,
             registry=self.registry.to_bytes(),
             protocol=self.job.config.protocol.use,
-            selection=federation.selection,
+            selection=selection_kind(self.job.config),
             per_round=federation.per_round,
-            least=self.job.design.setting.t,
+            least=self.job.design.setting.t if self.job.protocol.has_cohort else self.job.design.least,
         )
-        exchange = FlowerExchange(self.transport, self.nodes, description, self.training, self.patience)
+        helpers = self.enrolment.helpers
+        exchange = FlowerExchange(self.transport, self.nodes, description, self.training, self.patience, helpers)
 
         def available(index: int) -> Collection[ClientId]:
-            """Return the clients that the strategy sampled; with another selection than uniform, all clients."""
-            return self.training.clients if isinstance(selection, UniformSelection) else tuple(self.nodes)
+            """Return the clients that the strategy sampled; with a schedule that it does not decide, all clients."""
+            sampled = isinstance(selection, UniformSelection | OpenArrival)
+            return self.training.clients if sampled else tuple(self.nodes)
 
-        return RoundEngine(
+        return FlowerRounds(
             exchange,
             self.job.protocol,
             self.registry.signing_keys(),
@@ -170,17 +186,36 @@ class FlowerPopulation:
             compute=at_once,
             execute=execute_in_lockstep,
             delivers=False,
+            helpers=tuple(helpers),
         )
 
 
+class FlowerRounds(RoundEngine):
+    """The engine of rounds over Flower's messages."""
+
+    def __init__(self, exchange: FlowerExchange, *arguments: Any, **options: Any) -> None:
+        super().__init__(exchange, *arguments, **options)
+        self._flower = exchange
+
+    def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
+        """Sum the updates of the cohort, or of the invited clients that contribute."""
+        self._flower.invited = () if agreed.invitation is None else agreed.invitation.clients
+        return super().sum(agreed, watch)
+
+
 def enrol(
-    transport: GridTransport, nodes: Collection[int], known: Registry | None, mode: str, timeout: float | None
+    transport: GridTransport,
+    nodes: Collection[int],
+    known: Registry | None,
+    mode: str,
+    timeout: float | None,
+    helpers: bool = False,
 ) -> Enrolment:
-    """Request the public keys of nodes for a run in a mode.
+    """Request the public keys of nodes for a run in a mode, and those of `helpers` if it needs some.
 
     Without a `known` registry, the new one trusts the SuperLink, which relays the keys.
     """
-    asked = RecordDict({RECORD: to_record([seal(Enrol(mode))])})
+    asked = RecordDict({RECORD: to_record([seal(Enrol(mode, helpers or UNSET))])})
     replies = transport.send(dict.fromkeys(nodes, asked), timeout)
     enrolled = {node: _read_enrolment(node, reply) for node, reply in sorted(replies.items())}
     if not enrolled:
@@ -194,7 +229,9 @@ def enrol(
         clients = _match_registry(known, identities)
     weights = {u: enrolled[node].weight for u, node in clients.items()}
     environment = next(iter(enrolled.values())).environment
-    return Enrolment(known, clients, weights, environment, any(answer.simulated for answer in enrolled.values()))
+    offers = {node: Identity(keys.helper[:32], keys.helper[32:]) for node, keys in enrolled.items() if keys.helper}
+    simulated = any(answer.simulated for answer in enrolled.values())
+    return Enrolment(known, clients, weights, environment, simulated, offers)
 
 
 def check_same_environment(environments: Mapping[int, bytes]) -> None:

@@ -55,6 +55,13 @@ class RunState:
             self._record["signing"], self._record["vrf"] = drawn.signing, drawn.vrf
         return Keys(self._record["signing"], self._record["vrf"])
 
+    def helper_keys(self) -> Keys:
+        """Return the keys of this node as a helper, generated on first use: one key has one role."""
+        if "helper-signing" not in self._record:
+            drawn = Keys.generate()
+            self._record["helper-signing"], self._record["helper-vrf"] = drawn.signing, drawn.vrf
+        return Keys(self._record["helper-signing"], self._record["helper-vrf"])
+
     @property
     def description(self) -> RunDescription | None:
         """Return the description of the run, if it was received."""
