@@ -162,3 +162,67 @@ def overhead(costs: Costs = None, paper: PaperOnly = False, charts: Charts = Non
     with show_progress("rounds in virtual time, and their costs"):
         experiment = compare_overhead(cost_mixes(costs, paper))
     show(experiment, as_json, charts)
+
+
+Cache = Annotated[Path, typer.Option(help="Where results of jobs are kept: what is there is not run again.")]
+Workers = Annotated[int, typer.Option(min=1, help="Jobs that run side by side, each on one core.")]
+CACHE = Path("runs") / "reproduce"
+
+
+@app.command("all")
+def all_sections(
+    scale: Scale = "small",
+    data_dir: DataDir = None,
+    output: Annotated[Path, typer.Option(help="The folder of paper.md and paper.html.")] = Path("docs") / "results",
+    cache: Cache = CACHE,
+    workers: Workers = 2,
+    dry: Annotated[bool, typer.Option("--no-run", help="Run nothing: write the page from results at hand.")] = False,
+) -> None:
+    """Regenerate every figure and table, and write one page with the paper's numbers beside ours."""
+    from reproduce.paper.command import run_sections, write_pages
+    from reproduce.paper.table import SECTIONS
+
+    finished = run_sections(list(SECTIONS.values()), scale, data_dir, cache, 0 if dry else workers)
+    write_pages(list(SECTIONS.values()), scale, finished, output)
+
+
+@app.command()
+def figure(
+    number: Annotated[str, typer.Argument(help="Its number in the paper: 1, 1a to 1d, 2, 3, 4, 6, 8, 9 or 10.")],
+    scale: Scale = "small",
+    data_dir: DataDir = None,
+    cache: Cache = CACHE,
+    workers: Workers = 2,
+) -> None:
+    """Regenerate one figure of the paper."""
+    from reproduce.paper.command import print_sections
+
+    print_sections("figure", number, scale, data_dir, cache, workers)
+
+
+@app.command()
+def table(
+    number: Annotated[str, typer.Argument(help="Its number in the paper: 1, 2 or 3.")],
+    scale: Scale = "small",
+    data_dir: DataDir = None,
+    cache: Cache = CACHE,
+    workers: Workers = 2,
+) -> None:
+    """Regenerate one table of the paper."""
+    from reproduce.paper.command import print_sections
+
+    print_sections("table", number, scale, data_dir, cache, workers)
+
+
+@app.command()
+def experiment(
+    name: Annotated[str, typer.Argument(help="artifact: the missing scale in the paper's artifact.")] = "artifact",
+    scale: Scale = "small",
+    data_dir: DataDir = None,
+    cache: Cache = CACHE,
+    workers: Workers = 2,
+) -> None:
+    """Run an experiment that explains why a figure differs."""
+    from reproduce.paper.command import print_sections
+
+    print_sections("experiment", name, scale, data_dir, cache, workers)

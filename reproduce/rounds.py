@@ -124,6 +124,5 @@ def claims_table(name: str, claims: Sequence[Claim]) -> Table:
     """Return the table of claims and observed values."""
     table = Table("statement", "claimed", "observed", "holds", title=f"claims, {name} costs")
     for claim in claims:
-        verdict = "" if claim.holds is None else "yes" if claim.holds else "NO"
-        table.add_row(claim.statement, claim.claimed, claim.observed, verdict)
+        table.add_row(claim.statement, claim.claimed, claim.observed, claim.verdict)
     return table

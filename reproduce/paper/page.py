@@ -1,0 +1,117 @@
+"""The page docs/results/paper.md, and the same as HTML with charts."""
+
+import html
+from collections.abc import Mapping, Sequence
+
+from dordis.report.charts import STYLE, draw_inline
+from reproduce.paper import FULL, Content, Grid, Section, Verdict
+from reproduce.paper.jobs import Finished
+
+TITLE = "The paper, figure by figure"
+INTRODUCTION = (
+    "Every figure and table of the paper's evaluation and motivation, with its numbers beside ours. Each section says "
+    "first what was run. Verdicts are `holds`, `NO: differs, because ...` or `cannot be run here`; a fitted number is "
+    "called fitted and counts for nothing. A section without results says `not run`. Figures 5 and 7 and table 4 "
+    "describe the protocol, the architecture and the programming interface: [paper_map.md](../paper_map.md) says where "
+    "they are here."
+)
+NOT_RUN = "not run"
+
+
+def command(section: Section, scale: str) -> str:
+    """Return the command that prints a section's numbers."""
+    return section.command if scale != FULL else f"{section.command} --scale paper"
+
+
+def missing_jobs(section: Section, scale: str, finished: Mapping[str, Finished]) -> list[str]:
+    """Return why a section has no results: its jobs that were not run, with the error of each."""
+    labels = [job.label for job in section.jobs(scale)]
+    missing = [label for label in labels if label not in finished or finished[label].error]
+    return [f"{label}{': ' + finished[label].error if label in finished else ''}" for label in missing]
+
+
+def show_section(section: Section, scale: str, finished: Mapping[str, Finished]) -> Content | None:
+    """Return the content of a section, or None if a job of it was not run."""
+    if missing_jobs(section, scale, finished):
+        return None
+    return section.show({job.label: finished[job.label].result for job in section.jobs(scale)})
+
+
+def seconds_of(section: Section, scale: str, finished: Mapping[str, Finished]) -> float:
+    """Return the seconds that a section's jobs took, one after the other."""
+    return sum(finished[job.label].seconds for job in section.jobs(scale) if job.label in finished)
+
+
+def write_markdown(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished]) -> str:
+    """Return the whole page."""
+    parts = [f"# {TITLE}", INTRODUCTION, f"`python -m reproduce all --scale {scale} --data-dir DIR` writes this page."]
+    parts.append(_summary(sections, scale, finished))
+    for section in sections:
+        parts += [f"## {section.number.capitalize()}: {section.title}", section.what, f"    {command(section, scale)}"]
+        content = show_section(section, scale, finished)
+        if content is None:
+            missing = missing_jobs(section, scale, finished)
+            parts.append(f"**{NOT_RUN}**: {len(missing)} of {len(section.jobs(scale))} jobs have no result.")
+            continue
+        if content.verdicts:
+            parts.append(_markdown_grid(verdict_grid(content.verdicts)))
+        for grid in content.grids:
+            parts += [f"{grid.title}:", _markdown_grid(grid)]
+        parts += content.remarks
+        if content.charts:
+            parts.append("Charts are in the HTML page, which the command above writes beside this one.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished]) -> str:
+    rows = []
+    for section in sections:
+        content = show_section(section, scale, finished)
+        seconds = f"{seconds_of(section, scale, finished):,.0f}"
+        if content is None:
+            rows.append((section.number, NOT_RUN, "", "", ""))
+            continue
+        counts = [sum(v.holds for v in content.verdicts), sum(v.verdict.startswith("NO") for v in content.verdicts)]
+        others = len(content.verdicts) - sum(counts)
+        rows.append((section.number, str(counts[0]), str(counts[1]), str(others), seconds))
+    return _markdown_grid(Grid("", ("section", "holds", "NO", "fitted, no claim, or cannot be run", "seconds"), rows))
+
+
+def verdict_grid(verdicts: Sequence[Verdict]) -> Grid:
+    """Return verdicts as a table."""
+    rows = [(v.statement, v.paper, v.ours, v.verdict) for v in verdicts]
+    return Grid("", ("statement", "paper", "ours", "verdict"), rows)
+
+
+def _markdown_grid(grid: Grid) -> str:
+    lines = [grid.heads, ["---"] * len(grid.heads), *grid.rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def write_html(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished]) -> str:
+    """Return the page with its charts, as one file."""
+    body = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(INTRODUCTION.split(' Figures 5')[0])}</p>"]
+    for section in sections:
+        content = show_section(section, scale, finished)
+        body.append(f"<h2>{html.escape(section.number.capitalize())}: {html.escape(section.title)}</h2>")
+        body.append(f"<p>{html.escape(section.what)}</p><pre>{html.escape(command(section, scale))}</pre>")
+        if content is None:
+            body.append(f"<p><b>{NOT_RUN}</b></p>")
+            continue
+        grids = [verdict_grid(content.verdicts)] if content.verdicts else []
+        body += [_html_grid(grid) for grid in (*grids, *content.grids)]
+        body += [draw_inline(chart) for chart in content.charts]
+        body += [f"<p>{html.escape(remark)}</p>" for remark in content.remarks]
+    style = (
+        "body { font: 15px system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }"
+        "table { border-collapse: collapse; margin: 1rem 0; } th, td { border: 1px solid #bbb; padding: .3rem .5rem; }"
+    )
+    head = f'<meta charset="utf-8"><title>{TITLE}</title><style>{style}{STYLE}</style>'
+    return f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
+
+
+def _html_grid(grid: Grid) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in grid.heads)
+    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(str(c))}</td>' for c in row)}</tr>\n" for row in grid.rows)
+    title = f"<caption>{html.escape(grid.title)}</caption>" if grid.title else ""
+    return f"<table>{title}<tr>{head}</tr>\n{rows}</table>"

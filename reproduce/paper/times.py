@@ -1,0 +1,104 @@
+"""Figures 2 and 10: round times of the model under the paper's cost mix, beside rounds measured on a local cluster."""
+
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from reproduce.claims import Claim, paper_claims, share_claims
+from reproduce.costs_paper import PAPER
+from reproduce.paper import CANNOT, HOLDS, Content, Grid, Job, Results, Section, Verdict
+from reproduce.round_times import WORKLOADS, run_figure, run_shares
+
+MODEL = (
+    "A model in virtual time under the paper's cost mix (some costs are fitted to the paper, and said so), beside "
+    "measured times of real rounds on a local cluster where there are any (`python -m reproduce cluster`)."
+)
+CLUSTER = Path(__file__).parents[2] / "docs" / "results" / "cluster" / "cluster.json"
+
+
+def round_time_jobs(scale: str) -> Sequence[Job]:
+    """Return the job of figure 10."""
+    return [Job("round-times", {}, "round times")]
+
+
+def share_jobs(scale: str) -> Sequence[Job]:
+    """Return the job of figure 2."""
+    return [Job("shares", {}, "share times")]
+
+
+def run_round_times(arguments: Mapping[str, Any], data_dir: Path | None) -> dict[str, Any]:
+    """Simulate every configuration of figure 10; return the paper's claims and a row for each workload."""
+    times = run_figure(PAPER)
+    rows = []
+    for workload in WORKLOADS:
+        same = [t for t in times if (t.model, t.clients) == (workload.model, workload.clients)]
+        for graph in ("SecAgg", "SecAgg+"):
+            gains = [t.speedup for t in same if t.graph == graph]
+            plain = [t.plain + t.other for t in same if t.graph == graph]
+            rows.append([workload.model, str(workload.clients), graph, f"{min(plain):,.0f} to {max(plain):,.0f}"])
+            rows[-1] += [f"{min(gains):.2f} to {max(gains):.2f}"]
+    return {"claims": [claim_data(claim) for claim in paper_claims(times)], "rows": rows}
+
+
+def run_share_times(arguments: Mapping[str, Any], data_dir: Path | None) -> dict[str, Any]:
+    """Simulate figure 2; return the paper's claims and the share of aggregation by clients and graph."""
+    times = run_shares(PAPER)
+    rows = [[t.graph, str(t.clients), t.scheme, f"{t.share:.1%}"] for t in times]
+    return {"claims": [claim_data(claim) for claim in share_claims(times)], "rows": rows}
+
+
+def claim_data(claim: Claim) -> list[str]:
+    """Return statement, claim, observation and verdict."""
+    return [claim.statement, claim.claimed, claim.observed, claim.verdict]
+
+
+def as_verdicts(claims: Sequence[Sequence[str]]) -> list[Verdict]:
+    """Return claims as verdicts: `yes` becomes `holds`."""
+    return [Verdict(s, claimed, seen, HOLDS if said == "yes" else said) for s, claimed, seen, said in claims]
+
+
+def show_figure_10(results: Results) -> Content:
+    """Show the model's speed-ups, and the measured ones."""
+    stored = results["round times"]
+    heads = ("model", "clients", "protocol", "plain round, s", "speed-up")
+    verdicts, grids = measured()
+    return Content(
+        [*as_verdicts(stored["claims"]), *verdicts], [Grid("modelled rounds", heads, stored["rows"]), *grids]
+    )
+
+
+def show_figure_2(results: Results) -> Content:
+    """Show the share of aggregation."""
+    stored = results["share times"]
+    heads = ("protocol", "clients", "noise", "aggregation in a plain round")
+    return Content(as_verdicts(stored["claims"]), [Grid("modelled rounds", heads, stored["rows"])])
+
+
+def measured() -> tuple[list[Verdict], list[Grid]]:
+    """Return verdicts and tables of the rounds measured on a local cluster."""
+    name = "rounds measured behind the paper's links, beside the prediction"
+    if importlib.util.find_spec("reproduce.cluster") is None or not CLUSTER.is_file():
+        reason = f"{CANNOT}not run (`python -m reproduce cluster --local N`)"
+        return [Verdict(name, "speed-ups up to 2.4", "not run", reason)], []
+    cluster = importlib.import_module("reproduce.cluster.results")
+    experiment = cluster.compare_figure_10(cluster.read_results())
+    grids = [table_to_grid(table) for table in experiment.tables if isinstance(table, Table)]
+    said = f"{CANNOT}the paper's cluster; smaller rounds are measured: see the table"
+    return [Verdict(name, "speed-ups up to 2.4", "see the table", said)], grids
+
+
+def table_to_grid(table: Table) -> Grid:
+    """Return a table of the terminal as strings."""
+    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    heads = [str(column.header) for column in table.columns]
+    return Grid(str(table.title or ""), heads, list(zip(*columns, strict=True)))
+
+
+SECTIONS = (
+    Section("figure 2", "Impact of secure aggregation on training efficiency", MODEL, share_jobs, show_figure_2),
+    Section("figure 10", "Round times, plain and in a pipeline", MODEL, round_time_jobs, show_figure_10),
+)

@@ -1,0 +1,62 @@
+"""The noise of the paper's artifact: of the planned deviation in real units, added to updates in integer units.
+
+Its `dskellam.py` (lines 184-203 of commit 75ea0da) multiplies an update by `scale`, and adds Skellam noise of
+`local_stddev`, which its accounting has in units of updates; its `ddgauss.py` multiplies both.  Here is the same.
+"""
+
+import math
+import secrets
+from fractions import Fraction
+from typing import ClassVar, Self
+
+import numpy as np
+
+from dordis.errors import ParametersRefused
+from dordis.kernels.ring import Vector
+from dordis.privacy.encoding import SEED_BYTES, Entropy, Grid, Reals
+from dordis.privacy.mechanisms.mechanism import Mechanism, check_bound, grid_from_plan
+from dordis.privacy.planning import Plan
+from dordis.privacy.skellam_noise import GRID, noise
+from dordis.privacy.xnoise_components import Scheme, parse_variance
+
+
+class UnscaledSkellam(Mechanism, frozen=True, tag="reproduce.paper.unscaled:UnscaledSkellam", kw_only=True):
+    """Every client adds Skellam noise of its planned share, without the scale that the update was multiplied by."""
+
+    variance: Fraction
+
+    description: ClassVar[str] = "Skellam noise that lacks the scale: an experiment, which protects nobody"
+
+    def __post_init__(self) -> None:
+        check_bound(self)
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> Self:
+        """Return the mechanism of a plan for the scheme `orig`: its share divided by the squared scale."""
+        if plan.setting.scheme is not Scheme.ORIG:
+            raise ParametersRefused("noise without its scale is for the scheme 'orig'")
+        (share,) = plan.noise.base
+        unscaled = Fraction(max(1, math.ceil(float(share) / plan.scale**2 * GRID)), GRID)
+        return cls(grid_from_plan(plan), plan.setting.clip, plan.sensitivity.squared, variance=unscaled)
+
+    @classmethod
+    def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
+        """Read the share of one client."""
+        return cls(grid, clip, sensitivity, variance=parse_variance(noise))
+
+    @property
+    def noise(self) -> str:
+        """Return the share of one client."""
+        return str(self.variance)
+
+    @property
+    def share(self) -> Fraction:
+        """Return the share of one client."""
+        return self.variance
+
+    def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
+        """Clip, rotate, scale and round, and add noise that was not scaled."""
+        vector = super().encode(update, public_seed, entropy)
+        vector += noise(entropy(SEED_BYTES), self.variance, vector.size).view(np.uint32)
+        vector &= np.uint32(2**self.grid.bits - 1)
+        return vector
