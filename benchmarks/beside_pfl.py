@@ -37,7 +37,9 @@ UNCOUNTED = 2
 """First rounds of a turn: kernels are loaded, and pfl evaluates its clients in the first one."""
 SEEDS = 5
 """Turns of either side; both have the same clients and the same first model in a turn, other ones in the next."""
-CNN_ROUNDS = 40
+SPEED_SEEDS = 2
+"""Turns of a job whose speed alone is compared."""
+CNN_ROUNDS, SPEED_ROUNDS, SOFTMAX_ROUNDS = 25, 10, 200
 WRONG = 0.2
 """Part of the labels that are random, so that neither side comes near an accuracy of 1."""
 PFL = "pfl==0.6.*"
@@ -63,11 +65,20 @@ _MEASURED = {
     "gap_error": Figure("", note="standard error of that mean"),
 }
 METRICS = ("accuracy", "loss")
+SPEED_ONLY = frozenset({"cnn_vs_pfl_2"})
+"""Jobs that are too short to compare what they learn."""
 FIGURES = (
     _RATIOS
     | {f"{name}_{part}": figure for name in _RATIOS for part, figure in _PARTS.items()}
-    | {f"{name}_{metric}_{part}": one for name in _RATIOS for metric in METRICS for part, one in _MEASURED.items()}
+    | {
+        f"{name}_{metric}_{part}": one
+        for name in _RATIOS.keys() - SPEED_ONLY
+        for metric in METRICS
+        for part, one in _MEASURED.items()
+    }
 )
+Turns = tuple[dict[str, Any], ...]
+"""What one side printed in each of its turns."""
 
 
 class Job(msgspec.Struct):
@@ -97,19 +108,22 @@ def measure(quick: bool, cnn_options: Mapping[str, Any]) -> dict[str, float]:
     python = environment(make=not quick)
     if python is None:
         return {}
-    few, many = (6, 20) if quick else (CNN_ROUNDS, 200)
+    few, many = (6, 20) if quick else (CNN_ROUNDS, SOFTMAX_ROUNDS)
     jobs = {
         "softmax_vs_pfl": Job(SOFTMAX, central=False, rounds=many),
         "cnn_vs_pfl": Job(dict(cnn_options), central=False, rounds=few),
         "cnn_central_vs_pfl": Job(dict(cnn_options), central=True, rounds=few),
-        "cnn_vs_pfl_2": Job(dict(cnn_options), central=False, rounds=few, threads=2),
+        "cnn_vs_pfl_2": Job(dict(cnn_options), central=False, rounds=min(few, SPEED_ROUNDS), threads=2),
     }
     found: dict[str, float] = {}
     for name, job in jobs.items():
-        seeds = range(1 if quick else SEEDS)
-        turns = [both_sides(msgspec.structs.replace(job, seed=seed), python) for seed in seeds]
-        found |= compare(name, *zip(*turns, strict=True))
-    return {name: value for name, value in found.items() if not (quick and name.endswith(tuple(_MEASURED)))}
+        seeds = 1 if quick else SPEED_SEEDS if name in SPEED_ONLY else SEEDS
+        turns = [both_sides(msgspec.structs.replace(job, seed=seed), python) for seed in range(seeds)]
+        ours, theirs = zip(*turns, strict=True)
+        found |= compare_speeds(name, ours, theirs)
+        if not quick and name not in SPEED_ONLY:
+            found |= compare_metrics(name, ours, theirs)
+    return found
 
 
 def both_sides(job: Job, python: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -120,13 +134,18 @@ def both_sides(job: Job, python: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return ours, theirs
 
 
-def compare(name: str, ours: tuple[dict[str, Any], ...], theirs: tuple[dict[str, Any], ...]) -> dict[str, float]:
-    """Return the figures of a job from the best turns of both sides."""
+def compare_speeds(name: str, ours: Turns, theirs: Turns) -> dict[str, float]:
+    """Return the speeds of a job in the best turn of each side, on the clock and in processor time."""
     fast, slow = (max(speed(side["times"], UNCOUNTED) for side in turns) for turns in (ours, theirs))
     spent, spent_there = (max(speed(side["spent"], UNCOUNTED) for side in turns) for turns in (ours, theirs))
-    found = {
+    return {
         name: fast / slow, f"{name}_cpu": spent / spent_there, f"{name}_ours_per_s": fast, f"{name}_pfl_per_s": slow,
     }  # fmt: skip
+
+
+def compare_metrics(name: str, ours: Turns, theirs: Turns) -> dict[str, float]:
+    """Return the metrics of both sides and their difference, means over the seeds with standard errors."""
+    found = {}
     for metric in METRICS:
         here, there = (np.array([side[metric] for side in turns]) for turns in (ours, theirs))
         for part, values in (("ours", here), ("pfl", there), ("gap", here - there)):

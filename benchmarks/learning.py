@@ -18,7 +18,7 @@ from benchmarks import beside_pfl
 from benchmarks.figure import Figure
 from benchmarks.simulation import MEMORY, speed
 from benchmarks.timing import ratio, repetitions, side_by_side
-from dordis.apps.learning import Client, Server
+from dordis.apps.learning import Client, Server, training_buffers
 from dordis.apps.learning.models import Work
 from dordis.apps.learning.torch_model import TorchModel
 from dordis.apps.learning.trainer import Training, use_threads
@@ -122,21 +122,19 @@ def cnn() -> Any:
 
 def _batched(quick: bool) -> dict[str, float]:
     """Take one pass beside a loop, both on one thread."""
-    from dordis.apps.learning.training_buffers import LARGEST
-
     how, found = Training(epochs=5, batch=10, lr=0.05), {}
     for name, module, features, classes, clients in (
         ("vmap_vs_loop", mlp(), 64, 10, 64),
         ("vmap_vs_loop_58", linear(), 28, 2, 64),
         ("cnn_vmap_vs_loop", cnn(), SIDE * SIDE, CLASSES, 8),
     ):
-        largest = LARGEST
-        LARGEST = CNN  # what is too large for a pass is measured, too
+        largest = training_buffers.LARGEST
+        training_buffers.LARGEST = CNN  # what is too large for a pass is measured, too
         try:
             count = 1 if name.startswith("cnn") else repetitions(6, quick)
             found[name] = loop_over_pass(TorchModel(module), works(features, classes, clients), how, count)
         finally:
-            LARGEST = largest
+            training_buffers.LARGEST = largest
     return found
 
 

@@ -26,7 +26,7 @@ from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
-EVALUATED = 256
+EVALUATED = 64
 """Inputs that are evaluated at once, as with us."""
 
 

@@ -143,6 +143,11 @@ def test_numbers_are_learnt_from_a_list(tmp_path):
     assert result.model.shape == (3,)
 
 
+def test_an_epsilon_that_promises_next_to_nothing_is_warned_about(table, tmp_path):
+    with pytest.warns(UserWarning, match=r"an epsilon of 1e\+06 is above 20"):
+        dordis.train("softmax", pairs(table), epsilon=1e6, rounds=1, fidelity="ideal", output=tmp_path)
+
+
 def test_without_test_data_there_are_no_metrics(table, tmp_path):
     result = dordis.train("softmax", pairs(table), epsilon=8, rounds=1, fidelity="ideal", output=tmp_path)
     assert result.metrics == {}

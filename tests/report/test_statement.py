@@ -259,14 +259,17 @@ def test_trials_classes_and_computational_security_are_in_the_statement(tmp_path
     assert "computational" not in words(make(tmp_path, noise="central", name="c"))
 
 
-def test_a_large_delta_is_warned_about(tmp_path: Path) -> None:
+def test_a_large_epsilon_or_delta_is_warned_about(tmp_path: Path) -> None:
     facts = facts_of(make(tmp_path))
-    assert "one over the clients" not in " ".join(alert.text for alert in find_alerts(facts))
-    plan = msgspec.structs.replace(facts.run.manifest.plan, delta=0.0025)
+    before = " ".join(alert.text for alert in find_alerts(facts))
+    assert "one over the clients" not in before
+    assert "promises a client next to nothing" not in before
+    plan = msgspec.structs.replace(facts.run.manifest.plan, epsilon=1e6, delta=0.0025)
     manifest = msgspec.structs.replace(facts.run.manifest, plan=plan)
     said = " ".join(alert.text for alert in find_alerts(replace(facts, run=replace(facts.run, manifest=manifest))))
     assert "Delta = 0.0025 is not below 0.002, one over the clients" in said
     assert "is above 0.001" in said
+    assert "An epsilon of 1e+06 is above 20: it promises a client next to nothing" in said
 
 
 @pytest.mark.parametrize("noise", PROVING)

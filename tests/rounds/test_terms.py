@@ -98,3 +98,14 @@ def test_every_cohort_from_the_least_on_keeps_what_was_promised(strategy, kind, 
     for clients in (least, least + 1, 12, 13, 15, 16):
         check_terms_kept(promised, Terms.from_parameters(design.for_clients(clients).example(), design.kind))
     assert promised.clients == least
+
+
+@pytest.mark.parametrize("per_round", [5, 6])
+def test_small_cohorts_of_every_size_keep_a_conservative_promise(per_round):
+    """A fifth of 5 clients is one, and of 4 none: a cohort of 4 provides for one all the same."""
+    setting = Setting(ParticipationSchedule(9, per_round, 2), dim=70)
+    design = RoundPlan(Conservative(0.2), setting, 6.0, ThreatModel(SEMI_HONEST))
+    promised = design.promise(design.least)
+    for clients in range(design.least, 10):
+        check_terms_kept(promised, Terms.from_parameters(design.for_clients(clients).example(), design.kind))
+    assert design.for_clients(4).setting.reserve == (per_round == 5)  # of 6 a dropout is tolerated anyway

@@ -151,6 +151,7 @@ def test_the_mean_is_over_the_expected_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:an epsilon of")
 def test_quantile_clipping_follows_the_norms_of_records(tmp_path: Path) -> None:
     clip = {"kind": "quantile", "start": 1.0, "rate": 0.5}
     for client, grows in ((Ones, True), (Zeros, False)):

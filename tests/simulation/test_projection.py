@@ -16,6 +16,8 @@ from dordis.rounds.invitation import SendModel
 from dordis.simulation.dry_run import rehearse
 from dordis.simulation.run import prepare
 
+pytestmark = pytest.mark.filterwarnings("ignore:an epsilon of")  # little noise shows what folding does
+
 LENGTH = 30_000
 
 

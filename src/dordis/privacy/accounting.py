@@ -285,15 +285,22 @@ def default_delta(population: int) -> float:
 
 LARGEST_DELTA = 1e-3
 """Above it a guarantee may fail too often to be one."""
+LARGEST_EPSILON = 20.0
+"""Above it a guarantee says little."""
 
 
-def delta_warnings(delta: float, clients: int) -> tuple[str, ...]:
-    """Return warnings about a delta that is too large for this number of clients.
+def budget_warnings(epsilon: float, delta: float, clients: int) -> tuple[str, ...]:
+    """Return warnings about an epsilon that says little, or a delta that is too large for this number of clients.
 
-    >>> delta_warnings(1e-5, 1000)
+    >>> budget_warnings(6.0, 1e-5, 1000)
     ()
     """
     found = []
+    if epsilon > LARGEST_EPSILON:
+        found.append(
+            f"an epsilon of {epsilon:.3g} is above {LARGEST_EPSILON:g}: it promises a client next to nothing, even if "
+            "known attacks may fail"
+        )
     if delta >= 1 / clients:
         found.append(
             f"delta = {delta:.3g} is not below {1 / clients:.3g}, one over the clients: such a delta would allow to "

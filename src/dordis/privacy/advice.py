@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from dordis.errors import HopelessPlan, InputError
-from dordis.privacy.accounting import delta_warnings
+from dordis.privacy.accounting import budget_warnings
 from dordis.privacy.planning import XNOISE, Plan
 from dordis.privacy.xnoise_components import Scheme
 
@@ -20,8 +20,6 @@ NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
 """Ratios of a whole run: below the first next to nothing is learnt, above the last the noise costs little."""
 LARGEST_COHORT = 1000
 """Clients a round that are proposed at most; more can take part."""
-LARGEST_EPSILON = 20.0
-"""Above it a guarantee says little."""
 MORE_ROUNDS = 4
 """Times the rounds that were asked for: no more are proposed."""
 
@@ -137,13 +135,7 @@ def list_warnings(plan: Plan) -> tuple[str, ...]:
             f"next to nothing will be learnt: the noise of the whole run is {1 / run_ratio(plan):.3g} times as long as "
             "its signal, even if all updates agree"
         )
-    found += delta_warnings(plan.setting.given_delta, clients)
-    if plan.epsilon > LARGEST_EPSILON:
-        found.append(
-            f"an epsilon of {plan.epsilon:.3g} is above {LARGEST_EPSILON:g}: it promises a client next to nothing, "
-            "even if known attacks may fail"
-        )
-    return tuple(found)
+    return (*found, *budget_warnings(plan.epsilon, plan.setting.given_delta, clients))
 
 
 def _unit(count: int) -> int:

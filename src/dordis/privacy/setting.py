@@ -145,6 +145,14 @@ class Setting:
         """Return the length of the summed vector with its padding."""
         return scaling.padded_length(self.summed_dim, self.block)
 
+    def reserve_for(self, clients: int, tolerance: int) -> int:
+        """Return the dropouts that another cohort provides for, so that its round costs no more than this one's."""
+        beyond = (self.reserve or 0) - self.T
+        if beyond <= 0:
+            return 0
+        honest, planned = clients - tolerance - self.colluders, self.clients - self.T - self.colluders
+        return min(tolerance + -(-beyond * honest // planned), clients - self.colluders - 1)
+
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
         """Divide a central variance into components, as another scheme would if one is given."""
         scheme = scheme or self.scheme

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dordis.privacy.accounting import delta_warnings
+from dordis.privacy.accounting import budget_warnings
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.report.facts import RunFacts
 from dordis.report.numbers import format_count, format_number
@@ -69,7 +69,8 @@ def _warnings(facts: RunFacts) -> Iterator[str]:
     if not facts.trust.proves:
         yield f"This run proves nothing about privacy. {manifest.words.unproved}"
     else:
-        yield from (f"{text[:1].upper()}{text[1:]}." for text in delta_warnings(manifest.plan.delta, manifest.clients))
+        budget = manifest.plan.epsilon or 0.0, manifest.plan.delta, manifest.clients
+        yield from (f"{text[:1].upper()}{text[1:]}." for text in budget_warnings(*budget))
     if facts.trust.noise is NoiseFrom.SERVER:
         yield f"The strategy '{manifest.noise}' trusts the server: epsilon does not hold against it."
     if facts.trust.simulated:

@@ -17,7 +17,7 @@ from dordis.privacy.accounting import (
     ORDERS,
     PAPER_ORDERS,
     ParticipationSchedule,
-    delta_warnings,
+    budget_warnings,
     multiplier_for_cost,
 )
 from dordis.privacy.clipping import CLIPPING_BIT
@@ -66,7 +66,8 @@ class RoundPlan:
     def __post_init__(self) -> None:
         if self.strategy.mechanism:
             object.__setattr__(self, "kind", find_builtin_mechanism(self.strategy.mechanism))
-        reserve = self.strategy.reserve(self.setting.clients)
+        rounded = self.strategy.reserve(self.setting.clients)
+        reserve = None if rounded is None else max(rounded, self.setting.reserve or 0)
         # A plan for cohorts of another size is for the same run, whatever its participation schedule.
         failure = max(self.setting.failure, self.agreement.failure(self.setting.participation.rounds))
         setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve, failure=failure)
@@ -146,8 +147,8 @@ class RoundPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return warnings about delta, if the run proves anything."""
-        return delta_warnings(self.delta, self.setting.participation.population) if self.proves else ()
+        """Return warnings about epsilon and delta, if the run proves anything."""
+        return budget_warnings(self.epsilon, self.delta, self.setting.participation.population) if self.proves else ()
 
     @property
     def sigma(self) -> float | None:
@@ -233,7 +234,7 @@ class RoundPlan:
         run = ParticipationSchedule(given.participation.population, clients, covered, accounting=ALL_ROUNDS)
         tolerance = min(given.T * clients // given.clients, clients - t)
         bits = self.plan.bits if self.plan else given.bits
-        reserve = self.strategy.reserve(clients)
+        reserve = given.reserve_for(clients, tolerance)
         setting = replace(given, participation=run, threshold=t, tolerance=tolerance, bits=bits, reserve=reserve)
         return replace(self, setting=setting, allowance=self.allowed)
 

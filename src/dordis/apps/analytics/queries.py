@@ -32,7 +32,7 @@ from dordis.errors import InputError
 from dordis.ledger.data_ledger import open_data_ledger
 from dordis.ledger.ledger import Ledger
 from dordis.privacy import accounting
-from dordis.privacy.accounting import ReleaseCost, delta_warnings
+from dordis.privacy.accounting import ReleaseCost, budget_warnings
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.scaling import Floats
 from dordis.protocols.parameters import MALICIOUS
@@ -77,7 +77,7 @@ class PrivateAnswer:
             f"against {server}, with {self.colluders} of the clients",
             "dropout that depends on a client's data is outside the guarantee",
             simulated[self.fidelity],
-            *(f"warning: {text}" for text in delta_warnings(self.delta, self.clients)),
+            *(f"warning: {text}" for text in budget_warnings(self.epsilon, self.delta, self.clients)),
         )
 
     @property

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 STATE_DICT = "model.pt"
 SMALL = 2_000_000
 """Parameters up to which a step is too short to be divided among threads."""
-EVALUATED = 256
-"""Inputs that are evaluated at once."""
+EVALUATED = 64
+"""Inputs that are evaluated at once: few enough for the cache."""
 
 
 class TorchModel(Model):
