@@ -1,9 +1,9 @@
 """The paper's table of additional network traffic beside ours: XNoise and rebasing, compared to Orig.
 
 The paper prints four sizes and the table, no formula.  `additional_bytes` gives all its twelve figures to the digit:
-every client uploads a ciphertext for each of T seeds and n clients, discloses its own due seeds, and, as in the worst
-case only t clients answer the unmasking, shares of the due seeds of all others.  Ours is counted in encoded messages,
-in that case and in the usual one, in which all survivors answer.
+120 bytes for each of T seeds and n clients, which we read as what a client sends and receives of shares, its own due
+seeds, and, as in the worst case only t clients answer the unmasking, shares of the due seeds of all others.  Ours is
+counted in encoded messages, both ways and sent alone, in that case and in the usual one, in which all survivors answer.
 """
 
 import copy
@@ -51,6 +51,8 @@ PAPER_XNOISE = {
 }
 """MB by rate of dropout and clients of a round."""
 
+CASES = ("_worst", "_worst_up", "")
+"""Columns of the table: both ways and sent alone in the worst case, both ways in the usual case."""
 LENGTH = 1000
 """Coordinates of the counted rounds: apart from the vector itself, no size depends on them."""
 LEAST_VARIANCE = Fraction(1, GRID)
@@ -212,30 +214,30 @@ def rebasing_table() -> Table:
 
 def xnoise_table(compared: Sequence[Row]) -> Table:
     """Return the table of what XNoise adds, which does not depend on the model."""
-    heads = ("paper", "formula", "exact, up", "exact, usual", "single, up", "single, usual")
+    heads = ("paper", "formula", "exact, both ways", "sent", "usual", "single, both ways", "sent", "usual")
     table = Table("dropout", "clients", *heads, title="XNoise: additional MB for a survivor, whatever the model's size")
     for row in compared:
-        ours = (row.ours[case] for case in ("exact_worst_up", "exact", "single_worst_up", "single"))
+        ours = (row.ours[f"{scheme}{case}"] for scheme in ("exact", "single") for case in CASES)
         cells = ("" if row.paper is None else f"{row.paper}", f"{row.formula:.1f}", *(f"{value:.4f}" for value in ours))
         table.add_row(f"{float(row.rate):.0%}", str(row.clients), *cells)
     table.caption = (
-        "paper, formula, up: what is uploaded if only t clients answer the unmasking; "
-        "usual: up and down, if all who uploaded answer it"
+        "both ways: sent and received if only t clients answer the unmasking, beside the paper and its formula; "
+        "usual: both ways, if all who uploaded answer it"
     )
     return table
 
 
 def chart(compared: Sequence[Row]) -> BarChart:
-    """Chart what a survivor uploads in the worst case, by number of clients, at 10 % dropout."""
+    """Chart what a survivor sends and receives in the worst case, by number of clients, at 10 % dropout."""
     shown = [row for row in compared if row.rate == RATES[1]]
     return BarChart(
-        f"what XNoise adds to a survivor's upload, {float(RATES[1]):.0%} dropout",
+        f"what XNoise adds to a survivor, both ways, {float(RATES[1]):.0%} dropout",
         "clients in a round",
         "MB",
         (
             Series("the paper's formula", tuple(row.formula for row in shown)),
-            Series("ours, exact", tuple(row.ours["exact_worst_up"] for row in shown)),
-            Series("ours, single", tuple(row.ours["single_worst_up"] for row in shown)),
+            Series("ours, exact", tuple(row.ours["exact_worst"] for row in shown)),
+            Series("ours, single", tuple(row.ours["single_worst"] for row in shown)),
         ),
         categories=tuple(str(row.clients) for row in shown),
         stacked=False,

@@ -75,8 +75,6 @@ class Section:
     """The first line: real training, real messages, measured times, or a model."""
     jobs: Callable[[str], Sequence[Job]]
     show: Callable[[Results], Content]
-    cannot: str = ""
-    """Why the paper's own setting cannot be run here; empty if it can."""
 
     @property
     def command(self) -> str:

@@ -37,7 +37,7 @@ def dropout_keys(rate: float) -> list[str]:
 
 
 def training_job(label: str, preset: str, keys: list[str], metric: str = "", trace: int = 0) -> Job:
-    """Return the job of one run; with `trace` its clients are the that many most volatile devices."""
+    """Return the job of one run; with `trace`, its clients are that many of the most volatile devices."""
     arguments = {"preset": preset, "keys": keys, "metric": metric, "trace": trace}
     return Job("training", arguments, label)
 

@@ -1,5 +1,8 @@
 """The page: sections without results say so, and what is shown has its verdicts."""
 
+import pytest
+
+from reproduce.paper import Job
 from reproduce.paper.jobs import Finished
 from reproduce.paper.page import show_section, write_html, write_markdown
 from reproduce.paper.privacy import BUDGET, RATES
@@ -45,6 +48,32 @@ def test_a_number_that_misses_is_a_no_with_its_reason() -> None:
     assert reddit.verdict.startswith("NO: differs, because")
     assert [verdict.holds for verdict in others] == [True, True, True]
     assert len(content.grids[0].rows[0]) == 2 + len(RATES)
+
+
+def made_up(job: Job) -> object:
+    """Return a made-up result of a job's form."""
+    if job.kind == "traffic":
+        cases = ("", "_up", "_worst", "_worst_up")
+        ours = {f"{scheme}{case}": 0.6 for scheme in ("single", "exact") for case in cases}
+        rates = ("0", "1/10", "1/5", "3/10")
+        return [{"rate": rate, "clients": job.arguments["clients"], "formula": 0.6, "ours": ours} for rate in rates]
+    if job.kind in ("round-times", "shares"):
+        width = 5 if job.kind == "round-times" else 4
+        return {"claims": [["gain", "2", "1", "NO: differs, because of links"]], "rows": [["x"] * width]}
+    values = {"metric": [0.5, 0.7], "epsilon": [3.0, 6.0], "dropped": [0.0, 0.5], "invited": [16, 16]}
+    return values | {"rounds": 2, "planned": 2, "stopped": "rounds"}
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("number", SECTIONS)
+def test_every_section_shows_its_results_at_both_scales(number: str, scale: str) -> None:
+    section = SECTIONS[number]
+    finished = {job.label: Finished(made_up(job), "", 1.0) for job in section.jobs(scale)}
+    content = show_section(section, scale, finished)
+    assert content is not None
+    assert all(verdict.statement and verdict.verdict for verdict in content.verdicts)
+    assert all(len(row) == len(grid.heads) for grid in content.grids for row in grid.rows)
+    assert "**not run**" not in write_markdown([section], scale, finished)
 
 
 def test_the_html_page_has_the_charts() -> None:
