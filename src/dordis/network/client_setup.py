@@ -31,7 +31,7 @@ from dordis.protocols.summing import SummingProtocol
 from dordis.records.manifest import DEPLOYED
 from dordis.rounds.app import AppClient, AppForm
 from dordis.rounds.client import Client
-from dordis.rounds.records import as_record_client, rehearse_records
+from dordis.rounds.records import ROOM, as_record_client, rehearse_records
 from dordis.rounds.user_code import UserCode, ZeroOnFailure
 from dordis.runs import job as preparing
 from dordis.runs.job import Job
@@ -43,11 +43,6 @@ log = logging.getLogger("dordis.network")
 
 LEAST_NOISE = Fraction(4, 5)
 """Part of the planned noise below which a round is refused; not 1, because noise is rounded for each cohort size."""
-
-
-ROOM = 3.0
-"""Ratio of the agreed time of training to the time that it took when the client joined: recommended, and for records
-required."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import Aborted, NotReady, ProtocolError, UnexpectedRequest
 from dordis.kernels.ring import Vector
 from dordis.privacy.clipping import CLIPPING_BIT
-from dordis.privacy.encoding import Entropy, Reals
+from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.privacy.records.encoding import RecordEncoding
 from dordis.protocol import ClientId, Journal, MemoryJournal, Message
@@ -34,8 +34,8 @@ from dordis.rounds.events import Encoded, Invited, Trained, event_kinds
 from dordis.rounds.invitation import Accepted, Invite, Ready, SendModel, SendSum, Train
 from dordis.rounds.model import LastModel, ModelCache
 from dordis.rounds.model_intake import ModelIntake
-from dordis.rounds.records import RecordSum, as_record_client, check_event, check_records, sum_records
-from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, contain, prepare, zero_update
+from dordis.rounds.records import RecordSum, as_record_client, check_event, sum_for_round
+from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, prepare, zero_update
 
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
@@ -48,6 +48,7 @@ class Client:
     A `mechanism` that does not come with dordis is installed by the owner and given here: a server's word loads none.
     `user_code` decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a
     zero update and tell the owner (`ZeroOnFailure`, for deployments).  With a `form`, other lengths are refused unread.
+    A client that `sums_at_opening` sums records when the parameters come: its process may end before that.
     """
 
     def __init__(
@@ -66,12 +67,14 @@ class Client:
         entropy: Entropy = secrets.token_bytes,
         user_code: UserCode | None = None,
         form: AppForm | None = None,
+        sums_at_opening: bool = False,
     ) -> None:
         self.me, self.app, self.owner, self.protocol = me, app, owner, protocol
         self.signing, self.registry, self.suite = signing, registry or {}, suite
         self.members = self.registry
         """Signing keys of all members of the run; `registry` may lack those that were revoked since it began."""
         self.mechanism, self.journals, self.entropy, self.form = mechanism, journals, entropy, form
+        self.sums_at_opening = sums_at_opening
         self.user_code: UserCode = StopOnFailure() if user_code is None else user_code
         self.events = event_kinds(protocol.parameters)
         self.models: ModelCache = LastModel() if models is None else models
@@ -261,8 +264,9 @@ class ClientRound:
 
         From here on no answer depends on the data: a failure gives a zero update.
         """
-        if self._update is None and self.invite.terms.records:
-            self._update = self._sum_records(self.invite.terms.records)
+        if self.invite.terms.records:
+            if self._update is None and not self._client.sums_at_opening:
+                self._update = self._sum_records(self.invite.terms.records)
         elif self._update is None:
             model, client = self._intake.assemble(), self._client
             info, dim = self.invite.info, self.invite.dim
@@ -282,23 +286,17 @@ class ClientRound:
         """Have the application differentiate a fresh sample of records; nothing of the sample is stored or told."""
         client, info, dim = self._client, self.invite.info, self.invite.dim
         source = as_record_client(client.app)
-        check_records(source, encoding.records)
         check_event(info, encoding)
         model = self._intake.assemble().array
         client.owner.train(self.invite)
         whose = f"client {client.me} in round {self.invite.number}"
-
-        def attempt(work: Callable[[], Reals]) -> Reals | None:
-            return contain(f"a slice of records of {whose}", work, lambda text: None)
-
-        return client.user_code.sum_records(
-            f"the gradients of {whose}",
-            lambda: sum_records(source, info, model, dim, encoding, attempt, client.entropy),
-        )
+        return sum_for_round(client.user_code, whose, source, info, model, dim, encoding, client.entropy)
 
     def begin(self, request: Opening) -> Message:
         """Consent to the parameters, encode the update by them, and enter the summing protocol."""
         private = self.consent(request.parameters, request.proofs)
+        if self._client.sums_at_opening and self.invite.terms.records:
+            self._update = self._sum_records(self.invite.terms.records)
         vector = self.encode(private)
         self._journal.note(Encoded(private.parameters, vector.astype("<u4", copy=False).view(np.uint8).data))
         return self._count_upload(request, self._enter(private, vector).handle(request))

@@ -23,11 +23,14 @@ from dordis.privacy.records.encoding import Integers, RecordEncoding, draw_sampl
 from dordis.protocols.parameters import RUN_BYTES
 from dordis.rounds.app import AppClient, AppServer, RoundInfo
 from dordis.rounds.model import ModelBytes, Numbers
-from dordis.rounds.user_code import contain
+from dordis.rounds.user_code import TellOwner, UserCode, contain
 
 DUMMY = -1
 """An empty place of a slice."""
 SEED_BYTES = 32
+ROOM = 3.0
+"""Ratio of the agreed time of training to the time that it took when the client joined: recommended, and for records
+required."""
 Places = npt.NDArray[np.int64]
 
 
@@ -124,6 +127,26 @@ def sum_records(
     return sum_places(source, round, model, dim, encoding, attempt, sample)
 
 
+def sum_for_round(
+    user_code: UserCode,
+    whose: str,
+    source: RecordClient,
+    round: RoundInfo,
+    model: Numbers,
+    dim: int,
+    encoding: RecordEncoding,
+    entropy: Entropy,
+) -> RecordSum:
+    """Return the sum of a fresh sample in a round; slices that fail are told to nobody, not even to a log."""
+
+    def attempt(work: Callable[[], Reals]) -> Reals | None:
+        return contain(f"a slice of records of {whose}", work, lambda text: None)
+
+    return user_code.sum_records(
+        f"the gradients of {whose}", lambda: sum_records(source, round, model, dim, encoding, attempt, entropy)
+    )
+
+
 def sum_places(
     source: RecordClient,
     round: RoundInfo,
@@ -154,21 +177,38 @@ def rehearse_records(
 
     Raise InputError if there are more records than declared, if a gradient depends on other records, or if one fails.
     """
+    model = ModelBytes.from_numbers(server.model(), server.dtype).array
+    return rehearse_batches(source, model, server.dim, clip, encoding, clock)
+
+
+def rehearse_batches(
+    source: RecordClient,
+    model: Numbers,
+    dim: int,
+    clip: float,
+    encoding: RecordEncoding,
+    clock: Callable[[], float] = time.perf_counter,
+    tell_owner: TellOwner | None = None,
+) -> float:
+    """Do as `rehearse_records` from a model; with `tell_owner`, errors name no cause that depends on data."""
     check_records(source, encoding.records)
     failures: list[str] = []
-    model, info = ModelBytes.from_numbers(server.model(), server.dtype).array, RoundInfo(1, 0, bytes(RUN_BYTES), clip)
+    info = RoundInfo(1, 0, bytes(RUN_BYTES), clip)
 
     def attempt(work: Callable[[], Reals]) -> Reals | None:
         return contain("the gradient of a record from the initial model", work, failures.append)
 
     def add(places: Places) -> None:
-        sum_places(source, info, model, server.dim, encoding, attempt, places)
+        sum_places(source, info, model, dim, encoding, attempt, places)
 
-    source.begin(info, model, server.dim, attempt)
+    source.begin(info, model, dim, attempt)
     failures.clear()  # the test of slices may fail where single records do not
     add(np.arange(source.records))
     if failures:
-        raise InputError(f"this client cannot join: {failures[0]}; repair the application or its data first")
+        if tell_owner:
+            tell_owner(failures[0])
+        cause = "a record has no gradient, see its log" if tell_owner else failures[0]
+        raise InputError(f"this client cannot join: {cause}; repair the application or its data first")
     started = clock()
     add(np.arange(encoding.cap) % max(1, source.records))
     return clock() - started

@@ -149,7 +149,7 @@ def print_check(found: "ClientCheck", agreed: float | None, status: "ClientStatu
         fields = {"seconds": found.seconds, "train_seconds": agreed, "data": dict(found.data)}
         print(json.dumps(fields | {"spending": found.spending, "status": msgspec.to_builtins(status)}))
         return
-    from dordis.network.client_setup import ROOM
+    from dordis.rounds.records import ROOM
 
     for topic, said in found.data.items():
         print(f"{topic}: {said}")

@@ -17,10 +17,11 @@ except ImportError:
 if TYPE_CHECKING:
     from dordis.integrations.flower.grid import DordisGrid
     from dordis.integrations.flower.mod import DordisMod, dordis_mod
+    from dordis.integrations.flower.training import train_step
 
-__all__ = ["DordisGrid", "DordisMod", "dordis_mod"]
+__all__ = ["DordisGrid", "DordisMod", "dordis_mod", "train_step"]
 
-_HOME = {"DordisGrid": "grid", "DordisMod": "mod", "dordis_mod": "mod"}
+_HOME = {"DordisGrid": "grid", "DordisMod": "mod", "dordis_mod": "mod", "train_step": "training"}
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,7 @@ from dordis.errors import CryptoError, DordisError, InputError, MalformedMessage
 from dordis.integrations.flower.helpers import HelperRequests
 from dordis.integrations.flower.messages import RECORD, RunDescription, Sealed, from_record, seal, to_record
 from dordis.protocol import ClientId, Garbled, Message, OpenCall, Replies, Requests, Role, reply_to
+from dordis.protocols.summing import Opening
 from dordis.rounds.invitation import Accepted, InvitationServer, Invite, SendModel, Train
 from dordis.rounds.meter import MessageMeter
 
@@ -79,7 +80,10 @@ class TrainMessages:
 
 
 class FlowerExchange(MessageMeter):
-    """Deliver the requests of a round to nodes; concurrent calls for several chunks become one message per node."""
+    """Deliver the requests of a round to nodes; concurrent calls for several chunks become one message per node.
+
+    With records as the unit a node trains when the parameters come, from the same records, which are sent again.
+    """
 
     def __init__(
         self,
@@ -89,8 +93,10 @@ class FlowerExchange(MessageMeter):
         training: TrainMessages,
         patience: float,
         helpers: Mapping[ClientId, int] | None = None,
+        by_record: bool = False,
     ) -> None:
         super().__init__()
+        self._training_requests = (Invite, Opening) if by_record else (Invite,)
         self._transport, self._nodes, self._description = transport, nodes, description
         self._training, self._patience = training, patience
         self._helpers, self._helper_requests = helpers or {}, HelperRequests()
@@ -138,15 +144,16 @@ class FlowerExchange(MessageMeter):
         contents, frames = {}, {}
         for u, asked in bundle.items():
             content, first = RecordDict(), []
-            if isinstance(asked[0], Invite):
+            if isinstance(asked[0], self._training_requests):
                 content = RecordDict(dict(self._training.content))
+            if isinstance(asked[0], Invite):
                 first = [] if self._nodes[u] in self._informed else [self._description]
             frames[u] = (*first, *asked)
             sealed = [seal(message) for message in frames[u]]
             content[RECORD] = to_record(sealed)
             contents[self._nodes[u]] = content
             self._meter(u, content, sealed)
-        trains = any(isinstance(asked[0], Invite) for asked in bundle.values())
+        trains = any(isinstance(asked[0], self._training_requests) for asked in bundle.values())
         replies = self._transport.send(contents, self._training.timeout if trains else self._patience)
         return {u: self._answers(u, frames[u], replies[self._nodes[u]]) for u in bundle if self._nodes[u] in replies}
 

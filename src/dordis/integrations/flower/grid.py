@@ -23,13 +23,14 @@ from dordis.errors import BudgetExceeded, HopelessPlan, InputError, RoundFailed
 from dordis.identity.registry import Registry
 from dordis.integrations.flower.exchange import GridTransport, TrainMessages
 from dordis.integrations.flower.messages import Layout, check_same_records, find_model
-from dordis.integrations.flower.population import FlowerModel, FlowerPopulation, enrol, weighted_mean
+from dordis.integrations.flower.population import Enrolment, FlowerModel, FlowerPopulation, enrol, weighted_mean
+from dordis.owner.policy import RECORD as RECORD_UNIT
 from dordis.privacy.advice import ENOUGH, EQUAL, NOTHING, check_prospects, clients_for_ratio, describe_ratio, run_ratio
 from dordis.protocol import ClientId
 from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import summing_protocol
 from dordis.runs.coordinator import FinishedRound
-from dordis.runs.job import Job, prepare
+from dordis.runs.job import Job, check_record_column, prepare
 from dordis.runs.run import Run
 from dordis.selection.colluders import OPEN
 
@@ -207,7 +208,7 @@ class DordisGrid(Grid):
         enrolment = enrol(transport, self._wait_for_nodes(), self._registry, mode, timeout, has_helpers)
         config = build_config(self._settings, len(enrolment.registry), per_round)
         app = FlowerModel(layout, enrolment.environment, training)
-        check_unit(config)
+        check_unit(config, enrolment)
         job = prepare(config, app)
         self._check_prospects(job)
         trusted = job.protocol.assistance
@@ -238,11 +239,17 @@ class DordisGrid(Grid):
         self, u: ClientId, message: FlowerMessage, finished: FinishedRound, name: str, arrays: ArrayRecord
     ) -> FlowerMessage:
         if all(u in output.survivors for output in finished.result.outputs):
-            content = RecordDict({name: arrays, "metrics": MetricRecord({self._weight: 1.0})})
+            content = RecordDict({name: arrays, "metrics": MetricRecord({self._weight: self._declared})})
             return FlowerMessage(content, reply_to=message)
         stage = next((at for at, gone in finished.record.dropped.items() if u in gone), "the invitation")
         error = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=f"client {u} was lost at {stage}")
         return FlowerMessage(error, reply_to=message)
+
+    @property
+    def _declared(self) -> float:
+        """Return the weight of a reply in the strategy: 1, or the records that every node declares."""
+        privacy = None if self._private is None else self._private.run.job.config.privacy
+        return float(privacy.records) if privacy is not None and privacy.unit == RECORD_UNIT else 1.0
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the connected nodes; from the first round on, only enrolled ones."""
@@ -323,13 +330,11 @@ class PrivateRun:
         LOG.info("private run ended after %d rounds: %s; records in %s", result.rounds, epsilon, path)
 
 
-def check_unit(config: RunConfig) -> None:
-    """Refuse records as the unit of privacy: a train function makes one update of all of a node's data."""
-    if config.privacy.unit == "record":
-        raise InputError(
-            "privacy.unit = 'record' needs the gradient of each record, and a train function of Flower makes one "
-            "update of all of them: use dordis.train, dordis run or dordis serve, or privacy.unit = 'client'"
-        )
+def check_unit(config: RunConfig, enrolment: Enrolment) -> None:
+    """Refuse weights of nodes where records are the unit of privacy: every record counts alike."""
+    check_record_column(config)
+    if config.privacy.unit == RECORD_UNIT and set(enrolment.weights.values()) != {1.0}:
+        raise InputError("with privacy.unit = 'record' nodes have no weights: leave dordis-weight out on all of them")
 
 
 def describe_start(job: Job) -> str:

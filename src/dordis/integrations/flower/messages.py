@@ -77,6 +77,8 @@ class RunDescription(Message, frozen=True, tag="Charter"):
     selection: str
     per_round: int
     least: int
+    record: str = ""
+    """What one record is, where several rows are one and records are the unit of privacy."""
 
 
 def check_weight(weight: float) -> None:

@@ -2,12 +2,10 @@
 
 import logging
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Union
 
-import numpy as np
 from flwr.app import Context, Error, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
@@ -23,12 +21,9 @@ from dordis.integrations.flower.messages import (
     DescriptionRead,
     Enrol,
     Enrolled,
-    Layout,
     RunDescription,
     check_invitation_names,
     digest_environment,
-    digest_received,
-    find_model,
     from_record,
     seal,
     to_record,
@@ -39,23 +34,24 @@ from dordis.integrations.flower.pins import (
     check_has_beacon,
     check_pinned_or_simulated,
     check_registry,
+    check_room,
     check_time_fixed,
     is_simulated,
 )
 from dordis.integrations.flower.state import FileState, NodeState, RunState
+from dordis.integrations.flower.training import CallNext, FlowerApp, check_record_ids
 from dordis.network.timed_training import user_code_for
 from dordis.owner.policy import Policy
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
-from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId, Message, Role
 from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy
 from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import SUMMING, summing_protocol
-from dordis.rounds.app import AppClient, AppForm, RoundInfo
 from dordis.rounds.client import Client
 from dordis.rounds.invitation import Accepted, Invite, Train, check_trainable
-from dordis.rounds.model import DTYPES, LastModel, ModelBytes, Numbers
+from dordis.rounds.model import ModelBytes
+from dordis.rounds.records import rehearse_batches
 from dordis.runs.parties import SelectionRule, build_client
 from dordis.selection.beacon import Beacon
 from dordis.selection.colluders import BALANCED, OPEN, UNIFORM
@@ -65,8 +61,6 @@ log = logging.getLogger("dordis.flower")
 
 DEFAULT_POLICY = Policy(epsilon=6.0, delta=1e-5)
 """The policy of owners who set none."""
-
-CallNext = Callable[[FlowerMessage, Context], FlowerMessage]
 
 
 @dataclass(frozen=True)
@@ -122,6 +116,8 @@ class Node:
         self._client: Client | None = None
         self._helper_store = partial(StateHelperStore, context.state)
         self._helper: AssistedHelper | None = None
+        self._is_described = False
+        """Whether this message has the description of the run, as the first one has."""
 
     def answer(self, frame: bytes, bulk: wire.Bulk) -> Message:
         """Answer one request."""
@@ -145,9 +141,30 @@ class Node:
         if not isinstance(request, Invite) and client.round is None and self._state.under_way is not None:
             client.restore(self._state.under_way)
         reply = client.handle(request)
+        if isinstance(request, Invite) and isinstance(reply, Accepted) and reply.selected:
+            self._check_records(client, request)
         if request.uploads:
             self._drop_input(client)
         return reply
+
+    def _check_records(self, client: Client, invite: Invite) -> None:
+        """Leave the round unless the train function gives records; this is the last answer that may depend on data.
+
+        With the first message of a run, all of them are differentiated, and the largest batch is timed.
+        """
+        description, encoding = self._state.description, invite.terms.records
+        if not encoding:
+            return
+        try:
+            check_record_ids(self._app.step, description.record if description else "")
+            self._app.check_declared(encoding.records)
+            if self._is_described and not self._simulated:
+                model, clip = self._app.model_vector(), invite.terms.clip
+                seconds = rehearse_batches(self._app, model, model.size, clip, encoding, tell_owner=log.error)
+                check_room(seconds, self._pins)
+        except InputError:
+            client.close()
+            raise
 
     def _check_protected(self, mode: str) -> None:
         """Raise if the node lacks the settings that the mode requires."""
@@ -209,6 +226,7 @@ class Node:
         find_own_id(registry, self._keys)
         if description != known:
             self._state.keep_description(description)
+        self._is_described = True
         return DescriptionRead()
 
     def _build_client(self) -> Client:
@@ -239,50 +257,8 @@ class Node:
                 None if self._simulated else self._pins.train_seconds(), log.error, self._state.note_training
             ),
             form=self._app.form(),
+            sums_at_opening=True,  # the process ends with its message, and a sum of records is stored nowhere
         )
-
-
-class FlowerApp(AppClient):
-    """The app's train function as an application: the update is its change of the model."""
-
-    def __init__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
-        self._message, self._context, self._call_next = message, context, call_next
-
-    @cached_property
-    def received(self) -> ModelBytes:
-        """Return the digest of the train message, as an invitation names it."""
-        return digest_received(self._message, self._context)
-
-    def model_vector(self) -> Floats:
-        """Return the numbers of the model in the message."""
-        _, model = find_model(self._message.content)
-        return Layout.from_record(model).to_vector(model)
-
-    def form(self) -> AppForm | None:
-        """Return the lengths of the digest and of an update, if the message has a model."""
-        if not self._message.content.array_records:
-            return None
-        return AppForm(DTYPES[0], frozenset({len(self.received.array)}), frozenset({len(self.model_vector())}))
-
-    def models(self) -> LastModel:
-        """Return a cache with the digest of the train message, if it has a model."""
-        models = LastModel()
-        if self._message.content.array_records:
-            models.keep(self.received)
-        return models
-
-    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Call the train function with the strategy's message, and return the weighted change of the model."""
-        content = RecordDict({name: record for name, record in self._message.content.items() if name != RECORD})
-        _, model_record = find_model(content)
-        layout = Layout.from_record(model_record)
-        before = layout.to_vector(model_record)  # the app may change the message that it is given
-        reply = self._call_next(FlowerMessage(content, metadata=self._message.metadata), self._context)
-        if reply.has_error():
-            raise InputError(f"the train function of this node failed: {reply.error.reason}")
-        _, after = find_model(reply.content)
-        update: Floats = np.subtract(layout.to_vector(after), before)
-        return update * Pins(self._context.node_config).weight()
 
 
 def find_protocol(description: RunDescription) -> SummingProtocol:

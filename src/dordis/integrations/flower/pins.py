@@ -16,6 +16,7 @@ from dordis.integrations.flower.messages import RunDescription, check_weight
 from dordis.owner.policy import Policy
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol
+from dordis.rounds.records import ROOM
 from dordis.selection.beacon import FileBeacon
 
 KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
@@ -136,6 +137,16 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
         raise ParametersRefused(
             f"against a malicious server training must take a fixed time: set {TRAIN_SECONDS} on this node, to more "
             "seconds than training takes on its machine"
+        )
+
+
+def check_room(seconds: float, pins: Pins) -> None:
+    """Raise if the fixed time has no room for the largest batch of records: the time of a reply would tell of it."""
+    agreed = pins.train_seconds()
+    if agreed is not None and agreed < ROOM * seconds:
+        raise InputError(
+            f"{TRAIN_SECONDS} = {agreed:g} is too short for the largest batch of records on this node: set at least "
+            f"{ROOM * seconds:.2g}"
         )
 
 

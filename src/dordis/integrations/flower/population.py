@@ -167,9 +167,12 @@ class FlowerPopulation:
             selection=selection_kind(self.job.config),
             per_round=federation.per_round,
             least=self.job.design.setting.t if self.job.protocol.has_cohort else self.job.design.least,
+            record=self.job.config.privacy.record,
         )
-        helpers = self.enrolment.helpers
-        exchange = FlowerExchange(self.transport, self.nodes, description, self.training, self.patience, helpers)
+        helpers, by_record = self.enrolment.helpers, self.job.design.setting.records is not None
+        exchange = FlowerExchange(
+            self.transport, self.nodes, description, self.training, self.patience, helpers, by_record
+        )
 
         def available(index: int) -> Collection[ClientId]:
             """Return the clients that the strategy sampled; with a schedule that it does not decide, all clients."""
@@ -262,13 +265,13 @@ def _read_enrolment(node: int, reply: FlowerMessage) -> Enrolled:
 
 
 def weighted_mean(finished: FinishedRound, weights: Mapping[ClientId, float]) -> Floats:
-    """Return the mean of weighted updates: in each chunk the sum divided by the survivors' weights."""
+    """Return the mean of weighted updates, or of expected records: each chunk is divided by its survivors' weights."""
     aggregate, parameters = finished.result.aggregate, finished.parameters
     summed = [sum(weights[u] for u in output.survivors) for output in finished.result.outputs]
     blocks = [(span.stop - span.start) // parameters.encoding.block for span in parameters.chunks]
     chunks = len(aggregate.survivors)  # without that of the clipping bit
     by_coordinate = replace(aggregate, by_block=np.repeat(summed[:chunks], blocks[:chunks])).counts
-    mean: Floats = aggregate.total / by_coordinate
+    mean: Floats = aggregate.total / (by_coordinate * aggregate.batch)
     return mean
 
 

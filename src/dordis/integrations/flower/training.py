@@ -1,0 +1,200 @@
+"""The train function of a ClientApp as an application of dordis: one update of all data, or gradients of records.
+
+With clients as the unit of privacy the update is what the function changes in the model.  With records as the unit the
+function returns `train_step(message, module, x, y)`, and the gradient of each record is computed here.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.app import Message as FlowerMessage
+
+from dordis.errors import InputError
+from dordis.integrations.flower.messages import RECORD, Layout, digest_received, find_model
+from dordis.integrations.flower.pins import Pins
+from dordis.privacy.encoding import Reals
+from dordis.privacy.scaling import Floats
+from dordis.rounds.app import AppForm, RoundInfo
+from dordis.rounds.model import DTYPES, LastModel, ModelBytes, Numbers
+from dordis.rounds.records import Attempt, Places, RecordClient
+from dordis.rounds.user_code import contain
+
+if TYPE_CHECKING:
+    from dordis.apps.learning.record_gradients import RecordLearner
+
+log = logging.getLogger("dordis.flower")
+
+CallNext = Callable[[FlowerMessage, Context], FlowerMessage]
+
+
+@dataclass(frozen=True)
+class RecordStep:
+    """A torch module and the records of a node, whose gradients are computed one by one."""
+
+    module: Any
+    x: Any
+    y: Any
+    keys: Sequence[Any] | None
+    target: Any
+
+
+class StepReply(FlowerMessage):
+    """What `train_step` returns: the mod reads the step, and none of it leaves the node."""
+
+    def __init__(self, request: FlowerMessage, step: RecordStep) -> None:
+        super().__init__(RecordDict(), reply_to=request)
+        self.step = step
+
+
+def train_step(
+    message: FlowerMessage,
+    module: Any,
+    x: Any,
+    y: Any,
+    *,
+    keys: Sequence[Any] | None = None,
+    target: str = "classification",
+) -> FlowerMessage:
+    """Return the reply of a train function where records are the unit of privacy: one step of DP-SGD is made of it.
+
+    `module` is a torch module whose parameters the message has, `x` and `y` are all records of the node, as arrays or
+    tensors; the mod draws which of them are sampled.  Rows with the same one of `keys` are one
+    record.  The loss is that of the `target`: "classification", "regression" or "next-token".  Neither the module nor
+    the records may depend on the values in the message.
+    """
+    return StepReply(message, RecordStep(module, x, y, keys, target))
+
+
+class FlowerApp(RecordClient):
+    """The app's train function as an application, for one message."""
+
+    def __init__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
+        self._message, self._context, self._call_next = message, context, call_next
+
+    @cached_property
+    def received(self) -> ModelBytes:
+        """Return the digest of the train message, as an invitation names it."""
+        return digest_received(self._message, self._context)
+
+    def model_vector(self) -> Floats:
+        """Return the numbers of the model in the message."""
+        _, model = find_model(self._message.content)
+        return Layout.from_record(model).to_vector(model)
+
+    def form(self) -> AppForm | None:
+        """Return the lengths of the digest and of an update, if the message has a model."""
+        if not self._message.content.array_records:
+            return None
+        return AppForm(DTYPES[0], frozenset({len(self.received.array)}), frozenset({len(self.model_vector())}))
+
+    def models(self) -> LastModel:
+        """Return a cache with the digest of the train message, if it has a model."""
+        models = LastModel()
+        if self._message.content.array_records:
+            models.keep(self.received)
+        return models
+
+    def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
+        """Call the train function with the strategy's message, and return the weighted change of the model."""
+        _, model_record = find_model(self._message.content)
+        layout = Layout.from_record(model_record)
+        before = layout.to_vector(model_record)  # the app may change the message that it is given
+        reply = self._train()
+        if isinstance(reply, StepReply):
+            raise InputError("train_step is for privacy.unit = 'record': return a trained model for 'client'")
+        if reply.has_error():
+            raise InputError(f"the train function of this node failed: {reply.error.reason}")
+        _, after = find_model(reply.content)
+        update: Floats = np.subtract(layout.to_vector(after), before)
+        return update * Pins(self._context.node_config).weight()
+
+    def _train(self) -> FlowerMessage:
+        """Call the train function with the records of the strategy."""
+        content = RecordDict({name: record for name, record in self._message.content.items() if name != RECORD})
+        return self._call_next(FlowerMessage(content, metadata=self._message.metadata), self._context)
+
+    @property
+    def records(self) -> int:
+        """Return how many records the node holds."""
+        return self._learner.records
+
+    @property
+    def width(self) -> int:
+        """Return how many places every slice has."""
+        return self._learner.width
+
+    def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
+        """Test that gradients depend on neither neighbours nor place, or compute them one at a time."""
+        self._learner.begin(round, self._parameters, dim, attempt)
+
+    def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
+        """Return the negative gradients of records; `model` is the digest, the numbers are in the message."""
+        return self._learner.record_gradients(round, self._parameters, places)
+
+    @cached_property
+    def step(self) -> RecordStep:
+        """Return what the train function gave to `train_step`; what it raises is for the owner's log alone."""
+        reply = contain("the train function", self._train, log.error)
+        if reply is None:
+            raise InputError("the train function of this node failed: its log says why")
+        if not isinstance(reply, StepReply):
+            raise InputError(
+                "with privacy.unit = 'record' a train function returns train_step(message, module, x, y), from which "
+                "the gradient of each record is computed; this one makes one update of all records, in which the part "
+                "of a single record is not bounded"
+            )
+        return reply.step
+
+    @cached_property
+    def _parameters(self) -> Floats:
+        return self.model_vector()
+
+    @cached_property
+    def _learner(self) -> "RecordLearner":
+        from dordis.apps.learning.record_gradients import RecordLearner
+        from dordis.apps.learning.torch_model import TorchModel
+
+        step = self.step
+        model = TorchModel(step.module, step.target)
+        _, record = find_model(self._message.content)
+        check_same_parameters(Layout.from_record(record), dict(step.module.named_parameters()))
+        learner = contain(
+            "reading the records of train_step",
+            lambda: RecordLearner(model, (np.asarray(step.x), np.asarray(step.y)), step.keys),
+            log.error,
+        )
+        if learner is None:
+            raise InputError("the records of this node cannot be used: its log says why")
+        return learner
+
+    def check_declared(self, declared: int) -> None:
+        """Raise if the node holds more records than are declared; how many they are is for the owner's log alone."""
+        if self.records > declared:
+            log.error("this node holds %d records, and privacy.records is %d", self.records, declared)
+            raise InputError(f"this node holds more than {declared} records: set privacy.records to a larger number")
+
+
+def check_same_parameters(layout: Layout, parameters: dict[str, Any]) -> None:
+    """Raise unless the arrays of the message are the module's parameters, by their names or as a numbered list."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    numbered = list(map(str, range(len(shapes))))
+    if list(layout.shapes) not in (list(shapes), numbered) or list(layout.shapes.values()) != list(shapes.values()):
+        raise InputError(
+            "the arrays of the train message are not the parameters of the module in train_step: begin with "
+            "ArrayRecord(module.state_dict()) of the same module"
+        )
+
+
+def check_record_ids(step: RecordStep, column: str) -> None:
+    """Raise unless records have ids exactly if the run names them: epsilon is stated for what one id stands for."""
+    if (step.keys is not None) != bool(column):
+        said = f"the run states epsilon for one '{column}'" if column else "the run states epsilon for one row"
+        raise InputError(
+            f"{said}, and train_step was called {'without' if column else 'with'} keys: set privacy.record to what the "
+            "keys name, or leave both out"
+        )
