@@ -13,7 +13,6 @@ import numpy as np
 from dordis import wire
 from dordis.ledger.evidence import check_evidence
 from dordis.ledger.ledger import LedgerSummary
-from dordis.protocols.cohort import CohortParameters
 from dordis.records.run_records import RECEIPTS, StoredRun, load_run
 from dordis.runs.job import prepare
 from tests.network.forked_processes import ForkedProcesses
@@ -114,20 +113,21 @@ class DeployedRun:
         """Check that each sum is that of its survivors, chunk by chunk, up to noise; return how many were checked."""
         config = settings(self.keys)
         dim = config.app.options["dim"]
-        design = prepare(config, Total(dim)).design
+        job = prepare(config, Total(dim))
+        design, kind = job.design, job.protocol.parameters
         with np.load(self.run / OUTPUT) as stored:
             sums = dict(stored)
         for record in self.stored().rounds:
             receipt = self.receipt(record.index)
             survivors, left = receipt["survivors"], [Fraction(value) for value in receipt["left"]]
-            sized = design.for_clients(len(record.clients))
+            sized = design.for_clients(len(record.clients)) if job.protocol.has_cohort else design
             grid, ends = sized.mechanism.grid, [span.stop for span in sized.example(len(survivors)).chunks]
             blocks = grid.padded // grid.block
             chunk_of = np.searchsorted(ends, (np.arange(dim) % blocks) * grid.block, side="right")
             expected = np.array([sum(value(u, dim) for u in chunk) for chunk in survivors])[chunk_of]
             error = sums[f"total{record.index}"] - expected
             # A failed attempt may change the plan of later rounds: the scale is that of the parameters agreed on.
-            scale = wire.decode(base64.b64decode(receipt["agreed"]), CohortParameters).encoding.scale
+            scale = wire.decode(base64.b64decode(receipt["agreed"]), kind).encoding.scale
             rounding = len(record.clients) / 4 / scale**2
             assert dim >= 100_000
             for chunk, noise in enumerate(left):

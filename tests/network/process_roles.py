@@ -21,6 +21,7 @@ from dordis.errors import RoundFailed
 from dordis.network import client_setup
 from dordis.network.client_setup import create_participant
 from dordis.network.deployment import DeployedJob
+from dordis.network.helper_setup import create_assistant
 from dordis.network.log_lines import set_up_logging
 from dordis.network.resumable import RoundStore
 from dordis.protocol import ENCODER
@@ -173,6 +174,16 @@ def join(
     if cut is not None:
         at[cut[0], cut[1]] = lambda: (Path(cut[2]).write_text("here"), Path(cut[3]).read_text())
     made.create_party = _watched(made.create_party, at, welcomed, home / f"c{client}.opened")
+    _mortal(dies)
+    asyncio.run(made.stay())
+
+
+def assist(folder: str, helper: int, port: int, dies: int = 0, policy: str = "") -> None:
+    """Assist as a helper, by the number of its key file."""
+    set_up_logging(quiet=False, as_json=False)
+    home, given = Path(folder), Path(policy) if policy else None
+    files = home / f"h{helper}.key", home / "registry.json", home / f"h{helper}.state"
+    made = create_assistant(f"https://localhost:{port}", *files, given, None, mutual=True)
     _mortal(dies)
     asyncio.run(made.stay())
 

@@ -8,7 +8,6 @@ import pytest
 from dordis.errors import InputError
 from dordis.identity.registry import Registry
 from dordis.network.deployment import deployable_config
-from dordis.network.population import RetryPauses
 from dordis.owner.manifest_checks import read_manifest
 from dordis.records.manifest import encode_manifest
 from dordis.runs.job import prepare
@@ -62,14 +61,3 @@ def test_a_deployed_run_waits_for_a_line_that_is_later_than_its_manifest(process
     order = BalancedSelection(Registry.load(fleet.run / "registry.json"), run.id, 4, 1, FileBeacon(path, first=3))
     assert [set(done.clients) for done in run.rounds] == [order.window(done.index) for done in run.rounds]
     fleet.check_sums()
-
-
-def test_pauses_between_tries_grow_and_start_anew_with_the_next_round():
-    waited = []
-    pauses = RetryPauses(2.0, waited.append)
-    for _ in range(8):
-        pauses.wait()
-        pauses.start_attempt()
-    pauses.end_round()
-    pauses.wait()
-    assert waited == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]

@@ -30,7 +30,7 @@ SECTIONS: Sections = {
     "Compute privately": ("run", "mean", "histogram"),
     "Prepare a run": ("init", "data", "bounds", "plan", "rehearse", "profile"),
     "Read results": ("report", "ledger", "verify", "explain", "export", "audit"),
-    "Deploy on several machines": ("keys", "serve", "join", "status"),
+    "Deploy on several machines": ("keys", "serve", "join", "assist", "status"),
     "Get to know dordis": ("demo", "doctor"),
 }
 """Commands by task, as `dordis --help` lists them."""

@@ -32,6 +32,17 @@ class App(Section, frozen=True):
     """What paths in the options are relative to: the folder of the configuration, unless this says otherwise."""
 
 
+class Closing(Section, frozen=True):
+    """When a round with open arrival takes no more contributions: at a number of clients or at a time."""
+
+    clients: Positive | None = None
+    """Contributions after which it closes, from n_min to n_max; `per_round`, n_max, if not given."""
+    seconds: Above = 3600.0
+    """Seconds after which a deployed round closes, however many have come."""
+    extensions: Count = 0
+    """How often a round that has fewer than n_min contributions by then stays open for as long again."""
+
+
 class Federation(Section, frozen=True):
     """Clients, rounds and selection."""
 
@@ -50,6 +61,8 @@ class Federation(Section, frozen=True):
 
     If it is not given, it is as many as `per_round` clients of all need on average, rounded up.
     """
+    closing: Closing | msgspec.UnsetType = msgspec.UNSET
+    """With `open`, when a round takes no more contributions; if it is not given, at `per_round` or after an hour."""
     tries: Positive = 5
     """How often a failing round is tried, each time with the next clients."""
 
@@ -93,7 +106,7 @@ class Protocol(Section, frozen=True):
     suite: str = "default"
     """`default` or `package.module:NAME`: the cryptographic primitives."""
     options: dict[str, Any] = {}
-    """Settings of the protocol's own; for `assisted`: `helpers`, `faulty`, `abort` and `no_base`."""
+    """Settings of the protocol's own; for `assisted`: `helpers` (number or ids), `faulty`, `abort` and `no_base`."""
     threshold: Positive | None = None
     """Clients that must answer every stage, t; a majority of honest ones if it is not given."""
     tolerance: Count | None = None
@@ -173,6 +186,9 @@ class Deployment(Section, frozen=True):
     """Seconds that the first round waits for clients that are not there; then as many as are needed are enough."""
     test: str | msgspec.UnsetType = msgspec.UNSET
     """A public table at the server on which the built-in application measures its model; clients need no such file."""
+    poll: Above | msgspec.UnsetType = msgspec.UNSET
+    """With open arrival, seconds between two visits of a client to the server while it waits for a task; 30 if not
+    given."""
     runs_a_day: Positive = 20
     """Largest number of new runs that a client accepts within 24 hours: more may be a search for a selection."""
     deadlines: Deadlines = Deadlines()

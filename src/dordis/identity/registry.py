@@ -91,6 +91,14 @@ class Registry(Mapping[ClientId, Identity]):
         clients, helpers = ({u: keys.signing for u, keys in role.items()} for role in (self, self.helpers))
         return SigningKeys(clients, helpers)
 
+    def without(self, revoked: Collection[str]) -> SigningKeys:
+        """Return the public keys of all signatures but those in hex."""
+        kept = (
+            {u: keys.signing for u, keys in role.items() if keys.signing.hex() not in revoked}
+            for role in (self, self.helpers)
+        )
+        return SigningKeys(*kept)
+
     def to_bytes(self) -> bytes:
         """Return the one encoding of this registry: JSON with ids in ascending order and keys in hex."""
         clients, helpers = (

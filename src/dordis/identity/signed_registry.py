@@ -4,7 +4,7 @@ The authority signs it again, under the next version, whenever somebody joins, l
 to the members that it began with, by the root of their registry; revocations count at once, in every run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -151,6 +151,21 @@ class SignedRegistry:
         return named.get(client, f"client {client}")
 
 
+def with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> Registry:
+    """Return the members, some of them in the role of helpers; raise InputError if one was never registered.
+
+    A helper that was revoked counts with its last keys: the root of runs that began before has them.
+    """
+    if not helpers:
+        return signed.registry
+    gone = {revoked.client: revoked.keys.identity for revoked in signed.membership.revoked}
+    known = {ClientId(h): signed.registry.get(ClientId(h)) or gone.get(h) for h in helpers}
+    named = {h: identity for h, identity in known.items() if identity is not None}
+    if missing := sorted(known.keys() - named.keys()):
+        raise InputError(f"helper {missing[0]} is not in the registry: name registered ids in protocol.options.helpers")
+    return Registry({u: keys for u, keys in signed.registry.items() if u not in named}, named)
+
+
 @dataclass(frozen=True)
 class Admission:
     """The clients that may take part in a run: its initial members without those revoked since."""
@@ -219,7 +234,7 @@ def members_before(members: Registry, revoked: Sequence[RevokedKeys], listed: Ma
     began = {u: keys for u, keys in members.items() if u <= last}
     first = next((i for i, gone in enumerate(revoked) if listed.get(gone.client) == _fingerprint(gone)), len(revoked))
     for gone in reversed(revoked[first:]):
-        if gone.client <= last:
+        if gone.client <= last and gone.client not in members.helpers:
             began[ClientId(gone.client)] = gone.keys.identity
     return Registry(began or members, members.helpers)
 

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import logging
 import ssl
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -27,7 +27,7 @@ from dordis.errors import CryptoError, InputError, LoginRefused
 from dordis.identity import certificates
 from dordis.identity.certificates import CertifiedClient
 from dordis.identity.keys import ClientCredentials, Credentials, load_client_credentials, load_server_credentials
-from dordis.identity.registry import Registry
+from dordis.identity.registry import Identity, Registry
 from dordis.identity.signed_registry import Admission, SignedRegistry
 from dordis.network.messages import CHALLENGE_BYTES
 from dordis.protocol import ClientId
@@ -253,17 +253,31 @@ class Authenticator:
 
     def authenticate(self, certificate: bytes | None, challenge: bytes, answer: bytes) -> ClientId:
         """Return the client that showed a certificate in TLS or answered a challenge; else raise LoginRefused."""
-        authority, admission = self.credentials.authority, Admission(self.registry, self._current())
+        helpers = self.registry.helpers
+        members = Registry(helpers) if helpers else self.registry  # with helpers, clients need no connection
+        authority, admission = self.credentials.authority, Admission(members, self._current())
         if self.mutual:
             return verify_certificate(certificate or b"", authority, admission, self.now())
         own = [certificates.to_der(self.credentials.certificate)]
         own += [certificates.to_der(certificates.load_certificate(path)) for path in self.balancers]
         return verify_answer(answer, challenge, own, authority, admission, self.now())
 
+    def admit_visitor(self, certificate: bytes | None) -> ClientId:
+        """Return the client that showed a certificate in TLS, for one request; else raise LoginRefused."""
+        admission = Admission(self.registry, self._current())
+        return verify_certificate(certificate or b"", self.credentials.authority, admission, self.now())
+
     def revoked_members(self) -> frozenset[ClientId]:
         """Return the members of the run that were revoked since it began."""
+        return self._revoked_in(self.registry)
+
+    def revoked_helpers(self) -> frozenset[ClientId]:
+        """Return the helpers of the run that were revoked since it began."""
+        return self._revoked_in(self.registry.helpers)
+
+    def _revoked_in(self, parties: Mapping[ClientId, Identity]) -> frozenset[ClientId]:
         revoked = self._current().revoked
-        return frozenset(u for u, identity in self.registry.items() if identity.signing.hex() in revoked)
+        return frozenset(u for u, identity in parties.items() if identity.signing.hex() in revoked)
 
     def reload_certificate(self) -> None:
         """Read the server's key and certificate again, for new connections; raise if they cannot be used."""

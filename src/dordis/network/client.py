@@ -128,7 +128,7 @@ class Participant:
                     farewell = await self._participate(session)
                     pause = FIRST_PAUSE if self._has_handled or clock() - began > pause else pause
                     if farewell is not None and (once or (farewell.run_over and not follow)):
-                        self._summarise_failures()
+                        self._failures.summarise()
                         return
                     self._note(describe_farewell(farewell))
                 except ServerBusy as busy:
@@ -170,14 +170,6 @@ class Participant:
         """Stop handling requests; the open round stays in its journal, from which it can be restored."""
         if self._joined is not None and isinstance(self._joined[1], Client):
             self._joined[1].stop()
-
-    def _summarise_failures(self) -> None:
-        """Log how often the application failed."""
-        if self._failures.count:
-            log.error(
-                "the application failed or was late %d times, so that updates may have been zero: see the errors above",
-                self._failures.count,
-            )
 
     async def _participate(self, session: ClientSession) -> Shutdown | None:
         """Log in and reply to requests on one connection; return the server's farewell, if it sent one."""

@@ -14,14 +14,16 @@ from dordis.config.schema import RunConfig
 from dordis.errors import DordisError, InputError, ParametersRefused
 from dordis.identity.keys import ClientCredentials, Keys, load_client_credentials
 from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import RevokedKeys, SignedRegistry
+from dordis.identity.signed_registry import RevokedKeys, SignedRegistry, with_helpers
 from dordis.network import deployment
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
 from dordis.network.client_transfers import Address
 from dordis.network.log_lines import ClientRoundLog
 from dordis.network.messages import Welcome
+from dordis.network.open_rounds import POLL
 from dordis.network.timed_training import OwnerLog, rehearse, user_code_for
+from dordis.network.visitor import Visitor
 from dordis.owner.directory import ClientDirectory
 from dordis.owner.manifest_checks import check_agreed, check_run_hash, read_manifest, run_beacon, run_members
 from dordis.owner.policy import RECORD, Policy
@@ -138,7 +140,7 @@ class ClientInstallation:
             if round.startswith(welcome.run):
                 client.restore(round)
         # The open round was agreed on before; new ones with revoked keys are refused, whatever the server says.
-        client.registry = {u: key for u, key in members.signing_keys().items() if key.hex() not in self._revoked_keys}
+        client.registry = members.without(self._revoked_keys)
         return client
 
     @property
@@ -188,7 +190,7 @@ def create_participant(
     trusted: Path | None = None,
     budget: float | None = None,
     others: tuple[RunConfig, ...] = (),
-) -> Participant:
+) -> Participant | Visitor:
     """Set up a client as its owner configured it; raise InputError if a rehearsal of its training fails.
 
     The owner agrees to runs with one of the `others`, too.
@@ -206,6 +208,10 @@ def create_participant(
     status.set_terms(str(address), None if allowed is None else (allowed.epsilon, allowed.delta))
     login = LoginCredentials(credentials, config.deployment.login == "mutual", trusted)
     owner = AgreedRuns(tuple(installations), registry, credentials.authority)
+    rounds = ClientRoundLog(installations[0].describe_spending)
+    if not owner.protocol.has_cohort:
+        poll = config.deployment.poll or POLL
+        return Visitor(address, login, owner.create_client, owner.protocol, poll, failures, status.note_event, rounds)
     return Participant(
         address,
         login,
@@ -214,7 +220,7 @@ def create_participant(
         failures=failures,
         receipts=installation.directory.receipts,
         events=status.note_event,
-        rounds=ClientRoundLog(installations[0].describe_spending),
+        rounds=rounds,
     )
 
 
@@ -250,8 +256,10 @@ class AgreedRuns:
         try:
             signed = SignedRegistry.load(self.registry, self.authority)
             self.installations[0].directory.remember(signed, self.authority)
-            members, revoked = signed.registry, signed.membership.revoked
-            return tuple(replace(one, registry=members, revoked=revoked) for one in self.installations)
+            members = with_helpers(signed, self.protocol.helper_ids)
+            return tuple(
+                replace(one, registry=members, revoked=signed.membership.revoked) for one in self.installations
+            )
         except InputError as error:
             log.warning("the registry is not read again: %s", error)
             return self.installations
@@ -323,10 +331,11 @@ def install(
     credentials = load_client_credentials(identity, utc_now())
     signed, directory = SignedRegistry.load(registry, credentials.authority), ClientDirectory(state)
     directory.remember(signed, credentials.authority)
-    members, revoked = signed.registry, signed.membership.revoked
     app, client_at = preparing.application(config, seed)
-    job = preparing.require_cohort(preparing.prepare(config, app), "a deployment")
+    job = deployment.require_deployable(preparing.prepare(config, app))
+    members, revoked = with_helpers(signed, job.protocol.helper_ids), signed.membership.revoked
     check_own_keys(credentials, signed, registry)
+    check_not_helper(credentials.client, members)
     beacon = FileBeacon(Path(config.deployment.beacon)) if config.deployment.beacon else None
     place = min(list(members).index(credentials.client), job.config.federation.clients - 1)
     me, client_app, keys = credentials.client, client_at(place), credentials.keys
@@ -353,6 +362,12 @@ def check_own_keys(credentials: ClientCredentials, signed: SignedRegistry, path:
         raise InputError(f"the keys of client {gone.client} ('{gone.keys.name}') were revoked on {gone.when[:10]}")
     if credentials.client not in signed.registry:
         raise InputError(f"client {credentials.client} is not in the registry {path}: get the newest registry")
+
+
+def check_not_helper(client: ClientId, members: Registry) -> None:
+    """The client is not a helper of the run: a party that is both has keys and an id for each role."""
+    if client in members.helpers:
+        raise InputError(f"id {client} is a helper of this run: dordis assist runs it, and a client needs other keys")
 
 
 def with_client(config: RunConfig, app: str | None, data: str | None) -> RunConfig:

@@ -1,6 +1,7 @@
 """Deployment of a run: checks of its configuration, and the server's side."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +12,17 @@ from dordis.errors import InputError
 from dordis.identity.certificates import load_certificate
 from dordis.identity.keys import load_server_credentials
 from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import SignedRegistry
+from dordis.identity.signed_registry import SignedRegistry, with_helpers
 from dordis.network.authentication import Authenticator, utc_now
 from dordis.network.population import NetworkPopulation
-from dordis.owner.policy import RECORD
+from dordis.owner.policy import ASSISTED, RECORD
+from dordis.protocol import ClientId
 from dordis.protocols.parameters import MALICIOUS
 from dordis.records.run_records import REGISTRY
 from dordis.runs import job as preparing
 from dordis.runs.job import Job
 from dordis.runs.run import Run
+from dordis.selection.colluders import OPEN
 
 
 def deployable_config(config: RunConfig) -> RunConfig:
@@ -27,6 +30,8 @@ def deployable_config(config: RunConfig) -> RunConfig:
     kept = without_simulation(config)
     check_train_seconds(kept)
     check_trainings(kept)
+    check_helpers_named(kept)
+    check_visitors_certified(kept)
     return kept
 
 
@@ -84,12 +89,42 @@ def check_trainings(config: RunConfig) -> None:
         )
 
 
+def require_deployable(job: Job) -> Job:
+    """Return the job; raise InputError for open arrival without named helpers, which only simulations support."""
+    return job if job.protocol.assistance else preparing.require_cohort(job, "a deployment")
+
+
 def check_members(members: Registry, job: Job) -> None:
     """Check that the registry has as many members as the privacy of the run is planned for."""
     planned = job.config.federation.clients
     if len(members) != planned:
         raise InputError(
-            f"the registry has {len(members)} members, but federation.clients is {planned}: make them agree"
+            f"the registry has {len(members)} {'clients' if members.helpers else 'members'}, but federation.clients is "
+            f"{planned}: make them agree"
+        )
+
+
+def check_helpers_present(signed: SignedRegistry, helpers: Collection[ClientId]) -> None:
+    """Check that no helper of a new run was revoked."""
+    gone = {revoked.client for revoked in signed.membership.revoked} - signed.registry.keys()
+    if revoked := sorted(gone.intersection(helpers)):
+        raise InputError(f"helper {revoked[0]} was revoked: name another one in protocol.options.helpers")
+
+
+def check_helpers_named(config: RunConfig) -> None:
+    """Check that a deployed run with helpers names them by their ids in the registry."""
+    if config.protocol.use == ASSISTED and not isinstance(config.protocol.options.get("helpers"), list | tuple):
+        raise InputError(
+            "a deployed run names its helpers: set protocol.options.helpers to their ids in the registry, such as "
+            "[13, 14, 15, 16]"
+        )
+
+
+def check_visitors_certified(config: RunConfig) -> None:
+    """Check that clients which keep no connection show certificates: each request stands for itself."""
+    if config.federation.arrival == OPEN and config.deployment.login != "mutual":
+        raise InputError(
+            "with federation.arrival = 'open' clients show their certificates in TLS: set deployment.login = 'mutual'"
         )
 
 
@@ -106,7 +141,7 @@ class DeployedJob:
         """Validate a configuration; raise InputError if it cannot be deployed."""
         config = deployable_config(config)
         app, _ = preparing.application(with_public_test(config), seed)
-        return cls(preparing.require_cohort(preparing.prepare(config, app), "a deployment"), identity, registry)
+        return cls(require_deployable(preparing.prepare(config, app)), identity, registry)
 
     def start(self, root: Path, config: str) -> Run:
         """Start a run with the current members, in a new directory below `root`."""
@@ -127,7 +162,9 @@ class DeployedJob:
 
     def _current_members(self) -> Registry:
         credentials = load_server_credentials(self.identity, utc_now())
-        members = SignedRegistry.load(self.registry, credentials.authority).registry
+        signed = SignedRegistry.load(self.registry, credentials.authority)
+        check_helpers_present(signed, self.job.protocol.helper_ids)
+        members = with_helpers(signed, self.job.protocol.helper_ids)
         check_members(members, self.job)
         return members
 

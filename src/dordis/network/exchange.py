@@ -104,14 +104,22 @@ class NetworkExchange(MessageMeter):
     def prepare(self, request: Message | None) -> None:
         """Begin a new round if `request` is its invitation, or note the parameters that open the summing protocol."""
         if isinstance(request, Invite):
-            self._abandon_batches()
-            self.exclusions.clear()
-            self.errors.clear()
-            self.late.clear()
-            self._allowances.begin_round()
-            self._uploads.begin_round()
+            self.begin_round()
         elif isinstance(request, Opening):
-            self._parameters = request.parameters
+            self.set_parameters(request.parameters)
+
+    def begin_round(self) -> None:
+        """Give up what is left of the round before; nobody is excluded from the new one."""
+        self._abandon_batches()
+        self.exclusions.clear()
+        self.errors.clear()
+        self.late.clear()
+        self._allowances.begin_round()
+        self._uploads.begin_round()
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """Note the parameters of a round, which bound the size of its uploads."""
+        self._parameters = parameters
 
     def _abandon_batches(self) -> None:
         """Give up what is left of a failed round: open requests, and replies that were not taken."""
@@ -225,8 +233,10 @@ class NetworkExchange(MessageMeter):
     def _largest_upload(self, request: Message) -> int:
         """Return the largest upload in bytes that a request allows, 0 if none."""
         kind, chunk = reply_to(request), getattr(request, "chunk", None)
-        if not kind.bulk or chunk is None or self._parameters is None:
+        if not kind.bulk or self._parameters is None:
             return 0
+        if chunk is None:
+            return LARGEST_ELEMENT * self._parameters.dim * int(getattr(request, "vectors", 0))
         span = self._parameters.chunks[chunk]
         return LARGEST_ELEMENT * int(span.stop - span.start)
 

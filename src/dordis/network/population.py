@@ -20,14 +20,18 @@ from dordis.network.authentication import Authenticator
 from dordis.network.deadlines import AdaptiveDeadlines, SlowClients
 from dordis.network.exchange import DISCONNECTED, TOO_SLOW
 from dordis.network.log_lines import round_fields
+from dordis.network.open_rounds import POLL, OpenRounds, say_farewell
 from dordis.network.resumable import ResumableExchange, RoundStore
+from dordis.network.retry_pauses import RetryPauses
 from dordis.network.server import Server
+from dordis.network.visits import VisitEndpoint
 from dordis.owner.manifest_checks import read_manifest, run_beacon
 from dordis.owner.participation import Attendance
 from dordis.protocol import ClientId
 from dordis.protocols.vector_backend import LocalVectors
 from dordis.records.manifest import DEPLOYED
 from dordis.records.run_records import MANIFEST, RECEIPTS, REGISTRY, ConnectedClients, read_connected, write_connected
+from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.engine import (
     AgreedRound,
     Gathered,
@@ -48,10 +52,10 @@ log = logging.getLogger("dordis.network")
 
 SECRET = "selection.key"  # noqa: S105  the name of a file
 """File with the 32 secret bytes from which the server draws clients, if it draws them."""
+ARRIVALS = "arrivals.bin"
+"""File of the contributions to the open round, with open arrival."""
 BEACON_POLL = 0.5
 """Seconds between two reads of the beacon file while its next line is awaited."""
-LONGEST_RETRY_PAUSE = 60.0
-"""Most seconds before a failed round is tried again."""
 MOST_CHUNKS = 64
 SHARE_BYTES = 256
 """Largest number of bytes that a client sends for one secret shared with one peer, with its proof."""
@@ -68,10 +72,13 @@ class NetworkPopulation:
     listening: Callable[[int], None] = lambda port: None
     """Called with the port as soon as clients can connect."""
     server: Server | None = None
+    visits: VisitEndpoint | None = None
     deadlines: AdaptiveDeadlines | None = None
     round_store: RoundStore | None = None
     manifest: bytes = b""
     """Manifest file, whose hash is the run id; empty before the run is stored."""
+    arrivals: ArrivalStore = field(default_factory=ArrivalStore)
+    """Contributions to the open round, with open arrival."""
     receipts: Path | None = None
     """Directory of the run's receipts; None before the run is stored."""
 
@@ -88,7 +95,9 @@ class NetworkPopulation:
                 f"the run at {path} cannot be resumed: {SECRET} or {MANIFEST} cannot be read; restore them"
             ) from None
         store = RoundStore(path, job.protocol.parameters)
-        return cls(job, registry, authenticator, secret, round_store=store, manifest=manifest, receipts=path / RECEIPTS)
+        home = cls(job, registry, authenticator, secret, round_store=store, manifest=manifest, receipts=path / RECEIPTS)
+        home.arrivals.open(path / ARRIVALS)
+        return home
 
     @property
     def root(self) -> bytes:
@@ -117,6 +126,7 @@ class NetworkPopulation:
         write_new(path / SECRET, self.secret)
         self.registry.save(path / REGISTRY)
         self.round_store = RoundStore(path, self.job.protocol.parameters)
+        self.arrivals.open(path / ARRIVALS)
         self.manifest, self.receipts = (path / MANIFEST).read_bytes(), path / RECEIPTS
         vars(self).pop("beacon", None)  # it now begins at the line that the manifest names
 
@@ -135,6 +145,8 @@ class NetworkPopulation:
 
     def interrupted(self) -> InterruptedRound[Any] | None:
         """Return the round that was open when the server stopped, or None."""
+        if not self.job.protocol.has_cohort:
+            return self.arrivals.round(InterruptedRound[self.job.protocol.parameters])  # type: ignore[name-defined]
         return None if self.round_store is None else self.round_store.interrupted()
 
     @property
@@ -146,6 +158,9 @@ class NetworkPopulation:
         """Listen for clients, and return the rounds with them."""
         settings = self.job.config.deployment
         self.deadlines = AdaptiveDeadlines(settings.deadlines, settings.train_seconds)
+        if not self.job.protocol.has_cohort:
+            poll = settings.poll or POLL
+            self.visits = VisitEndpoint(self.authenticator, self.manifest, self.arrivals, poll)
         self.server = Server(
             self.authenticator,
             run,
@@ -153,11 +168,22 @@ class NetworkPopulation:
             manifest=self.manifest,
             largest_frame=largest_frame(self.job),
             receipts=self.receipts,
+            visits=self.visits,
         )
         self.server.start(settings.host, settings.port)
         self.listening(self.server.port)
         if self.round_store is None:
             raise InputError("the run must be stored before it is opened: call store first")
+        if self.visits is not None:
+            return OpenRounds(
+                self.job,
+                self.registry,
+                self.server,
+                self.authenticator,
+                self.round_store,
+                self.visits,
+                self.arrivals,
+            )
         return NetworkRounds(self.job, self.registry, self.server, self.authenticator, self.round_store, self.beacon)
 
     def reload(self, settings: Deployment) -> None:
@@ -172,12 +198,15 @@ class NetworkPopulation:
 
         Otherwise clients are told the reason, and reconnect until the run is resumed.
         """
+        if self.visits is not None and run_over:
+            say_farewell(self.visits, self.job.config.deployment.poll or POLL)
         if self.server is not None:
             self.server.stop(run_over=run_over, reason=reason)
             self.server = None
         if self.round_store is not None:
             if run_over:
                 self.round_store.erase()
+                self.arrivals.erase()
             self.round_store.close()
             self.round_store = None
 
@@ -193,28 +222,6 @@ class ResumableEngine(RoundEngine):
         """Return the server's machine of a round."""
         self._resumable.begin_round(super().server(agreed), agreed.parameters)
         return self._resumable.machine
-
-
-class RetryPauses:
-    """Pauses before a failed round is tried again, twice as long each time: the cause may pass meanwhile."""
-
-    def __init__(self, first: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._first, self._sleep, self._attempts = first, sleep, 0
-
-    def wait(self) -> None:
-        """Wait if an attempt at the current round has failed."""
-        if self._attempts:
-            seconds = min(self._first * 2 ** (self._attempts - 1), LONGEST_RETRY_PAUSE)
-            log.info("the round is tried again in %g s", seconds)
-            self._sleep(seconds)
-
-    def start_attempt(self) -> None:
-        """Record that an attempt begins."""
-        self._attempts += 1
-
-    def end_round(self) -> None:
-        """Record that the round is finished."""
-        self._attempts = 0
 
 
 class NetworkRounds:

@@ -39,6 +39,7 @@ from dordis.network.messages import (
 from dordis.network.receipts import ReceiptEndpoint
 from dordis.network.sessions import AccessTokens, Session, Sessions, client_certificate
 from dordis.network.uploads import TransferSlots, UploadEndpoint
+from dordis.network.visits import VisitEndpoint
 from dordis.protocol import ClientId
 
 log = logging.getLogger("dordis.network")
@@ -67,7 +68,8 @@ class Server:
     """A server and its exchange with connected clients, on an event loop in its own thread.
 
     Clients get the `manifest` at log-in; its hash is the id of the `run`.  `largest_frame` bounds their frames.
-    `receipts` is the directory of the run's receipts, which clients compare with their own.
+    `receipts` is the directory of the run's receipts, which clients compare with their own.  With `visits`, clients
+    come by single requests, and only helpers stay connected.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Server:
         manifest: bytes = b"",
         largest_frame: int = wire.LIMIT,
         receipts: Path | None = None,
+        visits: VisitEndpoint | None = None,
     ) -> None:
+        self._visits = visits
         self._authenticator, self._run, self._manifest = authenticator, run, manifest
         self._largest_frame = largest_frame
         self._sessions, self._tokens = Sessions(), AccessTokens()
@@ -159,13 +163,21 @@ class Server:
         app.add_routes([web.get("/login", self._login), web.get("/control", self._control)])
         app.add_routes([web.get("/receipts", self._receipts.get)])
         app.add_routes([web.get("/blobs/{digest}", self.downloads.get), *self.uploads.routes()])
-        self._connections = Connections(app, self._authenticator.context, self._tokens.is_valid)
+        if self._visits is not None:
+            app.add_routes(self._visits.routes())
+        self._connections = Connections(app, self._authenticator.context, self._is_authorised)
         await self._connections.open(listener)
         watch = ExpiryWatch("the server's", self._authenticator.now)
         self._expiry = asyncio.ensure_future(watch.watch(lambda: self._authenticator.credentials.certificate))
 
+    def _is_authorised(self, request: web.Request) -> bool:
+        """Tell whether a request carries a valid token, or is the visit of a member."""
+        return self._tokens.is_valid(request) or (self._visits is not None and self._visits.recognise(request))
+
     async def _close(self, farewell: Shutdown) -> None:
         self.exchange.close()
+        if self._visits is not None:
+            self._visits.stop()
         await asyncio.gather(*(self._dismiss(session, wire.encode(farewell)) for session in self._sessions.all()))
         if self._connections is not None:
             await self._connections.close()

@@ -51,6 +51,14 @@ class OwnerLog:
         self.count += 1
         log.error("%s", message)
 
+    def summarise(self) -> None:
+        """Log how often the application failed, if it did."""
+        if self.count:
+            log.error(
+                "the application failed or was late %d times, so that updates may have been zero: see the errors above",
+                self.count,
+            )
+
 
 class TimedTraining(ZeroOnFailure):
     """Run an application's code in one thread, in order, and return at times that do not depend on its data."""

@@ -55,6 +55,7 @@ MAY_DIFFER = frozenset(
         "config.deployment.wait",
         "config.deployment.deadlines",
         "config.deployment.test",
+        "config.deployment.poll",
         "config.deployment.runs_a_day",
         "config.deployment.trainings",
     }

@@ -115,6 +115,9 @@ class SummingSetup(ProtocolServer[None]):
     """The clients that completed it."""
     vectors: Vectors = HERE
     """Where the server computes on whole vectors: the same comes out."""
+    fix_survivors: Callable[[tuple[ClientId, ...]], tuple[ClientId, ...]] = staticmethod(lambda u3: u3)
+    """Returns the U3 that the server fixed under this index, before a restart or now; the engine, which stores it,
+    sets it."""
     standing: Any = None
     """What the server remembers of the parties of a run from round to round, if anything; None at first."""
 
@@ -338,6 +341,12 @@ class SummingProtocol:
     """Returns the protocol with `protocol.options` of a configuration in a mode; None: it has no options."""
     check_signed: CheckSigned | None = None
     """Verifies a quorum's signatures on the survivors of a chunk; None if the protocol signs no survivors."""
+
+    @property
+    def helper_ids(self) -> tuple[ClientId, ...]:
+        """Return the ids of the helpers: those that clients trust by name, or from 1 on."""
+        named = range(1, self.helpers + 1) if self.assistance is None else self.assistance.helpers
+        return tuple(map(ClientId, named))
 
     @property
     def has_cohort(self) -> bool:

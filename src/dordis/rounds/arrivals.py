@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -20,6 +20,7 @@ from dordis.durable_files import PRIVATE, AppendOnlyFile, write_atomically
 from dordis.errors import InputError, UnexpectedRequest
 from dordis.protocol import ENCODER, ClientId, Message, OpenCall, Replies, reply_to
 from dordis.protocol_driver import AsyncExchange
+from dordis.protocols.parameters import pack_words, unpack_words
 from dordis.rounds.gate import PrivacyGate
 from dordis.rounds.invitation import InvitationServer
 
@@ -41,14 +42,14 @@ class Arrival(msgspec.Struct, frozen=True):
 class ArrivalStore:
     """Keeps the contributions to one round at a time in a file; without a `path` it keeps them until it is gone.
 
-    The file has the round, then each contribution, then an empty record once the round takes no more.  Every record
-    follows its length, and is synced before `add` returns.  A record that a crash cut short was never
+    The file has the round, then each contribution, then an empty record once the round takes no more, then U3.  Every
+    record follows its length, and is synced before `add` returns.  A record that a crash cut short was never
     acknowledged: it is dropped.  Beside the file is another one, of what the server remembers from round to round.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._begun, self.is_closed = b"", False
+        self._begun, self.is_closed, self._survivors = b"", False, b""
         self._places: dict[ClientId, int] = {}
         self._unnamed: IO[bytes] | None = None
         self._standing = b""
@@ -58,12 +59,14 @@ class ArrivalStore:
     def open(self, path: Path) -> None:
         """Store contributions in a file, and read those that it has."""
         self._path = path
-        self._begun, self.is_closed, self._places = b"", False, {}
+        self._begun, self.is_closed, self._survivors, self._places = b"", False, b"", {}
         complaints = path.with_name(COMPLAINTS)
         self._standing = complaints.read_bytes() if complaints.exists() else b""
         for place, record in self._read():
             if not place:
                 self._begun = record
+            elif self.is_closed:
+                self._survivors = record
             elif record:
                 self._places[msgspec.msgpack.decode(record, type=Arrival).client] = place
             else:
@@ -72,7 +75,7 @@ class ArrivalStore:
     @property
     def arrivals(self) -> Iterator[Arrival]:
         """Return the contributions that are in the file of the round, read one by one."""
-        records = (record for place, record in self._read() if place and record)
+        records = takewhile(bool, (record for place, record in self._read() if place))
         return (msgspec.msgpack.decode(record, type=Arrival) for record in records)
 
     @property
@@ -96,7 +99,7 @@ class ArrivalStore:
         begun = ENCODER.encode(round)
         if self._begun != begun:
             self._write(begun, begin=True)
-            self._begun, self.is_closed, self._places = begun, False, {}
+            self._begun, self.is_closed, self._survivors, self._places = begun, False, b"", {}
 
     def add(self, arrival: Arrival) -> None:
         """Store a contribution, durably when this returns."""
@@ -107,6 +110,22 @@ class ArrivalStore:
         if not self.is_closed:
             self._write(b"")
             self.is_closed = True
+
+    def fix_survivors(self, survivors: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+        """Return the U3 that was fixed for this round; if there is none, fix these, durably when this returns.
+
+        Helpers agree on one U3 under an index: a server that restarts must not ask them for another one.
+        """
+        if not self._survivors and self.is_closed:
+            words = pack_words(survivors)
+            self._write(words)
+            self._survivors = words
+        return tuple(map(ClientId, unpack_words(self._survivors))) if self._survivors else survivors
+
+    def erase(self) -> None:
+        """Remove the file of contributions: the run is over and will not be resumed."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
     def standing(self, kind: type[Stored]) -> Stored | None:
         """Return the stored state about the parties of the run; None if nothing was stored."""
@@ -179,10 +198,12 @@ class Arrivals:
     gate: PrivacyGate
     visit: Callable[[ClientId], InvitationServer]
     """Returns the server of the steps that a client goes through before it contributes."""
+    close_at: int | None = None
+    """Contributions at which the call is closed, if they are fewer than its most."""
 
     async def take(self, call: OpenCall, exchange: AsyncExchange) -> Replies:
         """Return the contributions one by one; the call ends when it is full or the exchange has no more."""
-        kind = reply_to(call.request)
+        kind, most = reply_to(call.request), min(call.most, self.close_at or call.most)
         arrived, before = dict.fromkeys(self.store.clients), frozenset(self.store.clients)
 
         def decode(stored: Arrival) -> Message:
@@ -195,13 +216,13 @@ class Arrivals:
 
         def admit(u: ClientId, reply: Message) -> None:
             check_open(self.store.is_closed, u)
-            check_admissible(u, arrived, call.most)
+            check_admissible(u, arrived, most)
             call.admit(u, reply)
             self.gate.admit_arrival(u)
             self.store.add(Arrival(u, wire.encode(reply), bytes(wire.bulk_of(reply))))
             arrived[u] = None
 
-        opened = OpenCall(call.request, call.most, admit, arrived, self.visit, self.store.close)
+        opened = OpenCall(call.request, most, admit, arrived, self.visit, self.store.close)
         coming = () if self.store.is_closed or opened.is_full else await exchange(opened)
         return self._until_closed(chain(stored, coming))
 

@@ -218,7 +218,8 @@ class RoundEngine:
     """Run rounds over an exchange; `run` and `compute` say in which time, and where the server computes.
 
     `execute` says in which order the steps of several chunks are run, `vectors` where the server computes on these.
-    Without `delivers` the sums go to nobody: the clients hear of them in another way.
+    Without `delivers` the sums go to nobody: the clients hear of them in another way.  With open arrival, a round is
+    closed at `close_at` contributions.
     """
 
     def __init__(
@@ -237,7 +238,9 @@ class RoundEngine:
         vectors: Vectors = HERE,
         helpers: Collection[ClientId] = (),
         arrivals: ArrivalStore | None = None,
+        close_at: int | None = None,
     ) -> None:
+        self._close_at = close_at
         self._helpers: Collection[ClientId] = helpers
         self._arrivals = ArrivalStore() if arrivals is None else arrivals
         self._execute_steps, self._receivers = execute, None if delivers else ()
@@ -308,13 +311,14 @@ class RoundEngine:
             self._arrivals,
             agreed.gate,
             lambda u: InvitationServer(replace(invitation, clients=(u,)), self._sums.since),
+            self._close_at,
         )
 
     def server(self, agreed: AgreedRound) -> RoundServer:
         """Return the server's machine of a round."""
         parameters = agreed.parameters
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
-        summing.setup.vectors = self._vectors
+        summing.setup.vectors, summing.setup.fix_survivors = self._vectors, self._arrivals.fix_survivors
         remembered = self._arrivals.standing(type(summing.setup.standing))
         if remembered is not None:
             summing.setup.standing = remembered

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dordis.config.schema import RunConfig
+from dordis.config.schema import Closing, RunConfig
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import InputError
 from dordis.ledger.data_ledger import PlannedRun, find_data_ledger
@@ -77,6 +77,11 @@ def selection_kind(config: RunConfig) -> str:
     return OPEN if config.federation.arrival == OPEN else config.federation.selection
 
 
+def closing_of(config: RunConfig) -> Closing:
+    """Return when rounds with open arrival are closed."""
+    return config.federation.closing or Closing()
+
+
 def application(config: RunConfig, seed: int) -> tuple[AppServer, Callable[[int], AppClient]]:
     """Load the application that a configuration names: its server, and a factory of clients by zero-based index."""
     check_record_column(config)
@@ -94,6 +99,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     protocol, suite = protocol_named(config), suite_named(config.protocol.suite)
     check_together(config, protocol)
     check_cohort(config)
+    check_closing(config)
     drawn = is_drawn(selection_kind(config), bool(config.deployment.beacon))
     agreement = ThreatModel(
         config.protocol.mode,
@@ -197,6 +203,20 @@ def least_arrivals(config: RunConfig) -> int:
         )
     T, most = config.protocol.tolerance, config.federation.per_round
     return most - most // 2 if T is None else most - T
+
+
+def check_closing(config: RunConfig) -> None:
+    """Refuse a number of contributions at which no round can close; without open arrival rounds are not closed."""
+    if not config.federation.closing:
+        return
+    if config.federation.arrival != OPEN:
+        raise InputError("federation.closing is for federation.arrival = 'open': leave it out, or set both")
+    at, least, most = config.federation.closing.clients, least_arrivals(config), config.federation.per_round
+    if at is not None and not least <= at <= most:
+        raise InputError(
+            f"federation.closing.clients = {at} has to lie in {least}..{most}: from n_min, which is "
+            "federation.per_round less protocol.tolerance, to federation.per_round"
+        )
 
 
 def check_cohort(config: RunConfig) -> None:

@@ -70,7 +70,9 @@ class IdealRounds:
         cores: int = 1,
         rounds: bool = True,
         helpers: Mapping[ClientId, Party] | None = None,
+        close_at: int | None = None,
     ) -> None:
+        self._close_at = close_at
         self._helpers: Mapping[ClientId, Party] = helpers or {}
         self._clients, self._protocol, self._departures = clients, protocol, departures
         self.available = available
@@ -159,13 +161,13 @@ class IdealRounds:
         return Entered(course, leaving, refusing)
 
     def _arrive(self, agreed: AgreedRound) -> "Entered":
-        """Have clients come one after the other, until n_max have contributed."""
+        """Have clients come one after the other, until the round is closed by their number."""
         invitation, stage = agreed.invitation, self._protocol.stages[self._protocol.upload]
         if invitation is None:
             raise InputError("clients that come need the round's invitation")
         arrived: list[ClientId] = []
         for u in self._departures.coming(invitation.clients):
-            if len(arrived) == agreed.parameters.n_max:
+            if len(arrived) == (self._close_at or agreed.parameters.n_max):
                 break
             if self._departures.leaving.get(u) != stage and self._contributes(u, agreed, invitation):
                 agreed.gate.admit_arrival(u)

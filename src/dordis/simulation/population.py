@@ -37,7 +37,7 @@ from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundE
 from dordis.rounds.invitation import Invitation, Train
 from dordis.rounds.model import LastModel, ModelBytes
 from dordis.rounds.watch import Watch, silent
-from dordis.runs.job import Job
+from dordis.runs.job import Job, closing_of
 from dordis.runs.parties import build_client, policy_for
 from dordis.selection.beacon import SeedBeacon
 from dordis.selection.selection import Selection, UniformSelection
@@ -64,11 +64,11 @@ class Identities:
 
     secret: bytes = field(repr=False)
     ids: tuple[ClientId, ...]
-    helpers: int = 0
-    """The number of simulated helpers; their ids start at 1."""
+    helpers: tuple[ClientId, ...] = ()
+    """The ids of the simulated helpers, which are counted apart from those of clients."""
 
     @classmethod
-    def read(cls, path: Path, ids: tuple[ClientId, ...], helpers: int = 0) -> "Identities":
+    def read(cls, path: Path, ids: tuple[ClientId, ...], helpers: tuple[ClientId, ...] = ()) -> "Identities":
         """Read the secret of a run from its directory."""
         try:
             return cls((path / SECRET).read_bytes(), ids, helpers)
@@ -91,7 +91,7 @@ class Identities:
     @cached_property
     def helper_keys(self) -> Mapping[ClientId, Keys]:
         """Return the private keys of the helpers."""
-        return {u: _keys(self.secret, u, b"/helper") for u in map(ClientId, range(1, self.helpers + 1))}
+        return {u: _keys(self.secret, u, b"/helper") for u in self.helpers}
 
 
 class SimulatedClients:
@@ -260,6 +260,7 @@ class SimulatedHome:
                 cores,
                 rounds=given,
                 helpers=self.helpers,
+                close_at=closing_of(self.job.config).clients,
             )
         return LocalRounds(self, clients, departures, available, tap)
 
@@ -356,6 +357,7 @@ class LocalRounds(FullRounds):
             vectors=LocalVectors(job.config.performance.cores),
             helpers=tuple(home.helpers),
             arrivals=home.arrivals,
+            close_at=closing_of(job.config).clients,
         )
         super().__init__(engine, departures)
 

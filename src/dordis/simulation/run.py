@@ -34,7 +34,7 @@ class SimulatedJob:
 
     def home(self, identities: Identities | None = None) -> SimulatedHome:
         """Return the population of clients, with new keys if none are given."""
-        known = identities or Identities(secrets.token_bytes(32), self.ids, self.job.protocol.helpers)
+        known = identities or Identities(secrets.token_bytes(32), self.ids, self.job.protocol.helper_ids)
         return SimulatedHome(self.job, self.config.simulation, self.client, known)
 
     def start(self, root: Path, config: str) -> Run:
@@ -43,13 +43,13 @@ class SimulatedJob:
 
     def resume(self, path: Path) -> Run:
         """Resume a run after its last finished round."""
-        home = self.home(Identities.read(path, self.ids, self.job.protocol.helpers))
+        home = self.home(Identities.read(path, self.ids, self.job.protocol.helper_ids))
         home.arrivals.open(path / ARRIVALS)
         return Run.resume(self.job, home, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
         """Start the successor of a run; remaining clients keep their keys."""
-        home = self.home(Identities.read(predecessor, self.ids, self.job.protocol.helpers))
+        home = self.home(Identities.read(predecessor, self.ids, self.job.protocol.helper_ids))
         return Run.succeed(self.job, home, root, config, predecessor)
 
 

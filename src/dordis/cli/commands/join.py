@@ -17,6 +17,7 @@ from dordis.errors import InputError
 if TYPE_CHECKING:
     from dordis.network.client import Participant
     from dordis.network.client_setup import ClientCheck
+    from dordis.network.visitor import Visitor
     from dordis.owner.directory import ClientStatus
 
 log = logging.getLogger("dordis.network")
@@ -56,7 +57,13 @@ def join(
         bool,
         typer.Option("--check", help="Read the data, show what was understood, time the training; send nothing."),
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Do not reconnect when the connection breaks.")] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once",
+            help="Do not reconnect when the connection breaks; with open arrival, leave after one contribution.",
+        ),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Stay for the next run of the server when a run is over.")
     ] = False,
@@ -116,7 +123,7 @@ def find_configs(config: Path | None, *, follow: bool) -> list[Path | None]:
     return found
 
 
-async def stay_until_stopped(joined: "Participant", *, once: bool, follow: bool) -> bool:
+async def stay_until_stopped(joined: "Participant | Visitor", *, once: bool, follow: bool) -> bool:
     """Take part until the end, and return True; or until SIGTERM, and return False.  SIGHUP reads the certificate."""
     loop, staying, stopped = asyncio.get_running_loop(), asyncio.ensure_future(joined.stay(once, follow)), False
 

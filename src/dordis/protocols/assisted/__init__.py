@@ -27,9 +27,10 @@ def configure(protocol: SummingProtocol, settings: Mapping[str, Any], mode: str)
         options = msgspec.convert(settings, Options)
     except msgspec.ValidationError as error:
         raise InputError(f"protocol.options of 'assisted' are wrong: {error}") from None
-    helpers = options.helpers or (3 * options.faulty + 1 if mode == MALICIOUS else 2 * options.faulty + 1)
-    trusted = Assistance(tuple(range(1, helpers + 1)), options.faulty, options.no_base)
-    return replace(protocol, helpers=helpers, agree=partial(agree_with_helpers, options), assistance=trusted)
+    count = options.helpers or (3 * options.faulty + 1 if mode == MALICIOUS else 2 * options.faulty + 1)
+    ids = tuple(range(1, count + 1)) if isinstance(count, int) else tuple(sorted(set(count)))
+    trusted = Assistance(ids, options.faulty, options.no_base)
+    return replace(protocol, helpers=len(ids), agree=partial(agree_with_helpers, options), assistance=trusted)
 
 
 ASSISTED = SummingProtocol(

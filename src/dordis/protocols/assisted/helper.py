@@ -39,7 +39,8 @@ from dordis.protocols.summing import helper_keys
 
 KEYS_AHEAD = 4
 """Keys that a helper shows at a time, K."""
-LIFETIME = 25 * 3600
+DAY = 24 * 3600
+LIFETIME = 3600 + DAY
 """Seconds from the signature of a key to its end: a round of an hour, and a day."""
 
 
@@ -98,6 +99,8 @@ class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_clients: int = 1 << 14
     most_coordinates: int = 1 << 40
     """Largest number of coordinates times clients of a round."""
+    rounds_a_day: int = 10_000
+    """Largest number of new rounds in 24 hours; kept by deployed helpers."""
 
 
 def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
@@ -149,7 +152,9 @@ class AssistedHelper:
         clock: Callable[[], float] = time.time,
         entropy: Entropy = secrets.token_bytes,
         threads: int = 1,
+        lifetime: int = LIFETIME,
     ) -> None:
+        self._lifetime = lifetime
         self.me, self._secret, self._suite, self._threads = me, secret, suite, threads
         self._clients, self._helpers = registry, helper_keys(registry)
         self._store: HelperStore = MemoryStore() if store is None else store
@@ -161,7 +166,7 @@ class AssistedHelper:
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or raise; before that, erase private halves whose time is over."""
-        self._erase_keys("epoch/", lambda _, held: _end(held) <= self._clock())
+        self.erase_expired()
         match request:
             case Introduce():
                 return self.introduce(request)
@@ -175,6 +180,10 @@ class AssistedHelper:
 
     # Keys
 
+    def erase_expired(self) -> None:
+        """Erase private halves whose time is over, whatever the server says."""
+        self._erase_keys("epoch/", lambda _, held: _end(held) <= self._clock())
+
     def introduce(self, request: Introduce) -> EpochKeys:
         """Show the keys for the next rounds; the private halves of those for earlier rounds are erased."""
         run, index = request.round[:RUN_BYTES], int.from_bytes(request.round[RUN_BYTES:], "big")
@@ -184,7 +193,7 @@ class AssistedHelper:
 
     def _epoch_key(self, run: bytes, epoch: int) -> EpochKey | None:
         """Return the signed key of an epoch, which is one round; the same whenever asked; None after its end."""
-        fresh = self._suite.agreement.generate(self._entropy) + (int(self._clock()) + LIFETIME).to_bytes(8, "big")
+        fresh = self._suite.agreement.generate(self._entropy) + (int(self._clock()) + self._lifetime).to_bytes(8, "big")
         held = self._store.claim(_epoch(run, epoch), fresh)
         if not held:
             return None

@@ -117,3 +117,8 @@ class Reveal(Message, frozen=True):
     survivors: bytes
     signatures: Annotated[dict[int, Signature], Meta(max_length=MOST_SETS)]
     sets: Annotated[dict[int, bool], Meta(max_length=MOST_SETS)]
+
+    @property
+    def vectors(self) -> int:
+        """Return how many vectors are beside the frame of the reply."""
+        return sum(self.sets.values())

@@ -177,8 +177,9 @@ def check_scheme(parameters: AssistedParameters) -> None:
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings `protocol.options` of the assisted protocol."""
 
-    helpers: Annotated[int, Meta(ge=0)] = 0
-    """The number of helpers, m; 0: four against a malicious server, else three."""
+    helpers: Annotated[int, Meta(ge=0)] | tuple[int, ...] = 0
+    """The number of helpers, m, which have the ids from 1 on, or their ids; 0: 3 f + 1 against a malicious server, else
+    2 f + 1."""
     faulty: Annotated[int, Meta(ge=1)] = 1
     """How many of them may collude with the server, f."""
     abort: bool = False

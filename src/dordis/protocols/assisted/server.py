@@ -122,10 +122,10 @@ class AssistedSetup(SummingSetup):
         before = self.standing.clients
         self.standing = self.standing.with_edges(edges, self.parameters.faulty, self.parameters.colluders)
         self.named = frozenset(map(ClientId, self.standing.clients - before))
-        out = [u for u in self.contributions if u in self.standing.left_out]
         u3 = tuple(u for u in self.contributions if u not in self.standing.left_out)
         check_arrived(self.parameters, OpenBoxes.__name__, u3)
-        for u in out:
+        u3 = self.fix_survivors(u3)
+        for u in self.contributions.keys() - set(u3):
             self._subtract(u)
         self.u3 = u3
 
@@ -216,7 +216,8 @@ class AssistedSetup(SummingSetup):
         masks = memoryview(reply.masks)
         found: dict[int, tuple[bytes, SetValue | None]] = {r: (digest, None) for r, digest in reply.digests.items()}
         for place, rank in enumerate(wholes):
-            value = SetValue(masks[size * place : size * (place + 1)], reply.pieces[rank])
+            # Copied: an exchange may reuse the memory of a reply for the next one.
+            value = SetValue(bytes(masks[size * place : size * (place + 1)]), reply.pieces[rank])
             unpack(value.masks, self.parameters.bits, self.parameters.dim)  # refuse what `pack` does not write
             found[rank] = digest_value(self.parameters, rank, value.masks, value.pieces), value
         return found

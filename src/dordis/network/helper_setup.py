@@ -1,0 +1,166 @@
+"""Set-up of a helper: its policy, keys, registry and state, and the participant that stays connected to a server.
+
+A helper needs no data, no model and no configuration of the run: the manifest says who its members and helpers are.
+"""
+
+import asyncio
+import logging
+import os
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from dordis.config.schema import Closing, Federation
+from dordis.errors import InputError, ParametersRefused
+from dordis.identity.keys import ClientCredentials, load_client_credentials
+from dordis.identity.signed_registry import SignedRegistry, members_before, with_helpers
+from dordis.network.authentication import LoginCredentials, utc_now
+from dordis.network.client import Participant
+from dordis.network.client_transfers import Address
+from dordis.network.helper_state import COUNT, BoxJournal, FileHelperStore, ServedRounds
+from dordis.network.messages import Welcome
+from dordis.owner.manifest_checks import check_members, check_revocations, check_run_hash, read_manifest
+from dordis.protocol import Message
+from dordis.protocols.assisted import ASSISTED
+from dordis.protocols.assisted.helper import DAY, KEYS_AHEAD, AssistedHelper, HelperPolicy
+from dordis.protocols.assisted.messages import OpenBoxes
+from dordis.records.manifest import Manifest
+
+log = logging.getLogger("dordis.network")
+
+EXPIRY_PAUSE = 60.0
+"""Seconds between two looks for epoch keys whose time is over."""
+
+
+@dataclass(frozen=True)
+class JournaledHelper:
+    """A helper that stores requests to open boxes before it answers them, and counts the rounds that it serves in."""
+
+    helper: AssistedHelper
+    boxes: BoxJournal
+    served: ServedRounds
+    rounds_a_day: int
+    now: Callable[[], datetime] = utc_now
+
+    def handle(self, request: Message) -> Message:
+        """Answer a request, or raise."""
+        if isinstance(request, OpenBoxes):
+            self.served.serve(request.parameters.round, self.now(), self.rounds_a_day)
+        reply = self.helper.handle(request)
+        if isinstance(request, OpenBoxes):
+            self.boxes.append(request)
+        return reply
+
+    def restore(self) -> None:
+        """Open the boxes of the latest round again after a restart; those of an erased key stay closed."""
+        self.boxes.cut()
+        for request in self.boxes.read():
+            self.helper.handle(request)
+
+
+@dataclass(frozen=True)
+class HelperInstallation:
+    """Keys, registry, policy and state directory of a helper; nothing of it comes from a server."""
+
+    credentials: ClientCredentials
+    registry: Path
+    policy: HelperPolicy
+    state: Path
+
+    def create_helper(self, welcome: Welcome) -> JournaledHelper:
+        """Return the helper of a run, with the open round restored; raise if manifest or registry do not fit."""
+        me = self.credentials.client
+        check_run_hash(welcome.run, welcome.manifest)
+        signed = SignedRegistry.load(self.registry, self.credentials.authority)
+        revoked = signed.membership.revoked
+        manifest = read_manifest(welcome.manifest, len(signed.membership.members) + len(revoked))
+        helpers = manifest.assistance.helpers if manifest.assistance else ()
+        check_named(int(me), helpers)
+        members = members_before(with_helpers(signed, helpers), revoked, manifest.members or {})
+        check_members(manifest, members, manifest.clients)
+        check_revocations(manifest, revoked)
+        store = FileHelperStore(self.state / "values", self.credentials.key_file.with_suffix(COUNT))
+        if store.is_older_copy:
+            log.warning("the state of this helper is an older copy: it answers nothing for the rounds of its old keys")
+        helper = AssistedHelper(
+            me,
+            secret=self.credentials.keys.signing,
+            registry=members.without({gone.keys.signing for gone in revoked}),
+            store=store,
+            policy=self.policy,
+            threads=os.cpu_count() or 1,
+            lifetime=key_lifetime(manifest),
+        )
+        journaled = JournaledHelper(
+            helper, BoxJournal(self.state / "boxes"), ServedRounds(self.state / "rounds"), self.policy.rounds_a_day
+        )
+        journaled.restore()
+        return journaled
+
+
+def check_named(helper: int, helpers: tuple[int, ...]) -> None:
+    """The run names this party as a helper."""
+    if helper not in helpers:
+        raise ParametersRefused(f"the server's run does not name {helper} as a helper")
+
+
+def key_lifetime(manifest: Manifest) -> int:
+    """Return the seconds for which epoch keys are kept: as long as the rounds ahead may stay open, and a day."""
+    federation = manifest.config.get("federation", {})
+    given = msgspec.convert(federation, Federation, strict=False).closing or Closing()
+    return int(KEYS_AHEAD * given.seconds * (1 + given.extensions)) + DAY
+
+
+def read_policy(path: Path | None) -> HelperPolicy:
+    """Read the policy of a helper from a TOML file; without one, serve in all rounds that keep the rules."""
+    if path is None:
+        return HelperPolicy()
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), HelperPolicy)
+    except OSError as error:
+        raise InputError(f"cannot read the policy {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise InputError(f"{path} is not a helper's policy: {error}") from None
+
+
+class Assistant(Participant):
+    """A helper that stays connected to a server; private halves of epoch keys are erased when their time is over."""
+
+    def __init__(self, address: Address, login: LoginCredentials, installation: HelperInstallation) -> None:
+        super().__init__(address, login, self._create, ASSISTED)
+        self._installation = installation
+        self._helper: JournaledHelper | None = None
+
+    def _create(self, welcome: Welcome) -> JournaledHelper:
+        self._helper = self._installation.create_helper(welcome)
+        return self._helper
+
+    async def stay(self, once: bool = False, follow: bool = False) -> None:
+        """Help until the run is over; with `follow`, in the next runs of the server too."""
+        erasing = asyncio.ensure_future(self._erase_expired())
+        try:
+            await super().stay(once, follow)
+        finally:
+            erasing.cancel()
+
+    async def _erase_expired(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_PAUSE)
+            if self._helper is not None:
+                async with self._handling:  # a request may use the keys
+                    self._helper.helper.erase_expired()
+
+
+def create_assistant(
+    url: str, identity: Path, registry: Path, state: Path, policy: Path | None, trusted: Path | None, *, mutual: bool
+) -> Assistant:
+    """Set up a helper; raise InputError if its files cannot be used."""
+    credentials = load_client_credentials(identity, utc_now())
+    SignedRegistry.load(registry, credentials.authority)
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    installation = HelperInstallation(credentials, registry, read_policy(policy), state)
+    return Assistant(Address.from_url(url), LoginCredentials(credentials, mutual, trusted), installation)

@@ -1,0 +1,171 @@
+"""The state directory of a helper: what it must not lose, or must erase, across restarts.
+
+`values/` has one file for each private half of an epoch key and for the one U3 of each index; an erased value is
+overwritten with zeros, and its file stays.  `boxes/` has the requests of the latest round to open boxes, which a
+restarted helper opens again: they are encrypted under the epoch key.  `rounds` lists the rounds that were served.
+A count of the values is kept outside the directory, beside the key file, so that a directory that was restored from an
+older copy is noticed.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from dordis import wire
+from dordis.durable_files import (
+    PRIVATE,
+    AppendOnlyFile,
+    overwrite_with_zeros,
+    remove_drafts,
+    write_atomically,
+    write_new,
+)
+from dordis.errors import InputError, ParametersRefused
+from dordis.protocols.assisted.messages import OpenBoxes
+
+COUNT = ".count"
+"""Ending of the file, beside the key file, with the number of values that were ever stored."""
+_SEPARATOR, _LENGTH = ".", 8
+DAY = timedelta(days=1)
+
+
+class FileHelperStore:
+    """A `HelperStore` in files: values are on disk when a function returns, and erased values are zeros.
+
+    If fewer values are there than were counted, the directory is an older copy: its epoch keys are erased, because U3
+    may have been signed for their rounds, and the helper is silent until it shows keys for later rounds.
+    """
+
+    def __init__(self, directory: Path, count: Path) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory, self._count = directory, count
+        for draft in directory.glob(".*.new"):
+            draft.unlink(missing_ok=True)
+        remove_drafts(count)
+        self._values = {
+            path.name.replace(_SEPARATOR, "/"): path.read_bytes().strip(b"\0") and path.read_bytes()
+            for path in directory.iterdir()
+        }
+        self.is_older_copy = len(self._values) < self._counted()
+        if self.is_older_copy:
+            for key in self.keys("epoch/"):
+                self.erase(key)
+
+    def __repr__(self) -> str:
+        return f"<FileHelperStore of {len(self._values)} values>"
+
+    def get(self, key: str) -> bytes | None:
+        """Return a stored value; empty if it was erased, None if there never was one."""
+        return self._values.get(key)
+
+    def claim(self, key: str, value: bytes) -> bytes:
+        """Return what is stored under the key; if nothing ever was, store the value durably before."""
+        if key not in self._values:
+            write_new(self._path(key), value)
+            self._values[key] = value
+            write_atomically(self._count, b"%d\n" % max(len(self._values), self._counted()), PRIVATE)
+        return self._values[key]
+
+    def erase(self, key: str) -> None:
+        """Forget a value for good, but not that there was one."""
+        overwrite_with_zeros(self._path(key))
+        self._values[key] = b""
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys with this prefix whose values are not erased."""
+        return [key for key, value in self._values.items() if value and key.startswith(prefix)]
+
+    def _path(self, key: str) -> Path:
+        return self._directory / key.replace("/", _SEPARATOR)
+
+    def _counted(self) -> int:
+        try:
+            return int(self._count.read_bytes())
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError):
+            raise InputError(
+                f"{self._count} is damaged: restore it, or enrol this helper under a new identity"
+            ) from None
+
+
+@dataclass(frozen=True)
+class BoxJournal:
+    """The requests to open boxes of one round, each on disk before it is answered."""
+
+    directory: Path
+    _known: set[bytes] = field(default_factory=set)
+    """Digests of the requests that are in the journal of the present round."""
+
+    def append(self, request: OpenBoxes) -> None:
+        """Store a request, in the place of those of other rounds; once if it is repeated."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path, frame = self.directory / request.parameters.round.hex(), wire.encode(request)
+        for other in self.directory.iterdir():
+            if other != path:
+                other.unlink()
+                self._known.clear()
+        digest = hashlib.sha256(frame).digest()
+        if digest not in self._known:
+            with AppendOnlyFile(path, PRIVATE).locked() as file:
+                file.append(len(frame).to_bytes(_LENGTH, "big") + frame)
+            self._known.add(digest)
+
+    def read(self) -> list[OpenBoxes]:
+        """Return the requests of the latest round; a crash may have cut the last one short, which was not answered."""
+        requests = []
+        for path in sorted(self.directory.glob("*")):
+            data = path.read_bytes()
+            while len(data) >= _LENGTH:
+                length, data = int.from_bytes(data[:_LENGTH], "big"), data[_LENGTH:]
+                if len(data) < length:
+                    break
+                requests.append(wire.decode(data[:length], OpenBoxes))
+                data = data[length:]
+        return requests
+
+    def cut(self) -> None:
+        """Write the journal anew without an incomplete last request."""
+        requests = self.read()
+        for path in self.directory.glob("*"):
+            path.unlink()
+        for request in requests:
+            self.append(request)
+
+
+class ServedRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A round that a helper served in: a line of the file `rounds`."""
+
+    round: str
+    seen: datetime
+
+
+@dataclass(frozen=True)
+class ServedRounds:
+    """The rounds that a helper has served in, and the bound on new ones per day."""
+
+    path: Path
+
+    def serve(self, round: bytes, now: datetime, most: int) -> None:
+        """Record a new round durably, or raise beyond `most` in 24 hours; a known round is always served."""
+        with AppendOnlyFile(self.path, PRIVATE).locked() as file:
+            data = file.read()
+            complete = data[: data.rfind(b"\n") + 1]
+            try:
+                known = [msgspec.json.decode(line, type=ServedRound) for line in complete.splitlines()]
+            except msgspec.DecodeError as error:
+                raise InputError(f"{self.path} is not what dordis wrote: {error}; restore it from a backup") from None
+            if any(one.round == round.hex() for one in known):
+                return
+            check_rounds_a_day(sum(one.seen > now - DAY for one in known), most)
+            file.truncate(len(complete))
+            file.append(msgspec.json.encode(ServedRound(round.hex(), now.astimezone(UTC))) + b"\n")
+
+
+def check_rounds_a_day(recent: int, most: int) -> None:
+    """The helper has served in fewer new rounds in the last 24 hours than its policy allows."""
+    if recent >= most:
+        raise ParametersRefused(f"the helper's policy, line 'rounds_a_day', forbids this round: {recent} were served")

@@ -1,0 +1,32 @@
+"""Pauses of a deployed run before a failed round is tried again."""
+
+import logging
+import time
+from collections.abc import Callable
+
+log = logging.getLogger("dordis.network")
+
+LONGEST_RETRY_PAUSE = 60.0
+"""Most seconds before a failed round is tried again."""
+
+
+class RetryPauses:
+    """Pauses before a failed round is tried again, twice as long each time: the cause may pass meanwhile."""
+
+    def __init__(self, first: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._first, self._sleep, self._attempts = first, sleep, 0
+
+    def wait(self) -> None:
+        """Wait if an attempt at the current round has failed."""
+        if self._attempts:
+            seconds = min(self._first * 2 ** (self._attempts - 1), LONGEST_RETRY_PAUSE)
+            log.info("the round is tried again in %g s", seconds)
+            self._sleep(seconds)
+
+    def start_attempt(self) -> None:
+        """Record that an attempt begins."""
+        self._attempts += 1
+
+    def end_round(self) -> None:
+        """Record that the round is finished."""
+        self._attempts = 0

@@ -1,0 +1,393 @@
+"""The server's side of visits: clients fetch a task and a model and put a contribution, each by one HTTPS request.
+
+A client shows its certificate in TLS and keeps no connection.  A contribution is acknowledged when it is counted and
+on disk; the same bytes again are acknowledged again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import IO
+
+from aiohttp import ClientError, web
+
+from dordis import wire
+from dordis.errors import Aborted, CryptoError, LoginRefused, MalformedMessage, ProtocolError
+from dordis.network.authentication import Authenticator
+from dordis.network.downloads import split_body, write_pieces
+from dordis.network.exchange import LARGEST_ELEMENT
+from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
+from dordis.network.sessions import client_certificate
+from dordis.network.tasks import task_tag
+from dordis.network.uploads import MOST_UPLOADS, RETRY_LATER, STALL, LeastRate, TransferSlots
+from dordis.protocol import ClientId, Message, OpenCall, reply_to
+from dordis.rounds.arrivals import ArrivalStore
+from dordis.rounds.model import ModelBytes
+
+log = logging.getLogger("dordis.network")
+
+PATHS = ("/task", "/manifest", "/model/", "/contributions/")
+INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
+"""HTTP headers: the index that a late client may contribute to next, and the bytes of an upload that are here."""
+LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
+"""A body is the length of the frame, the frame, the vector; most bytes of the frame."""
+ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
+"""Status of a contribution: taken, another one was taken, too late, refused, not taken now."""
+
+_INDEX = re.compile("[0-9]{1,18}")
+_RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
+
+
+@dataclass(eq=False)
+class PublishedRound:
+    """The round that clients may contribute to, as they see it."""
+
+    index: int
+    document: bytes
+    """The signed task."""
+    closes: float
+    """Time, in seconds since 1970, after which no contribution is taken."""
+    model: ModelBytes
+    clients: frozenset[ClientId]
+    """Clients that may contribute: members that can afford the round and were not evicted."""
+    largest: int
+    """Bytes of the largest contribution."""
+    extend: Callable[[], "PublishedRound | None"] = lambda: None
+    """Returns the round with a later closing time if too few have come; None if it closes now."""
+
+
+@dataclass(eq=False)
+class SpooledUpload:
+    """The part of a contribution that has come, in a temporary file."""
+
+    size: int
+    file: IO[bytes] = field(default_factory=lambda: tempfile.TemporaryFile(prefix="dordis-"))  # noqa: SIM115  closed once it is read
+    received: int = 0
+    is_receiving: bool = False
+
+    async def receive(self, request: web.Request) -> None:
+        """Append the body of a request; raise TimeoutError if it stalls."""
+        async with LeastRate(STALL) as rate:
+            async for piece in request.content.iter_any():
+                if self.received + len(piece) > self.size:
+                    raise MalformedMessage("a contribution is longer than it was said to be")
+                self.file.write(piece)
+                self.received += len(piece)
+                rate.count(len(piece))
+
+    def read(self, kind: type[Message]) -> tuple[bytes, Message]:
+        """Return the frame and the message of a whole contribution."""
+        self.file.seek(0)
+        length = int.from_bytes(self.file.read(LENGTH_BYTES), "big")
+        check_frame_length(length)
+        frame = self.file.read(length)
+        return frame, wire.decode(frame, kind, LARGEST_FRAME, bulk=self.file.read())
+
+
+def check_frame_length(length: int) -> None:
+    """The frame of a contribution is not longer than any frame with the most helpers and sets."""
+    if length > LARGEST_FRAME:
+        raise MalformedMessage(f"the frame of a contribution has {length} bytes, more than {LARGEST_FRAME}")
+
+
+@dataclass(eq=False)
+class Visit:
+    """A whole contribution that waits to be admitted, and the future of its HTTP status."""
+
+    client: ClientId
+    upload: SpooledUpload
+    status: "asyncio.Future[int]"
+
+
+class VisitEndpoint:
+    """The HTTP endpoints /task, /manifest, /model/{digest} and /contributions/{index}.
+
+    `store` has the contributions of the latest round.  Contributions are admitted in the thread that runs the round.
+    """
+
+    def __init__(self, authenticator: Authenticator, manifest: bytes, store: ArrivalStore, poll: float) -> None:
+        self._authenticator, self._manifest, self._store, self._poll = authenticator, manifest, store, poll
+        self._slots = TransferSlots()
+        self._index, self._is_over = -1, False
+        self._open: PublishedRound | None = None
+        self._waiting: SimpleQueue[Visit | None] = SimpleQueue()
+        self._uploads: dict[ClientId, SpooledUpload] = {}
+        self._receiving = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.told: set[ClientId] = set()
+        """Clients that know that the run is over."""
+        self.seen: set[ClientId] = set()
+        """Clients that have fetched a task of this process."""
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes of the endpoints."""
+        return [
+            web.get("/task", self.get_task),
+            web.get("/manifest", self.get_manifest),
+            web.get("/model/{digest}", self.get_model),
+            web.put("/contributions/{index}", self.put),
+            web.head("/contributions/{index}", self.head),
+        ]
+
+    # Called from the thread that runs the rounds
+
+    def begin(self, index: int) -> None:
+        """Note the index of the round whose contributions the store has, before any is taken."""
+        self._index = index
+
+    def end_run(self) -> None:
+        """Answer from now on that the run is over."""
+        self._is_over = True
+
+    def stop(self) -> None:
+        """Have the thread that waits for contributions leave the round, which stays open for a resumed run."""
+        self._waiting.put(None)
+
+    # The open call
+
+    async def take(self, call: OpenCall, published: PublishedRound) -> Iterator[tuple[ClientId, Message]]:
+        """Publish a round; return an iterator that admits contributions, in the thread of the round, as they come."""
+        self._loop = asyncio.get_running_loop()
+        self._uploads.clear()
+        self._waiting, self._open = SimpleQueue(), published
+        return self._admitted(call, published)
+
+    def _admitted(self, call: OpenCall, published: PublishedRound) -> Iterator[tuple[ClientId, Message]]:
+        kind = reply_to(call.request)
+        try:
+            while not call.is_full:
+                try:
+                    visit = self._waiting.get(timeout=max(0.0, published.closes - time.time()))
+                except Empty:
+                    if (extended := published.extend()) is None:
+                        call.close()
+                        break
+                    self._open = published = extended
+                    continue
+                if visit is None:
+                    raise Aborted("the server stops")
+                if (reply := self._admit(call, visit, kind)) is not None:
+                    yield visit.client, reply
+        finally:
+            self._close()
+
+    def _admit(self, call: OpenCall, visit: Visit, kind: type[Message]) -> Message | None:
+        """Admit a contribution, and tell its client what became of it; return it if it is new and was taken."""
+        client, status = visit.client, BUSY
+        try:
+            frame, reply = visit.upload.read(kind)
+            before = self._status_before(client, frame)
+            if before is None:
+                call.admit(client, reply)
+                log.info("client %d has contributed", client, extra={"client": client})
+            status = before or ACCEPTED
+            return reply if before is None else None
+        except (ProtocolError, CryptoError) as error:
+            log.warning("the contribution of client %d is refused: %s", client, error, extra={"client": client})
+            status = UNPROCESSABLE
+        finally:
+            visit.upload.file.close()
+            self._answer(visit, status)
+        return None
+
+    def _status_before(self, client: ClientId, frame: bytes) -> int | None:
+        """Return the status of a contribution that is there already, the same or another one; None if there is none."""
+        if client not in self._store.clients:
+            return None
+        return ACCEPTED if self._store.read(client).frame == frame else CONFLICT
+
+    def _close(self) -> None:
+        """Take no more contributions; those that wait came too late."""
+        self._open = None
+        with contextlib.suppress(Empty):
+            while True:
+                if (visit := self._waiting.get_nowait()) is not None:
+                    self._answer(visit, GONE)
+
+    def _answer(self, visit: Visit, status: int) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(_set_status, visit.status, status)
+
+    # Requests of clients, on the event loop
+
+    def recognise(self, request: web.Request) -> bool:
+        """Tell whether a request is a member's to these endpoints, by the certificate of its connection."""
+        if not request.path.startswith(PATHS):
+            return False
+        try:
+            self._authenticator.admit_visitor(client_certificate(request))
+        except LoginRefused:
+            return False
+        return True
+
+    def _visitor(self, request: web.Request) -> ClientId:
+        """Return the client of a request; raise HTTP 426 for another version, 403 if it is not a member."""
+        if request.headers.get(VERSION_HEADER, "") != SUBPROTOCOL:
+            raise web.HTTPUpgradeRequired(headers={VERSION_HEADER: SUBPROTOCOL, "Connection": "close"})
+        try:
+            return self._authenticator.admit_visitor(client_certificate(request))
+        except LoginRefused as error:
+            log.warning("refused the request from %s: %s", request.remote, error)
+            raise web.HTTPForbidden(text=str(error), headers={"Connection": "close"}) from None
+
+    async def get_task(self, request: web.Request) -> web.Response:
+        """Send the task of the open round: 204 if none is open, 304 if the client has it, 410 if the run is over."""
+        client, later = self._visitor(request), {"Retry-After": str(max(1, round(self._poll)))}
+        if self._is_over:
+            self.told.add(client)
+            return web.Response(status=GONE)
+        self.seen.add(client)
+        published = self._open
+        if published is None or client not in published.clients:
+            return web.Response(status=204, headers=later)
+        tag = task_tag(published.document)
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers={"ETag": tag, **later})
+        return web.Response(body=published.document, headers={"ETag": tag})
+
+    async def get_manifest(self, request: web.Request) -> web.Response:
+        """Send the manifest of the run, whose hash is the run id."""
+        self._visitor(request)
+        return web.Response(body=self._manifest, content_type="application/json")
+
+    async def get_model(self, request: web.Request) -> web.StreamResponse:
+        """Send the model of the open round, or the rest of it."""
+        client, published = self._visitor(request), self._open
+        if published is None or request.match_info["digest"] != published.model.digest.hex():
+            raise web.HTTPNotFound
+        data = published.model.data
+        try:
+            start = request.http_range.start or 0
+        except ValueError:
+            raise web.HTTPBadRequest from None
+        if not 0 <= start <= len(data):
+            raise web.HTTPRequestRangeNotSatisfiable
+        response = web.StreamResponse(status=206 if start else 200)
+        response.content_length = len(data) - start
+        with self._slots.hold(client):
+            await response.prepare(request)
+            await write_pieces(response, split_body(data, start))
+        return response
+
+    async def head(self, request: web.Request) -> web.Response:
+        """Tell how many bytes of a contribution have come; 204 if all of it was taken."""
+        client, index = self._visitor(request), _parse_index(request)
+        if index == self._index and client in self._store.clients:
+            return web.Response(status=ACCEPTED)
+        if self._open is None or index != self._open.index:
+            return self._late()
+        upload = self._uploads.get(client)
+        return web.Response(headers={OFFSET_HEADER: str(upload.received if upload else 0)})
+
+    async def put(self, request: web.Request) -> web.Response:
+        """Receive a contribution or the rest of it, and answer when it is counted and on disk."""
+        client, index = self._visitor(request), _parse_index(request)
+        with self._slots.hold(client):
+            if index == self._index and client in self._store.clients:
+                return await self._compare(client, request)
+            published = self._open
+            if published is None or index != published.index:
+                return self._late()
+            if client not in published.clients:
+                return _close_with(403)
+            return await self._receive(client, published, request)
+
+    async def _compare(self, client: ClientId, request: web.Request) -> web.Response:
+        """Answer a contribution where there is one already: the same frame, which names all of it, or another one."""
+        try:
+            async with asyncio.timeout(STALL):
+                length = int.from_bytes(await request.content.readexactly(LENGTH_BYTES), "big")
+                check_frame_length(length)
+                frame = await request.content.readexactly(length)
+        except (TimeoutError, asyncio.IncompleteReadError, ClientError, ConnectionError, web.RequestPayloadError):
+            return _close_with(408)
+        except MalformedMessage:
+            return _close_with(UNPROCESSABLE)
+        return _close_with(self._status_before(client, frame) or GONE)
+
+    async def _receive(self, client: ClientId, published: PublishedRound, request: web.Request) -> web.Response:
+        first, size = _parse_range(request, published.largest)
+        upload = self._uploads.get(client)
+        if (upload is not None and upload.is_receiving) or self._receiving >= MOST_UPLOADS:
+            return _close_with(503, RETRY_LATER)
+        if not first and upload is not None:
+            upload.file.close()
+        if not first or upload is None:
+            upload = self._uploads[client] = SpooledUpload(size)
+        if (first, size) != (upload.received, upload.size):
+            return _close_with(416, {OFFSET_HEADER: str(upload.received)})
+        upload.is_receiving = True
+        self._receiving += 1
+        try:
+            await upload.receive(request)
+            if upload.received < upload.size:
+                return _close_with(400)
+        except (TimeoutError, ClientError, ConnectionError, web.RequestPayloadError):
+            return _close_with(408)
+        except MalformedMessage:
+            return _close_with(UNPROCESSABLE)
+        finally:
+            upload.is_receiving = False
+            self._receiving -= 1
+        if self._uploads.get(client) is upload:
+            del self._uploads[client]
+        return await self._wait_for_status(client, published, upload)
+
+    async def _wait_for_status(
+        self, client: ClientId, published: PublishedRound, upload: SpooledUpload
+    ) -> web.Response:
+        """Hand a whole contribution to the thread of the round, and answer what became of it."""
+        if self._open is None or self._open.index != published.index:
+            upload.file.close()
+            return self._late()
+        visit = Visit(client, upload, asyncio.get_running_loop().create_future())
+        self._waiting.put(visit)
+        if self._open is None:  # it closed meanwhile
+            self._close()
+        status = await visit.status
+        return self._late() if status == GONE else web.Response(status=status)
+
+    def _late(self) -> web.Response:
+        """Answer a contribution that comes too late with the index of the next round, or of the one that is open."""
+        following = self._index + 1 if self._open is None else self._open.index
+        return _close_with(GONE, {INDEX_HEADER: str(following)})
+
+
+def _set_status(future: "asyncio.Future[int]", status: int) -> None:
+    if not future.done():  # its request may have been cancelled
+        future.set_result(status)
+
+
+def _parse_index(request: web.Request) -> int:
+    text = request.match_info["index"]
+    if not _INDEX.fullmatch(text):
+        raise web.HTTPNotFound(headers={"Connection": "close"})
+    return int(text)
+
+
+def _parse_range(request: web.Request, largest: int) -> tuple[int, int]:
+    """Return the first byte of a body and the size of the whole; raise HTTP 411 or 413 unless it ends there."""
+    length = request.content_length
+    if length is None:
+        raise web.HTTPLengthRequired(headers={"Connection": "close"})
+    match = _RANGE.fullmatch(request.headers.get("Content-Range", ""))
+    first, last, whole = (int(number) for number in match.groups()) if match else (0, length - 1, length)
+    if not LENGTH_BYTES < whole <= largest or last != whole - 1 or length != whole - first:
+        raise web.HTTPRequestEntityTooLarge(max_size=largest, actual_size=whole, headers={"Connection": "close"})
+    return first, whole
+
+
+def _close_with(status: int, headers: dict[str, str] | None = None) -> web.Response:
+    """Respond before the body was read: the connection cannot be used again."""
+    return web.Response(status=status, headers={"Connection": "close", **(headers or {})})
+
+
+def largest_contribution(dim: int) -> int:
+    """Return the bytes of the largest contribution of vectors of this length."""
+    return LENGTH_BYTES + LARGEST_FRAME + LARGEST_ELEMENT * dim
