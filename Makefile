@@ -28,7 +28,7 @@ STEPS := -e '/\.metadata/d' \
   -e 's/^Installing collected packages:.*,.*/  all are here: installing them/p'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-slow test-all coverage lint format attack pages bench evidence clean
+.PHONY: help demo deploy-demo test test-slow test-all coverage lint format attack pages docs docs-serve notebooks bench evidence clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -71,6 +71,14 @@ attack: $(DEV)  ## run every known attack on the protocol, and show which check 
 pages: $(DEV)  ## write the parts of docs that are generated from the code
 	$(BIN)/python -m tests.adversary.page
 	$(BIN)/python -m tools.architecture_pictures
+	$(BIN)/python -m tools.reference_pages
+
+docs: .venv/tools/docs/installed  ## build the documentation into build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 .venv/tools/docs/bin/python -m mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+
+docs-serve: .venv/tools/docs/installed  ## show the documentation at http://127.0.0.1:8000, and follow changes
+	NO_MKDOCS_2_WARNING=1 .venv/tools/docs/bin/python -m mkdocs serve
 
 bench: $(DEV)  ## measure the kernels
 	$(BIN)/python -m benchmarks kernels
@@ -99,3 +107,15 @@ $(BIN)/python:
 	  PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
 	    --no-compile --constraint constraints.txt --editable "$$what" | sed -nE $(STEPS)
 	@mkdir -p .venv/installed && touch '$@'
+
+# Documentation, notebooks and releases have environments of their own, which also see what is installed in .venv.
+.venv/tools/%/installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing what make $* needs into .venv/tools/$*"
+	@$(BIN)/python -m venv .venv/tools/$*
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(" + repr(sysconfig.get_path("purelib")) + ")")' \
+	  > "$$(.venv/tools/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"], sep="\n")' \
+	  > .venv/tools/$*/requirements.txt
+	@set -o pipefail; .venv/tools/$*/bin/python -m pip install --disable-pip-version-check --progress-bar off --no-compile \
+	  --constraint constraints.txt --requirement .venv/tools/$*/requirements.txt | sed -nE $(STEPS)
+	@touch '$@'

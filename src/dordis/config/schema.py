@@ -26,10 +26,13 @@ class App(Section, frozen=True):
     """The application: two classes by name, `package.module:Class`, and their options."""
 
     server: str = "dordis.apps.learning:Server"
+    """Class of the server's side, an `AppServer`."""
     client: str = "dordis.apps.learning:Client"
+    """Class of the client's side, an `AppClient`."""
     options: dict[str, Any] = {}
+    """Options of both classes; those of federated learning are listed below."""
     folder: str = ""
-    """What paths in the options are relative to: the folder of the configuration, unless this says otherwise."""
+    """Folder that paths in the options are relative to; the folder of the configuration if empty."""
 
 
 class Closing(Section, frozen=True):
@@ -47,9 +50,13 @@ class Federation(Section, frozen=True):
     """Clients, rounds and selection."""
 
     clients: Positive = 100
+    """Clients in all, N."""
     per_round: Positive = 50
+    """Clients of a round, n."""
     rounds: Positive = 20
+    """Rounds of the run, R."""
     selection: Literal["balanced", "uniform", "vrf"] = "balanced"
+    """Selection of a round's clients: by a public permutation, by the server, or by verifiable lots."""
     arrival: Literal["invited", "open"] = "invited"
     """`invited`: the server asks selected clients; `open`: any registered client may contribute, once a round.
 
@@ -71,8 +78,9 @@ class Privacy(Section, frozen=True):
     """The guarantee, and the noise that gives it."""
 
     epsilon: Above = 6.0
+    """Budget of one client, or one record, over the whole run."""
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    """min{N^-1.1, 10^-5} if it is not given."""
+    """Chance with which the bound epsilon may fail; min{N^-1.1, 10^-5} if it is not given."""
     clip: Above | Quantile = 1.0
     """The largest norm of an update; or a quantile of the norms, which the bound follows from round to round."""
     mechanism: str | None = None
@@ -87,6 +95,7 @@ class Privacy(Section, frozen=True):
     headroom: Above = 4.0
     """k, the standard deviations of a coordinate of the sum that the ring holds; the paper's is 3."""
     noise: AnyStrategy = XNoise()
+    """Strategy: how clients divide the noise, and what dropout does to it."""
     unit: Literal["client", "record"] = "client"
     """What is hidden: a client with all its data, or each single record of any client."""
     record: str = ""
@@ -103,6 +112,7 @@ class Protocol(Section, frozen=True):
     use: str = "secagg"
     """`secagg`, `secagg+`, `assisted`, `plaintext`, which protects nobody, or `package.module:NAME`."""
     mode: Literal["malicious", "semi-honest"] = "malicious"
+    """Server that the protocol withstands: one that may deviate, or one that follows the protocol."""
     suite: str = "default"
     """`default` or `package.module:NAME`: the cryptographic primitives."""
     options: dict[str, Any] = {}
@@ -157,7 +167,9 @@ class Deadlines(Section, frozen=True):
     They are fixed if `least` is as large as `stage`.
     """
     factor: Annotated[float, msgspec.Meta(ge=1)] = 3.0
+    """Factor of learned deadlines."""
     least: Above = 5.0
+    """Shortest learned deadline."""
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """For a client to reconnect after its connection broke."""
     retry: Annotated[float, msgspec.Meta(ge=0)] = 2.0
@@ -168,7 +180,9 @@ class Deployment(Section, frozen=True):
     """Where the server of a deployed run is, and how it treats clients; a simulation leaves this alone."""
 
     host: str = "0.0.0.0"  # noqa: S104  a server is there for others
+    """Address at which the server listens."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
+    """Port at which the server listens; 0 takes a free one."""
     login: Literal["mutual", "challenge"] = "mutual"
     """How clients prove who they are: by the certificate of their TLS, or, behind a load balancer, by a signature."""
     balancers: tuple[str, ...] = ()
@@ -192,13 +206,16 @@ class Deployment(Section, frozen=True):
     runs_a_day: Positive = 20
     """Largest number of new runs that a client accepts within 24 hours: more may be a search for a selection."""
     deadlines: Deadlines = Deadlines()
+    """Deadlines of the clients' answers."""
 
 
 class RunConfig(Section, frozen=True):
     """The settings of a run that do not depend on where its clients are."""
 
     name: str = "digits"
+    """Name of the run: its records go to `<output>/<name>/<time>`."""
     output: str = "runs"
+    """Folder of all records."""
     app: App = App()
     federation: Federation = Federation()
     privacy: Privacy = Privacy()
@@ -218,8 +235,11 @@ class Simulation(Section, frozen=True):
     """The simulation of clients: `seed` decides data, sampling and dropout; secrets come from the operating system."""
 
     fidelity: Literal["full", "ideal"] = "full"
+    """`full` sends every message of the protocol; `ideal` computes its result, with the same noise law."""
     seed: Count = 0
+    """Seed of data, selection and dropout."""
     dropout: DropoutModel = Rate(0.2)
+    """Model of dropout."""
     engine: Literal["local", "ray"] = "local"
     """Where clients compute: in this process, or in processes of a cluster of Ray."""
     workers: Count = 0

@@ -22,46 +22,56 @@ class Settings(Training, frozen=True):
     """Options of federated learning; `Training` has those of local training.
 
     The defaults are made for digits, 100 clients with 50 in a round, 20 rounds, epsilon 6 and a clip of 1.
-
-    `data` is a name, a file or a folder, see `sources`; paths are relative to the configuration.  `table`
-    describes a table: label, client, ranges, categories, gaps; `test` is a public table.  `class_weights` are weights
-    of classes by name, 1 where not given.  With `own_files` each deployed client trains on all rows of its own file.
-    `shape` is that of an input whose file does not
-    tell, `classes` how many there are, 0 if the labels tell, and `vocabulary` a public list of words, one a line, or
-    how many tokens words are hashed to.  `partition` says who holds what:
-    if it is not given, each key of the data is a client, or, where the data have none, mixes of labels are dealt.
-    `centred` takes its own mean from each of the digits, and is for them only.  `features` are public ones, computed
-    from each input by itself: "scattering" for images, or "package.module:function" of your own.  `model` is
-    "softmax", "linear", "mlp", with torch "cnn", "resnet18", "vgg19" or "albert", or "package.module:name" of your own:
-    what is called with the number of features, that of classes
-    and `options`, and returns a `Model` or a torch.nn.Module.  `average` is the weight of the past in the moving
-    average of the server's parameters, which is what is evaluated and kept; clients start from the newest.  `weights`
-    let clients with more samples count more, `device` is where torch computes, and `tested` how many of the test data
-    are evaluated, from the first on; 0: all.
     """
 
     data: str = DIGITS
+    """Name of a data set, or the path of a file or folder."""
     data_dir: str = ""
+    """Folder with the files of a named data set; they are downloaded if it is empty."""
     client: str | None = None
+    """Column of a CSV file without a description that names the client of a row."""
     label: str | None = None
+    """Column of a CSV file without a description that is predicted."""
     table: Table | None = None
+    """Public description of a table: label, client, ranges, categories, gaps."""
     test: str | None = None
+    """Public table on which the model is measured."""
     target: Target = "classification"
+    """Labels are classes, or numbers."""
     shape: tuple[int, ...] = ()
+    """Shape of an input, where its file does not tell."""
     classes: int = 0
+    """Number of classes; 0 takes it from the labels."""
     vocabulary: str | int = WORDS
+    """Public list of words, one a line, or the number of tokens that words are hashed to."""
     centred: bool | None = None
+    """Subtract from each digit its own mean; for `digits` only."""
     partition: Partition | None = None
+    """Division of the samples among clients; by the keys of the data, or, if there are none, by mixes of labels."""
     features: str = ""
+    """Public features of each input by itself: `scattering` for images, or `package.module:function`."""
     model: str = "softmax"
+    """`softmax`, `linear`, `mlp`; with torch `cnn`, `resnet18`, `vgg19`, `albert`; or `package.module:name`.
+
+    A model of your own is called with the number of features, the number of classes and `options`; it returns a `Model`
+    or a `torch.nn.Module`.
+    """
     options: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Arguments of the model."""
     optimiser: Optimiser = FedAvg()
+    """Step of the server."""
     average: float = 0.8
+    """Weight of the past in the moving average of models that is measured and stored."""
     weights: SampleWeights | None = None
+    """Weights by which clients with more samples count more."""
     device: str = "auto"
+    """Device on which torch computes."""
     tested: int = 0
+    """Number of test inputs that are measured, from the first on; 0 takes all."""
     own_files: bool = False
+    """Each deployed client trains on all rows of its own file."""
     class_weights: dict[str, float] = msgspec.field(default_factory=dict)
+    """Weights of classes by name; 1 if not given."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,26 +32,32 @@ _SMOOTHING = 0.01
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of local training; a `batch` of 0 takes all samples at once.
-
-    `method` is "sgd" or "adamw", whose first moment has the weight `momentum`; `decay` is its decay of weights.  With a
-    `limit` a client takes no more samples in a round than that, drawn anew each time.
-    `proximal` is mu of FedProx: it holds the client near the model of the round.  `balance` takes the client's own
-    frequencies of labels out of the loss, from not at all, 0, to wholly, 1: the client then learns what tells its
-    labels apart rather than how common they are with it (Menon et al., "Long-tail learning via logit adjustment",
-    2021).  `class_offset` is added to the scores in the loss, one number for each class: see `class_weights`.
-    """
+    """Options of local training."""
 
     epochs: int = 5
+    """Passes over the client's samples in a round."""
     batch: int = 0
+    """Samples of a step; 0 takes all at once."""
     lr: float = 4.0
+    """Learning rate of the clients."""
     momentum: float = 0.0
+    """Momentum of the clients; for `adamw`, the weight of its first moment."""
     proximal: float = 0.0
+    """mu of FedProx, which holds a client near the model of the round."""
     balance: float = 0.5
+    """Part of a client's own label frequencies that its loss leaves out, 0 to 1.
+
+    At 1 a client learns what tells its labels apart, and not how common each is (Menon et al., "Long-tail learning via
+    logit adjustment", 2021).
+    """
     method: Literal["sgd", "adamw"] = "sgd"
+    """Optimiser of the clients."""
     decay: float = 0.0
+    """Decay of weights."""
     limit: int = 0
+    """Largest number of samples that a client takes in a round, drawn anew each time; 0 takes all."""
     class_offset: tuple[float, ...] = ()
+    """Numbers added to the scores in the loss, one for each class; `class_weights` sets them."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 0:
