@@ -17,6 +17,7 @@ import pytest
 
 from dordis import wire
 from dordis.network import messages as network
+from dordis.network import tasks
 from dordis.privacy.xnoise_components import Scheme
 from dordis.protocol import ClientId
 from dordis.protocols import cohort, delivery, parameters
@@ -26,11 +27,13 @@ from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.secagg import messages as secagg
 from dordis.rounds import invitation
 from tests.network import plain_encoding
+from tests.network.assisted_run import AssistedRun, assisted_keys
 from tests.network.deployed_commands import DeployedCommands
 from tests.network.deployed_run import DeployedRun
 from tests.network.forked_processes import HANG
 from tests.network.plain_assisted import Contribution
 from tests.network.plain_client import SUBPROTOCOL, PlainClient
+from tests.network.plain_visitor import PlainVisitor
 from tests.network.process_roles import OUTPUT, value
 from tests.protocols.assisted.parties import Round as AssistedRound
 from tests.protocols.assisted.parties import secret
@@ -52,7 +55,7 @@ def joined(fleet, login):
     return client, ThreadPoolExecutor(1).submit(asyncio.run, client.stay())
 
 
-def check_sums(fleet):
+def check_sums(fleet, kind=cohort.CohortParameters):
     """Check that each sum is that of its survivors, up to rounding and the noise that its receipt says.
 
     Return the standard deviation of one coordinate.
@@ -61,7 +64,7 @@ def check_sums(fleet):
         sums = dict(stored)
     (record,) = fleet.stored().rounds
     receipt = fleet.receipt(record.index)
-    agreed = wire.decode(base64.b64decode(receipt["agreed"]), cohort.CohortParameters)
+    agreed = wire.decode(base64.b64decode(receipt["agreed"]), kind)
     block, ends = agreed.encoding.block, [span.stop for span in agreed.chunks]
     chunk_of = np.searchsorted(ends, np.arange(DIM) % (agreed.dim // block) * block, side="right")
     deviation = 0.0
@@ -144,12 +147,32 @@ def test_a_contribution_written_from_the_page_is_summed_with_others(m, f, scheme
     round.assert_right(round.play())
 
 
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_visitor_written_from_the_page_contributes_to_an_assisted_round(processes, tmp_path):
+    """The round closes at three contributions, one of them its own; without noise a missing one would show."""
+    keys = ["federation.rounds=1", f"app.options.dim={DIM}", "privacy.noise.kind=none", "deployment.wait=600"]
+    fleet = AssistedRun(processes, tmp_path, 3, [*keys, *assisted_keys(3, n_max=3, n_min=2)])
+    fleet.serve()
+    fleet.assist_missing()
+    visitor = PlainVisitor(f"https://localhost:{fleet.port}", tmp_path / f"c{PLAIN}.key", PLAIN, UPDATE)
+    end = ThreadPoolExecutor(1).submit(asyncio.run, visitor.stay())
+    for u in {1, 2, 3} - {PLAIN}:
+        fleet.join(u)
+    assert fleet.end() == 0
+    end.result(HANG)
+    assert visitor.taken == [0]
+    assert 8 * check_sums(fleet, helpers.AssistedParameters) < 1
+
+
 # The page
 
 
 def test_the_plain_client_imports_nothing_of_dordis():
     """What it imports of the tests imports nothing of dordis either."""
-    files = [Path(__file__).parent / f"plain_{name}.py" for name in ("assisted", "client", "encoding", "secagg")]
+    files = [
+        Path(__file__).parent / f"plain_{name}.py" for name in ("assisted", "client", "encoding", "secagg", "visitor")
+    ]
     names = imports(files)
     used = [PAGE.parents[1] / f"{name.replace('.', '/')}.py" for name in names if name.startswith("tests.")]
     names |= imports([*used, *(PAGE.parents[1] / "tests" / "references").glob("*.py")])
@@ -210,7 +233,7 @@ def fields_of(kind: Any) -> str:
 
 KINDS = {
     kind.__name__: kind
-    for module in (network, invitation, delivery, secagg, assisted, helpers, cohort)
+    for module in (network, tasks, invitation, delivery, secagg, assisted, helpers, cohort)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__
 }
