@@ -15,6 +15,11 @@ INTRODUCTION = (
     "describe the protocol, the architecture and the programming interface: [paper_map.md](../paper_map.md) says where "
     "they are here."
 )
+DATA = (
+    "DIR has the data sets of the presets `mnist-writers`, `cifar10-features` and `chat`, and an .npz of devices' "
+    "availability with `avail` in its name. Seconds are those of a section's jobs, one after the other, where they "
+    "were run."
+)
 NOT_RUN = "not run"
 
 
@@ -44,7 +49,11 @@ def seconds_of(section: Section, scale: str, finished: Mapping[str, Finished]) -
 
 def write_markdown(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished]) -> str:
     """Return the whole page."""
-    parts = [f"# {TITLE}", INTRODUCTION, f"`python -m reproduce all --scale {scale} --data-dir DIR` writes this page."]
+    parts = [
+        f"# {TITLE}",
+        INTRODUCTION,
+        f"`python -m reproduce all --scale {scale} --data-dir DIR` writes this page. {DATA}",
+    ]
     parts.append(_summary(sections, scale, finished))
     for section in sections:
         parts += [f"## {section.number.capitalize()}: {section.title}", section.what, f"    {command(section, scale)}"]
