@@ -20,7 +20,7 @@ from tests.network.forked_processes import ForkedProcesses
 
 CLIENTS, LEAVES, SAMPLES = 8, 7.0, 5.0
 """Clients, seconds from one kill of a client to the next, and seconds between two looks at the memory."""
-GROWTH = 1.10
+GROWTH = 1.05
 """Largest ratio of the memory of the last fifth to that of the second fifth: the first warms up."""
 KEYS = (
     "app.options.last=1",  # an application that keeps all sums would grow by itself
