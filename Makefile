@@ -28,7 +28,8 @@ STEPS := -e '/\.metadata/d' \
   -e 's/^Installing collected packages:.*,.*/  all are here: installing them/p'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-slow test-all coverage lint format attack pages docs docs-serve notebooks bench evidence clean
+.PHONY: help demo deploy-demo test test-slow test-all coverage lint format attack pages docs docs-serve notebooks \
+  known-answers release bench evidence clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -79,6 +80,16 @@ docs: .venv/tools/docs/installed  ## build the documentation into build/site; a 
 
 docs-serve: .venv/tools/docs/installed  ## show the documentation at http://127.0.0.1:8000, and follow changes
 	NO_MKDOCS_2_WARNING=1 .venv/tools/docs/bin/python -m mkdocs serve
+
+notebooks: $(ANY) .venv/tools/notebooks/installed  ## execute the notebooks in a clean kernel each
+	.venv/tools/notebooks/bin/python -m tools.notebooks
+
+known-answers: $(DEV)  ## compare ciphers, noise, packing, shares and whole runs with known answers: for other platforms
+	$(BIN)/python -m pytest -n 2 -m "not slow" tests/crypto tests/kernels tests/privacy/test_noise_vectors.py \
+	  tests/privacy/test_oracles.py tests/protocols/secagg tests/test_frozen.py
+
+release: $(ANY) .venv/tools/release/installed  ## build sdist, wheel and SBOM into dist, check them, say what remains
+	PIP_BUILD_CONSTRAINT=constraints.txt .venv/tools/release/bin/python -m tools.release
 
 bench: $(DEV)  ## measure the kernels
 	$(BIN)/python -m benchmarks kernels

@@ -40,6 +40,7 @@ NOT_RUN = {
     "dordis run --preset paper-cifar10": "needs the data set: tests/simulation reads every preset",
     "dordis run --preset mnist-writers": "needs the data set: tests/simulation reads every preset",
     "python -m reproduce all": "takes long: tests/reproduce runs its parts",
+    "make notebooks": "makes an environment of its own: CI runs it",
     "make attack": "takes a minute: tests/adversary/test_main.py",
     "dordis status": "follows a deployed run: tests/cli/commands/test_status.py",
 }

@@ -6,7 +6,7 @@ import pytest
 
 from tests.page_runner import NOT_RUN, ROOT, PageRun, list_pages, read_blocks
 
-QUICK = {"docs/start/install.md", "docs/tutorials/flower.md"}
+QUICK = {"docs/start/install.md", "docs/tutorials/notebooks.md", "docs/tutorials/flower.md"}
 TORCH = {"docs/tutorials/pytorch.md"}
 
 
@@ -28,9 +28,9 @@ def test_every_block_of_the_page_runs_in_its_order(page, tmp_path):
 
 def test_there_is_a_tutorial_for_each_path_and_few_blocks_are_not_run():
     blocks = [block for page in list_pages() for block in read_blocks(page)]
-    assert len(list_pages()) == 13
+    assert len(list_pages()) == 14
     assert len(blocks) >= 40
-    assert sum(block.language == "console" for block in blocks) == 6
+    assert sum(block.language == "console" for block in blocks) == 7
 
 
 def test_every_exception_is_a_line_of_some_page():
