@@ -226,3 +226,46 @@ def experiment(
     from reproduce.paper.command import print_sections
 
     print_sections("experiment", name, scale, data_dir, cache, workers)
+
+
+@app.command()
+def cluster(
+    local: Annotated[
+        int | None, typer.Option(metavar="N", help="Run a server and N clients in namespaces here.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Option(help="Read a finished run of a cluster of your own; may be repeated.")
+    ] = None,
+    dim: Annotated[int, typer.Option(min=1, help="Coordinates of an update.")] = 1_000_000,
+    chunks: Annotated[str, typer.Option(help="Numbers of chunks, and auto, separated by commas.")] = "1,2,4,8",
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each run; the first one does not count.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs with each number of chunks; they take turns.")] = 1,
+    dropout: Annotated[float, typer.Option(min=0, max=0.3, help="Clients that are lost before they upload.")] = 0.0,
+    slower: Annotated[float, typer.Option(help="Divide all bandwidths, 21 to 210 Mbps, by this.")] = 1.0,
+    latency: Annotated[float, typer.Option(min=0, help="Seconds, one way, of the largest latency.")] = 0.05,
+    slowness: Annotated[float, typer.Option(min=1, help="How much slower the slowest device computes.")] = 1.0,
+    seed: Seed = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that the clients share.")] = 2,
+    output: Annotated[Path | None, typer.Option(help="Add the results to this file.")] = None,
+    charts: Charts = None,
+    as_json: Json = False,
+) -> None:
+    """Measure rounds of `dordis serve` and real clients behind throttled links, beside predictions.
+
+    With --local, as root: network namespaces with an address and a class of bandwidth for each client, and relays that
+    delay. Everything is removed at the end.
+    """
+    from dordis.errors import InputError
+    from reproduce.cluster.command import keep_setting, parse_chunks, plan_and_measure, read_own
+    from reproduce.cluster.experiment import Workload
+    from reproduce.cluster.results import compare_figure_10
+
+    if (local is None) == (not runs):
+        raise InputError("give --local N to measure on this machine, or --runs RUN for rounds of a cluster of your own")
+    if local is None:
+        setting = read_own(runs or ())
+    else:
+        workload = Workload(local, dim, parse_chunks(chunks), rounds, repeats, dropout, processes)
+        with show_progress("rounds on a local cluster"):
+            setting = plan_and_measure(workload, chunks, slower, latency, slowness, seed)
+    show(compare_figure_10(keep_setting(setting, output)), as_json, charts)

@@ -42,6 +42,8 @@ README = [block for block in blocks() if block.page == "README.md"]
 
 RUN_BY = {
     "docs/clients.md": "tests/cli/test_plan_noise.py",
+    "docs/cluster.md": "tests/reproduce/cluster/test_results.py",
+    "docs/results/cluster/README.md": "tests/reproduce/cluster/test_results.py",
     "docs/evidence.md": "tests/cli/commands/test_verify.py",
     "docs/extending.md": "tests/test_extending.py",
     "docs/hospitals.md": "tests/runs/test_records.py",

@@ -66,6 +66,21 @@ def test_stragglers_and_noise_hardly_change_the_choice(seed):
     assert np.mean(late) <= 1.2 * min(COMPLETIONS.values())
 
 
+def test_numbers_of_chunks_that_are_slow_are_tried_once():
+    _, used = trained(50)
+    best = min(COMPLETIONS.values())
+    assert COMPLETIONS[1] > 1.5 * best
+    assert used.count(1) == WARMING + 1
+    assert all(COMPLETIONS[m] <= 1.25 * best for m in used[WARMING + 5 :])
+
+
+def test_a_number_of_chunks_that_a_straggler_spoilt_is_tried_again():
+    spoilt = iter([(1.0,) * 5] * (WARMING + 3) + [(1.0, 8.0, 1.0, 1.0, 1.0)])  # the first try of 8 chunks
+    _, used = trained(60, lambda: next(spoilt, (1.0,) * 5))
+    assert used[WARMING + 3] == 8
+    assert used.count(8) > 1
+
+
 def test_a_spoilt_first_round_does_not_count():
     slow = iter([(50.0,) * 5])
     _, used = trained(14, lambda: next(slow, (1.0,) * 5))

@@ -6,6 +6,7 @@ first, then plans the number from the timings; from time to time it tries anothe
 its first try.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -185,7 +186,9 @@ CONFIDENT = 3
 AGAIN = 8
 """Interval, in rounds, at which another number of chunks is tried again."""
 WORTH = 1.25
-"""A number of chunks slower than the best by this factor is not tried again."""
+"""A number of chunks slower than the best by this factor is not tried again.
+
+Where rounds of other numbers predict a shorter time, a straggler spoilt the first try, and the prediction counts."""
 EQUAL = 1.03
 """Completions within this factor are equal: then fewer chunks are better, for each costs keys and memory."""
 
@@ -215,7 +218,9 @@ class AutoChunks(msgspec.Struct, frozen=True):
         expected = self.expected_seconds(dim, blocks)
         best = min(expected.values())
         if self.seen % AGAIN == 0:
-            worth = [m for m in rungs if 0 < counts.get(m, 0) < CONFIDENT or expected[m] <= WORTH * best]
+            known = self._predict_seconds(dim, most_chunks(blocks)).keys()
+            few = {m for m in rungs if m not in known and counts.get(m, 0) < CONFIDENT}
+            worth = [m for m in rungs if m in few or expected.get(m, math.inf) <= WORTH * best]
             return min(worth, key=lambda m: (counts.get(m, 0), m), default=1)
         return min(m for m, seconds in expected.items() if seconds <= EQUAL * best)
 
