@@ -5,8 +5,12 @@ import numpy as np
 import pytest
 
 from dordis.errors import InputError, TooFewHelpers
+from dordis.identity.certificates import new_tls_key
+from dordis.identity.keys import Keys, PrivateKeys, save_keys
+from dordis.identity.registry import Registry
 from dordis.ledger.ledger import verify_ledger
 from dordis.owner.policy import Policy
+from dordis.protocol import ClientId
 from dordis.records import run_records
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -16,10 +20,11 @@ from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from dordis.integrations.flower import DordisGrid, DordisMod
-from dordis.integrations.flower.helpers import StateHelperStore
+from dordis.integrations.flower.helpers import StateHelperStore, assign_helpers
 from dordis.integrations.flower.messages import from_record
+from dordis.integrations.flower.pins import HELPER_KEYS
 from dordis.protocols.assisted.helper import HelperPolicy
-from tests.integrations.flower.apps import MemoryGrid, client_app, model, update, vanish, vector
+from tests.integrations.flower.apps import MemoryGrid, client_app, model, pin, update, vanish, vector
 from tests.integrations.flower.test_grid import CLOSE, losing
 
 NODES = 5
@@ -103,6 +108,47 @@ def test_a_helper_may_vanish_at_any_stage(tmp_path, stage):
     private = DordisGrid(nodes(), settings(tmp_path, "malicious"))
     result = FedAvg(fraction_evaluate=0.0).start(private, model(), num_rounds=1, train_config=losing(1, stage))
     assert np.abs(vector(result.arrays) - vector(model()) - mean(range(NODES))).max() < CLOSE
+
+
+def pinned(folder, ids):
+    """Return the registry of clients and helpers, and the settings of nodes whose owners have pinned both roles."""
+    clients, config = pin(folder, NODES)
+    keys = {ClientId(h): Keys.generate() for h in ids}
+    registry = Registry(clients, {h: own.identity() for h, own in keys.items()})
+    registry.save(folder / "registry.json")
+    for place, (h, own) in enumerate(keys.items()):
+        save_keys(folder / f"h{h}.key", PrivateKeys(new_tls_key(), own))
+        config[place][HELPER_KEYS] = str(folder / f"h{h}.key")
+    return registry, config
+
+
+@pytest.mark.usefixtures("deployed")
+def test_pinned_helpers_remember_on_disk_what_they_signed(tmp_path):
+    """Nodes are stopped after every reply, before Flower has stored their state."""
+    ids = [11, 12, 13, 14]
+    registry, config = pinned(tmp_path, ids)
+    policy = msgspec.structs.replace(ASSISTED, helpers=frozenset(ids))
+    mod = DordisMod(policy, assists=HelperPolicy())
+    grid = MemoryGrid([client_app([mod])] * NODES, config, forget=True)
+    chosen = settings(tmp_path, "malicious", **{"protocol.options.helpers": ids})
+    private = DordisGrid(grid, chosen, registry=registry)
+    result = FedAvg(fraction_evaluate=0.0).start(private, model(), num_rounds=2)
+    assert np.abs(vector(result.arrays) - vector(model()) - 2 * mean(range(NODES))).max() < 2 * CLOSE
+    stored = [path.name for path in (tmp_path / "h11.state").iterdir()]
+    assert sum(name.startswith("survivors") for name in stored) == 2
+
+
+@pytest.mark.usefixtures("deployed")
+def test_a_node_without_an_owner_does_not_help_against_a_malicious_server(tmp_path):
+    private = DordisGrid(nodes(), settings(tmp_path, "malicious"))
+    with pytest.raises(InputError, match="a node needs its owner's files"):
+        FedAvg(fraction_evaluate=0.0).start(private, model(), num_rounds=1)
+
+
+def test_a_registry_with_other_helpers_is_an_error(tmp_path):
+    registry, _ = pinned(tmp_path, [11, 12, 13])
+    with pytest.raises(InputError, match="the registry has 3 helpers, and the run needs those with the ids 1, 2, 3, 4"):
+        assign_helpers(registry, {}, [1, 2, 3, 4])
 
 
 def test_a_round_without_enough_helpers_fails(tmp_path):

@@ -14,7 +14,7 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.identity.keys import Keys
 from dordis.identity.registry import Identity, Registry
 from dordis.protocol import ClientId, Message, Requests
-from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy
+from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy, HelperStore
 from dordis.protocols.assisted.messages import AgreeOnSurvivors, Introduce, OpenBoxes, Reveal
 from dordis.protocols.assisted.parameters import EpochKeys
 from dordis.protocols.parameters import RUN_BYTES
@@ -113,7 +113,7 @@ class StateHelperStore:
         return [key for key, value in self._record.items() if value and key.startswith(prefix)]
 
 
-def build_helper(registry: Registry, keys: Keys, policy: HelperPolicy, store: Any) -> AssistedHelper:
+def build_helper(registry: Registry, keys: Keys, policy: HelperPolicy, store: HelperStore) -> AssistedHelper:
     """Return the helper with these keys; raise ParametersRefused if the registry of the run does not name it."""
     identity = keys.identity()
     for h, registered in registry.helpers.items():

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Union
@@ -45,7 +46,7 @@ from dordis.owner.policy import Policy
 from dordis.privacy.encoding import Entropy
 from dordis.privacy.mechanisms.mechanism import Mechanism
 from dordis.protocol import ClientId, Message, Role
-from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy
+from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy, HelperStore
 from dordis.protocols.summing import SummingProtocol
 from dordis.protocols.table import SUMMING, summing_protocol
 from dordis.rounds.client import Client
@@ -114,7 +115,9 @@ class Node:
         self._state: NodeState = self._run if directory is None else FileState(directory, context.run_id)
         self._app = FlowerApp(message, context, call_next)
         self._client: Client | None = None
-        self._helper_store = partial(StateHelperStore, context.state)
+        self._helper_store: Callable[[], HelperStore] = partial(StateHelperStore, context.state)
+        if self._pins.pinned:
+            self._helper_store = self._pins.helper_store
         self._helper: AssistedHelper | None = None
         self._is_described = False
         """Whether this message has the description of the run, as the first one has."""
@@ -197,9 +200,9 @@ class Node:
     @property
     def _helper_keys(self) -> Keys | None:
         """Return the keys of this node as a helper; None if its owner does not offer it."""
-        if self._mod.assists is None or self._pins.pinned:
+        if self._mod.assists is None:
             return None
-        return self._run.helper_keys()
+        return self._pins.helper_keys() if self._pins.pinned else self._run.helper_keys()
 
     def _build_helper(self) -> AssistedHelper:
         """Build the helper from the run description and the owner's settings."""

@@ -13,6 +13,7 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.identity.keys import Keys, load_keys
 from dordis.identity.registry import Registry
 from dordis.integrations.flower.messages import RunDescription, check_weight
+from dordis.network.helper_state import COUNT, FileHelperStore
 from dordis.owner.policy import Policy
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.summing import SummingProtocol
@@ -21,6 +22,8 @@ from dordis.selection.beacon import FileBeacon
 
 KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
 """The owner's key file, the registry of all clients, and the directory for durable state."""
+HELPER_KEYS = "dordis-helper-keys"
+"""The owner's key file for the role of a helper in assisted rounds."""
 COHORT, LEAST_COHORT = "dordis-cohort", "dordis-least-cohort"
 """Clients scheduled for a round, and the least number of them in it."""
 TRAIN_SECONDS = "dordis-train-seconds"
@@ -46,12 +49,26 @@ class Pins:
 
     def keys(self) -> Keys | None:
         """Return the keys of the owner's file, if there is one."""
-        path = self._path(KEYS)
+        return self._keys(KEYS)
+
+    def helper_keys(self) -> Keys | None:
+        """Return the keys of a pinned node in the role of a helper, if it has a file of them."""
+        return self._keys(HELPER_KEYS) if self.pinned else None
+
+    def helper_store(self) -> FileHelperStore:
+        """Return what a pinned helper must not lose, in a directory beside the key file of that role."""
+        path = self._path(HELPER_KEYS)
+        if path is None:
+            raise InputError(f"set {HELPER_KEYS} on this node")
+        return FileHelperStore(path.with_suffix(".state"), path.with_suffix(COUNT))
+
+    def _keys(self, name: str) -> Keys | None:
+        path = self._path(name)
         if path is None:
             return None
         keys = load_keys(path).keys
         if keys is None:
-            raise InputError(f"{path} is the key file of a server: set {KEYS} to the key file of a client")
+            raise InputError(f"{path} is the key file of a server: set {name} to the key file of a client")
         return keys
 
     def registry(self) -> Registry | None:
