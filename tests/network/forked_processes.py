@@ -6,6 +6,7 @@ output.  It prints a JSON list for each process that it started, and for each th
 
 import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import selectors
@@ -21,6 +22,14 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 HANG = 600.0
 """Seconds after which something that never comes is a failure."""
+IMPORTED_LATE = (
+    "dordis.cli.run_display",
+    "dordis.owner.directory",
+    "dordis.records.queue",
+    "dordis.report.alert_command",
+    "dordis.report.files",
+)
+"""Modules that commands import when they need them: a child of a long run must not mix them from an edited tree."""
 STACKS = signal.SIGUSR1
 """Signal at which a forked process writes the stacks of its threads to its log."""
 
@@ -30,6 +39,8 @@ def main() -> None:
     from tests.network import process_roles
 
     assert process_roles.Total  # imported here, so that no child has to
+    for name in IMPORTED_LATE:
+        importlib.import_module(name)
     compile_kernels()
     tell("ready")
     noticed, notice = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
