@@ -21,6 +21,7 @@ from dordis.ledger.stated_epsilon import Basis
 from dordis.owner.participation import FileParticipation, Limits, OwnerBudget
 from dordis.owner.policy import Policy
 from dordis.privacy.accounting import ParticipationSchedule
+from dordis.privacy.clipping import Clipping, Quantile
 from dordis.privacy.mechanisms.baselines import LocalGaussian
 from dordis.privacy.records.accounting import (
     RecordSampling,
@@ -30,6 +31,7 @@ from dordis.privacy.records.accounting import (
     epsilon,
     sampling_word,
 )
+from dordis.privacy.scaling import LARGEST_BLOCK
 from dordis.privacy.setting import Setting
 from dordis.privacy.strategies import Orig, Strategy, XNoise
 from dordis.protocol import MemoryJournal
@@ -160,6 +162,22 @@ def test_quantile_clipping_follows_the_norms_of_records(tmp_path: Path) -> None:
         assert (bounds[-1] > bounds[0]) is grows
         below = [aggregate_below(aggregate) for _, aggregate in Keep.seen]
         assert np.mean(below) == pytest.approx(0.0 if grows else 1.0, abs=0.3)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_chunks_and_the_clipping_count_of_one_sample_are_one_event(chunks: int) -> None:
+    """Mutants: an event for each chunk, or one for the count, would seem to cost less."""
+    plan = design(dim=2 * LARGEST_BLOCK, further=Clipping.from_config(Quantile()).further)
+    parameters = plan.agree_on(run=bytes(32), index=0, clients=range(1, 7), rotation=bytes(32), chunks=chunks)
+    (count,) = parameters.encoding.further_releases
+    noise = [one.reserved_variance() for one in parameters.plans]
+    assert len(noise) == chunks + 1
+    theta = parameters.encoding.sensitivity / (min(noise[:-1]) - Fraction(1, 2))
+    theta += count.scale**2 / (noise[-1] - Fraction(1, 2))
+    cost = round_cost(parameters)
+    assert cost.theta_squared == pytest.approx(float(theta), rel=1e-9)
+    assert cost.sampled == (SAMPLED.sampling, SAMPLED.events)
+    assert cost.theta_squared <= plan.sampled.theta_squared  # type: ignore[union-attr]
 
 
 def test_noise_that_goes_with_dropouts_is_stated_at_the_tolerated_number(tmp_path: Path) -> None:
