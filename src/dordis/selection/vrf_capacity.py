@@ -13,7 +13,7 @@ STARVED = 0.01
 def chance_below(trials: int, p: float, least: int) -> float:
     """Return the chance that fewer than `least` of `trials` independent lots of probability p win.
 
-    >>> chance_below(4, 0.5, 2)
+    >>> round(chance_below(4, 0.5, 2), 9)
     0.3125
     """
     if p >= 1:
@@ -25,7 +25,7 @@ def chance_below(trials: int, p: float, least: int) -> float:
 
 
 def expected_cohort(clients: int, per_round: int, cap: int, number: int) -> float:
-    """Return how many clients of round `number`, from 1 on, are drawn and have a participation left, on average.
+    """Return the mean number of clients that are drawn for round `number`, at least 1, and have a participation left.
 
     >>> expected_cohort(60, 30, 1, 1), expected_cohort(60, 30, 1, 2)
     (30.0, 15.0)

@@ -81,7 +81,7 @@ def test_bounds_and_clients_that_do_not_fit_are_refused(options, words):
 
 def test_a_ledger_needs_clients_whose_numbers_stay(tmp_path):
     names = [f"p{i}" for i in range(20)]
-    with pytest.raises(InputError, match="a ledger needs clients with numbers"):
+    with pytest.raises(InputError, match="a ledger needs clients with whole numbers"):
         dordis.mean(RNG.random(20), client=names, bounds=(0, 1), epsilon=1, ledger=tmp_path / "ledger")
 
 
