@@ -2,7 +2,10 @@
 
 There are four helpers, of whom one may collude. A second sum over one client less shows that client under its own noise
 alone. A quarrel is a complaint or a lie that is blamed on somebody honest. A helper that is restored from an old copy
-of its store may sign twice: it counts as colluding, and nothing refuses that.
+of its store may sign twice: it counts as colluding, and nothing refuses that. (A deployed helper notices a state
+directory that is older than the count beside its key file, and erases the keys in it.) The task of a deployed round is
+signed by the key of the server's certificate: `tests/network/test_tasks.py` shows that a task which was altered, or
+made by a stranger or a member, is refused, and read once `check_task_signed` or `check_purpose` is taken out.
 """
 
 import hashlib

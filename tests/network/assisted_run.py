@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dordis.identity.authority import Authority
+from tests.network.deployed_commands import DeployedCommands
 from tests.network.deployed_run import DeployedRun
 from tests.network.forked_processes import ForkedProcesses
 from tests.network.local_server import publish
@@ -66,10 +67,30 @@ class AssistedRun(DeployedRun):
         super().stop()
         self.processes.kill(*self.helpers.values())
 
-    def end(self) -> int:
-        """Wait for the end of the server and return its exit code; if it is 0, end clients and helpers."""
+    def end(self, but: int = 0) -> int:
+        """Wait for the end of the server and return its exit code; if it is 0, end clients and helpers `but` one."""
         code = super().end()
         if code == 0:
-            self.processes.kill(*self.helpers.values())
-            self.helpers.clear()
+            self.processes.kill(*(pid for h, pid in self.helpers.items() if h != but))
         return code
+
+
+class AssistedCommands(DeployedCommands):
+    """The same by commands of `dordis`."""
+
+    def __init__(self, processes: ForkedProcesses, folder: Path, clients: int, keys: Sequence[str]) -> None:
+        super().__init__(processes, folder, clients, keys)
+        enrol_helpers(folder)
+        self.helpers: dict[int, int] = {}
+
+    def assist_all(self) -> None:
+        """Start all helpers."""
+        for h in range(1, HELPERS + 1):
+            command = ["assist", f"https://localhost:{self.client_port}", "--identity", f"h{h}.key"]
+            options = {"arguments": command, "folder": self.folder}
+            self.helpers[h] = self.processes.start("command", self.folder / f"h{h}.log", **options)
+
+    def stop(self) -> None:
+        """Kill all processes."""
+        super().stop()
+        self.processes.kill(*self.helpers.values())

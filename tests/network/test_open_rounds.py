@@ -1,32 +1,96 @@
 """Assisted rounds over HTTPS, by whole processes: clients that visit, helpers, and kills of each of them."""
 
+import re
+
 import pytest
 
-from tests.network.assisted_run import AssistedRun, assisted_keys
+from tests.network.assisted_run import HELPERS, AssistedCommands, AssistedRun, assisted_keys
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-CLIENTS, N_MAX, N_MIN = 6, 5, 3
+CLIENTS, N_MIN = 5, 3
 KEYS = [
-    "federation.rounds=2",
+    "federation.rounds=200",  # a client's count of rounds is over all runs
+    "federation.participations=200",
     "app.options.dim=100000",
-    "federation.participations=2",
     "deployment.wait=600",
-    "deployment.runs_a_day=1000",
+    "deployment.runs_a_day=1000",  # every kill is in a run of its own
+    "deployment.deadlines.grace=1",
 ]
+VISITORS, ROUNDS = 12, 2
 
 
 @pytest.fixture
 def fleet(processes, tmp_path):
-    fleet = AssistedRun(processes, tmp_path, CLIENTS, [*KEYS, *assisted_keys(CLIENTS, N_MAX, N_MIN)])
+    fleet = AssistedRun(processes, tmp_path, CLIENTS, [*KEYS, *assisted_keys(CLIENTS, CLIENTS, N_MIN)])
     yield fleet
     fleet.stop()
 
 
-def test_a_run_of_visiting_clients_has_the_sums_of_those_who_came(fleet):
-    fleet.serve()
+@pytest.fixture
+def commands(processes, tmp_path):
+    keys = [*assisted_keys(VISITORS, 10, 8), f"federation.rounds={ROUNDS}", f"federation.participations={ROUNDS}"]
+    commands = AssistedCommands(processes, tmp_path, VISITORS, [*keys, "deployment.wait=600"])
+    yield commands
+    commands.stop()
+
+
+def check_one_round(fleet):
+    """Check that the run has one round with everybody's contribution, and the right sum."""
+    (record,) = fleet.stored().rounds
+    assert record.clients == tuple(range(1, CLIENTS + 1))
+    assert fleet.check_sums() == 1
+    assert fleet.check_ledger().reserved == 0
+    return record
+
+
+def test_twelve_clients_take_part_by_three_requests_a_round_and_epsilon_is_as_planned(commands):
+    commands.serve()
+    commands.assist_all()
+    for u in range(1, VISITORS + 1):
+        commands.join(u)
+    assert commands.processes.wait(commands.server) == 0
+    stored = commands.stored()
+    assert [len(record.clients) for record in stored.rounds] == [10] * ROUNDS
+    assert stored.result.epsilon == pytest.approx(6.0, rel=1e-6)
+    logs = [commands.client_log(u) for u in range(1, VISITORS + 1)]
+    requests = [int(count) for log in logs for count in re.findall(r"connected for [\d.]+ s in (\d+) requests", log)]
+    assert len(requests) >= 10 * ROUNDS - VISITORS  # a client may be killed before it logs its last round
+    assert set(requests) <= {3, 4}  # the first time a client fetches the manifest, too
+
+
+@pytest.mark.parametrize("place", [6, 37, 45])
+def test_a_round_is_finished_without_a_helper_that_is_killed(fleet, place):
+    """Killed while it stores keys, boxes, or U3; it does not come back."""
+    fleet.serve(only=1)
+    fleet.assist(1, dies=place)
+    for h in range(2, HELPERS + 1):
+        fleet.assist(h)
+    fleet.join_missing()
+    assert fleet.end(but=1) == 0
+    check_one_round(fleet)
+    assert fleet.processes.wait(fleet.helpers[1]) != 0
+
+
+@pytest.mark.parametrize("place", [3, 12, 21, 30, 39])
+def test_a_server_killed_at_a_commit_goes_on_with_the_same_contributions(fleet, place):
+    fleet.serve(only=1, dies=place)
     fleet.assist_missing()
     fleet.join_missing()
+    if fleet.processes.wait(fleet.server) != 0:
+        fleet.serve(only=1, resume=fleet.run)
     assert fleet.end() == 0
-    assert fleet.check_sums() == 2
-    assert all(len(record.clients) == N_MAX for record in fleet.stored().rounds)
+    # A kill between the request for keys and the agreed parameters uses the index up.
+    assert check_one_round(fleet).index in (0, 1)
+
+
+@pytest.mark.parametrize("place", [8, 20, 28])
+def test_a_client_killed_at_a_commit_contributes_to_the_same_round(fleet, place):
+    fleet.serve(only=1)
+    fleet.assist_missing()
+    fleet.join(1, dies=place)
+    fleet.join_missing()
+    if fleet.processes.wait_any(fleet.server, fleet.clients[1]) == fleet.clients[1]:
+        fleet.join(1)
+    assert fleet.end() == 0
+    assert check_one_round(fleet).index == 0

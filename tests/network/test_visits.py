@@ -143,6 +143,16 @@ def test_a_contribution_is_taken_once_repeated_acknowledged_and_changed_refused(
     assert [(u, bytes(reply.vector[:2])) for u, reply in taken] == [(1, b"aa"), (2, b"cc")]
 
 
+def test_a_contribution_to_a_round_that_is_not_open_again_yet_may_come_again(visits):
+    async def visit():
+        assert (await visits.put(body_of()))[0] == 503  # the server has just started
+        taken = visits.take_in_background(visits.open())
+        assert [(await visits.put(body_of(), f"c{u}"))[0] for u in (1, 2)] == [204, 204]
+        await taken
+
+    run(visit())
+
+
 def test_a_late_contribution_is_answered_with_the_next_index(visits):
     async def visit():
         taken = visits.take_in_background(visits.open())

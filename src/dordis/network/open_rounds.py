@@ -100,10 +100,12 @@ class OpenRounds:
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
         """Publish the task, take contributions until the round closes, and have helpers open the sum."""
-        if self._begun != agreed.parameters.index:  # it was begun before a restart
+        is_resumed = self._begun != agreed.parameters.index  # it was begun before a restart
+        if is_resumed:
             self._server.perform(self._begin(agreed.parameters.index))
         self._agreed = agreed
-        self._server.perform(self._set_parameters(agreed.parameters))
+        is_closed = is_resumed and self._arrivals.is_closed
+        self._server.perform(self._set_parameters(agreed.parameters, is_closed))
         result = self._engine.sum(agreed, watch)
         self._pauses.end_round()
         return result
@@ -112,9 +114,9 @@ class OpenRounds:
         self._server.exchange.begin_round()
         self._begun = index
 
-    async def _set_parameters(self, parameters: Parameters) -> None:
+    async def _set_parameters(self, parameters: Parameters, is_closed: bool) -> None:
         self._server.exchange.set_parameters(parameters)
-        self._visits.begin(parameters.index)
+        self._visits.begin(parameters.index, is_closed=is_closed)
 
     async def _exchange(self, requests: Requests) -> Replies:
         if isinstance(requests, OpenCall) and self._agreed is not None:

@@ -114,7 +114,7 @@ class VisitEndpoint:
     def __init__(self, authenticator: Authenticator, manifest: bytes, store: ArrivalStore, poll: float) -> None:
         self._authenticator, self._manifest, self._store, self._poll = authenticator, manifest, store, poll
         self._slots = TransferSlots()
-        self._index, self._is_over = -1, False
+        self._index, self._closed, self._is_over = -1, -1, False
         self._open: PublishedRound | None = None
         self._waiting: SimpleQueue[Visit | None] = SimpleQueue()
         self._uploads: dict[ClientId, SpooledUpload] = {}
@@ -137,9 +137,9 @@ class VisitEndpoint:
 
     # Called from the thread that runs the rounds
 
-    def begin(self, index: int) -> None:
-        """Note the index of the round whose contributions the store has, before any is taken."""
-        self._index = index
+    def begin(self, index: int, *, is_closed: bool = False) -> None:
+        """Note the index of the round whose contributions the store has, and whether it was closed before a restart."""
+        self._index, self._closed = index, index if is_closed else index - 1
 
     def end_run(self) -> None:
         """Answer from now on that the run is over."""
@@ -174,6 +174,7 @@ class VisitEndpoint:
                     raise Aborted("the server stops")
                 if (reply := self._admit(call, visit, kind)) is not None:
                     yield visit.client, reply
+            self._closed = published.index
         finally:
             self._close()
 
@@ -281,7 +282,7 @@ class VisitEndpoint:
         if index == self._index and client in self._store.clients:
             return web.Response(status=ACCEPTED)
         if self._open is None or index != self._open.index:
-            return self._late()
+            return self._not_open(index)
         upload = self._uploads.get(client)
         return web.Response(headers={OFFSET_HEADER: str(upload.received if upload else 0)})
 
@@ -293,7 +294,7 @@ class VisitEndpoint:
                 return await self._compare(client, request)
             published = self._open
             if published is None or index != published.index:
-                return self._late()
+                return self._not_open(index)
             if client not in published.clients:
                 return _close_with(403)
             return await self._receive(client, published, request)
@@ -345,17 +346,22 @@ class VisitEndpoint:
         """Hand a whole contribution to the thread of the round, and answer what became of it."""
         if self._open is None or self._open.index != published.index:
             upload.file.close()
-            return self._late()
+            return self._not_open(published.index)
         visit = Visit(client, upload, asyncio.get_running_loop().create_future())
         self._waiting.put(visit)
         if self._open is None:  # it closed meanwhile
             self._close()
         status = await visit.status
-        return self._late() if status == GONE else web.Response(status=status)
+        return self._not_open(published.index) if status == GONE else web.Response(status=status)
 
-    def _late(self) -> web.Response:
-        """Answer a contribution that comes too late with the index of the next round, or of the one that is open."""
-        following = self._index + 1 if self._open is None else self._open.index
+    def _not_open(self, index: int) -> web.Response:
+        """Answer a contribution that comes too late with the next index, or the open one; else it may come again.
+
+        After a restart a round is opened again a little later than the server listens.
+        """
+        if index > self._closed:
+            return _close_with(BUSY, RETRY_LATER)
+        following = self._closed + 1 if self._open is None else self._open.index
         return _close_with(GONE, {INDEX_HEADER: str(following)})
 
 
