@@ -1,17 +1,20 @@
-"""Rounds for a ledger to charge, what becomes of them, and what they cost by a second computation."""
+"""New ledgers, rounds for them to charge, what becomes of these, and what they cost by a second computation."""
 
 import hashlib
 import json
 import math
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import dp_accounting
 import msgspec
 
-from dordis.ledger.ledger import Charge
+from dordis.ledger.client_spending import Budget
+from dordis.ledger.ledger import Charge, Ledger
 from dordis.privacy.xnoise_components import Scheme, removal_context
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.parameters import Encoding, Parameters
@@ -21,6 +24,14 @@ SQUARED = 400
 DIM = 64
 VARIANCES = (Fraction(8000), Fraction(9000))
 DELTA = 1e-5
+
+
+def new_ledger(run: bytes, budget: Budget) -> Ledger:
+    """Begin a ledger in a directory of its own, which goes with it."""
+    folder = TemporaryDirectory()
+    ledger = Ledger.create(Path(folder.name) / "ledger.jsonl", run, budget)
+    weakref.finalize(ledger, folder.cleanup)
+    return ledger
 
 
 def parameters_of(index=0, clients=range(6), scheme=Scheme.SINGLE, variances=VARIANCES, run=RUN) -> Parameters:

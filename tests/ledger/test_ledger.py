@@ -37,10 +37,10 @@ from tests.ledger.charged_rounds import (
     charge_of,
     ended,
     forge,
+    new_ledger,
     parameters_of,
     spent,
 )
-from tests.ledger.ledgers import new_ledger
 from tests.paused_processes import start_paused
 from tests.protocols.rounds import Round, random_inputs
 from tests.runs.cohorts import OTHER_RUN, RUN

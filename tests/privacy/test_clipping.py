@@ -18,7 +18,7 @@ from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.skellam_noise import add_noise
 from dordis.protocols.cohort import agree_on
 from dordis.protocols.parameters import Encoding
-from tests.ledger.ledgers import new_ledger
+from tests.ledger.charged_rounds import new_ledger
 from tests.privacy.clipping_bits import encode_bit, plan_bit, planned_bit, read_fraction
 
 BITS = 20

@@ -1,4 +1,4 @@
-"""Run whole rounds in tests: scripted losses, and what the output must be, from the plaintext protocol."""
+"""Run whole rounds in tests: parameters from a plan, scripted losses, the output that plaintext sums give."""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,12 +11,16 @@ from dordis import protocol_driver as drive
 from dordis.crypto import signature
 from dordis.crypto.suite import DEFAULT, Suite
 from dordis.errors import DordisError
-from dordis.protocols import plaintext
+from dordis.privacy.encoding import chunk_ends
+from dordis.privacy.mechanisms.distributed_skellam import DSkellam
+from dordis.protocols import cohort, plaintext
+from dordis.protocols.distributed_dp import encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggClient, SecAggServer
 from dordis.simulation.exchange import LocalExchange
 
+ROTATION = bytes(range(32))
 Loss = tuple[int, str, int]
 """A client, the name of a request, and a chunk (-1 in the set-up)."""
 
@@ -97,3 +101,29 @@ def random_inputs(parameters: Parameters, seed: int) -> dict[int, np.ndarray]:
 def _listed(losses):
     losses = frozenset(losses)
     return lambda u, message: (u, type(message).__name__, getattr(message, "chunk", -1)) in losses
+
+
+def agree_on_plan(plan, *, chunks=1, further=(), rotation=ROTATION, **options):
+    """Write down a round that keeps to a plan, with the options of `cohort.agree_on`."""
+    setting = plan.setting
+    ends = chunk_ends(setting.summed_dim, setting.block, chunks)
+    variances = [plan.variance] * chunks
+    for planned in further:
+        ends, variances = [*ends, ends[-1] + planned.release.length], [*variances, planned.variance]
+    settings = {
+        "run": bytes(32),
+        "index": 3,
+        "clients": range(1, setting.clients + 1),
+        "threshold": setting.t,
+        "quorum": setting.t,
+        "tolerance": setting.T,
+        "colluders": setting.colluders,
+        "bits": plan.bits,
+        "ends": ends,
+        "scheme": setting.scheme,
+        "variances": variances,
+        "fraction": plan.noise.fraction,
+        "reserve": plan.noise.reserve,
+        "encoding": encoding_of(DSkellam.from_plan(plan), rotation, [planned.release for planned in further]),
+    }
+    return cohort.agree_on(**settings | options)

@@ -16,9 +16,9 @@ from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.parameters import MALICIOUS
 from dordis.protocols.secagg import SecAggServer
 from dordis.simulation.exchange import LocalExchange
-from tests.ledger.ledgers import new_ledger
+from tests.ledger.charged_rounds import new_ledger
 from tests.privacy.clipping_bits import aggregate_below, plan_bit, planned_bit
-from tests.protocols.planned_rounds import agree_on
+from tests.protocols.rounds import agree_on_plan as agree_on
 from tests.protocols.rounds import make_client, registry
 
 CLIENTS, DIM = 12, 20

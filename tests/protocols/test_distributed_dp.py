@@ -32,8 +32,8 @@ from dordis.protocols.distributed_noise import ChunkOutput, NoisyInput, PrivateS
 from dordis.protocols.parameters import MALICIOUS, SEMI_HONEST
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from dordis.simulation.exchange import LocalExchange
-from tests.protocols.planned_rounds import ROTATION, agree_on
-from tests.protocols.rounds import Round, make_client
+from tests.protocols.rounds import ROTATION, Round, make_client
+from tests.protocols.rounds import agree_on_plan as agree_on
 
 N, THRESHOLD, T = 16, 12, 4
 BLOCK = 65_536

@@ -19,7 +19,7 @@ from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import MALICIOUS, Projection
 from dordis.protocols.sparse_graph import least_quorum, least_threshold
 from tests.privacy.clipping_bits import plan_bit
-from tests.protocols.planned_rounds import agree_on
+from tests.protocols.rounds import agree_on_plan as agree_on
 from tests.protocols.test_distributed_dp import entropy, lost, play, zeros
 
 N, THRESHOLD, T, COLLUDERS = 16, 12, 4, 2

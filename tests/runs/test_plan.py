@@ -18,8 +18,8 @@ from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.parameters import SEMI_HONEST
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
-from tests.ledger.ledgers import new_ledger
-from tests.protocols.planned_rounds import agree_on
+from tests.ledger.charged_rounds import new_ledger
+from tests.protocols.rounds import agree_on_plan as agree_on
 
 RUN = bytes(32)
 SETTING = Setting(ParticipationSchedule(population=40, per_round=20, rounds=10), dim=100, delta=1e-5)

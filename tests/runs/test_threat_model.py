@@ -19,8 +19,7 @@ from dordis.protocols.sparse_graph import failure, solve
 from dordis.runs.plan import RoundPlan
 from dordis.runs.threat_model import ThreatModel
 from dordis.simulation.run import prepare
-from tests.ledger.charged_rounds import DELTA, DIM, SQUARED, charge_of, parameters_of, spent
-from tests.ledger.ledgers import new_ledger
+from tests.ledger.charged_rounds import DELTA, DIM, SQUARED, charge_of, new_ledger, parameters_of, spent
 from tests.runs.cohorts import OTHER_RUN, RUN
 from tests.simulation.whole_runs import settings_of
 

@@ -15,7 +15,7 @@ from dordis.report.figures import draw_figures
 from dordis.report.statement import write_statement
 from dordis.report.tables import settings_table
 from dordis.simulation.run import prepare
-from tests.ledger.ledgers import new_ledger
+from tests.ledger.charged_rounds import new_ledger
 from tests.simulation.whole_runs import settings_of
 
 QUANTILE = (
