@@ -17,8 +17,8 @@ CLOSE = 0.05
 """The paper prints one digit."""
 RUN = (
     "Real runs of dordis at the paper's settings (sections 2.3 and 6.1: clients, rounds, accounting, threat model, T = "
-    "n/2, dropout before the upload), ideal fidelity, with updates of 16 zeros, because epsilon does not depend on the "
-    "model: epsilon is what the ledger recorded in the last round."
+    "n/2, dropout before the upload), ideal fidelity, with 16 bits for its 20 and updates of 16 zeros, because epsilon "
+    "does not depend on the model: epsilon is what the ledger recorded in the last round."
 )
 
 

@@ -30,12 +30,11 @@ SEEDS = (0, 1, 2)
 DEVICES = (
     f"the {VOLATILE} most volatile of all devices of a trace of real phones (FLASH, half-hour slots; a round is a slot)"
 )
-REPLAYED = (
-    f"Real runs of dordis, ideal fidelity, whose clients are {DEVICES}; updates of 16 zeros, the paper's settings."
-)
+SHORT = "updates of 16 zeros, the paper's accounting, 16 bits for its 20, T = 14 and t = 2 of 16 clients a round"
+REPLAYED = f"Real runs, ideal fidelity, whose clients are {DEVICES}; {SHORT}."
 TRAINED = (
-    "Real training, ideal fidelity, on a stand-in (MNIST by its 539 writers, public features, 100 a round, 20 rounds) "
-    f"whose clients are {DEVICES}; epsilon with updates of 16 zeros at the paper's settings."
+    "Real training, ideal fidelity, on a stand-in (MNIST by its 539 writers, public features, up to 100 a round, 20 "
+    f"rounds) whose clients are {DEVICES}; epsilon from runs with {SHORT}."
 )
 
 
