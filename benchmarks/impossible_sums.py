@@ -15,7 +15,7 @@ from dordis.privacy.accounting import ParticipationSchedule
 from dordis.privacy.planning import Plan, plan
 from dordis.privacy.scaling import Floats
 from dordis.privacy.setting import Setting
-from dordis.rounds.possible import SumLaw, plan_law, threshold
+from dordis.rounds.impossible_sums import SumLaw, plan_law, threshold
 from tests.adversary.noise import mask_with_another_seed
 
 Family = Callable[[bool], dict[str, float]]

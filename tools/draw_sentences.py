@@ -1,9 +1,9 @@
 """Draw docstrings and sentences of the pages for a reading test: `python -m tools.draw_sentences COUNT SEED`."""
 
+import argparse
 import ast
 import random
 import re
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +33,9 @@ def list_sentences() -> list[str]:
 
 
 if __name__ == "__main__":
-    count, seed = int(sys.argv[1]), sys.argv[2]
+    parser = argparse.ArgumentParser(prog="python -m tools.draw_sentences", description=__doc__)
+    parser.add_argument("count", type=int, help="docstrings to draw, and as many sentences")
+    parser.add_argument("seed", help="any text; the same seed draws the same places of the same tree")
+    options = parser.parse_args()
     for texts in (list_docstrings(), list_sentences()):
-        print(*random.Random(seed).sample(texts, count), "", sep="\n")  # noqa: S311  a draw, not a secret
+        print(*random.Random(options.seed).sample(texts, options.count), "", sep="\n")  # noqa: S311  a draw, not a secret

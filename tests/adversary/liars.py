@@ -12,7 +12,7 @@ from dordis.errors import MalformedMessage
 from dordis.network.deadlines import AdaptiveDeadlines
 from dordis.network.exchange import NetworkExchange
 from dordis.network.messages import BodyInfo, Reply, Request
-from dordis.network.resumable import ResumableExchange, RoundStore
+from dordis.network.resumable_rounds import ResumableExchange, RoundStore
 from dordis.protocol import ClientId, Message
 from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution

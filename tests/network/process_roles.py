@@ -23,7 +23,7 @@ from dordis.network.client_setup import create_participant
 from dordis.network.deployment import DeployedJob
 from dordis.network.helper_setup import create_assistant
 from dordis.network.log_lines import set_up_logging
-from dordis.network.resumable import RoundStore
+from dordis.network.resumable_rounds import RoundStore
 from dordis.protocol import ENCODER
 from dordis.rounds.app import AppClient, AppServer
 from tests.adversary.theft import stop_at_the_sum, take_out_gate

@@ -13,7 +13,7 @@ from dordis.privacy.advice import (
 )
 from dordis.privacy.planning import Plan
 from dordis.report.numbers import format_bytes
-from dordis.rounds.possible import plan_warnings
+from dordis.rounds.impossible_sums import plan_warnings
 
 
 def sentences(advice: Advice) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from dordis.privacy.records.accounting import epsilon as record_epsilon
 from dordis.privacy.setting import Setting
 from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.parameters import SEMI_HONEST
-from dordis.rounds.possible import plan_margin
+from dordis.rounds.impossible_sums import plan_margin
 from dordis.runs.dropout_needs import DropoutNeeds, count_dropouts, find_needs
 from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import ThreatModel
@@ -261,7 +261,7 @@ def _describe_components(plan: Plan) -> str:
 
 
 def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast], question: NoiseQuestion) -> Table:
-    """Return epsilon by dropout rate, if so many drop out of every round, and the settings that this needs."""
+    """Return a table of epsilon by dropout rate, the same in every round, and the settings that each rate needs."""
     return make_table(
         *("dropout", "dropped", "orig", "conservative", "XNoise", "tolerance", "threshold"),
         rows=(

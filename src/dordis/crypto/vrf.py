@@ -43,7 +43,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def prove(private: bytes, alpha: bytes) -> bytes:
-    """Evaluate the function on `alpha` and return the proof pi (5.1), of which `proof_to_hash` is the value."""
+    """Evaluate the function on `alpha` and return the proof pi (5.1); `proof_to_hash` gives the output."""
     Y = public_key(private)
     x, prefix = _expand(private)
     H = _encode_to_curve(Y, alpha)
@@ -79,7 +79,7 @@ def validate_key(public: bytes) -> None:
 
 
 def proof_to_hash(proof: bytes) -> bytes:
-    """Return the output beta of a proof (5.2) that is one's own or has been verified."""
+    """Return the output beta of a proof (5.2), which must be verified first unless it is one's own."""
     return _hash_gamma(_decode_proof(proof)[0])
 
 

@@ -94,7 +94,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class ClientCredentials(Credentials):
-    """Those of a client: its id, and its keys of the protocol."""
+    """Credentials of a client, with its id and its keys for the protocol."""
 
     client: ClientId
     keys: Keys = field(repr=False)

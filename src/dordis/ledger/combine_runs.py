@@ -63,7 +63,7 @@ class LedgerPart:
 
     @property
     def how(self) -> str:
-        """Say how its clients are added to those of other parts."""
+        """Say how the spending of this part's clients is combined with that of other parts."""
         return "known by their keys" if self.keys else "the worst stands for all"
 
 

@@ -16,7 +16,7 @@ from dordis.identity.keys import load_keys
 from dordis.identity.registry import Registry
 from dordis.network.authentication import Authenticator
 from dordis.network.log_lines import round_fields
-from dordis.network.resumable import RoundStore
+from dordis.network.resumable_rounds import RoundStore
 from dordis.network.retry_pauses import RetryPauses
 from dordis.network.server import Server
 from dordis.network.tasks import RoundTask, SignedTask, sign_task
@@ -144,7 +144,7 @@ class OpenRounds:
         return self._extensible(published, known, agreed.parameters.n_min, self._closing.extensions)
 
     def _extensible(self, published: PublishedRound, task: RoundTask, least: int, left: int) -> PublishedRound:
-        """Return a round that stays open for as long again, so many times, while fewer than n_min have come."""
+        """Return the round with up to `left` extensions, each made only if fewer than `least` clients have come."""
 
         def extend() -> PublishedRound | None:
             if not left or len(self._arrivals.clients) >= least:

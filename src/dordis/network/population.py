@@ -21,7 +21,7 @@ from dordis.network.deadlines import AdaptiveDeadlines, SlowClients
 from dordis.network.exchange import DISCONNECTED, TOO_SLOW
 from dordis.network.log_lines import round_fields
 from dordis.network.open_rounds import POLL, OpenRounds, say_farewell
-from dordis.network.resumable import ResumableExchange, RoundStore
+from dordis.network.resumable_rounds import ResumableExchange, RoundStore
 from dordis.network.retry_pauses import RetryPauses
 from dordis.network.server import Server
 from dordis.network.visits import VisitEndpoint

@@ -106,7 +106,7 @@ class FileModel(LastModel):
         return super().get(digest) or self._read(digest)
 
     def last(self) -> ModelBytes | None:
-        """Return the model in memory, or the one in the file."""
+        """Return the last model, from memory or else from the file."""
         return super().last() or self._read()
 
     def keep(self, model: ModelBytes) -> None:

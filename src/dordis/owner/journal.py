@@ -137,7 +137,7 @@ def _split_round_id(round: bytes) -> tuple[str, int]:
 
 
 def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
-    """The round is later than all rounds of its run that this client has left, in which it may have answered."""
+    """The round is later than every round of its run that this client has left: there it may have answered already."""
     run, index = _split_round_id(round)
     if index <= left.get(run, -1):
         raise Aborted(

@@ -101,7 +101,7 @@ def check_run_hash(run: bytes, manifest: bytes) -> None:
 def run_members(
     theirs: Manifest, own: Registry, revoked: Sequence[RevokedKeys], me: ClientId, planned: int
 ) -> Registry:
-    """Return the members of the run: those of this client's registry, or of an earlier one that it tells of."""
+    """Return the run's members, from this client's registry and the keys revoked since the run began."""
     listed = theirs.members or {}
     if me not in listed:
         raise ParametersRefused(

@@ -275,7 +275,7 @@ def check_cap(count: int, cap: int | None) -> None:
 
 
 def check_run_cap(count: int, cap: int | None) -> None:
-    """There is a participation left of those that the noise of the run was planned for."""
+    """The client has taken part fewer times than the run's noise was planned for."""
     if cap is not None and count >= cap:
         raise ParticipationRefused(count, cap)
 

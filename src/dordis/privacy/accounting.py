@@ -126,7 +126,7 @@ def theta_squared(event: Event) -> float:
 
 
 def compose_costs(costs: Iterable[tuple[float, int]]) -> float:
-    """Return theta^2 of releases and how often each was made: the sum, infinite if one is."""
+    """Return the theta^2 of a composition, from pairs of a release's theta^2 (or infinity) and its repetitions."""
     each = tuple(costs)
     if any(cost == math.inf for cost, _ in each):
         return math.inf

@@ -97,7 +97,7 @@ class Grid:
         return x
 
     def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
-        """Write some whole blocks, which begin at a place of the vector in the ring, to where their coordinates are."""
+        """Write dealt blocks back to their coordinates in `x`; the first begins at `start` in the summed vector."""
         rows, first = dealt.reshape(-1, self.block), start // self.block
         whole, rest = divmod(self.summed_dim, self.blocks)
         last = first + len(rows)

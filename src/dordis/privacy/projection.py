@@ -91,9 +91,10 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_sum(cls, total: Floats, kept: int, noise: float, reach: float) -> "Alignment":
-        """Estimate it from a decoded sum, of which `kept` coordinates were summed, each under `noise`, a variance.
+        """Estimate the alignment from a decoded sum of `kept` coordinates, each with noise of variance `noise`.
 
-        `reach` is n c.  The energy of the noise is taken off; what is left varies with the noise and with the signs.
+        `reach` is n c.  The expected energy of the noise is subtracted; the estimate's deviation has two causes, the
+        noise and the random signs.
         """
         energy = float(total @ total) * kept / total.size - kept * noise
         signal = max(0.0, energy)

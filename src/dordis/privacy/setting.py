@@ -170,7 +170,7 @@ class Setting:
         return self._probe.variance_left(range(self.clients), b"") / PROBE
 
     def ring(self, bits: int) -> Ring:
-        """Return the ring of `bits` bits with the signal and the noise that it must hold."""
+        """Return the condition that signal and noise fit a ring of `bits` bits."""
         component = max((*self._probe.base, *self._probe.removable))
         return Ring(
             bits=bits,

@@ -1,7 +1,7 @@
-"""What follows the sum of a chunk: it is dispatched to the clients, which decode it and keep it.
+"""Delivery of the sum of a chunk: the server sends it to the clients, which decode it and keep it.
 
-It knows nothing of how the sum was made.  Nothing here is secret, no answer says anything about its sender, and whoever
-is lost on the way harms nobody.
+Delivery does not depend on the summing protocol.  Nothing here is secret, replies do not depend on a client's data, and
+a client that drops out affects no other.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -84,7 +84,7 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
         self.received = tuple(collect(receivers, Received, replies, self._checked))
 
     def store(self) -> Flow:
-        """Have it decoded by those who received it."""
+        """Ask the clients that received the sum to decode it."""
         if not self.received:
             return
         replies = yield dict.fromkeys(self.received, Store(self.chunk))
@@ -145,7 +145,7 @@ class DeliveryClient(ProtocolClient[ClientState]):
         return Received(request.chunk)
 
     def store(self, request: Store) -> Stored:
-        """Decode it."""
+        """Decode the received sum of a chunk."""
         received = self._received.pop(request.chunk)
         decoded = self._private.decode_delivered(request.chunk, received.vector, received.survivors)
         if self._assembly is None:

@@ -68,9 +68,9 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
 
 
 def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
-    """Read a mechanism for updates of `dim` coordinates, or of whole blocks, from the parameters, or refuse them.
+    """Return the mechanism that the parameters name, for updates of `dim` coordinates, or raise ParametersRefused.
 
-    Whoever knows mechanisms of others passes the `kind` that it expects: the name alone imports none of them.
+    For a third party's mechanism pass its class as `kind`: code is never imported because a server names it.
     """
     written, kind = parameters.encoding, kind or find_builtin_mechanism(parameters.encoding.mechanism)
     projection = written.projection or None

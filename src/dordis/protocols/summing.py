@@ -258,16 +258,16 @@ Leaving = Mapping[ClientId, str]
 
 
 class Prediction(Protocol):
-    """What the protocol comes to if clients leave as foretold; each method raises what the protocol would raise."""
+    """The outcome of a round whose dropouts are known in advance; each method raises what the protocol would raise."""
 
     def survivors(self) -> tuple[ClientId, ...]:
-        """Return U3, up to which nothing was uploaded."""
+        """Return U3; raise if the round fails before any client uploads."""
 
     def check_before_disclosure(self) -> None:
-        """Go on from U3 to the request that opens the sum."""
+        """Raise if the round fails after the uploads, but before the request that opens the sum."""
 
     def check_after_disclosure(self) -> None:
-        """Go on to the end."""
+        """Raise if the round fails after the request that opens the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
         """Return the secrets that are due and cannot be recovered."""
@@ -275,7 +275,7 @@ class Prediction(Protocol):
 
 @dataclass(frozen=True)
 class ArrivalPrediction:
-    """The course of a round in which every client contributes once and all helpers answer."""
+    """The outcome of a round in which every client contributes once and all helpers answer."""
 
     parameters: Parameters
     arrived: tuple[ClientId, ...]

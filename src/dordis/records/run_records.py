@@ -32,7 +32,7 @@ from dordis.privacy.projection import Alignment
 from dordis.protocol import ClientId
 from dordis.records.evictions import Eviction, read_evictions
 from dordis.records.manifest import Manifest, encode_manifest
-from dordis.rounds.possible import IMPOSSIBLE, NOT_CHECKED
+from dordis.rounds.impossible_sums import IMPOSSIBLE, NOT_CHECKED
 
 CONFIG, MANIFEST, ROUNDS, METRICS = "config.toml", "manifest.json", "rounds.jsonl", "metrics.jsonl"
 LEDGER, MODEL, RESULT, RECEIPTS = "ledger.jsonl", "model.npz", "result.json", "receipts"

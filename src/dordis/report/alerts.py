@@ -9,7 +9,7 @@ from dordis.privacy.accounting import budget_warnings
 from dordis.privacy.mechanisms.mechanism import NoiseFrom
 from dordis.report.facts import RunFacts
 from dordis.report.numbers import format_count, format_number
-from dordis.rounds.possible import IMPOSSIBLE, VACUOUS
+from dordis.rounds.impossible_sums import IMPOSSIBLE, VACUOUS
 
 
 class Level(Enum):

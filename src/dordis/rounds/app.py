@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class RoundInfo:
-    """What both sides of an application are told of a round.
+    """A round as the application's server and clients see it.
 
     `number` counts finished rounds, starting at 1; `index` counts tries, failed ones too, starting at 0.
     A client is told the number of its try, see `told_number`.
@@ -205,9 +205,9 @@ class AppClient(ABC):
         return {}
 
     def expect(self, round: RoundInfo, peers: Sequence["AppClient"]) -> None:  # noqa: B027  most train alone
-        """Be told, in a simulation, which clients are about to prepare data in this process: one pass may do for all.
+        """Get ready to train together with `peers`; a simulation calls this before they prepare data in one process.
 
-        The first of them is told, and is one of them.
+        It is called for the first of the peers only.
         """
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing

@@ -1,4 +1,4 @@
-"""Whom a client asks before it answers: its owner, as rounds know it."""
+"""The interface of a client's owner, whose consent a client needs before it answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

@@ -36,9 +36,9 @@ from dordis.protocols.vector_backend import HERE, Vectors
 from dordis.rounds.arrivals import Arrivals, ArrivalStore
 from dordis.rounds.catch_up import RecentSums
 from dordis.rounds.gate import PrivacyGate
+from dordis.rounds.impossible_sums import NOT_CHECKED, check_possible, describe_check
 from dordis.rounds.invitation import Invitation, InvitationServer
 from dordis.rounds.meter import MessageMeter, Traffic
-from dordis.rounds.possible import NOT_CHECKED, check_possible, describe_check
 from dordis.rounds.watch import Watch, WatchedExchange, silent
 
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
@@ -102,7 +102,7 @@ class RoundResult:
     down: int | None = None
     timeline: Timeline | None = None
     sum_check: str = NOT_CHECKED
-    """Outcome of the check for impossible sums: `passed`, `vacuous` or `not checked` (`rounds.possible`)."""
+    """Outcome of the check for impossible sums: `passed`, `vacuous` or `not checked` (`rounds.impossible_sums`)."""
     clients: tuple[ClientId, ...] = ()
     """U, or the clients that came."""
 

@@ -226,7 +226,7 @@ def check_fits(invite: Invite, parameters: Parameters, kind: type[Mechanism] | N
 
 @dataclass(frozen=True)
 class Invitation:
-    """What goes out before a round, and to whom."""
+    """The invitation to a round, the model that goes with it, and the invited clients."""
 
     invite: Invite
     model: ModelBytes
@@ -235,7 +235,7 @@ class Invitation:
 
 @dataclass
 class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
-    """Invite, send the model to those who lack it, have them train; the output is the proofs of those who are ready."""
+    """Invite clients, send the model where it is missing, and wait for training; output the ready clients' proofs."""
 
     invitation: Invitation
     since: Callable[[bytes], Sequence[SendSum]] = lambda digest: ()

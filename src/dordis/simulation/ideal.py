@@ -27,8 +27,8 @@ from dordis.protocols.parameters import Parameters
 from dordis.protocols.summing import ArrivalPrediction, Leaving, Prediction, SummingProtocol
 from dordis.rounds.client import Client, ClientRound
 from dordis.rounds.engine import AgreedRound, Gathered, RoundResult
+from dordis.rounds.impossible_sums import check_possible, describe_check
 from dordis.rounds.invitation import Accepted, Invitation, Train
-from dordis.rounds.possible import check_possible, describe_check
 from dordis.rounds.watch import REFUSED, StageBegan, Watch, silent
 
 LONG = 1 << 16
@@ -46,7 +46,7 @@ class Clients(Protocol):
 
 @dataclass(frozen=True)
 class Entered:
-    """The course of a round, the clients that leave it, by stage, and those whose owners refused."""
+    """The predicted outcome of a round, the stage at which each client leaves, and the clients whose owners refused."""
 
     course: Prediction
     leaving: Leaving
@@ -144,7 +144,7 @@ class IdealRounds:
         return RoundResult(outputs, aggregate, stages, self._dropped(entered), sum_check=check, clients=clients)
 
     def _enter(self, agreed: AgreedRound) -> "Entered":
-        """Have the cohort consent and its owners count; return the course of the protocol with those who did."""
+        """Ask the owners of the cohort for consent, count participations, and predict the round without refusals."""
         parameters, predict = agreed.parameters, self._protocol.predict
         if predict is None:
             raise InputError(f"the protocol '{self._protocol.name}' has no cohort: pass the round's invitation")

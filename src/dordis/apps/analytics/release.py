@@ -92,7 +92,7 @@ class QueryBudget:
 class PrivateSum:
     """The sum over `count` clients, `sigma` of the noise on each coordinate of it, and what it cost.
 
-    `sum_check` says how it was checked for garbage (`dordis.rounds.possible`).
+    `sum_check` says how it was checked for garbage (`dordis.rounds.impossible_sums`).
     """
 
     total: Floats = field(repr=False)

@@ -127,7 +127,7 @@ def centre_ring(vector: Vector, bits: int) -> Integers:
 
 
 def _chernoff(measured: Sequence[VarianceSample], side: int) -> float:
-    """Return the least bound on the chance of a sum beyond the one that was seen, to the right or to the left."""
+    """Return the least Chernoff bound on the probability of a sum above (side 1) or below (-1) the observed one."""
     seen = sum(some.cut_squares for some in measured)
     counts: Counter[SquareLaw] = Counter()
     for some in measured:

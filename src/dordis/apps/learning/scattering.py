@@ -45,7 +45,7 @@ class Scattering:
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """Return how many maps there are of each order, in the order in which they stand."""
+        """Return the number of maps of order 0, 1 and, if computed, 2."""
         first, second = SCALES * ANGLES, ANGLES * ANGLES * SCALES * (SCALES - 1) // 2
         return (1, first, second)[: self.order + 1]
 

@@ -1,4 +1,4 @@
-"""The grid of a ServerApp whose train messages come to a private mean, with ledger and records as in `dordis run`.
+"""The grid of a ServerApp that answers train messages by a private mean, with ledger and records as in `dordis run`.
 
 The settings are those of `dordis run`, from a dictionary such as a Flower app's `run_config`.
 """

@@ -194,7 +194,8 @@ def check_bound(mechanism: Mechanism) -> None:
 
 
 def check_folding(kind: type[Mechanism], buckets: int) -> None:
-    """Refuse to fold updates under noise that is not added to the folded ones: copies would average it away."""
+    """Raise ParametersRefused if updates are folded under a mechanism whose noise is not added to folded updates."""
+    # A folded update is unfolded into copies: noise that differs from copy to copy would average out.
     if buckets and not kind.may_fold:
         raise ParametersRefused(
             f"the mechanism '{mechanism_name(kind)}' does not fold updates: projection must be 'off'"

@@ -103,7 +103,7 @@ def check_header_round(parameters: AssistedParameters, header: Header) -> None:
 
 
 def check_header_client(header: Header, client: ClientId) -> None:
-    """A header is that of the client from whom it is said to come."""
+    """A header names the client that sent it."""
     if header.client != client:
         raise ProtocolError(f"the header of client {header.client} came as that of client {client}")
 

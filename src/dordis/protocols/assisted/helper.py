@@ -322,7 +322,7 @@ class AssistedHelper:
 
 
 def _epoch(run: bytes, epoch: int | None = None) -> str:
-    """Return the name of a private half, or what those of a run begin with."""
+    """Return the store's name for an epoch's private key, or the prefix of all such names of a run."""
     return f"epoch/{run.hex()}/{'' if epoch is None else epoch}"
 
 

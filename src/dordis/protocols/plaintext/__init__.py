@@ -22,13 +22,13 @@ _BEGIN, _CONTRIBUTE, _DISCLOSE = (request.__name__ for request in requests_in(va
 
 @dataclass(frozen=True)
 class PlaintextPrediction:
-    """The course of one round in which clients leave as foretold."""
+    """The outcome of one plaintext round in which each client leaves at the stage given by `leaving`."""
 
     parameters: CohortParameters
     leaving: Leaving
 
     def survivors(self) -> tuple[ClientId, ...]:
-        """Return U3."""
+        """Return U3; raise if too few clients answer the first request."""
         ensure_enough(self.parameters, _BEGIN, self._answering(_BEGIN))
         return self._answering(_BEGIN, _CONTRIBUTE)
 
@@ -40,7 +40,7 @@ class PlaintextPrediction:
         """Raise nothing: a secret that its owner does not disclose is not released."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the due secrets of those who leave before they disclose."""
+        """Return the due secrets of clients that leave before they disclose them."""
         return {u: ks for u, ks in due.items() if ks and self.leaving.get(ClientId(u)) == _DISCLOSE}
 
     def _answering(self, *stages: str) -> tuple[ClientId, ...]:

@@ -34,7 +34,7 @@ class PlaintextSetup(SummingSetup):
         return (Step(self.begin, Resource.CLIENT),)
 
     def begin(self) -> Flow:
-        """Collect those who take part."""
+        """Ask all clients to begin, and keep those that answer."""
         clients = self.parameters.clients
         replies = yield dict.fromkeys(clients, Begin(self.parameters, self._proofs))
         self.ready = tuple(collect(clients, Joined, replies, lambda u, reply: reply))

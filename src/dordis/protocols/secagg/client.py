@@ -215,7 +215,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return SharesDelivered(accused=parameters.pack(accused))
 
     def _opened(self, u: ClientId, sent: bytes) -> bytes:
-        """Return the shares that a peer sent, if they are as many as mine, in range, and those that it hashed."""
+        """Decrypt a peer's shares; raise if their number, range or hashes are wrong."""
         ciphertext, hashed = split_hashes(self._parameters, sent)
         share, sharing = self._channel(u, self.me).decrypt(ciphertext), self._suite.sharing
         checks.check_share_length(share, self.state.own_shares)

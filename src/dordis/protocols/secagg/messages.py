@@ -18,7 +18,7 @@ OF_CLIENTS = Meta(max_length=MOST_CLIENTS)
 
 
 def hidden(message: Message) -> str:
-    """Show of a message what it is, and nothing of what it says."""
+    """Return a repr that shows the type of a message and none of its contents."""
     return f"<{type(message).__name__}>"
 
 

@@ -1,4 +1,4 @@
-"""What SecAgg comes to if clients leave as foretold, without masks or messages: the same U3, noise and failures."""
+"""The outcome of SecAgg for given dropouts, computed without masks or messages: the same U3, noise and failures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ _UPLOAD, _UNMASK = STAGES.index(CollectInput), STAGES.index(Unmask)
 
 @dataclass(frozen=True)
 class SecAggPrediction:
-    """The course of one round."""
+    """The outcome of one SecAgg round in which each client leaves at the stage given by `leaving`."""
 
     parameters: CohortParameters
     leaving: Leaving
 
     def survivors(self) -> tuple[ClientId, ...]:
-        """Return U3."""
+        """Return U3; raise if too few clients answer a stage before the upload."""
         self._check_quorums(STAGES[:_UPLOAD])
         return tuple(self._answering(CollectInput))
 
@@ -52,7 +52,7 @@ class SecAggPrediction:
         return {u: ks for u, ks in owing.items() if len(helping & holders[ClientId(u)]) < self.parameters.threshold}
 
     def _answering(self, stage: Stage) -> list[ClientId]:
-        """Return who is still there at a stage."""
+        """Return the clients that answer a stage."""
         before = {earlier.__name__ for earlier in STAGES[: STAGES.index(stage) + 1]}
         return [u for u in self.parameters.clients if self.leaving.get(u) not in before]
 

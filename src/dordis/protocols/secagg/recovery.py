@@ -1,4 +1,4 @@
-"""What the server rebuilds from shares that fit their hashes: secrets, compared with what their dealers promised."""
+"""Recovery of secrets from the shares that fit their hashes, checked against the commitments of their dealers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,10 +40,10 @@ class Held:
 
 @dataclass(frozen=True)
 class RecoveredSecrets:
-    """The secrets of each dealer by their places, and what is wrong with the others.
+    """The recovered secrets by dealer and place, and the dealers of secrets that could not be recovered.
 
-    `false` are dealers whose t fitting shares miss what they promised: they lied.  `short` are dealers of whom fewer
-    than t shares fit, and how many do.
+    `false` are dealers whose secret, rebuilt from t fitting shares, contradicts their commitment: they lied.  `short`
+    maps dealers with fewer than t fitting shares to the number that fit.
     """
 
     secrets: dict[ClientId, dict[int, bytes]] = field(repr=False)
@@ -97,7 +97,7 @@ def _by_holders(
 def _by_fitting(
     given: Sequence[tuple[Shares, Fits]], dealers: Sequence[ClientId]
 ) -> Iterator[tuple[list[int], list[tuple[ClientId, int]], Shares]]:
-    """Group the secrets of which the shares of the same holders fit: the rows of these, the secrets, their shares."""
+    """Group secrets by the holders whose shares fit; yield the holders' rows, the secrets and the shares."""
     if not given:
         yield [], [(u, 0) for u in dealers], np.empty(0, np.uint32)
         return

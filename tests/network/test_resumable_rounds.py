@@ -3,7 +3,7 @@
 import pytest
 
 from dordis.errors import ProtocolError
-from dordis.network.resumable import CompletedStage, ResumableExchange, RoundStore
+from dordis.network.resumable_rounds import CompletedStage, ResumableExchange, RoundStore
 from dordis.protocol import Garbled
 from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.plaintext.messages import Begin, Joined

@@ -27,7 +27,7 @@ from dordis.protocols.distributed_dp import DistributedDP, encoding_of
 from dordis.protocols.distributed_noise import ChunkOutput
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.secagg import SECAGG, masking
-from dordis.rounds.possible import (
+from dordis.rounds.impossible_sums import (
     NOT_CHECKED,
     PASSED,
     VACUOUS,
