@@ -2,14 +2,23 @@
 
 import pkgutil
 import re
+import secrets
 from collections import Counter
 from itertools import combinations
 
 import grimp
+import numpy as np
 import pytest
 
+from dordis.cli.demo_round import plan_demo
+from dordis.privacy.xnoise_components import Scheme
+from dordis.protocols.secagg import SECAGG
+from dordis.simulation.one_round import home_of_updates, single_round
+from tools import noise_picture
 from tools.architecture_pictures import PAGE as PATH
 from tools.architecture_pictures import PICTURES, ROOT, draw_pictures, read_layer_texts, read_layers
+from tools.round_steps import list_rows
+from tools.sequence_pictures import SECAGG_MESSAGES
 
 PAGE = PATH.read_text(encoding="utf-8")
 HOP = re.compile(r"^\| (\d+) \| (client|server) \| (\w+) \| `([\w.]+)` \|", re.MULTILINE)
@@ -106,3 +115,52 @@ def test_no_class_has_the_name_of_another_but_for_the_roles_of_applications():
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     names = Counter(name for source in sources for name in re.findall(r"^ *class (\w+)", source, re.MULTILINE))
     assert {name for name, times in names.items() if times > 1} <= {"Server", "Client", "Settings"}
+
+
+class LeaveLate:
+    """Two clients leave: one before its upload, one after it."""
+
+    def available(self, index, clients):
+        return frozenset(clients)
+
+    def leaving(self, index, clients):
+        return {u: stage for u, stage in ((3, "CollectInput"), (5, "Unmask")) if u in clients}
+
+
+def record_requests():
+    """Run one round of zeros; return the names of the requests that the server sent, each once, in their order."""
+    seen = {}
+
+    def tap(exchange):
+        def deliver(requests):
+            seen.update(dict.fromkeys(type(request).__name__ for request in requests.values()))
+            return exchange(requests)
+
+        return deliver
+
+    design = plan_demo(8, 2, 6.0)
+    zeros = np.zeros(design.setting.dim)
+    home = home_of_updates(design, SECAGG, lambda u: zeros, secrets.token_bytes, LeaveLate())
+    single_round(home, rounds=lambda run, selection: home.open(run, selection, {}, tap))
+    return list(seen)
+
+
+def test_the_sequence_diagram_has_the_requests_of_a_round_that_is_run_in_its_order():
+    drawn = [name for row in list_rows() for name in SECAGG_MESSAGES.get(row.step, {})]
+    sent = record_requests()
+    assert set(drawn) - set(sent) <= {"SendModel", "RemoveNoise"}  # sent if a model is missing, or due seeds are
+    assert [name for name in drawn if name in sent] == sent
+    assert [name for name in drawn if name in {kind.__name__ for kind in SECAGG.requests}] == [
+        kind.__name__ for kind in SECAGG.requests
+    ]
+
+
+def test_the_picture_of_xnoise_ends_with_the_planned_noise_and_the_baseline_below_it():
+    survivors = [u for u in range(1, noise_picture.CLIENTS + 1) if u not in noise_picture.DROPPED]
+    left = {
+        scheme: sum(
+            map(sum, noise_picture.list_shares(noise_picture.make_plan(scheme), survivors, removed=True).values())
+        )
+        for scheme in (Scheme.SINGLE, Scheme.ORIG)
+    }
+    assert left == {Scheme.SINGLE: noise_picture.TARGET, Scheme.ORIG: 75}
