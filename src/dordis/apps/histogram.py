@@ -41,7 +41,7 @@ class Server(PooledServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Construct it from `Settings`."""
+        """Construct it from the task's options, read as `Settings`."""
         settings = _table(task).settings
         return cls(len(settings.edges) + 1, settings.nonnegative)
 
@@ -65,7 +65,7 @@ class Client(FixedClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct it from `Settings`."""
+        """Construct it from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(float(table.row(place)[0]), table.settings.edges)
 

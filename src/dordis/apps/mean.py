@@ -72,7 +72,7 @@ class Server(PooledServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Construct it from `Settings`."""
+        """Construct it from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(table.values.shape[1], table.settings.centre)
 
@@ -93,7 +93,7 @@ class Client(FixedClient):
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
-        """Construct it from `Settings`."""
+        """Construct it from the task's options, read as `Settings`."""
         table = _table(task)
         return cls(table.row(place), table.settings.centre, table.settings.bound)
 

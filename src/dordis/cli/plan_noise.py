@@ -95,7 +95,7 @@ class NoiseQuestion:
         return find_needs(plan.setting, self.mode, dropped)
 
     def describe_starvation(self, plan: Plan) -> str:
-        """Say if lots leave later rounds too few clients; empty for every other selection."""
+        """Warn if VRF selection leaves too few clients for later rounds; empty for every other selection."""
         if self.selection != VRF:
             return ""
         return describe_starvation(self.clients, self.per_round, self.rounds, plan.cap, plan.setting.t, TRIES)

@@ -56,7 +56,7 @@ class Federation(Section, frozen=True):
     rounds: Positive = 20
     """Rounds of the run, R."""
     selection: Literal["balanced", "uniform", "vrf"] = "balanced"
-    """Selection of a round's clients: by a public permutation, by the server, or by verifiable lots."""
+    """Selection of a round's clients: by a public permutation, by the server, or by verifiable random functions."""
     arrival: Literal["invited", "open"] = "invited"
     """`invited`: the server asks selected clients; `open`: any registered client may contribute, once a round.
 

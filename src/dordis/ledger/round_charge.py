@@ -124,7 +124,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.after_dropouts(dict.fromkeys(range(len(self.variances)), 0))
 
     def least_variance(self, chunks: Sequence[int]) -> Fraction:
-        """Return the least variance of some chunks, for |D| where it is known."""
+        """Return the least noise variance of these chunks, for the actual dropouts if known, else for the worst."""
         return min(
             counted_variance(self.plans[chunk], self.dropped[chunk] if self.dropped else None) for chunk in chunks
         )

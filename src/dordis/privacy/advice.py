@@ -73,7 +73,7 @@ def check_prospects(plan: Plan) -> None:
 
 
 def advise(plan: Plan, replan: Replan) -> Advice:
-    """Look at larger cohorts, and choose the smallest that has enough, or else the largest that there can be."""
+    """Plan for larger cohorts, and advise the smallest whose signal-to-noise ratio suffices, or else the largest."""
     cohort = plan.setting.participation
     population, n, rounds = cohort.population, cohort.per_round, cohort.rounds
     larger = tuple(_plan_possible(replan, larger_cohorts(n, population), rounds))
@@ -139,7 +139,7 @@ def list_warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def _unit(count: int) -> int:
-    """Return the place of the second digit."""
+    """Return the power of ten of a number's second digit."""
     return int(10 ** max(0, len(str(count)) - 2))
 
 

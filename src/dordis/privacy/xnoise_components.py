@@ -211,5 +211,5 @@ def removal_context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes
 
 
 def _draw_lot(context: bytes, client: int) -> bytes:
-    """Draw the public lot by which removal is given to clients."""
+    """Return the public pseudorandom number that orders clients for the removal of noise."""
     return hashlib.sha256(b"dordis/v1/removal" + context + client.to_bytes(8, "big")).digest()

@@ -24,7 +24,7 @@ from dordis.protocols.parameters import Parameters
 class RoundCost(NamedTuple):
     """A theta^2, infinite where nothing is proved, and how far the noise is from its law, in total variation.
 
-    `failure` is the chance that the graph or the lots of the round fail, which delta has to cover.
+    `failure` is the chance that the graph or the random selection of the round fails, which delta has to cover.
     """
 
     theta_squared: float
@@ -50,7 +50,7 @@ def round_cost(
 ) -> RoundCost:
     """Return the cost of a round to each client, for every dropout; `kind` names a mechanism of a third party.
 
-    `draw_failure` is the chance that its lots draw too many colluders, where lots are drawn.
+    `draw_failure` is the chance that a random selection has more than T_C colluders; 0 if clients are not drawn.
     """
     try:
         mechanism = mechanism_of(parameters, kind=kind)

@@ -32,7 +32,7 @@ class Dispatch(Message, frozen=True):
 
 
 class Stored(Message, frozen=True):
-    """It is decoded and kept."""
+    """The reply to `Store`: the sum is decoded and kept."""
 
     chunk: int
 

@@ -243,14 +243,14 @@ class MakeClient(Protocol):
         journal: Journal | None,
         entropy: Entropy,
     ) -> SummingClient[Any]:
-        """Make it."""
+        """Return the client of one round."""
 
 
 class MakeHelper(Protocol):
     """Make a helper of all rounds of a run; its long-term private key is `secret`."""
 
     def __call__(self, me: ClientId, *, secret: bytes, registry: Mapping[ClientId, bytes], suite: Suite) -> Party:
-        """Make it."""
+        """Return the helper of one run."""
 
 
 Leaving = Mapping[ClientId, str]

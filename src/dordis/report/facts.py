@@ -144,7 +144,7 @@ class RunFacts:
         return tuple(ratio for record in self.run.rounds if (ratio := self.noise_ratio(record)) is not None)
 
     def noise_ratio(self, record: RoundRecord) -> float | None:
-        """Return this ratio of one round, or None."""
+        """Return the ratio of charged to target noise variance in one round; None without such noise."""
         if self.trust.noise is NoiseFrom.CLIENT or record.charged is None or not record.wanted:
             return None
         return record.charged / record.wanted

@@ -163,13 +163,13 @@ def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
 
 
 def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
-    """A graph is sparse only where the protocol is: secrecy rests on a lot there, and the owner did not ask for it."""
+    """A graph is sparse only if the protocol's is: an owner who agreed to SecAgg did not agree to a random graph."""
     if parameters.is_sparse and not protocol.sparse:
         raise ParametersRefused(f"the protocol '{protocol.name}' has no sparse graph, and this round has one")
 
 
 def check_forward(invite: Invite, shown: Mapping[bytes, int]) -> None:
-    """No lot was shown under a later index: the server would choose among rounds whose lots it has seen."""
+    """No VRF proof was shown under a later index: the server could choose among rounds whose draws it has seen."""
     if invite.info.index < shown.get(invite.info.run, 0):
         raise UnexpectedRequest("this client has shown its lot under a later index of this run")
 

@@ -51,7 +51,7 @@ class Job:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return warnings about delta, and about lots that leave later rounds too few clients."""
+        """Return warnings about delta, and about VRF selection that leaves later rounds too few clients."""
         federation, design = self.config.federation, self.design
         if selection_kind(self.config) != VRF or not design.proves:
             return design.warnings
@@ -62,12 +62,12 @@ class Job:
 
     @property
     def needs_beacon_values(self) -> bool:
-        """Tell whether every round uses its own beacon value, for its graph or its lots."""
+        """Tell whether every round uses its own beacon value, for its graph or its VRF selection."""
         return self.protocol.sparse or selection_kind(self.config) == VRF
 
     @property
     def has_beacon(self) -> bool:
-        """Tell whether the run uses a beacon, for its graphs, its lots or its permutation."""
+        """Tell whether the run uses a beacon, for its graphs, its VRF selection or its permutation."""
         selection, given = selection_kind(self.config), bool(self.config.deployment.beacon)
         return self.needs_beacon_values or is_drawn(selection, given)
 

@@ -19,7 +19,7 @@ class ThreatModel:
     sparse: bool = False
     """Whether clients share masks and secrets with some others only: SecAgg+."""
     drawn: bool = False
-    """Whether public randomness draws the clients, by lot or permutation, so that T_C is a quantile."""
+    """Whether public randomness draws the clients, by VRF or permutation, so that T_C is a quantile."""
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
     agree: WriteParameters = agree_with_cohort

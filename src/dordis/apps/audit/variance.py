@@ -89,7 +89,7 @@ class VarianceSample:
 
     @classmethod
     def from_samples(cls, samples: Integers, variance: Fraction, bits: int) -> "VarianceSample":
-        """Measure noise whose stated variance this is."""
+        """Summarise samples of noise whose stated variance is `variance`."""
         law = square_law(variance, bits)
         magnitudes = np.abs(samples)
         cut_squares = float(((np.minimum(magnitudes, law.cut) / law.cut) ** 2).sum())

@@ -152,7 +152,7 @@ def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
 
 
 def describe_groups(data: Dataset, clients: int, each: int) -> str:
-    """Describe clients that are one key or several keys."""
+    """Describe clients of which each holds the data of one key (such as a writer), or of several."""
     keys, _, _ = data.key_counts
     one = data.unit.format_count(clients) if each == 1 else f"{clients:,} groups of {data.unit.format_count(each)}"
     left = keys.size - clients * each

@@ -79,7 +79,7 @@ class SoftmaxGradients(RecordGradients):
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return x r^T and r."""
+        """Return (x, 1) r^T for each record, with r the predicted class probabilities minus the one-hot label."""
         weights = np.asarray(parameters, np.float64).reshape(-1, self._model.classes)
         inputs = with_one(x)
         return outer(inputs, class_residuals(row_products(inputs, weights), y))
@@ -92,7 +92,7 @@ class LinearGradients(RecordGradients):
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return 2 (x w + b - y) (x, 1)."""
+        """Return 2 (x w + b - y) (x, 1) for each record."""
         inputs = with_one(x)
         weights = np.asarray(parameters, np.float64)[:, None]
         return outer(inputs, 2 * (row_products(inputs, weights) - y[:, None]))
@@ -105,7 +105,7 @@ class MlpGradients(RecordGradients):
         self._model = model
 
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Go back through both layers, record by record."""
+        """Return each record's gradient by back-propagation through both layers."""
         model, flat = self._model, np.asarray(parameters, np.float64)
         ends = (model.features + 1) * model.hidden
         below, above = flat[:ends].reshape(-1, model.hidden), flat[ends:].reshape(-1, model.classes)
@@ -138,7 +138,7 @@ def outer(x: Floats, r: Floats) -> Floats:
 
 
 def class_residuals(scores: Floats, y: Labels) -> Floats:
-    """Return probability less indicator, row by row."""
+    """Return the class probabilities minus the one-hot label, for each row."""
     r = softmax(scores)
     r[np.arange(y.size), y] -= 1.0
     return r

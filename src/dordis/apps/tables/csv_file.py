@@ -45,7 +45,7 @@ class Cells:
         return self.at(_places(self.path, self.names, names))
 
     def at(self, places: Sequence[int]) -> Floats:
-        """Return the values of the columns at these places."""
+        """Return the values of the columns with these indices, one row per line."""
         return np.array([[_cell(self.path, line, self.names[i], row[i]) for i in places] for line, row in self.lines])
 
     def texts(self, name: str) -> list[str]:

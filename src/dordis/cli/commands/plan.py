@@ -46,7 +46,7 @@ def plan_noise(
     tolerance: Tolerance = None,
     colluders: Annotated[int, typer.Option(help="How many of all clients may collude with the server.")] = 1,
     protocol: Annotated[str, typer.Option(help="secagg, or secagg+ with its sparse graph.")] = "secagg",
-    selection: Annotated[str, typer.Option(help="balanced, uniform, or vrf: clients draw lots.")] = "balanced",
+    selection: Annotated[str, typer.Option(help="balanced, uniform, or vrf (verifiable draws).")] = "balanced",
     beacon: Annotated[
         bool, typer.Option("--beacon", help="With balanced: published randomness decides the selection.")
     ] = False,
