@@ -229,7 +229,7 @@ def _add_pairs(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uin
 
 @kernel
 def _add_singles(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
-    """Add whole groups one element at a time."""
+    """Unpack groups of eight elements one element at a time, and add them to `total`."""
     mask = np.uint64((1 << bits) - 1)
     for group in range(groups):
         first = np.uint64(8 * group)

@@ -109,7 +109,7 @@ class NetworkExchange(MessageMeter):
             self.set_parameters(request.parameters)
 
     def begin_round(self) -> None:
-        """Give up what is left of the round before; nobody is excluded from the new one."""
+        """Drop open requests and replies of the previous round; nobody is excluded from the new one."""
         self._abandon_batches()
         self.exclusions.clear()
         self.errors.clear()
@@ -122,7 +122,7 @@ class NetworkExchange(MessageMeter):
         self._parameters = parameters
 
     def _abandon_batches(self) -> None:
-        """Give up what is left of a failed round: open requests, and replies that were not taken."""
+        """Drop the open requests of a failed round, and the replies that were not taken."""
         for batch in self._batches:
             for pending in [one for requests in self._open.values() for one in requests.values()]:
                 if pending.batch is batch:

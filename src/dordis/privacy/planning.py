@@ -100,9 +100,9 @@ class Plan:
 
     @property
     def signal_to_noise(self) -> float:
-        """Return the norm of the sum over that of its noise in one round, if all updates have norm c and agree.
+        """Return the norm of a round's sum over that of its noise, if all updates are equal and have norm c.
 
-        Updates that have nothing in common give 1 / sqrt(n) of it.  The noise is what is left, and that of rounding.
+        Orthogonal updates give 1 / sqrt(n) of it.  The noise includes the error of rounding.
         """
         n = self.setting.clients
         left = float(self.noise.variance_left(range(n), b"")) + n / 4

@@ -344,7 +344,7 @@ def _read_cifar(folder: Path, train: list[str], test: str, labels: int, classes:
 
 
 def read_batch(path: Path, labels: int, classes: int) -> Samples:
-    """Read one file of records, whose last label of several counts."""
+    """Read a binary CIFAR file; of the `labels` labels of each record the last one is used."""
     try:
         data = np.fromfile(path, np.uint8)
     except OSError as error:

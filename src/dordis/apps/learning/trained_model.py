@@ -102,7 +102,7 @@ def describe_model(model: Model | None, encoder: Encoder | None) -> ModelDescrip
 
 
 def read_model(path: Path, model: Model | None = None) -> TrainedModel:
-    """Read a saved model; `model` is the one of the user's own class, without which only parameters are known."""
+    """Read a saved model; pass `model` if its class is the user's own, or else only its parameters are read."""
     try:
         with zipfile.ZipFile(path) as archive:
             description = msgspec.json.decode(archive.read(DESCRIPTION), type=ModelDescription)
