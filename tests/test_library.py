@@ -68,6 +68,7 @@ def test_rows_of_clients_in_a_data_frame_are_not_tested_if_there_are_others(tabl
     assert "epsilon does not cover them" in manifest["measured"]
 
 
+@pytest.mark.slow
 def test_a_torch_module_comes_back_trained_and_is_saved_as_a_state_dict(table, tmp_path):
     torch = pytest.importorskip("torch", reason="needs the extra 'torch'")
     torch.manual_seed(1)

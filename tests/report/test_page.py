@@ -201,6 +201,7 @@ def test_runs_of_one_name_are_named_by_what_differs_in_their_configurations(tmp_
     assert not [row for row in found.cells if row[0] == "output"]
 
 
+@pytest.mark.slow
 def test_what_is_true_of_several_runs_is_said_once(tmp_path: Path) -> None:
     paths = [
         make(tmp_path, name=name, noise=noise) for name, noise in (("a", "xnoise"), ("b", "xnoise"), ("c", "orig"))
@@ -224,6 +225,7 @@ def test_more_runs_than_colours_have_lines_that_differ() -> None:
     assert len(set(drawn)) == 10
 
 
+@pytest.mark.slow
 def test_a_folder_of_runs_has_an_index_that_leads_to_their_reports(tmp_path: Path) -> None:
     first, _ = make(tmp_path / "runs", name="a"), make(tmp_path / "runs", name="b", noise="orig")
     damaged = make(tmp_path / "runs", name="c")

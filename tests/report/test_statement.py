@@ -211,6 +211,7 @@ def test_a_run_without_its_ledger_claims_nothing(tmp_path: Path) -> None:
     assert not write_statement(facts_of(path)).proves
 
 
+@pytest.mark.slow
 def test_more_participations_than_planned_are_noticed(tmp_path: Path) -> None:
     path = make(tmp_path, rounds=40, planned=20)
     assert "took part 4 times, and the plan covers 2" in warned(path, Level.WARNING)
@@ -245,6 +246,7 @@ def test_what_owners_consented_to_is_shown(tmp_path: Path) -> None:
     assert item.points == said
 
 
+@pytest.mark.slow
 def test_trials_classes_and_computational_security_are_in_the_statement(tmp_path: Path) -> None:
     text = words(make(tmp_path))
     assert "Choosing settings by trials on the same clients" in text

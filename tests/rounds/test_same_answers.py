@@ -5,6 +5,7 @@ import hashlib
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -163,12 +164,14 @@ def check_same(apps, model, dtype):
     return [kind for kind, _, _ in one]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.tuples(samples, samples), st.lists(weights, min_size=DIM, max_size=DIM), st.sampled_from(DTYPES))
 def test_two_clients_that_learn_from_different_data_say_the_same(data, model, dtype):
     check_same([learning(one) for one in data], model, dtype)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=8), st.sampled_from(DTYPES), failures, failures)
 def test_two_clients_of_an_application_that_fails_on_some_data_say_the_same(model, dtype, preparing, using):

@@ -125,6 +125,7 @@ def most_together(run, colluders, beacon):
     return max(sum(order[start : start + PER_ROUND]) for start in range(0, N, PER_ROUND))
 
 
+@pytest.mark.slow
 def test_no_cohort_of_10000_manifests_goes_beyond_the_bound_even_if_they_are_tried_when_the_line_is_known():
     colluders, planned = 60, job_of(60, beacon=True).design.setting.colluders
     assert len(set(run_ids())) == MANIFESTS

@@ -92,6 +92,7 @@ def test_albert_learns_the_next_word(words):
     assert after["loss"] == pytest.approx(np.log(after["perplexity"]))
 
 
+@pytest.mark.slow
 def test_albert_does_not_look_ahead(words):
     module = albert(Inputs((10,), 40, 40, "next-token"), **SMALL).eval()
     x = torch.arange(10)[None] + 4

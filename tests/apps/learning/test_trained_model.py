@@ -40,6 +40,7 @@ def test_rows_that_do_not_fit_are_refused(result, tmp_path):
         result.save(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "labels"), [("linear", ("y",)), ("linear", ("y", "z")), ("mlp", ("y", "z"))])
 def test_numbers_are_predicted_in_their_own_units(model, labels, tmp_path):
     x = RNG.uniform(0, 10, 300)

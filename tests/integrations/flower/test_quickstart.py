@@ -125,11 +125,13 @@ def test_two_lines_make_the_quickstart_private(tmp_path, monkeypatch, caplog):
     assert stored.result.stopped == "rounds"
 
 
+@pytest.mark.slow
 def test_records_go_where_the_run_config_says(tmp_path, caplog):
     ended = run(caplog, output=str(tmp_path / "elsewhere"))[-1]
     assert f"records in {tmp_path / 'elsewhere'}" in ended
 
 
+@pytest.mark.slow
 def test_the_rounds_of_dordis_come_before_those_of_the_strategy(tmp_path, caplog):
     started = run(caplog, **{"output": str(tmp_path), "federation.rounds": 4})[0]
     assert "24 a round, 4 rounds" in started

@@ -98,7 +98,7 @@ def _composed(loss: Loss, events: int, delta: float, step: float) -> float:
 
 @pytest.mark.parametrize(
     ("p", "z", "events", "delta"),
-    [*SETTINGS[:2], *(pytest.param(*setting, marks=pytest.mark.slow) for setting in SETTINGS[2:])],
+    [*SETTINGS[:1], *(pytest.param(*setting, marks=pytest.mark.slow) for setting in SETTINGS[1:])],
 )
 def test_epsilon_agrees_with_a_direct_composition(p: float, z: float, events: int, delta: float) -> None:
     plan = SampledEvents(sampling_word(p), 1 / z**2, events)
