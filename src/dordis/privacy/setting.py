@@ -36,7 +36,7 @@ class Setting:
     `one_block` rotates the vector at once, as the paper does.  `further` are the values that every round releases
     beside the update.  Given `orders`, epsilon is that of Renyi divergences at these, as in the paper; otherwise it is
     that of `dordis.privacy.gdp`.  `failure` is the chance that in some round of the run what the protocol rests on
-    fails, a graph or a lot; the noise has to do with what it leaves of delta.
+    fails, a graph or a selection; the noise is planned for the rest of delta.
     `buckets` is the length to which updates are folded (`dordis.privacy.projection`), 0 if they are not.
     """
 

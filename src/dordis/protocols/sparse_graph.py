@@ -84,10 +84,11 @@ REDRAWS = {"semi-honest": 0, "malicious": 64}
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The graph of a round: degree k, share threshold t_k (own share included), global quorum q, and what may fail.
+    """The graph of a round: degree k, share threshold t_k (own share included), global quorum q, and failure bounds.
 
-    `colluders` is c_k: no honest client has more colluding neighbours.  The p_ are log2 of bounds on the probability
-    that one has (for one circle), that the honest survivors fall apart, and that a secret cannot be rebuilt.
+    `colluders` is c_k, the most colluding neighbours assumed of an honest client.  `p_colluders`, `p_split` and
+    `p_correctness` are log2 of bounds on three probabilities: that an honest client has more (for one circle), that
+    the honest survivors are not connected, and that a secret cannot be rebuilt.
     """
 
     degree: int

@@ -1,6 +1,6 @@
 """T_C, the largest number of colluders in a round, derived from the colluders of the whole registry.
 
-In the malicious mode the server may try manifests until it likes the draw, by lot or by permutation.  T_C is planned
+In the malicious mode the server may try manifests until it likes the draw, by VRF or by permutation.  T_C is planned
 for 2^64 tries, as the graphs of SecAgg+ are: an event with a chance of 2^-104 per draw has a chance of at most 2^-40 in
 the best of 2^64 draws.
 """
@@ -32,7 +32,7 @@ def is_drawn(selection: str, has_beacon: bool) -> bool:
 
 
 def vrf_quantile(clients: int, expected: int, colluders: int, mode: str) -> int:
-    """Return T_C for selection by lot (`Verifiable`): the 2^-40 quantile of the colluders drawn from the registry.
+    """Return T_C for selection by VRF: the 2^-40 quantile of the colluders drawn from the registry.
 
     Each colluder is selected with probability expected / clients.  In the malicious mode it is the 2^-104 quantile,
     which covers every manifest the server can try.

@@ -1,4 +1,4 @@
-"""Whether enough clients have participations left in the later rounds of a run that selects by lot.
+"""Whether enough clients have participations left in the later rounds of a run with VRF selection.
 
 Every client draws each round with probability p = n / N, and takes part until its participation cap.  Lots do not know
 the cap: with the cap of a balanced schedule, ceil(R n / N), many clients drawn in the last rounds have none left.
@@ -11,7 +11,7 @@ STARVED = 0.01
 
 
 def chance_below(trials: int, p: float, least: int) -> float:
-    """Return the chance that fewer than `least` of `trials` independent lots of probability p win.
+    """Return the chance that fewer than `least` of `trials` independent draws of probability p succeed.
 
     >>> round(chance_below(4, 0.5, 2), 9)
     0.3125
@@ -34,7 +34,7 @@ def expected_cohort(clients: int, per_round: int, cap: int, number: int) -> floa
 
 
 def is_starved(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> bool:
-    """Tell whether the last round fails in all its tries, because lots fall on clients at their cap, too often."""
+    """Tell whether the last round is too likely to fail in all its tries because drawn clients are at their cap."""
     eligible = expected_cohort(clients, per_round, cap, rounds) / clients
     return float(chance_below(clients, eligible, least) ** tries) > STARVED
 
@@ -55,7 +55,7 @@ def working_cohort(clients: int, per_round: int, rounds: int, least: int, tries:
 
 
 def describe_starvation(clients: int, per_round: int, rounds: int, cap: int, least: int, tries: int) -> str:
-    """Say that lots leave the last round too few clients, and which cap or cohort works; empty if they do not."""
+    """Warn if VRF selection leaves the last round too few clients, and say which cap or cohort works; else empty."""
     if not is_starved(clients, per_round, rounds, cap, least, tries):
         return ""
     left = expected_cohort(clients, per_round, cap, rounds)
