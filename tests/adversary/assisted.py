@@ -3,7 +3,8 @@
 There are four helpers, of whom one may collude. A second sum over one client less shows that client under its own noise
 alone. A quarrel is a complaint or a lie that is blamed on somebody honest. A helper that is restored from an old copy
 of its store may sign twice: it counts as colluding, and nothing refuses that. (A deployed helper notices a state
-directory that is older than the count beside its key file, and erases the keys in it.) The task of a deployed round is
+directory that was lost, or is older than the count beside its key file: it erases the keys in it, and makes no second
+key for an epoch.) The task of a deployed round is
 signed by the key of the server's certificate: `tests/network/test_tasks.py` shows that a task which was altered, or
 made by a stranger or a member, is refused, and read once `check_task_signed` or `check_purpose` is taken out.
 """
@@ -30,6 +31,7 @@ from dordis.protocols.assisted.messages import (
     AgreeOnSurvivors,
     Entry,
     Header,
+    Introduce,
     OpenBoxes,
     Reveal,
     SendContribution,
@@ -563,10 +565,22 @@ def accept_helpers(session: Session, policy: Policy, **own: Any) -> str:
     return "the owner consented"
 
 
+def join_another_run(session: Session) -> str:
+    """Ask a helper for a key in a run whose manifest it has not seen."""
+    session.trail.stage = "Introduce"
+    registry, own = Round().registry, secret(b"helper", 1)
+    helper = AssistedHelper(ClientId(1), secret=own, registry=registry, clock=lambda: NOW, run=ROUND[:32])
+    keys = helper.handle(Introduce(bytes([1]) * 32 + bytes(8))).keys
+    return f"{len(keys)} signed keys for a run with members, helpers and times of the server's choice"
+
+
 LENIENT = {
     "colluders": 0, "without_guarantee": True, "schemes": frozenset(s.value for s in Scheme),
     "mechanisms": frozenset({"none"}), "protocols": frozenset({"assisted"}),
 }  # fmt: skip
+
+
+ALL = frozenset({1, 2, 3, 4})
 
 
 def come_again(session: Session) -> str:
@@ -675,6 +689,15 @@ ATTACKS = (
         graphs=(COMPLETE,),
     ),
     Attack(
+        "a key for a run that the helper has not joined",
+        "Ask a helper for a key in a run whose manifest it has not seen.",
+        join_another_run,
+        refused_by="check_joined_run (ParametersRefused)",
+        stage="Introduce",
+        checks=(CHECKS + "check_joined_run",),
+        graphs=(COMPLETE,),
+    ),
+    Attack(
         "helpers that the owner did not name",
         "Run a round with a helper that the client's owner did not name.",
         lambda session: accept_helpers(session, Policy(**LENIENT, helpers=frozenset({1, 2, 3}))),
@@ -684,9 +707,36 @@ ATTACKS = (
         graphs=(COMPLETE,),
     ),
     Attack(
+        "fewer helpers that must collude than the owner wants",
+        "Run a round in which m - f helpers are fewer than the owner's policy asks for.",
+        lambda session: accept_helpers(session, Policy(**LENIENT, helpers=ALL, honest_helpers=4)),
+        refused_by="check_helpers (ParametersRefused)",
+        stage="consent",
+        checks=("dordis.owner.policy.check_helpers",),
+        graphs=(COMPLETE,),
+    ),
+    Attack(
+        "fewer colluding helpers than the owner fears",
+        "Run a round that withstands f helpers where the owner's policy asks for more.",
+        lambda session: accept_helpers(session, Policy(**LENIENT, helpers=ALL, faulty_helpers=2)),
+        refused_by="check_helpers (ParametersRefused)",
+        stage="consent",
+        checks=("dordis.owner.policy.check_helpers",),
+        graphs=(COMPLETE,),
+    ),
+    Attack(
+        "n_min below the owner's cohort",
+        "Run a round of up to nine clients in which five are enough, where the owner's policy asks for six.",
+        lambda session: accept_helpers(session, Policy(**LENIENT, helpers=ALL, cohort=6)),
+        refused_by="check_cohort (ParametersRefused)",
+        stage="consent",
+        checks=("dordis.owner.policy.check_cohort",),
+        graphs=(COMPLETE,),
+    ),
+    Attack(
         "no noise of one's own, without consent",
         "Run a round in which helpers can remove all noise of a client, although its owner did not agree to that.",
-        lambda session: accept_helpers(session, Policy(**LENIENT, helpers=frozenset({1, 2, 3, 4})), no_base=True),
+        lambda session: accept_helpers(session, Policy(**LENIENT, helpers=ALL), no_base=True),
         refused_by="check_base_noise (ParametersRefused)",
         stage="consent",
         checks=("dordis.owner.policy.check_base_noise",),

@@ -1,12 +1,24 @@
 """The set-up of a helper: its policy, how long it keeps keys, and what it remembers across a restart."""
 
+import asyncio
+from types import SimpleNamespace
+
+import msgspec
 import pytest
 
-from dordis.errors import ParametersRefused, ProtocolError
-from dordis.network.helper_setup import JournaledHelper, check_named, key_lifetime, read_policy
+from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
+from dordis.network.client_transfers import Address
+from dordis.network.helper_setup import (
+    Assistant,
+    JournaledHelper,
+    check_key_days,
+    check_named,
+    key_lifetime,
+    read_policy,
+)
 from dordis.network.helper_state import BoxJournal, FileHelperStore, ServedRounds
 from dordis.protocol import ClientId
-from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy
+from dordis.protocols.assisted.helper import KEYS_AHEAD, AssistedHelper, HelperPolicy
 from dordis.protocols.assisted.messages import AgreeOnSurvivors, Entry, Introduce, OpenBoxes
 from dordis.protocols.parameters import pack_words
 from dordis.records.manifest import Manifest
@@ -16,7 +28,7 @@ from tests.network.assisted_run import assisted_keys
 from tests.network.process_roles import Total, settings
 from tests.network.test_population import FixedPopulation
 from tests.protocols.assisted import parties
-from tests.protocols.assisted.parties import ROUND, Round
+from tests.protocols.assisted.parties import ROUND, RUN, Round
 
 
 def manifest(*keys: str) -> Manifest:
@@ -29,6 +41,20 @@ def test_keys_are_kept_as_long_as_the_rounds_ahead_may_stay_open_and_a_day():
     assert key_lifetime(manifest()) == 4 * 3600 + 86400
     extended = "federation.closing={seconds=7200.0, extensions=2}"
     assert key_lifetime(manifest(extended)) == 4 * 3 * 7200 + 86400
+
+
+@pytest.mark.parametrize("closing", ["a day", {"seconds": -1.0}, {"seconds": 1.0, "days": 1}])
+def test_a_manifest_without_a_valid_closing_time_is_malformed(closing):
+    given = manifest()
+    config = given.config | {"federation": given.config["federation"] | {"closing": closing}}
+    with pytest.raises(MalformedMessage, match="no valid section 'federation'"):
+        key_lifetime(msgspec.structs.replace(given, config=config))
+
+
+def test_a_server_cannot_have_keys_kept_for_longer_than_the_policy_says():
+    check_key_days(30 * 86400, 30)
+    with pytest.raises(ParametersRefused, match="line 'key_days'"):
+        check_key_days(key_lifetime(manifest("federation.closing={seconds=1e300}")), 30)
 
 
 def test_a_helper_that_the_run_does_not_name_refuses_it():
@@ -52,10 +78,10 @@ class RestartedHelper:
         self.round.helpers[ClientId(1)] = self.start()
         self.round.parameters = self.round.agree()
 
-    def start(self):
+    def start(self, run=RUN):
         helper = AssistedHelper(
             ClientId(1), secret=parties.secret(b"helper", 1), registry=self.round.registry, clock=lambda: parties.NOW,
-            store=FileHelperStore(self.path / "values", self.path / "h.count"),
+            store=FileHelperStore(self.path / "values", self.path / "h.count"), run=run,
         )  # fmt: skip
         boxes, served = BoxJournal(self.path / "boxes"), ServedRounds(self.path / "rounds")
         journaled = JournaledHelper(helper, boxes, served, self.rounds_a_day)
@@ -84,10 +110,61 @@ def test_a_helper_that_restarts_after_it_opened_boxes_signs_u3_and_no_other(tmp_
 
 
 def test_a_helper_serves_in_no_more_new_rounds_a_day_than_its_policy_says(tmp_path):
-    restarted = RestartedHelper(tmp_path, rounds_a_day=0)
+    restarted = RestartedHelper(tmp_path, rounds_a_day=1)
+    files = sorted(tmp_path.rglob("*"))
     with pytest.raises(ParametersRefused, match="rounds_a_day"):
-        restarted.start().handle(restarted.boxes())
-    assert not list(tmp_path.glob("boxes/*"))
+        restarted.start().handle(Introduce(RUN + (parties.INDEX + 1).to_bytes(8, "big")))
+    assert sorted(tmp_path.rglob("*")) == files  # else a server could fill the disk with keys
+    assert restarted.start().handle(restarted.boxes()).named == b""
+
+
+@pytest.mark.parametrize("round", [bytes([1]) * 32 + bytes(8), RUN, RUN + bytes(100_000), RUN + b"\xff" * 8])
+def test_a_helper_stores_nothing_for_rounds_of_another_run_or_none(tmp_path, round):
+    restarted = RestartedHelper(tmp_path)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for request in (Introduce(round), AgreeOnSurvivors(round, b"")):
+        with pytest.raises((ParametersRefused, MalformedMessage), match=r"another run|round id"):
+            restarted.start().handle(request)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+def test_boxes_that_a_helper_cannot_verify_are_not_stored(tmp_path):
+    restarted = RestartedHelper(tmp_path)
+    request = restarted.boxes()
+    helper = restarted.start()
+    helper.handle(request)
+    (stored,) = tmp_path.glob("boxes/*")
+    before = stored.read_bytes()
+    keys = dict(request.parameters.helpers)
+    keys[1] = msgspec.structs.replace(keys[1], epoch=99)  # a key that the helper does not have
+    junk = {u: msgspec.structs.replace(entry, box=bytes(10_000)) for u, entry in request.entries.items()}
+    later = msgspec.structs.replace(request.parameters, helpers=keys, round=RUN + (9).to_bytes(8, "big"))
+    assert helper.handle(OpenBoxes(later, junk)).unable
+    assert [path.read_bytes() for path in tmp_path.glob("boxes/*")] == [before]
+
+
+def test_expired_keys_are_erased_although_no_server_is_there(tmp_path, monkeypatch):
+    restarted = RestartedHelper(tmp_path)
+    store = FileHelperStore(tmp_path / "values", tmp_path / "h.count")
+    assert len(store.keys("epoch/")) == KEYS_AHEAD
+    erased = asyncio.Event()
+
+    def open_store():
+        return store
+
+    async def pause(seconds):
+        erased.set()
+        await asyncio.Event().wait()
+
+    async def wait():
+        assistant = Assistant(Address("localhost", 1), None, SimpleNamespace(open_store=open_store))
+        task = asyncio.ensure_future(assistant._erase_expired())
+        await erased.wait()
+        task.cancel()
+
+    monkeypatch.setattr("dordis.network.helper_setup.asyncio.sleep", pause)
+    asyncio.run(wait())
+    assert restarted.start().handle(restarted.boxes()).unable
 
 
 def test_a_restarted_helper_shows_the_key_that_it_showed_before(tmp_path):

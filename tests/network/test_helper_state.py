@@ -9,7 +9,7 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.network.helper_state import BoxJournal, FileHelperStore, ServedRounds
 from dordis.protocols.assisted.helper import AssistedHelper
 from dordis.protocols.assisted.messages import Introduce, OpenBoxes
-from tests.protocols.assisted.parties import Round
+from tests.protocols.assisted.parties import Round, Served
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -49,9 +49,56 @@ def test_keys_of_an_older_copy_are_erased_and_claims_stay(tmp_path):
     assert (restored.get("epoch/run/0"), restored.get("survivors/0")) == (b"", b"digest")
 
 
-def test_a_damaged_count_is_an_error(tmp_path):
+@pytest.mark.parametrize("kept", ["nothing", "an older copy"])
+def test_no_epoch_gets_a_second_key_after_the_directory_was_lost(tmp_path, kept):
+    store = store_at(tmp_path)
+    store.claim("epoch/run/0", b"private half")
+    shutil.copytree(tmp_path / "values", tmp_path / "copy")
+    store.claim("epoch/run/1", b"private half")
+    shutil.rmtree(tmp_path / "values")
+    if kept == "an older copy":
+        shutil.move(tmp_path / "copy", tmp_path / "values")
+    restored = store_at(tmp_path)
+    assert restored.is_older_copy
+    assert [restored.claim(f"epoch/run/{epoch}", b"another half") for epoch in (0, 1, 2)] == [b"", b"", b"another half"]
+    assert restored.claim("epoch/other/0", b"another half") == b"another half"
+    again = store_at(tmp_path)  # keys that were made since then are not those of an older copy
+    assert not again.is_older_copy
+    assert [again.get(f"epoch/run/{epoch}") or b"" for epoch in (0, 1, 2)] == [b"", b"", b"another half"]
+
+
+def test_a_copy_is_older_however_often_it_is_restored(tmp_path):
+    store = store_at(tmp_path)
+    store.claim("epoch/run/0", b"private half")
+    shutil.copytree(tmp_path / "values", tmp_path / "copy")
+    store.claim("survivors/0", b"digest")
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "values")
+        shutil.copytree(tmp_path / "copy", tmp_path / "values")
+        restored = store_at(tmp_path)
+        assert restored.is_older_copy
+        assert restored.get("epoch/run/0") == b""
+
+
+def test_a_value_that_was_stored_and_not_counted_is_counted_after_the_restart(tmp_path):
+    store = store_at(tmp_path)
+    store.claim("epoch/run/0", b"private half")
+    shutil.copytree(tmp_path / "values", tmp_path / "copy")
+    count = (tmp_path / "h.count").read_bytes()
+    store.claim("survivors/0", b"digest")
+    (tmp_path / "h.count").write_bytes(count)  # the process stopped before it counted
+    assert store_at(tmp_path).claim("survivors/0", b"another") == b"digest"
+    shutil.rmtree(tmp_path / "values")
+    shutil.move(tmp_path / "copy", tmp_path / "values")
+    assert store_at(tmp_path).is_older_copy
+
+
+@pytest.mark.parametrize(
+    ("damaged", "content"), [("h.count", "many"), ("h.count", "1\nrun many"), ("values/lost", "?")]
+)
+def test_a_damaged_count_is_an_error(tmp_path, damaged, content):
     store_at(tmp_path).claim("survivors/0", b"digest")
-    (tmp_path / "h.count").write_text("many")
+    (tmp_path / damaged).write_text(content)
     with pytest.raises(InputError, match="restore it"):
         store_at(tmp_path)
 
@@ -78,6 +125,18 @@ def test_boxes_of_the_latest_round_are_read_again_without_an_incomplete_one(tmp_
     other = OpenBoxes(Round().agree(index=4), {})
     again.append(other)
     assert BoxJournal(tmp_path / "boxes").read() == [other]
+
+
+def test_boxes_that_come_again_in_other_requests_take_no_disk(tmp_path):
+    served, journal = Served(), BoxJournal(tmp_path / "boxes")
+    journal.append(OpenBoxes(served.parameters, served.entries(1, (1, 2, 3))))
+    (path,) = (tmp_path / "boxes").iterdir()
+    size = path.stat().st_size
+    for some in ((1,), (2,), (1, 2), (2, 3)):
+        journal.append(OpenBoxes(served.parameters, served.entries(1, some)))
+    assert path.stat().st_size == size
+    journal.append(OpenBoxes(served.parameters, served.entries(1, (3, 4))))
+    assert [sorted(request.entries) for request in journal.read()] == [[1, 2, 3], [4]]
 
 
 def test_rounds_of_a_day_are_bounded_and_known_ones_served(tmp_path):

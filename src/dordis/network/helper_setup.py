@@ -6,6 +6,7 @@ A helper needs no data, no model and no configuration of the run: the manifest s
 import asyncio
 import logging
 import os
+import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from dordis.config.schema import Closing, Federation
-from dordis.errors import InputError, ParametersRefused
+from dordis.errors import InputError, MalformedMessage, ParametersRefused
 from dordis.identity.keys import ClientCredentials, load_client_credentials
 from dordis.identity.signed_registry import SignedRegistry, members_before, with_helpers
 from dordis.network.authentication import LoginCredentials, utc_now
@@ -26,8 +27,8 @@ from dordis.network.messages import Welcome
 from dordis.owner.manifest_checks import check_members, check_revocations, check_run_hash, read_manifest
 from dordis.protocol import Message
 from dordis.protocols.assisted import ASSISTED
-from dordis.protocols.assisted.helper import DAY, KEYS_AHEAD, AssistedHelper, HelperPolicy
-from dordis.protocols.assisted.messages import OpenBoxes
+from dordis.protocols.assisted.helper import DAY, KEYS_AHEAD, AssistedHelper, HelperPolicy, erase_expired_keys
+from dordis.protocols.assisted.messages import BoxesOpened, Introduce, OpenBoxes
 from dordis.records.manifest import Manifest
 
 log = logging.getLogger("dordis.network")
@@ -48,11 +49,12 @@ class JournaledHelper:
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or raise."""
-        if isinstance(request, OpenBoxes):
-            self.served.serve(request.parameters.round, self.now(), self.rounds_a_day)
+        if isinstance(request, Introduce):  # each new round takes files for its keys, which stay
+            self.helper.check_request(request)
+            self.served.serve(request.round, self.now(), self.rounds_a_day)
         reply = self.helper.handle(request)
-        if isinstance(request, OpenBoxes):
-            self.boxes.append(request)
+        if isinstance(request, OpenBoxes) and isinstance(reply, BoxesOpened) and not reply.unable:
+            self.boxes.append(request)  # they were verified: others would fill the disk
         return reply
 
     def restore(self) -> None:
@@ -83,9 +85,8 @@ class HelperInstallation:
         members = members_before(with_helpers(signed, helpers), revoked, manifest.members or {})
         check_members(manifest, members, manifest.clients)
         check_revocations(manifest, revoked)
-        store = FileHelperStore(self.state / "values", self.credentials.key_file.with_suffix(COUNT))
-        if store.is_older_copy:
-            log.warning("the state of this helper is an older copy: it answers nothing for the rounds of its old keys")
+        lifetime, store = key_lifetime(manifest), self.open_store()
+        check_key_days(lifetime, self.policy.key_days)
         helper = AssistedHelper(
             me,
             secret=self.credentials.keys.signing,
@@ -93,13 +94,21 @@ class HelperInstallation:
             store=store,
             policy=self.policy,
             threads=os.cpu_count() or 1,
-            lifetime=key_lifetime(manifest),
+            lifetime=lifetime,
+            run=welcome.run,
         )
         journaled = JournaledHelper(
             helper, BoxJournal(self.state / "boxes"), ServedRounds(self.state / "rounds"), self.policy.rounds_a_day
         )
         journaled.restore()
         return journaled
+
+    def open_store(self) -> FileHelperStore:
+        """Open the state directory; keys of an older copy are erased."""
+        store = FileHelperStore(self.state / "values", self.credentials.key_file.with_suffix(COUNT))
+        if store.is_older_copy:
+            log.warning("the state of this helper is an older copy: it answers nothing for the rounds of its old keys")
+        return store
 
 
 def check_named(helper: int, helpers: tuple[int, ...]) -> None:
@@ -111,8 +120,20 @@ def check_named(helper: int, helpers: tuple[int, ...]) -> None:
 def key_lifetime(manifest: Manifest) -> int:
     """Return the seconds for which epoch keys are kept: as long as the rounds ahead may stay open, and a day."""
     federation = manifest.config.get("federation", {})
-    given = msgspec.convert(federation, Federation, strict=False).closing or Closing()
+    try:
+        given = msgspec.convert(federation, Federation, strict=False).closing or Closing()
+    except msgspec.ValidationError as error:
+        raise MalformedMessage(f"the manifest of the run has no valid section 'federation': {error}") from None
     return int(KEYS_AHEAD * given.seconds * (1 + given.extensions)) + DAY
+
+
+def check_key_days(lifetime: int, most: int) -> None:
+    """The helper keeps the keys of this run no longer than its policy allows, whatever the manifest says."""
+    if lifetime > most * DAY:
+        raise ParametersRefused(
+            f"the helper's policy, line 'key_days', forbids this run: its rounds stay open so long that keys would be "
+            f"kept for {lifetime / DAY:.1f} days"
+        )
 
 
 def read_policy(path: Path | None) -> HelperPolicy:
@@ -149,10 +170,12 @@ class Assistant(Participant):
 
     async def _erase_expired(self) -> None:
         while True:
-            await asyncio.sleep(EXPIRY_PAUSE)
-            if self._helper is not None:
+            if self._helper is None:  # no server was there since the start
+                erase_expired_keys(self._installation.open_store(), time.time())
+            else:
                 async with self._handling:  # a request may use the keys
                     self._helper.helper.erase_expired()
+            await asyncio.sleep(EXPIRY_PAUSE)
 
 
 def create_assistant(

@@ -3,11 +3,10 @@
 `values/` has one file for each private half of an epoch key and for the one U3 of each index; an erased value is
 overwritten with zeros, and its file stays.  `boxes/` has the requests of the latest round to open boxes, which a
 restarted helper opens again: they are encrypted under the epoch key.  `rounds` lists the rounds that were served.
-A count of the values is kept outside the directory, beside the key file, so that a directory that was restored from an
-older copy is noticed.
+Outside the directory, beside the key file, is a count of the values, so that a directory that was lost or restored from
+an older copy is noticed, and the last epoch of each run for which a key was made, so that none is made twice.
 """
 
-import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,8 +26,10 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.protocols.assisted.messages import OpenBoxes
 
 COUNT = ".count"
-"""Ending of the file, beside the key file, with the number of values that were ever stored."""
-_SEPARATOR, _LENGTH = ".", 8
+"""Ending of the file, beside the key file, with the number of values that were ever stored and the last epochs."""
+LOST = "lost"
+"""Name of the value with the number of values that are missing since an older copy was noticed."""
+_EPOCH, _SEPARATOR, _LENGTH = "epoch/", ".", 8
 DAY = timedelta(days=1)
 
 
@@ -36,7 +37,8 @@ class FileHelperStore:
     """A `HelperStore` in files: values are on disk when a function returns, and erased values are zeros.
 
     If fewer values are there than were counted, the directory is an older copy: its epoch keys are erased, because U3
-    may have been signed for their rounds, and the helper is silent until it shows keys for later rounds.
+    may have been signed for their rounds, and the helper is silent until it shows keys for later rounds.  No epoch up
+    to the last one that is noted outside the directory gets a new key.
     """
 
     def __init__(self, directory: Path, count: Path) -> None:
@@ -49,10 +51,19 @@ class FileHelperStore:
             path.name.replace(_SEPARATOR, "/"): path.read_bytes().strip(b"\0") and path.read_bytes()
             for path in directory.iterdir()
         }
-        self.is_older_copy = len(self._values) < self._counted()
+        self._lost = _number(self._values.pop(LOST, b"0"), directory / LOST)
+        counted, self._epochs = _read_count(count)
+        for key in self._values:
+            self._note_epoch(key)
+        missing = counted - self._size
+        self.is_older_copy = missing > 0
         if self.is_older_copy:
-            for key in self.keys("epoch/"):
+            for key in self.keys(_EPOCH):
                 self.erase(key)
+            write_atomically(directory / LOST, b"%d\n" % (self._lost + missing), PRIVATE)
+            self._lost += missing
+        elif missing < 0:  # the process stopped after it stored a value, and before it counted that
+            self._write_count()
 
     def __repr__(self) -> str:
         return f"<FileHelperStore of {len(self._values)} values>"
@@ -64,9 +75,12 @@ class FileHelperStore:
     def claim(self, key: str, value: bytes) -> bytes:
         """Return what is stored under the key; if nothing ever was, store the value durably before."""
         if key not in self._values:
+            if self._is_past_epoch(key):
+                return b""
             write_new(self._path(key), value)
             self._values[key] = value
-            write_atomically(self._count, b"%d\n" % max(len(self._values), self._counted()), PRIVATE)
+            self._note_epoch(key)
+            self._write_count()
         return self._values[key]
 
     def erase(self, key: str) -> None:
@@ -81,38 +95,77 @@ class FileHelperStore:
     def _path(self, key: str) -> Path:
         return self._directory / key.replace("/", _SEPARATOR)
 
-    def _counted(self) -> int:
-        try:
-            return int(self._count.read_bytes())
-        except FileNotFoundError:
-            return 0
-        except (OSError, ValueError):
-            raise InputError(
-                f"{self._count} is damaged: restore it, or enrol this helper under a new identity"
-            ) from None
+    @property
+    def _size(self) -> int:
+        """Return the number of values that were ever stored, as far as this directory tells."""
+        return len(self._values) + self._lost
+
+    def _is_past_epoch(self, key: str) -> bool:
+        """Tell whether a key may have been made for this epoch before the directory was lost."""
+        run, epoch = _split_epoch(key)
+        return epoch is not None and epoch <= self._epochs.get(run, -1)
+
+    def _note_epoch(self, key: str) -> None:
+        run, epoch = _split_epoch(key)
+        if epoch is not None:
+            self._epochs[run] = max(epoch, self._epochs.get(run, epoch))
+
+    def _write_count(self) -> None:
+        epochs = (f"{run} {epoch}\n" for run, epoch in sorted(self._epochs.items()))
+        write_atomically(self._count, f"{self._size}\n{''.join(epochs)}".encode(), PRIVATE)
+
+
+def _split_epoch(key: str) -> tuple[str, int | None]:
+    """Return run and epoch of the key of a private half; no epoch for other keys."""
+    run, _, epoch = key.removeprefix(_EPOCH).rpartition("/")
+    return (run, int(epoch)) if key.startswith(_EPOCH) else ("", None)
+
+
+def _read_count(path: Path) -> tuple[int, dict[str, int]]:
+    """Return the number of values that were ever stored, and the last epoch of each run; raise if it is damaged."""
+    if not path.exists():
+        return 0, {}
+    try:
+        first, *lines = path.read_text().splitlines()
+        epochs = dict(line.split(" ") for line in lines)
+        return int(first), {run: int(epoch) for run, epoch in epochs.items()}
+    except (OSError, ValueError):
+        raise _damaged(path) from None
+
+
+def _number(data: bytes, path: Path) -> int:
+    try:
+        return int(data)
+    except ValueError:
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(f"{path} is damaged: restore it, or enrol this helper under a new identity")
 
 
 @dataclass(frozen=True)
 class BoxJournal:
-    """The requests to open boxes of one round, each on disk before it is answered."""
+    """The requests to open boxes of one round, each on disk before it is answered, every client's box once."""
 
     directory: Path
-    _known: set[bytes] = field(default_factory=set)
-    """Digests of the requests that are in the journal of the present round."""
+    _known: set[int] = field(default_factory=set)
+    """Clients whose boxes are in the journal of the present round."""
 
     def append(self, request: OpenBoxes) -> None:
-        """Store a request, in the place of those of other rounds; once if it is repeated."""
+        """Store the new boxes of a request, in the place of those of other rounds: repeated ones take no disk."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path, frame = self.directory / request.parameters.round.hex(), wire.encode(request)
+        path = self.directory / request.parameters.round.hex()
         for other in self.directory.iterdir():
             if other != path:
                 other.unlink()
                 self._known.clear()
-        digest = hashlib.sha256(frame).digest()
-        if digest not in self._known:
+        new = {u: entry for u, entry in request.entries.items() if u not in self._known}
+        if new or not path.exists():
+            frame = wire.encode(OpenBoxes(request.parameters, new))
             with AppendOnlyFile(path, PRIVATE).locked() as file:
                 file.append(len(frame).to_bytes(_LENGTH, "big") + frame)
-            self._known.add(digest)
+            self._known.update(new)
 
     def read(self) -> list[OpenBoxes]:
         """Return the requests of the latest round; a crash may have cut the last one short, which was not answered."""

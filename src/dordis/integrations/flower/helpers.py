@@ -113,11 +113,13 @@ class StateHelperStore:
         return [key for key, value in self._record.items() if value and key.startswith(prefix)]
 
 
-def build_helper(registry: Registry, keys: Keys, policy: HelperPolicy, store: HelperStore) -> AssistedHelper:
-    """Return the helper with these keys; raise ParametersRefused if the registry of the run does not name it."""
+def build_helper(
+    registry: Registry, keys: Keys, policy: HelperPolicy, store: HelperStore, run: bytes
+) -> AssistedHelper:
+    """Return the helper of a run with these keys; raise ParametersRefused if the registry does not name it."""
     identity = keys.identity()
     for h, registered in registry.helpers.items():
         if registered == identity:
             signing = registry.signing_keys()
-            return AssistedHelper(h, secret=keys.signing, registry=signing, store=store, policy=policy)
+            return AssistedHelper(h, secret=keys.signing, registry=signing, store=store, policy=policy, run=run)
     raise ParametersRefused("the registry of the run does not name this node as a helper")

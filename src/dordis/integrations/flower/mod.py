@@ -209,7 +209,8 @@ class Node:
         keys, description = self._helper_keys, self._state.description
         if keys is None or description is None or self._mod.assists is None:
             raise ParametersRefused("this node is not a helper, or has no description of the run yet")
-        return build_helper(Registry.from_bytes(description.registry), keys, self._mod.assists, self._helper_store())
+        registry, store = Registry.from_bytes(description.registry), self._helper_store()
+        return build_helper(registry, keys, self._mod.assists, store, description.run)
 
     def _accept_description(self, description: RunDescription) -> DescriptionRead:
         """Check and store a run description; a pinned node compares registry and cohort with its owner's."""

@@ -24,11 +24,13 @@ from dordis.protocols.assisted.messages import VERSION, Header
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES
 from dordis.protocols.limits import LONGEST_PROOF
-from dordis.protocols.parameters import unpack_words
+from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, unpack_words
 
 Keys = Mapping[ClientId, bytes]
 """Public signing keys of one role."""
 
+LARGEST_INDEX = 1 << 62
+"""Indexes are below this one, so that those of the keys ahead are numbers of eight bytes, too."""
 _HEADER = msgspec.msgpack.Decoder(Header)
 
 
@@ -147,6 +149,18 @@ def check_one_header(known: bytes | None, digest: bytes, client: ClientId) -> No
     """A client has one header in a round."""
     if known is not None and known != digest:
         raise UnexpectedRequest(f"there was another header of client {client} in this round")
+
+
+def check_round_id(round: bytes) -> None:
+    """A request to a helper names a round by its run and an index."""
+    if len(round) != RUN_BYTES + INDEX_BYTES or int.from_bytes(round[RUN_BYTES:], "big") >= LARGEST_INDEX:
+        raise MalformedMessage(f"a request to a helper has no round id of {RUN_BYTES + INDEX_BYTES} bytes")
+
+
+def check_joined_run(joined: bytes | None, round: bytes) -> None:
+    """A request is for the run whose manifest I have seen; None: I serve in any run."""
+    if joined is not None and round[:RUN_BYTES] != joined:
+        raise ParametersRefused("the request is for a round of another run than the one that this helper has joined")
 
 
 def check_same_parameters(known: bytes, digest: bytes) -> None:

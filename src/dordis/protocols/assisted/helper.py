@@ -100,7 +100,9 @@ class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_coordinates: int = 1 << 40
     """Largest number of coordinates times clients of a round."""
     rounds_a_day: int = 10_000
-    """Largest number of new rounds in 24 hours; kept by deployed helpers."""
+    """Largest number of new rounds in 24 hours for which keys are shown; kept by deployed helpers."""
+    key_days: int = 30
+    """Largest number of days for which private halves of epoch keys are kept; kept by deployed helpers."""
 
 
 def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
@@ -138,7 +140,10 @@ class HelperRound:
 
 
 class AssistedHelper:
-    """One helper of all rounds of its runs; `secret` is its long-term signing key, `registry` has all public keys."""
+    """One helper; `secret` is its long-term signing key, `registry` has all public keys.
+
+    It serves in rounds of one `run`, or of all runs if none is given.
+    """
 
     def __init__(
         self,
@@ -153,8 +158,9 @@ class AssistedHelper:
         entropy: Entropy = secrets.token_bytes,
         threads: int = 1,
         lifetime: int = LIFETIME,
+        run: bytes | None = None,
     ) -> None:
-        self._lifetime = lifetime
+        self._lifetime, self._run = lifetime, run
         self.me, self._secret, self._suite, self._threads = me, secret, suite, threads
         self._clients, self._helpers = registry, helper_keys(registry)
         self._store: HelperStore = MemoryStore() if store is None else store
@@ -167,6 +173,7 @@ class AssistedHelper:
     def handle(self, request: Message) -> Message:
         """Answer a request, or raise; before that, erase private halves whose time is over."""
         self.erase_expired()
+        self.check_request(request)
         match request:
             case Introduce():
                 return self.introduce(request)
@@ -178,16 +185,27 @@ class AssistedHelper:
                 return self.reveal(request)
         raise UnexpectedRequest(f"a helper does not answer {type(request).__name__}")
 
+    def check_request(self, request: Message) -> None:
+        """Raise unless a request names a round of the run that this helper serves in."""
+        if isinstance(request, Introduce | OpenBoxes | AgreeOnSurvivors | Reveal):
+            round = request.parameters.round if isinstance(request, OpenBoxes) else request.round
+            checks.check_round_id(round)
+            checks.check_joined_run(self._run, round)
+
     # Keys
 
     def erase_expired(self) -> None:
         """Erase private halves whose time is over, whatever the server says."""
-        self._erase_keys("epoch/", lambda _, held: _end(held) <= self._clock())
+        if erase_expired_keys(self._store, self._clock()):
+            self._drop_closed_rounds()
 
     def introduce(self, request: Introduce) -> EpochKeys:
         """Show the keys for the next rounds; the private halves of those for earlier rounds are erased."""
         run, index = request.round[:RUN_BYTES], int.from_bytes(request.round[RUN_BYTES:], "big")
-        self._erase_keys(_epoch(run), lambda key, _: int(key.rpartition("/")[2]) < index)
+        for key in self._store.keys(_epoch(run)):
+            if int(key.rpartition("/")[2]) < index:
+                self._store.erase(key)
+        self._drop_closed_rounds()
         shown = (self._epoch_key(run, epoch) for epoch in range(index, index + KEYS_AHEAD))
         return EpochKeys({key.epoch: key for key in shown if key is not None})
 
@@ -203,11 +221,8 @@ class AssistedHelper:
             key, signature=self._suite.signature.sign(self._secret, statements.epoch_key(run, key))
         )
 
-    def _erase_keys(self, prefix: str, is_over: Callable[[str, bytes], bool]) -> None:
-        """Erase private halves, and with them the rounds whose seeds they opened."""
-        for key in self._store.keys(prefix):
-            if is_over(key, self._store.get(key) or b""):
-                self._store.erase(key)
+    def _drop_closed_rounds(self) -> None:
+        """Forget the seeds of rounds whose private half is erased."""
         self._rounds = {round: held for round, held in self._rounds.items() if self._private(held.parameters)}
 
     def _private(self, parameters: AssistedParameters) -> bytes | None:
@@ -319,6 +334,14 @@ class AssistedHelper:
         masks = sum_masks(self._suite, parameters, rank, seeds, self._threads)
         due = due_pieces(parameters, survivors)
         return masks, b"".join(piece(parameters, chunk, u, rank, k, seeds[u]) for chunk, u, k in due)
+
+
+def erase_expired_keys(store: HelperStore, now: float) -> bool:
+    """Erase the private halves whose time is over; tell whether there were any."""
+    expired = [key for key in store.keys("epoch/") if _end(store.get(key) or b"") <= now]
+    for key in expired:
+        store.erase(key)
+    return bool(expired)
 
 
 def _epoch(run: bytes, epoch: int | None = None) -> str:
