@@ -5,19 +5,22 @@ import socket
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from aiohttp import WSMsgType
 
 from dordis import wire
-from dordis.errors import InputError, LoginRefused
+from dordis.errors import InputError, LoginRefused, UnexpectedRequest
 from dordis.identity.keys import load_client_credentials, load_server_credentials
 from dordis.network import authentication, client, client_transfers, messages
 from dordis.network.authentication import ExpiryWatch, LoginCredentials
 from dordis.network.client_transfers import Address
 from dordis.network.downloads import split_body
-from dordis.network.messages import Challenge, Shutdown, Welcome
+from dordis.network.messages import BodyInfo, Challenge, Request, Shutdown, Welcome
+from dordis.protocols.assisted import ASSISTED
+from dordis.protocols.assisted.messages import Introduce
 from dordis.protocols.delivery import Dispatch, Received
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.plaintext.messages import Begin, Contribute, Joined
@@ -239,6 +242,23 @@ def test_a_client_handles_one_chunk_while_the_sum_of_another_is_downloaded(local
     local.server._loop.call_soon_threadsafe(go.set)
     assert dict(pending) == {1: Received(1)}
     assert isinstance(party.asked[-1], Dispatch)
+
+
+def test_a_body_of_a_message_that_has_none_is_not_downloaded():
+    downloaded = []
+
+    async def download(body):
+        downloaded.append(body)
+        return b""
+
+    async def handle():
+        helper = client.Participant(Address("localhost", 1), None, None, ASSISTED)
+        request = Request(1, wire.encode(Introduce(bytes(40))), BodyInfo.from_upload(bytes(10)))
+        await helper._handle(SimpleNamespace(download=download), SimpleNamespace(handle=None), request)
+
+    with pytest.raises(UnexpectedRequest, match="Introduce came with a body of 10 bytes"):
+        asyncio.run(handle())
+    assert not downloaded
 
 
 def test_a_client_ends_when_the_run_is_over(local):

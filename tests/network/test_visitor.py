@@ -1,16 +1,21 @@
 """A client that visits: its contribution is put until the server has decided, and refusals end the round."""
 
+import asyncio
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
+import aiohttp
 import pytest
 
 from dordis.errors import LoginRefused, ProtocolError
 from dordis.identity.keys import load_client_credentials
 from dordis.network.authentication import LoginCredentials
-from dordis.network.client_transfers import Address
+from dordis.network.client_transfers import ATTEMPTS, Address
 from dordis.network.visitor import RunOver, Visitor, check_not_refused
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.protocols.plaintext.messages import Contribution
+from tests.network.local_server import HANG
 from tests.network.test_visits import INDEX, MODEL, Visits, run
 
 pytestmark = pytest.mark.network
@@ -84,6 +89,31 @@ def test_a_model_is_fetched_whole(visits):
         return await visitor(visits)._model(OneTask)
 
     assert run(visit()).digest == MODEL.digest
+
+
+def test_a_server_that_sends_parts_of_a_model_is_not_asked_for_ever(visits, monkeypatch):
+    asked = []
+
+    @asynccontextmanager
+    async def answer(method, path, headers=None, data=None):
+        asked.append(path)
+        yield SimpleNamespace(content=SimpleNamespace(iter_any=parts))
+
+    async def parts():
+        yield b""
+
+    monkeypatch.setattr("dordis.network.visitor.FIRST_PAUSE", 0.0)
+    named = SimpleNamespace(model=MODEL.digest, model_bytes=len(MODEL.data), dtype=MODEL.dtype)
+
+    async def visit():
+        own = visitor(visits)
+        own._request = answer
+        async with asyncio.timeout(HANG):
+            await own._model(SimpleNamespace(invite=named))
+
+    with pytest.raises(aiohttp.ClientError, match="only a part"):
+        run(visit())
+    assert len(asked) == ATTEMPTS
 
 
 def test_a_status_that_is_no_refusal_is_tried_again():

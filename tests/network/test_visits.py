@@ -197,6 +197,23 @@ def test_an_interrupted_upload_continues_where_it_stopped(visits):
     assert bytes(reply.vector) == b"a" * 100_000
 
 
+def test_contributions_that_wait_to_be_admitted_count_among_the_uploads(visits, monkeypatch):
+    monkeypatch.setattr("dordis.network.visits.MOST_UPLOADS", 1)
+
+    async def visit():
+        taking = visits.open()
+        first = asyncio.ensure_future(visits.put(body_of(), "c1"))
+        while visits.endpoint._waiting.empty():
+            await asyncio.sleep(0)
+        status, headers, _ = await visits.put(body_of(), "c2")
+        assert (status, headers["Retry-After"]) == (503, "1")
+        visits.most = 1
+        await visits.take_in_background(taking)
+        return (await first)[0]
+
+    assert run(visit()) == 204
+
+
 def test_a_round_closes_when_its_time_is_up(visits):
     visits.closes = 0.0
     assert list(visits.open()) == []

@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, WebSocketError, WSMsgType
 
 from dordis import wire
-from dordis.errors import DISK_FULL, DordisError, InputError, LoginRefused, MalformedMessage
+from dordis.errors import DISK_FULL, DordisError, InputError, LoginRefused, MalformedMessage, UnexpectedRequest
 from dordis.network.authentication import ExpiryWatch, LoginCredentials
 from dordis.network.client_transfers import (
     FIRST_PAUSE,
@@ -317,6 +317,7 @@ class Participant:
     async def _handle(self, transfers: Transfers, party: Party, request: Request) -> Message:
         """Return the reply of the party; requests are handled in the order in which they arrive."""
         kind, bulk = wire.kind_of(request.frame, self._kinds), b""
+        check_body_expected(kind, request.body)
         if isinstance(party, Client):
             party.check_expected(kind, 0 if request.body is None else request.body.size)
         if request.body is not None or issubclass(kind, invitation.Invite):  # a new round waits for earlier downloads
@@ -332,6 +333,12 @@ class Participant:
             self._restart_silence_timer(party)
             self._has_handled = True
         return reply
+
+
+def check_body_expected(kind: type[Message], body: BodyInfo | None) -> None:
+    """A body is announced only with a message that has one: others, of any size, are not downloaded."""
+    if body is not None and not kind.bulk:
+        raise UnexpectedRequest(f"{kind.__name__} came with a body of {body.size} bytes, and has none")
 
 
 def describe_farewell(farewell: Shutdown | None) -> str:

@@ -34,10 +34,11 @@ from dordis.network.client_transfers import (
 from dordis.network.downloads import split_body
 from dordis.network.log_lines import ClientRoundLog
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER, Welcome
+from dordis.network.spooled_uploads import LENGTH_BYTES
 from dordis.network.tasks import LARGEST_TASK, RoundTask, opening_of, read_task, task_tag
 from dordis.network.timed_training import OwnerLog
 from dordis.network.uploads import LeastRate
-from dordis.network.visits import ACCEPTED, CONFLICT, GONE, LENGTH_BYTES, UNPROCESSABLE
+from dordis.network.visits import ACCEPTED, CONFLICT, GONE, UNPROCESSABLE
 from dordis.owner.manifest_checks import LARGEST as LARGEST_MANIFEST
 from dordis.protocol import Message
 from dordis.protocols.summing import SummingProtocol
@@ -231,6 +232,8 @@ class Visitor:
             try:
                 async with self._request("GET", f"/model/{invite.model.hex()}", headers=headers) as response:
                     await _append(response, data, invite.model_bytes)
+                if len(data) < invite.model_bytes:  # counted: a server could have a client ask for ever
+                    raise aiohttp.ClientPayloadError("the server sent only a part of the model")
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 attempt += 1
                 if attempt == ATTEMPTS or (isinstance(error, aiohttp.ClientResponseError) and error.status < 500):

@@ -8,24 +8,28 @@ import asyncio
 import contextlib
 import logging
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import IO
 
 from aiohttp import ClientError, web
 
-from dordis import wire
 from dordis.errors import Aborted, CryptoError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network.authentication import Authenticator
 from dordis.network.downloads import split_body, write_pieces
 from dordis.network.exchange import LARGEST_ELEMENT
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
 from dordis.network.sessions import client_certificate
+from dordis.network.spooled_uploads import (
+    LARGEST_FRAME,
+    LENGTH_BYTES,
+    SpooledUpload,
+    SpooledUploads,
+    check_frame_length,
+)
 from dordis.network.tasks import task_tag
-from dordis.network.uploads import MOST_UPLOADS, RETRY_LATER, STALL, LeastRate, TransferSlots
+from dordis.network.uploads import MOST_UPLOADS, RETRY_LATER, STALL, TransferSlots
 from dordis.protocol import ClientId, Message, OpenCall, reply_to
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.model import ModelBytes
@@ -35,8 +39,6 @@ log = logging.getLogger("dordis.network")
 PATHS = ("/task", "/manifest", "/model/", "/contributions/")
 INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
 """HTTP headers: the index that a late client may contribute to next, and the bytes of an upload that are here."""
-LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
-"""A body is the length of the frame, the frame, the vector; most bytes of the frame."""
 ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
 """Status of a contribution: taken, another one was taken, too late, refused, not taken now."""
 
@@ -63,40 +65,6 @@ class PublishedRound:
 
 
 @dataclass(eq=False)
-class SpooledUpload:
-    """The part of a contribution that has come, in a temporary file."""
-
-    size: int
-    file: IO[bytes] = field(default_factory=lambda: tempfile.TemporaryFile(prefix="dordis-"))  # noqa: SIM115  closed once it is read
-    received: int = 0
-    is_receiving: bool = False
-
-    async def receive(self, request: web.Request) -> None:
-        """Append the body of a request; raise TimeoutError if it stalls."""
-        async with LeastRate(STALL) as rate:
-            async for piece in request.content.iter_any():
-                if self.received + len(piece) > self.size:
-                    raise MalformedMessage("a contribution is longer than it was said to be")
-                self.file.write(piece)
-                self.received += len(piece)
-                rate.count(len(piece))
-
-    def read(self, kind: type[Message]) -> tuple[bytes, Message]:
-        """Return the frame and the message of a whole contribution."""
-        self.file.seek(0)
-        length = int.from_bytes(self.file.read(LENGTH_BYTES), "big")
-        check_frame_length(length)
-        frame = self.file.read(length)
-        return frame, wire.decode(frame, kind, LARGEST_FRAME, bulk=self.file.read())
-
-
-def check_frame_length(length: int) -> None:
-    """The frame of a contribution is not longer than any frame with the most helpers and sets."""
-    if length > LARGEST_FRAME:
-        raise MalformedMessage(f"the frame of a contribution has {length} bytes, more than {LARGEST_FRAME}")
-
-
-@dataclass(eq=False)
 class Visit:
     """A whole contribution that waits to be admitted, and the future of its HTTP status."""
 
@@ -117,7 +85,7 @@ class VisitEndpoint:
         self._index, self._closed, self._is_over = -1, -1, False
         self._open: PublishedRound | None = None
         self._waiting: SimpleQueue[Visit | None] = SimpleQueue()
-        self._uploads: dict[ClientId, SpooledUpload] = {}
+        self._uploads = SpooledUploads()
         self._receiving = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.told: set[ClientId] = set()
@@ -317,28 +285,33 @@ class VisitEndpoint:
         upload = self._uploads.get(client)
         if (upload is not None and upload.is_receiving) or self._receiving >= MOST_UPLOADS:
             return _close_with(503, RETRY_LATER)
-        if not first and upload is not None:
-            upload.file.close()
         if not first or upload is None:
-            upload = self._uploads[client] = SpooledUpload(size)
+            upload = self._uploads.begin(client, size)
         if (first, size) != (upload.received, upload.size):
             return _close_with(416, {OFFSET_HEADER: str(upload.received)})
+        self._receiving += 1  # until it is admitted: those that wait hold files, too
+        try:
+            refused = await self._receive_rest(client, upload, request)
+            if refused is not None:
+                return refused
+            self._uploads.take(client, upload)
+            return await self._wait_for_status(client, published, upload)
+        finally:
+            self._receiving -= 1
+
+    async def _receive_rest(self, client: ClientId, upload: SpooledUpload, request: web.Request) -> web.Response | None:
+        """Receive the body of a request; return the response if the contribution is not whole then."""
         upload.is_receiving = True
-        self._receiving += 1
         try:
             await upload.receive(request)
-            if upload.received < upload.size:
-                return _close_with(400)
+            return _close_with(400) if upload.received < upload.size else None
         except (TimeoutError, ClientError, ConnectionError, web.RequestPayloadError):
             return _close_with(408)
         except MalformedMessage:
             return _close_with(UNPROCESSABLE)
         finally:
             upload.is_receiving = False
-            self._receiving -= 1
-        if self._uploads.get(client) is upload:
-            del self._uploads[client]
-        return await self._wait_for_status(client, published, upload)
+            self._uploads.close_forgotten(client, upload)
 
     async def _wait_for_status(
         self, client: ClientId, published: PublishedRound, upload: SpooledUpload
