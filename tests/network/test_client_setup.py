@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dordis.errors import BudgetRefused, InputError, MalformedMessage, ParametersRefused, ProtocolError
+from dordis.identity.registry import Registry
 from dordis.identity.signed_registry import Member, RevokedKeys
 from dordis.network.client_setup import ClientInstallation, check_record_seconds, create_participant, install
 from dordis.network.deployment import deployable_config
@@ -19,14 +20,20 @@ from dordis.network.messages import Welcome
 from dordis.owner.directory import AcceptedRuns, ClientDirectory
 from dordis.owner.manifest_checks import read_manifest
 from dordis.owner.participation import Limits
+from dordis.protocols.assisted import AssistedHelper
+from dordis.protocols.assisted.messages import Introduce, SendContribution, SignedContribution
 from dordis.protocols.costs import RoundCost
 from dordis.records.manifest import encode_manifest
+from dordis.rounds.invitation import Invite, SendModel, Train
+from dordis.rounds.model import ModelBytes
+from dordis.rounds.terms import Terms
 from dordis.rounds.user_code import ZeroOnFailure
 from dordis.runs.job import prepare
 from dordis.runs.run import manifest_of
 from dordis.selection.balanced import BalancedSelection
 from dordis.selection.beacon import FileBeacon
 from dordis.selection.colluders import window_quantile
+from tests.network.assisted_run import assisted_keys
 from tests.network.local_server import HANG, enrol
 from tests.network.process_roles import Constant, Total, settings
 from tests.runs.cohorts import keys_of, registry_of
@@ -390,3 +397,98 @@ def test_records_are_not_deployed_without_a_fixed_time_of_training():
     without = msgspec.structs.replace(settings([]).deployment, train_seconds=None)
     with pytest.raises(InputError, match=r"deployment\.train_seconds must be set"):
         deployable_config(msgspec.structs.replace(settings(keys), deployment=without))
+
+
+SEVEN = ["federation.clients=6", "federation.rounds=3", *assisted_keys(6, 5, 3, helpers=7), "protocol.options.faulty=2"]
+"""Settings of assisted rounds with seven helpers, 7 to 13, of whom two may collude."""
+
+
+class HostileTask:
+    """A client that agreed to SEVEN, and a server that shows the agreed manifest and makes tasks by other settings."""
+
+    def __init__(self, folder):
+        self.registry = Registry(registry_of(*range(1, 7)), registry_of(*range(7, 15)))
+        job, directory = self.job(SEVEN), ClientDirectory(folder / "state")
+        named = Registry(self.registry, {h: self.registry.helpers[h] for h in range(7, 14)})
+        self.owner = ClientInstallation(1, Constant(0), job, named, keys_of(1), directory, now=lambda: NOW)
+        self.shown = welcome_with(encode_manifest(manifest_of(job, self.owner, CREATED)))
+        self.run, self.client = self.shown.run, self.owner.create_client(self.shown)
+
+    def job(self, keys):
+        return prepare(deployable_config(settings(keys)), Total())
+
+    def answer(self, *keys, **changes):
+        """Have the client answer a task that the server made by other settings, up to its contribution."""
+        job = self.job([*SEVEN, *keys])
+        model, helpers = ModelBytes.from_numbers(job.app.model(), job.app.dtype), self.registry.helpers
+        shown = {h: self.introduce(h) for h in helpers if h in job.protocol.helper_ids}
+        self.parameters = parameters = job.design.agree_on(
+            run=self.run, index=0, clients=(), rotation=bytes(32), model=model.digest, introductions=shown
+        )
+        root = self.owner.registry.root()
+        terms, form = Terms.from_parameters(parameters), (model.digest, len(model.data), model.dtype)
+        invite = Invite(parameters.round, 1, "assisted", root, job.app.dim, terms, *form)
+        self.client.handle(msgspec.structs.replace(invite, **changes))
+        for offset, piece in model.pieces():
+            self.client.handle(SendModel(offset, piece))
+        self.client.handle(Train())
+        return self.client.handle(SendContribution(parameters))
+
+    def introduce(self, h):
+        helper = AssistedHelper(h, secret=keys_of(h).signing, registry=self.registry.signing_keys())
+        return helper.handle(Introduce(self.run + bytes(8)))
+
+
+def test_a_task_as_it_was_agreed_on_gets_a_contribution_which_is_counted_before(tmp_path):
+    task = HostileTask(tmp_path)
+    assert isinstance(task.answer(), SignedContribution)
+    assert task.owner.directory.participation().count() == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "keys", "changes"),
+    [
+        ("'helpers'", [f"protocol.options.helpers={[*range(7, 13), 14]}"], {}),
+        ("'faulty_helpers'", ["protocol.options.faulty=1"], {}),
+        ("'honest_helpers'", [f"protocol.options.helpers={[*range(7, 13)]}", "protocol.options.abort=true"], {}),
+        ("'no_base'", ["protocol.options.no_base=true"], {}),
+        ("'cohort'", ["protocol.tolerance=1", "federation.per_round=3"], {}),
+        ("'colluders'", ["protocol.colluders=0"], {}),
+        ("protocol", [], {"protocol": "secagg"}),
+        ("registry", [], {"registry": bytes(32)}),
+    ],
+)
+def test_a_task_beyond_what_the_owner_agreed_to_is_refused_although_the_manifest_is_right(
+    tmp_path, line, keys, changes
+):
+    task = HostileTask(tmp_path)
+    with pytest.raises(ParametersRefused, match=line):
+        task.answer(*keys, **changes)
+    assert task.owner.directory.participation().count() == 0
+
+
+def test_a_second_task_of_an_index_gets_no_contribution(tmp_path):
+    task = HostileTask(tmp_path)
+    task.answer()
+    task.client.close()  # it was acknowledged
+    for _ in range(2):  # the second time after a restart
+        with pytest.raises(ProtocolError, match=r"another invitation|has left"):
+            task.answer("federation.per_round=6")
+        task.client = task.owner.create_client(task.shown)
+    assert task.owner.directory.participation().count() == 1
+
+
+def test_a_restarted_client_sends_the_same_bytes_again_and_no_others(tmp_path):
+    task = HostileTask(tmp_path)
+    first, parameters = task.answer(), task.parameters
+    for _ in range(2):
+        task.client.stop()
+        task.client = task.owner.create_client(task.shown)
+        assert task.client.handle(SendContribution(parameters)) == first
+    assert task.owner.directory.participation().count() == 1
+    other = msgspec.structs.replace(parameters, beacon=bytes([1]) * 32)
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=r"another request|before an invitation"):
+            task.client.handle(SendContribution(other))
+        task.client.stop()
+        task.client = task.owner.create_client(task.shown)
