@@ -1,7 +1,8 @@
 """Ten hospitals and a server on one machine, each a process of its own: python examples/hospitals/demo.py [FOLDER].
 
 Every hospital has a file of 200 made-up patients.  With `--kill ROUND` one of them is killed in the round after ROUND,
-and stays away: epsilon does not change.  On machines of their own, each party runs its own lines.
+and stays away: epsilon does not change.  If a hospital refuses to take part, the demo ends with its reason and exit
+code 2.  On machines of their own, each party runs its own lines.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from threading import Thread
 
 from dordis.apps.tables.synthetic import draw_hospitals
 
@@ -37,20 +39,17 @@ def main() -> None:
 
 
 def run(folder: Path, names: list[str], kill: int, changes: list[str]) -> int:
-    """Run the server and the hospitals; return the exit code of the server."""
+    """Run the server and the hospitals; return the exit code of the server, or 2 if a hospital refuses to take part."""
     config, registry = folder / "hospitals.toml", "federation/registry.json"
     config.write_text((HERE / "hospitals.toml").read_text())
     serve = [*DORDIS, "serve", config, "--identity", "server.key", "--registry", registry, *changes]
     server = subprocess.Popen(serve, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     join = [*DORDIS, "join", "https://localhost:8766", "--registry", registry, "--config", config, *changes]
-    clients = {
-        name: subprocess.Popen(
-            [*join, "--identity", f"{name}.key", "--data", f"{name}.csv"],
-            cwd=folder,
-            stderr=(folder / f"{name}.log").open("w"),
-        )
-        for name in names
-    }
+    clients = {name: start_hospital(folder, name, join) for name in names}
+    refused: list[str] = []
+    watches = [Thread(target=watch, args=(name, client, server, refused)) for name, client in clients.items()]
+    for thread in watches:
+        thread.start()
     try:
         for line in server.stdout or ():
             print(line, end="", flush=True)
@@ -58,12 +57,38 @@ def run(folder: Path, names: list[str], kill: int, changes: list[str]) -> int:
                 clients[names[0]].kill()
                 print(f"killed {names[0]}", flush=True)
                 kill = 0
-        return server.wait()
+        code = server.wait()
     finally:
         for process in (server, *clients.values()):
             process.terminate()
             process.wait()
-        print(f"paths above are in {folder}")
+        for thread in watches:
+            thread.join()
+        server.communicate()
+        print(f"paths above are in {folder}", flush=True)
+    if refused:
+        print(f"{refused[0]} refused to take part: {read_reason(folder / f'{refused[0]}.log')}", file=sys.stderr)
+    return 2 if refused else code
+
+
+def start_hospital(folder: Path, name: str, join: list[str | Path]) -> subprocess.Popen[bytes]:
+    """Start a hospital with its key and its file of patients; what it has to say is in its log."""
+    with (folder / f"{name}.log").open("w") as log:
+        return subprocess.Popen([*join, "--identity", f"{name}.key", "--data", f"{name}.csv"], cwd=folder, stderr=log)
+
+
+def watch(name: str, client: subprocess.Popen[bytes], server: subprocess.Popen[str], refused: list[str]) -> None:
+    """Wait for the end of a hospital; if it has refused to take part, note that and stop the server."""
+    if client.wait() > 0 and server.poll() is None:  # below 0 it was killed, with 0 the run is over
+        refused.append(name)
+        server.terminate()
+
+
+def read_reason(log: Path) -> str:
+    """Return the last line of a hospital's log."""
+    lines = log.read_text().split("\n")
+    reason = next((line for line in reversed(lines) if line.strip()), "it left no reason in its log")
+    return reason.removeprefix("dordis: ")
 
 
 def write_patients(folder: Path) -> None:

@@ -159,7 +159,7 @@ def test_doctor_says_where_records_cannot_be_written(tmp_path):
 
 
 def test_a_model_of_ones_own_in_one_short_file_is_trained(tmp_path):
-    text = (EXAMPLES / "your_model.py").read_text()
+    text = (EXAMPLES / "own_model" / "your_model.py").read_text()
     assert len(text.splitlines()) <= 40
     (tmp_path / "your_model.py").write_text(text)
     keys = (
@@ -178,7 +178,7 @@ def test_a_model_of_ones_own_in_one_short_file_is_trained(tmp_path):
 @pytest.mark.torch
 def test_a_torch_model_of_ones_own_in_one_short_file_is_trained(tmp_path):
     pytest.importorskip("torch", reason="the extra 'torch' is not installed")
-    text = (EXAMPLES / "your_torch_model.py").read_text()
+    text = (EXAMPLES / "own_model" / "your_torch_model.py").read_text()
     assert len(text.splitlines()) <= 40
     (tmp_path / "your_torch_model.py").write_text(text)
     keys = ("-c", "app.options.model=your_torch_model:Net", "-c", "app.options.lr=1.0",

@@ -72,7 +72,7 @@ def test_reddit_prints_perplexity(tmp_path):
 
 
 def test_a_loss_of_ones_own_is_a_client_of_25_lines(tmp_path):
-    text = (EXAMPLES / "your_loss.py").read_text()
+    text = (EXAMPLES / "own_application" / "your_loss.py").read_text()
     client = text[text.index("class Client") : text.index("class Server")].strip()
     assert len(client.splitlines()) <= 25
     (tmp_path / "your_loss.py").write_text(text)
