@@ -6,7 +6,7 @@ import pytest
 import dordis
 from dordis.ledger.data_ledger import open_data_ledger
 from dordis.ledger.ledger import Ledger, verify_ledger
-from dordis.rounds.arrivals import ArrivalStore
+from dordis.protocol import OpenCall
 from tests.adversary.theft import Stolen, raise_stolen, stop_at_the_sum, take_out_gate
 from tests.protocols.shared_example import EXAMPLE
 
@@ -57,15 +57,18 @@ def test_a_run_in_which_clients_come(thief, tmp_path, gated, fidelity):
 @GATED
 def test_a_contribution_that_was_just_acknowledged(tmp_path, monkeypatch, gated):
     """The operator stops the server and keeps what came: the owner has counted it, and the ledger has, or has not."""
-    add, stolen = ArrivalStore.add, []
+    stolen = []
 
-    def acknowledge(store, arrival):
-        add(store, arrival)
-        stolen.append(int(arrival.client))
-        if len(stolen) == 3:
-            raise Stolen
+    def stopping_call(request, most, admit, *more):
+        def acknowledge(u, reply):
+            admit(u, reply)  # once this returns, the client is told that its contribution was taken
+            stolen.append(int(u))
+            if len(stolen) == 3:
+                raise Stolen
 
-    monkeypatch.setattr(ArrivalStore, "add", acknowledge)
+        return OpenCall(request, most, acknowledge, *more)
+
+    monkeypatch.setattr("dordis.rounds.arrivals.OpenCall", stopping_call)
     if not gated:
         take_out_gate(monkeypatch)
     with pytest.raises(Stolen):

@@ -272,6 +272,45 @@ def test_a_server_that_stops_between_arrivals_goes_on_with_those_it_has(tmp_path
     assert ledgers.verify_ledger(path / LEDGER, run=resumed.records.id).completed == 2
 
 
+@pytest.mark.parametrize("stop", ["before it stores", "before it counts"])
+def test_a_server_that_stops_within_an_arrival_finishes_the_round_without_a_client_that_never_returns(
+    tmp_path, monkeypatch, stop
+):
+    began, met = simulated("simulation.fidelity=full").start(tmp_path, ""), []
+    add, count, handle = ArrivalStore.add, PrivacyGate.admit_arrival, SHARED.client.handle
+
+    def stop_at_seventh(work):
+        def stopping(self, arrival):
+            met.append(getattr(arrival, "client", arrival))
+            if len(met) == 7:
+                raise Stopped
+            work(self, arrival)
+
+        return stopping
+
+    if stop == "before it stores":
+        monkeypatch.setattr(ArrivalStore, "add", stop_at_seventh(add))
+    else:
+        monkeypatch.setattr(PrivacyGate, "admit_arrival", stop_at_seventh(count))
+    with pytest.raises(Stopped):
+        began.complete()
+    path, gone = began.records.path, met[-1]
+    del began
+
+    def never_return(self, request):
+        if self.me == gone:
+            raise ParametersRefused("it is gone")
+        return handle(self, request)
+
+    monkeypatch.setattr(ArrivalStore, "add", add)
+    monkeypatch.setattr(PrivacyGate, "admit_arrival", count)
+    monkeypatch.setattr(SHARED.client, "handle", never_return)
+    resumed = simulated("simulation.fidelity=full").resume(path)
+    resumed.complete()
+    assert len(run_records.load_run(path).rounds[0].clients) == 14
+    assert ledgers.verify_ledger(path / LEDGER, run=resumed.records.id).completed == 2
+
+
 def test_a_server_that_stops_after_the_last_arrival_opens_the_same_u3(tmp_path, monkeypatch):
     job = simulated("simulation.fidelity=full", "federation.clients=20")
     began = job.start(tmp_path, "")
@@ -296,7 +335,7 @@ def test_a_server_that_stops_after_the_last_arrival_opens_the_same_u3(tmp_path, 
 # The gate and the store
 
 
-def test_an_arrival_is_checked_counted_and_stored_before_it_is_acknowledged(tmp_path, monkeypatch):
+def test_an_arrival_is_checked_stored_and_counted_before_it_is_acknowledged(tmp_path, monkeypatch):
     events = []
     add, count = ArrivalStore.add, PrivacyGate.admit_arrival
     monkeypatch.setattr(ArrivalStore, "add", lambda self, a: (add(self, a), events.append(("stored", a.client))))
@@ -309,7 +348,7 @@ def test_an_arrival_is_checked_counted_and_stored_before_it_is_acknowledged(tmp_
     assert len(events) == 3 * 14
     for place in range(0, len(events), 3):
         u = events[place][1]
-        assert events[place : place + 3] == [("made", u), ("counted", u), ("stored", u)]
+        assert events[place : place + 3] == [("made", u), ("stored", u), ("counted", u)]
 
 
 def test_without_the_count_at_arrival_nothing_is_disclosed(tmp_path, monkeypatch):

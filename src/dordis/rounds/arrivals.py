@@ -218,8 +218,10 @@ class Arrivals:
             check_open(self.store.is_closed, u)
             check_admissible(u, arrived, most)
             call.admit(u, reply)
-            self.gate.admit_arrival(u)
+            # Stored first: a server that stops in between counts what is stored when it restarts, and is not left with
+            # a counted client whose contribution is lost and may never come again.
             self.store.add(Arrival(u, wire.encode(reply), bytes(wire.bulk_of(reply))))
+            self.gate.admit_arrival(u)
             arrived[u] = None
 
         opened = OpenCall(call.request, most, admit, arrived, self.visit, self.store.close)
