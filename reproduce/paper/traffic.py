@@ -76,7 +76,11 @@ def verdicts(counted: Sequence[Mapping[str, Any]], ratios: Sequence[float]) -> l
             "our shares for one client travel in one ciphertext, where the paper has 120 bytes for each",
         ),
         Verdict.decide(
-            "rebasing, MB for 5M, 50M and 500M", "11.9, 119.2, 1192.1", "within 1 %", close <= 0.01, "padding"
+            "rebasing, MB for 5M, 50M and 500M, within 1 %",
+            "11.9, 119.2, 1192.1",
+            f"within {close:.1%}",
+            close <= 0.01,
+            "updates are padded to whole blocks",
         ),
         Verdict.decide(
             "XNoise does not grow with the model and stays below rebasing",

@@ -199,7 +199,8 @@ def task_verdicts(results: Results, task: StandIn, lost: dict[float, tuple[float
         mean, error = differences(results, task, worst, AT_ORIGS)
         verdicts.append(
             Verdict.decide(
-                f"{task.task}: planned for the epsilon that Orig really spends at {worst:.0%}, XNoise loses nothing",
+                f"{task.task}: planned for the epsilon that Orig really spends at {worst:.0%}, XNoise loses at most "
+                f"{LOSS} {unit} or two standard errors",
                 "no statement",
                 f"{mean:.2f} (se {error:.2f}) {unit}",
                 abs(mean) <= max(LOSS, 2 * error),

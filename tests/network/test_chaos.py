@@ -17,4 +17,5 @@ def test_a_run_survives_every_event(processes, tmp_path):
     assert figures["rounds finished"] == "11 of 11"
     assert figures["clients home with exit code 0"] == "5 of 5"
     assert (figures["revoked clients"], figures["tracebacks"]) == (1, 0)
-    assert figures["reserved rounds left in the ledger"] == 0
+    # An event may fail a try after its charge; then the charge stays, and nothing else may leave a reservation.
+    assert figures["reserved rounds left in the ledger"] <= figures["failed tries"]
