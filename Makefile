@@ -11,6 +11,9 @@ comma := ,
 empty :=
 space := $(empty) $(empty)
 
+# Modules are compiled once. Where the environment forbids that, every process of every test compiles torch anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 DEV := .venv/installed/$(subst $(space),$(comma),$(strip dev $(sort $(subst $(comma),$(space),$(EXTRAS)))))
 # Tests of an extra that was asked for must not be skipped, all of them, without anybody noticing.
@@ -41,7 +44,7 @@ demo: $(ANY)  ## train a model privately over 100 simulated clients, and write a
 deploy-demo: $(ANY)  ## the same over a network: a server and 12 clients, processes of their own, over TLS
 	@$(BIN)/python examples/deployment/demo.py
 
-test: $(DEV)  ## run the tests, without the slow ones: up to five minutes
+test: $(DEV)  ## run the tests, without the slow ones: up to four minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not evidence" $(REQUIRED)
 
 test-slow: $(DEV)  ## run the slow tests

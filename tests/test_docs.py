@@ -46,6 +46,8 @@ RUN_BY = {
     "docs/results/cluster/README.md": "tests/reproduce/cluster/test_results.py",
     "docs/evidence.md": "tests/cli/commands/test_verify.py",
     "docs/extending.md": "tests/test_extending.py",
+    "docs/extending_application.md": "tests/test_extending.py",
+    "docs/extending_protocol.md": "tests/test_extending.py",
     "docs/hospitals.md": "tests/runs/test_records.py",
     "docs/identities.md": "tests/cli/commands/test_keys.py",
     "docs/reference/errors.md": "tests/test_docs.py",
@@ -53,9 +55,14 @@ RUN_BY = {
 """Pages whose blocks are run, or compared with the code, by another test."""
 
 NOT_RUN = {
-    "docs/data.md": "what a run prints, and a part of a configuration, whose presets tests/apps/learning runs",
+    "docs/data.md": "what a run prints: tests/apps/learning compares it",
+    "docs/deadlines.md": "two lines of a log: tests/network reads logs of real runs",
     "docs/deployment.md": "a server and its clients on machines of their own: tests/network runs both commands",
+    "docs/features.md": "a part of a configuration, whose presets tests/apps/learning runs",
     "docs/flower.md": "lines of an app of Flower: tests/integrations runs whole apps, with the extra flower",
+    "docs/flower_deployment.md": "a SuperLink and SuperNodes: tests/integrations runs them, with the extra flower",
+    "docs/flower_trust.md": "starts a SuperNode: tests/integrations runs pinned ones, with the extra flower",
+    "docs/tables.md": "a table of a reader's own: docs/tutorials/csv.md has one, with every command",
     "docs/ray.md": "needs the extra ray: tests/simulation runs it there",
     "docs/secagg_plus.md": "a loop of the shell that takes long: tests/cli/commands/test_plan.py runs one of its plans",
     "docs/results/rounds/README.md": "rewrites the page: tests/reproduce/test_results.py compares it with the code",
@@ -72,7 +79,7 @@ NOT_RUN_IN_README = {
 def test_every_block_is_run_by_some_test_or_excepted_with_a_reason():
     pages = {block.page for block in blocks()} - {"README.md"}
     assert pages == {*RUN_BY, *NOT_RUN}
-    assert len(NOT_RUN) == 6
+    assert len(NOT_RUN) == 11
     for page, test in RUN_BY.items():
         assert Path(page).name in (ROOT / test).read_text(), page
 
@@ -81,6 +88,30 @@ def test_every_exception_of_the_readme_is_a_command_of_it():
     commands = [command for block in README for command in block.commands if block.language != "python"]
     assert [listed for listed in NOT_RUN_IN_README if listed not in commands] == []
     assert len(commands) == 6
+
+
+LONG = {
+    "docs/attacks.md": "a reference, written by make pages",
+    "docs/proofs/malicious.md": "a proof",
+    "docs/reference/command_line.md": "a reference, written by make pages",
+    "docs/reference/configuration.md": "a reference, written by make pages",
+    "docs/results/paper.md": "tables, written by python -m reproduce all",
+    "docs/results/rounds/README.md": "tables of results",
+    "docs/wire.md": "a reference",
+}
+"""Pages that take longer than ten minutes to read, and why they may."""
+
+
+def count_words(page: Path) -> int:
+    """Return the number of words of a page, without code and addresses of links."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return sum(bool(re.search(r"\w", word)) for word in re.sub(r"\]\([^)]*\)", "]", text).split())
+
+
+def test_no_page_but_references_needs_more_than_ten_minutes():
+    """Ten minutes are 2,000 words."""
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    assert {str(page.relative_to(ROOT)) for page in pages if count_words(page) > 2000} == set(LONG)
 
 
 def test_the_readme_is_short():

@@ -53,8 +53,11 @@ def named_file(line: str) -> str:
     return f"{module}.py"
 
 
-@pytest.mark.parametrize("path", ["own_application/heights.py", "own_mechanism/your_mechanism.py"])
-def test_examples_are_those_of_the_page_on_extending(path):
-    page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
+@pytest.mark.parametrize(
+    ("path", "page"),
+    [("own_application/heights.py", "extending_application.md"), ("own_mechanism/your_mechanism.py", "extending.md")],
+)
+def test_examples_are_those_of_the_pages_on_extending(path, page):
+    page = (EXAMPLES.parent / "docs" / page).read_text()
     text = (EXAMPLES / path).read_text()
     assert text[text.index("class ") :].strip() in page

@@ -1,4 +1,4 @@
-"""docs/extending.md: every example runs, and every file that it names exists."""
+"""The pages on extending: every example runs, and every file that they name exists."""
 
 import re
 import sys
@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGES = ("extending_application.md", "extending.md", "extending_protocol.md")
+TEXT = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 def run_examples(monkeypatch):
-    """Run every example of the page from top to bottom; return the module that they make."""
+    """Run every example of the pages, in their order, from top to bottom; return the module that they make."""
     module = types.ModuleType("extending_examples")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 10
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) == 13
     for block in blocks:
         exec(compile(block, "docs/extending.md", "exec"), vars(module))  # noqa: S102  it is our own page
     return module
@@ -41,7 +42,7 @@ def test_the_clinic_reads_its_own_file_and_its_server_survives_a_restart(monkeyp
     assert again.result() == pytest.approx(1.7)
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(src/[\w/.]+)`", PAGE))))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(src/[\w/.]+)`", TEXT))))
 def test_every_file_that_is_named_exists(path):
     assert (ROOT / path).exists()
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from dordis.errors import InputError
 
 PRIVATE, PUBLIC = 0o600, 0o666
-"""Permissions of new files: only for the owner, or as the umask allows."""
+"""Permissions of new files: PRIVATE for the owner alone, PUBLIC for everybody whom the umask allows."""
 LOCK = ".lock"
-"""File that locks a directory for one process, and holds its process id."""
+"""Name of the lock file of a directory; it has the id of the process that holds the lock."""
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a new private file in one step; raise `FileExistsError` if there is one already."""
+    """Write a new private file in one step; raise `FileExistsError` if `path` exists."""
     with _draft(path, data, PRIVATE) as draft:
         path.hardlink_to(draft)
 
@@ -31,7 +31,7 @@ def write_atomically(path: Path, data: bytes, mode: int = PUBLIC) -> None:
 
 @contextmanager
 def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """Write a temporary file beside `path`, which is removed in the end."""
+    """Write `data` to a temporary file beside `path`; remove it when the context ends."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -47,14 +47,14 @@ def _draft(path: Path, data: bytes, mode: int) -> Iterator[Path]:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data, or raise."""
+    """Write all of `data` to an open file, or raise `OSError`."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
 def remove_drafts(path: Path) -> None:
-    """Remove temporary files that stopped writers of this file left; nobody may be writing it now."""
+    """Remove temporary files that interrupted writers of `path` left behind; no process may be writing it now."""
     for draft in path.parent.glob(f".{path.name}.*.new"):
         draft.unlink(missing_ok=True)
 
@@ -70,7 +70,7 @@ def overwrite_with_zeros(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make new file names in a directory durable."""
+    """Sync a directory, so that the names of files created in it are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -103,7 +103,7 @@ def repair_lines(path: Path, last: bytes) -> None:
 
 
 def lock_directory(path: Path) -> int:
-    """Lock a directory until the returned descriptor is closed; raise InputError if another process has it."""
+    """Lock a directory until the returned descriptor is closed; raise InputError if another process holds the lock."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     except OSError as error:
@@ -150,7 +150,7 @@ class AppendOnlyFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (0 if self.mode is None else os.O_CREAT)
         descriptor = os.open(self.path, flags, self.mode or 0)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # closing releases it
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # released when the descriptor is closed
             if os.fstat(descriptor).st_size == 0:
                 sync_directory(self.path.parent)  # before the first line; another process may have created the file
             yield LockedFile(descriptor)
@@ -192,5 +192,5 @@ class LockedFile:
         os.ftruncate(self.descriptor, size)
 
     def sync(self) -> None:
-        """Make durable what another process wrote and may not have synced."""
+        """Sync the file, including lines that another process appended without syncing."""
         os.fsync(self.descriptor)

@@ -5,38 +5,38 @@
     DordisError
     ├── InputError             the caller passed something unusable: the message says what to pass instead
     │   ├── MissingExtra       an optional dependency is not installed
-    │   ├── HopelessPlan       the noise of the planned run would drown what it learns
-    │   ├── UnusableUpdate     what an application prepared is not an update
+    │   ├── HopelessPlan       the noise of the planned run is much larger than its signal
+    │   ├── UnusableUpdate     the update that an application prepared cannot be encoded
     │   └── ParametersRefused  the parameters of a round break a rule, or this client's owner forbids them
     │       ├── ParticipationRefused  this client has taken part as often as its owner allows
     │       └── BudgetRefused  the round would cost this client more privacy than its owner allows
-    ├── CryptoError            a cryptographic object from elsewhere is not what it claims to be
+    ├── CryptoError            a key, ciphertext, signature, proof or share of another party is invalid
     │   ├── InvalidKey         malformed or low-order public key
     │   ├── DecryptionFailed   the ciphertext, its key or its associated data were altered
     │   ├── InvalidSignature   the signature does not verify
     │   ├── InvalidProof       the VRF proof does not verify
     │   └── SharingError       the shares do not determine a secret
     ├── NotReady               this client's application has no data for a round that it is invited to
-    ├── LoginRefused           an identity is unknown, revoked, expired, doubled, or of another federation
+    ├── LoginRefused           an identity is unknown, revoked, expired, logged in twice, or of another federation
     ├── ProtocolError          a peer deviated from the protocol
-    │   ├── MalformedMessage   bytes that are no message, or no message that belongs here
-    │   ├── HistoryContradicted  a server's history of a run is not what this client took part in
-    │   ├── UnexpectedRequest  out of order, repeated with other content, or after the end
+    │   ├── MalformedMessage   bytes do not decode to a message of the expected kind
+    │   ├── HistoryContradicted  a server's history of a run contradicts this client's own records
+    │   ├── UnexpectedRequest  a request is out of order, repeated with other content, or after the end
     │   └── Aborted            this machine has stopped for good
     ├── NothingTrained         a run ended before its first round was finished
-    ├── BudgetExceeded         the next round would spend more privacy than there is: it is not started
+    ├── BudgetExceeded         the next round would exceed the privacy budget: it is not started
     │   ├── DataBudgetExceeded  the run or query would exceed the budget of the ledger of its data
     │   ├── BudgetUsedUp       too few clients have budget left for one more round
     │   └── EventsUsedUp       all planned events of a run with records as the unit are used
-    ├── LedgerDamaged          the privacy ledger is not as it was written: the run stops
-    ├── AuditFailed            an audit found that rounds give away more than they claim
-    └── RoundFailed            bad luck, or a saboteur: the round ends without an output
+    ├── LedgerDamaged          the privacy ledger was altered, or lines of it are missing: the run stops
+    ├── AuditFailed            an audit found that rounds reveal more than their stated epsilon allows
+    └── RoundFailed            the round ends without an output, by accident or by sabotage
         ├── TooFewClients      fewer answers than the threshold
         ├── TooManyDropouts    more clients lost than the noise tolerates
         ├── TooFewHelpers      fewer helpers answered than a sum needs
         ├── Unconfirmed        too few helpers gave the same mask sum
-        ├── ImpossibleSum      the sum is garbage: honest updates and their noise are shorter
-        └── Unrecoverable      somebody sent shares that cannot be used
+        ├── ImpossibleSum      the sum is longer than honest updates and their noise can make it
+        └── Unrecoverable      a secret cannot be recovered, because a client sent wrong shares
 
 `InputError` is also a `ValueError`.  No message ever contains a key, seed, share or plaintext.
 """
@@ -46,7 +46,7 @@ import math
 from pathlib import Path
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""Codes of an OSError of a file system that takes no more data: not a bug of dordis."""
+"""Values of `OSError.errno` which say that the file system accepts no more data; they are no bugs of dordis."""
 
 
 class DordisError(Exception):
@@ -61,7 +61,7 @@ class MissingExtra(InputError):
     """An optional dependency is needed and absent; `extra` names the one to install."""
 
     def __init__(self, extra: str) -> None:
-        # From a clone the package is installed from there; no index has to have it.
+        # A clone is installed from its own folder, so that the package need not be on a package index.
         clone = Path(__file__).resolve().parents[2]
         source = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'dordis[{extra}]'"
         super().__init__(f"this needs the extra '{extra}': pip install {source}")
@@ -88,7 +88,7 @@ class NothingTrained(DordisError):
 
 
 class UnusableUpdate(InputError):
-    """What the application of a client prepared cannot be encoded: a mistake in the application."""
+    """The update that a client's application prepared cannot be encoded: a mistake in the application."""
 
 
 class ParametersRefused(InputError):
@@ -111,13 +111,13 @@ class BudgetRefused(ParametersRefused):
             "nothing is proved about this round" if epsilon == float("inf") else f"epsilon would become {epsilon:.4g}"
         )
         if failure >= delta:
-            told = f"the graphs or lots of its rounds fail with a chance of {failure:.3g}"
+            told = f"the graphs or random selections of its rounds fail with probability {failure:.3g}"
         super().__init__(f"{told}, this client's owner allows {budget:.4g} at delta {delta:.3g}, over all rounds")
         self.epsilon, self.budget, self.delta = epsilon, budget, delta
 
 
 class CryptoError(DordisError):
-    """A cryptographic object from elsewhere is not what it claims to be."""
+    """A key, ciphertext, signature, proof or share that another party sent is invalid."""
 
 
 class InvalidKey(CryptoError):
@@ -125,7 +125,7 @@ class InvalidKey(CryptoError):
 
 
 class DecryptionFailed(CryptoError):
-    """A ciphertext does not open: it, its key or its associated data were altered."""
+    """A ciphertext cannot be decrypted: the ciphertext, the key or the associated data were altered."""
 
 
 class InvalidSignature(CryptoError):
@@ -137,7 +137,7 @@ class InvalidProof(CryptoError):
 
 
 class SharingError(CryptoError):
-    """The shares at hand do not determine a secret."""
+    """The given shares do not determine a secret: too few, malformed or inconsistent."""
 
 
 class NotReady(DordisError):
@@ -153,11 +153,11 @@ class ProtocolError(DordisError):
 
 
 class HistoryContradicted(ProtocolError):
-    """A server shows a history of a run that contradicts what this client kept of its rounds."""
+    """The history of a run that a server shows contradicts this client's own records of its rounds."""
 
 
 class MalformedMessage(ProtocolError):
-    """Bytes that are no message, or a message whose content cannot be what it should."""
+    """Bytes do not decode to a message of the expected kind, or a field of the message has an impossible value."""
 
 
 class UnexpectedRequest(ProtocolError):
@@ -212,7 +212,7 @@ class EventsUsedUp(BudgetExceeded):
 
 
 class LedgerDamaged(DordisError):
-    """The ledger was altered, cut or lost lines; `line` counts from 1, where one is to blame."""
+    """The ledger was altered, or lines of it are missing; `line` is the damaged line, counted from 1, or None."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message if line is None else f"line {line} of the privacy ledger {message}")
@@ -220,7 +220,7 @@ class LedgerDamaged(DordisError):
 
 
 class AuditFailed(DordisError):
-    """An audit found something, at its level; `findings` says what, in words."""
+    """An audit found rounds that reveal more than their stated epsilon allows; `findings` describes each in words."""
 
     def __init__(self, findings: tuple[str, ...]) -> None:
         super().__init__("; ".join(findings))
@@ -230,8 +230,8 @@ class AuditFailed(DordisError):
 class RoundFailed(DordisError):
     """The round ends without an output.
 
-    `named` are the clients that were caught in a lie before.  `accusations` are pairs (dealer, holder): one of
-    the two lied, or both.  Clients that did not answer are in neither.  docs/security.md says who is evicted.
+    `named` are the clients that provably deviated in this round.  `accusations` are pairs (dealer, holder) of a share:
+    at least one of the two lied.  Clients that did not answer are in neither.  docs/proofs/blame.md: who is evicted.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class RoundFailed(DordisError):
 
 
 class TooFewClients(RoundFailed):
-    """Fewer than the threshold answered a stage, or gave shares that can be used."""
+    """Fewer clients than the threshold answered a stage, or sent usable shares."""
 
     def __init__(self, stage: str, answered: int, needed: int, named: frozenset[int] = frozenset()) -> None:
         super().__init__(f"{answered} clients answered {stage}, {needed} are needed", named)
@@ -269,7 +269,7 @@ class TooFewHelpers(RoundFailed):
 
 
 class Unconfirmed(RoundFailed):
-    """Too few members of a set of helpers gave the same mask sum: the round is charged, and has no sum."""
+    """Too few helpers of a set computed the same mask sum: the round is charged and ends without a sum."""
 
     def __init__(self, rank: int, heard: int, needed: int) -> None:
         super().__init__(
@@ -282,8 +282,8 @@ class Unconfirmed(RoundFailed):
 class ImpossibleSum(RoundFailed):
     """A sum is longer than honest updates and their noise can be: it is not used, and nobody is evicted for it.
 
-    `excess` is its squared norm over the bound; `survivors` is U3, whose inputs are in the sum: one of them was wrong,
-    or the server lost something.
+    `excess` is the squared norm of the sum divided by the bound on it; `survivors` is U3, the clients whose inputs are
+    in the sum.  The input of one of them was wrong, or the server lost a part of its state.
     """
 
     def __init__(
@@ -298,4 +298,4 @@ class ImpossibleSum(RoundFailed):
 
 
 class Unrecoverable(RoundFailed):
-    """A client cannot use the shares that another sent to it, or the shares of a client miss what it promised."""
+    """A client cannot use the shares that another client sent, or shares do not match the hashes of their dealer."""

@@ -34,7 +34,7 @@ from dordis.runs.run import Run
 from dordis.simulation.run import SimulatedJob, job_with_app, prepare
 
 OBJECTS = "dordis.train"
-"""Name of an application in a configuration that was constructed from Python objects."""
+"""Value of `app.server` and `app.client` in the configuration of a run whose application was constructed in Python."""
 ORIGIN = "dordis_run"
 """Attribute of a trained torch module with the directory of its private run."""
 LARGEST_COHORT = 1000
@@ -67,13 +67,13 @@ class RunResult:
     """Why the run ended: `rounds` (all done), `budget`, `failed`, `interrupted`, or `running`."""
     fidelity: str
     problem: str = ""
-    """Why no epsilon can be stated although there should be one: the ledger was altered or lost."""
+    """Why no epsilon can be stated: the ledger was altered or lost.  Empty if nothing is wrong with it."""
     unit: str = ""
     """The unit of privacy: "clients = 60 hospitals, from the column hospital"."""
     spent: float | None = None
     """Epsilon spent by the client that has spent most; state `epsilon` if it is more."""
     run_as: str = ""
-    """Simulation or deployment: a simulation protects nobody, and its epsilon is that of a deployment like it."""
+    """Simulation or deployment; the epsilon of a simulation, which protects nobody, is that of a like deployment."""
     verdict: str = ""
     """Expected outcome of the plan, from its signal-to-noise ratio; empty for a run that was loaded."""
     trained: TrainedModel | None = field(default=None, repr=False)
@@ -94,20 +94,20 @@ class RunResult:
         return self._trained().save(path)
 
     def export(self, path: str | Path, example: Any = None) -> Path:
-        """Write the model for others: as ONNX if the name ends with .onnx, else by torch.export; return its path.
+        """Write the model as ONNX if `path` ends with .onnx, else by torch.export, and return the path of the file.
 
-        The preprocessing of a table is part of the program, and its columns are described beside it
-        (`dordis.apps.learning.export`).  A model of arrays needs an `example`: some inputs.
+        The file contains the preprocessing of a table; a JSON file beside it describes the columns
+        (`dordis.apps.learning.export`).  A model that was trained on arrays needs an `example`: some inputs.
         """
         return self._trained().export(path, example)
 
     def _trained(self) -> TrainedModel:
         if self.trained is None:
-            raise InputError(f"the run at {self.path} has no trained model that predicts")
+            raise InputError(f"the run at {self.path} trained no model: only one that did can predict, save and export")
         return self.trained
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the HTML report to a directory, the run's own if none is given; return its path."""
+        """Write the HTML report into the directory `path`, by default that of the run; return the path of the page."""
         from dordis.report.files import write_report
 
         return write_report([self.path], None if path is None else Path(path))
@@ -123,9 +123,10 @@ def run(
 ) -> RunResult:
     """Run a configuration: a `Config`, a dictionary of settings, or the path of a TOML file; the default if None.
 
-    A plan under whose noise next to nothing is learnt raises `HopelessPlan` before anything is spent, unless
-    `accept_hopeless` is set.  `on_round` is called with every finished round.  A `ledger` is a file that charges all
-    runs and queries over the same data; `budget` is the epsilon that they may spend together, set when it is created.
+    Raise `HopelessPlan` before any epsilon is spent if the noise hides nearly everything that could be learnt, unless
+    `accept_hopeless` is set.  `on_round` is called with every finished round.  `ledger` is a file to which all runs and
+    queries over the same data are charged; `budget` is the epsilon that they may spend together, fixed when the file is
+    created.
 
     >>> import dordis, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +140,7 @@ def run(
 
 
 def as_config(config: Any) -> Config:
-    """Return a configuration, every key checked, from a `Config`, a dictionary, a path, or None for the default."""
+    """Return a configuration with valid keys from a `Config`, a dictionary, a path, or None for the default."""
     if isinstance(config, Config):
         return config
     if isinstance(config, Mapping):
@@ -189,24 +190,24 @@ def train(
     table, or a pair.  Metrics on it have no noise; rows of clients in a test table are left out.
 
     All clients up to 1,000 take part in every round unless `per_round` is given.  Up to 100 clients a round every
-    message of the protocol is simulated, beyond that the noise of the sum (`fidelity` "full" and "ideal").  With
+    message of the protocol is simulated (`fidelity` "full"), beyond that only the noise of the sum ("ideal").  With
     epsilon None there is no noise and no privacy.  `training` are further settings of `dordis.apps.learning.Settings`,
     such as epochs, batch, lr, optimiser and class_weights; for tables the defaults need no tuning.
 
-    A `ledger` is a file that charges all runs and queries over the same data; `budget` is the epsilon that they may
-    spend together, set when the file is created.  A run that it cannot pay for raises `BudgetExceeded`.
+    `ledger` is a file to which all runs and queries over the same data are charged; `budget` is the epsilon that they
+    may spend together, fixed when the file is created.  A run that would exceed this budget raises `BudgetExceeded`.
 
     `protocol` is "secagg", "secagg+" or "assisted": in assisted rounds every client sends one message, clients come in
-    any order, and `per_round` is the largest number of them.  `colluders` is how many of all clients may collude with
-    the server: 1 if it is not given, except that assisted rounds against a malicious server require it.
+    any order, and `per_round` is the largest number of clients of a round.  `colluders` is the number of clients, of
+    all, that may collude with the server: 1 by default; assisted rounds against a malicious server require it.
 
-    Raise `HopelessPlan` before anything is spent if next to nothing can be learnt under the noise, unless
+    Raise `HopelessPlan` before any epsilon is spent if the noise hides nearly everything that could be learnt, unless
     `accept_hopeless` is set, and `NothingTrained` if no round was finished.
 
     With `unit="record"` each record is protected instead of each client: every round is one step of DP-SGD with
-    gradients of single records, of which each is sampled with the probability `sampling`.  `records` is the declared
-    number of records of each client: public, and at least as many as any holds.  A record is a row, or with `record`,
-    a column of the table, all rows of a client with the same id.  The optimiser's rate is that of the step.
+    gradients of single records, each sampled with the probability `sampling`.  `records` is a public number: no client
+    may hold more records.  A record is a row; if `record` names a column of ids, a record is all rows of a client with
+    the same id.  The learning rate of this step is `lr` of the `optimiser`.
 
     >>> import dordis, tempfile
     >>> import numpy as np
@@ -224,7 +225,7 @@ def train(
         raise InputError(f'unit is "client" or "record", not {unit!r}')
     if before := getattr(model, ORIGIN, ""):
         warnings.warn(
-            f"the model was trained privately in the run at {before}: for data of both the epsilon of both counts; "
+            f"the model was trained privately in the run at {before}: clients in both runs spend the epsilon of both; "
             "charge them to one ledger, or add them up with dordis ledger sum",
             stacklevel=2,
         )
@@ -265,7 +266,7 @@ def train(
 
 
 def _dropout_model(dropout: float | DropoutModel) -> DropoutModel:
-    """Return a model of dropout, from a rate at which clients leave at random stages."""
+    """Return a dropout model; a number is the rate at which clients leave, each at a random stage."""
     if isinstance(dropout, int | float):
         return Rate(dropout) if dropout else NoDropout()
     return dropout
@@ -309,7 +310,7 @@ def load(path: str | Path, model: Any = None) -> Any:
 
 
 def _load_objects(path: Path, state: Mapping[str, Any], model: Any) -> RunResult:
-    """Return a run of `train`, whose model is a built-in one, or the one that is passed again."""
+    """Return the result of a run of `train`; `model` is the caller's model of that run, None for a built-in one."""
     if (path / SAVED_MODEL).is_file():
         trained = read_model(path / SAVED_MODEL, model)
         return _read_result(path, trained.module, trained=trained)
@@ -331,7 +332,7 @@ def _complete(
     ledger: str | Path | None = None,
     budget: float | None = None,
 ) -> RunResult:
-    """Run all rounds, with warnings of the plan and of the application; raise if the plan is hopeless."""
+    """Run all rounds and return the result; warn as plan and application ask for; raise if the plan is hopeless."""
     plan, app = job.job.design.plan, job.job.app
     for text in job.job.warnings:
         warnings.warn(text, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Load the objects that a configuration names as `package.module:NAME`, so that people can bring their own."""
+"""Load objects that a configuration names as `package.module:NAME`, so that users can supply their own classes."""
 
 from importlib import import_module
 from typing import TypeVar
@@ -9,7 +9,7 @@ Kind = TypeVar("Kind")
 
 
 def load_object(text: str, what: str, kind: type[Kind]) -> Kind:
-    """Import and return an object; raise InputError, with `what` the setting that names it, if it is not of this kind.
+    """Import and return the object `text`; raise InputError, which starts with `what`, if it is not a `kind`.
 
     >>> load_object("dordis.errors:InputError", "the error", type).__name__
     'InputError'
@@ -36,7 +36,7 @@ def load_object(text: str, what: str, kind: type[Kind]) -> Kind:
 
 
 def load_class(text: str, kind: type[Kind], what: str) -> type[Kind]:
-    """Import and return a subclass of `kind`; raise InputError, with `what` the setting that names it, otherwise."""
+    """Import and return the class `text`; raise InputError, starting with `what`, if it is no subclass of `kind`."""
     given = load_object(text, what, type)
     if not issubclass(given, kind):
         raise InputError(f"{what} names a subclass of {kind.__name__}, and '{text}' is none")

@@ -1,4 +1,4 @@
-"""Write the tables of attacks into docs/threat_model.md, from the rows: `python -m tests.adversary.page`."""
+"""Write the tables of attacks into docs/attacks.md, from the rows: `python -m tests.adversary.page`."""
 
 from collections import Counter
 from inspect import cleandoc
@@ -8,7 +8,7 @@ from tests.adversary.attack import Attack
 from tests.adversary.participants import SPARSE
 from tests.adversary.suite import THEMES
 
-PAGE = Path(__file__).parents[2] / "docs" / "threat_model.md"
+PAGE = Path(__file__).parents[2] / "docs" / "attacks.md"
 BEGIN, END = "<!-- written by `make pages` from tests/adversary -->\n", "<!-- end of the written part -->\n"
 
 
@@ -35,7 +35,7 @@ def format_tables() -> str:
     for title, theme in THEMES.items():
         rows = "".join(map(format_row, theme.ATTACKS))
         head = "| attack | refused by | at | succeeds without |\n|---|---|---|---|\n"
-        sections.append(f"### {title}\n\n{cleandoc(theme.__doc__ or '')}\n\n{head}{rows}")
+        sections.append(f"## {title}\n\n{cleandoc(theme.__doc__ or '')}\n\n{head}{rows}")
     return "\n".join(sections)
 
 

@@ -56,6 +56,6 @@ THEMES: dict[str, ModuleType] = {
     "Directories of runs": directories,
     "Receipts": receipts,
 }
-"""Modules of attacks by their headings in docs/threat_model.md, where a module's docstring introduces its table."""
+"""Modules of attacks by their headings in docs/attacks.md, where a module's docstring introduces its table."""
 
 ATTACKS: tuple[Attack, ...] = tuple(attack for theme in THEMES.values() for attack in theme.ATTACKS)

@@ -105,7 +105,7 @@ def test_a_recovered_limb_out_of_range_is_refused(limb: int) -> None:
     interpolation = Interpolation([1, 2, 3], 1)
     assert interpolation.combine(limbs_that_are(limbs, [1, 2, 3])) == (b"\xff" * 32,)
     limbs[limb] += 1
-    with pytest.raises(SharingError, match="secret 0: the shares do not give 32 bytes"):
+    with pytest.raises(SharingError, match="secret 0: the shares do not give a secret of 32 bytes"):
         interpolation.combine(limbs_that_are(limbs, [1, 2, 3]))
 
 

@@ -84,7 +84,7 @@ def test_what_has_no_epsilon_cannot_be_charged_and_a_budget_needs_a_ledger(tmp_p
     records = settings(tmp_path, 2.0)["privacy"] | {"unit": "record", "records": 100}
     with pytest.raises(InputError, match="protects records"):
         dordis.run(settings(tmp_path, 2.0) | {"privacy": records}, ledger=ledger)
-    with pytest.raises(InputError, match="needs the ledger"):
+    with pytest.raises(InputError, match="needs a ledger"):
         dordis.run(settings(tmp_path, 2.0), budget=3.0)
     assert not ledger.exists()
 

@@ -76,6 +76,7 @@ def hang_up(request):
     return web.Response()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [

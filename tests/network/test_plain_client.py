@@ -155,8 +155,9 @@ def test_a_visitor_written_from_the_page_contributes_to_an_assisted_round(proces
     fleet = AssistedRun(processes, tmp_path, 3, [*keys, *assisted_keys(3, n_max=3, n_min=2)])
     fleet.serve()
     fleet.assist_missing()
-    visitor = PlainVisitor(f"https://localhost:{fleet.port}", tmp_path / f"c{PLAIN}.key", PLAIN, UPDATE)
-    end = ThreadPoolExecutor(1).submit(asyncio.run, visitor.stay())
+    base, registry = f"https://localhost:{fleet.port}", tmp_path / "registry.json"
+    visitor = PlainVisitor(base, tmp_path / f"c{PLAIN}.key", registry, PLAIN, UPDATE)
+    end = ThreadPoolExecutor(1).submit(visitor.stay)
     for u in {1, 2, 3} - {PLAIN}:
         fleet.join(u)
     assert fleet.end() == 0

@@ -26,6 +26,7 @@ def test_a_new_log_in_invalidates_the_earlier_token(challenging):
     assert read_status(send_request(challenging, "GET", "/blobs/00", after)) == 404
 
 
+@pytest.mark.slow
 def test_a_restarted_client_replaces_its_dead_connection(local, monkeypatch):
     monkeypatch.setattr(sessions, "PING_TIMEOUT", 0.2)
     proxy = FaultyProxy(local.server.port)

@@ -101,6 +101,61 @@ def test_a_slow_sender_loses_its_buffer_to_one_that_waits(monkeypatch):
     assert asyncio.run(scenario()) == DATA
 
 
+def full_file(prefix=""):
+    """Return a file without room for a byte, as on a full disk."""
+    return open("/dev/full", "r+b")
+
+
+def test_an_upload_that_breaks_off_while_the_disk_is_full_begins_again(monkeypatch, caplog):
+    monkeypatch.setattr(uploads.tempfile, "TemporaryFile", full_file)
+
+    async def scenario():
+        buffers = BufferPool(1)
+        broken = expected(buffers)
+        with pytest.raises(ConnectionResetError):
+            await broken.receive(Stream(DATA[:5000], ConnectionResetError()).pieces())
+        assert broken.received == 0
+        return bytes((await received(broken, DATA))[: len(DATA)])
+
+    assert asyncio.run(scenario()) == DATA
+    assert "begins again: no temporary file: No space left on device" in caplog.text
+
+
+def test_a_slow_sender_loses_its_buffer_also_while_the_disk_is_full(monkeypatch):
+    monkeypatch.setattr(uploads, "SLOW", -1.0)
+    monkeypatch.setattr(uploads.tempfile, "TemporaryFile", full_file)
+
+    async def scenario():
+        buffers = BufferPool(1)
+        slow = expected(buffers)
+        sending = asyncio.ensure_future(slow.receive(Paused(DATA[:10]).pieces()))
+        while slow.received < 10:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(uploads, "SLOW", 0.0)
+        buffer = await received(expected(buffers), DATA)
+        sending.cancel()
+        buffers.release(buffer)
+        return bytes((await received(slow, DATA))[: len(DATA)])
+
+    assert asyncio.run(scenario()) == DATA
+
+
+def test_an_upload_whose_file_has_no_more_room_begins_again():
+    async def scenario():
+        buffers = BufferPool(1)
+        broken = expected(buffers)
+        with pytest.raises(ConnectionResetError):
+            await broken.receive(Stream(DATA[:5000], ConnectionResetError()).pieces())
+        broken._file.close()
+        broken._file = full_file()
+        with pytest.raises(OSError, match="No space left"):
+            await received(broken, DATA[5000:])
+        assert broken.received == 0
+        return bytes((await received(broken, DATA))[: len(DATA)])
+
+    assert asyncio.run(scenario()) == DATA
+
+
 def test_an_upload_that_stalls_is_cut_off(monkeypatch):
     monkeypatch.setattr(uploads, "STALL", 0.01)
 

@@ -12,6 +12,7 @@ from dordis.config.schema import Deadlines
 from dordis.errors import ProtocolError
 from dordis.identity.keys import load_client_credentials, load_server_credentials
 from dordis.identity.signed_registry import SignedRegistry
+from dordis.network import spooled_uploads
 from dordis.network.authentication import Authenticator, client_context
 from dordis.network.deadlines import AdaptiveDeadlines
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
@@ -23,6 +24,7 @@ from dordis.protocols.plaintext.messages import Contribute, Contribution
 from dordis.rounds.arrivals import Arrival, ArrivalStore
 from dordis.rounds.model import ModelBytes
 from tests.network.local_server import drain_connections
+from tests.network.test_uploads import full_file
 
 pytestmark = pytest.mark.network
 
@@ -119,8 +121,9 @@ def test_a_visit_gets_task_manifest_and_model(visits):
         assert (await visits.request("GET", "/manifest"))[2] == b"the manifest"
         path = f"/model/{MODEL.digest.hex()}"
         assert (await visits.request("GET", path))[2] == MODEL.data
-        status, _, rest = await visits.request("GET", path, Range="bytes=1000-")
+        status, headers, rest = await visits.request("GET", path, Range="bytes=1000-")
         assert (status, rest) == (206, MODEL.data[1000:])
+        assert headers["Content-Range"] == f"bytes 1000-{len(MODEL.data) - 1}/{len(MODEL.data)}"
         assert (await visits.request("GET", "/model/00"))[0] == 404
         visits.endpoint.end_run()
         assert (await visits.request("GET", "/task"))[0] == 410
@@ -195,6 +198,22 @@ def test_an_interrupted_upload_continues_where_it_stopped(visits):
 
     (_, reply), _ = run(visit())
     assert bytes(reply.vector) == b"a" * 100_000
+
+
+def test_a_contribution_while_the_disk_is_full_is_refused_for_now_and_comes_again(visits, monkeypatch, caplog):
+    async def scenario():
+        taking = visits.take_in_background(visits.open())
+        with monkeypatch.context() as patched:
+            patched.setattr(spooled_uploads.tempfile, "TemporaryFile", full_file)
+            status, headers, _ = await visits.put(body_of(b"a"), "c1")
+            assert (status, headers["Retry-After"]) == (503, "1")
+        assert (await visits.put(body_of(b"a"), "c1"))[0] == 204
+        assert (await visits.put(body_of(b"b"), "c2"))[0] == 204
+        assert sorted(u for u, _ in await taking) == [1, 2]
+
+    run(scenario())
+    assert "No space left on device" in caplog.text
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_contributions_that_wait_to_be_admitted_count_among_the_uploads(visits, monkeypatch):

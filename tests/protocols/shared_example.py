@@ -1,4 +1,4 @@
-"""The protocol with two helpers of docs/extending.md, and rounds of it with random inputs."""
+"""The protocol with two helpers of docs/extending_protocol.md, and rounds of it with random inputs."""
 
 import re
 import sys
@@ -15,11 +15,11 @@ from dordis.protocols.parameters import common_part, complete
 from dordis.protocols.summing import Roster
 from dordis.simulation.exchange import LocalExchange
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "extending_protocol.md").read_text(encoding="utf-8")
 (CODE,) = (block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "SHARED = " in block)
 EXAMPLE = types.ModuleType("shared_example")
 sys.modules[EXAMPLE.__name__] = EXAMPLE
-exec(compile(CODE, "docs/extending.md", "exec"), vars(EXAMPLE))  # noqa: S102  it is our own page
+exec(compile(CODE, "docs/extending_protocol.md", "exec"), vars(EXAMPLE))  # noqa: S102  it is our own page
 
 SHARED = EXAMPLE.SHARED
 N_MIN, N_MAX, BITS, DIM = 5, 9, 20, 30

@@ -1,4 +1,4 @@
-"""Bits of computational security: the table of docs/security.md and the privacy statement rest on one function."""
+"""Bits of computational security: the table of docs/proofs/bounds.md and the privacy statement rest on one function."""
 
 import math
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from dordis.protocols.concrete_bounds import RoundSize, concrete_bounds, security_bits
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "proofs" / "bounds.md"
 COLUMNS = (RoundSize(100), RoundSize(1000, degree=64))
 
 

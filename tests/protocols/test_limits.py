@@ -16,7 +16,7 @@ from dordis.protocols.parameters import Encoding, check_rules
 from dordis.protocols.secagg.messages import AdvertiseKeys
 
 GOOD = agree_on(run=bytes(32), index=0, clients=range(1, 8), threshold=5, bits=16, ends=[4], variances=[8])
-PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "ceilings.md"
 
 
 def words(count: int) -> bytes:

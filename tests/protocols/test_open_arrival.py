@@ -1,4 +1,4 @@
-"""The protocol with two helpers of docs/extending.md: sums, noise, ledger, restarts, with the clients that come."""
+"""The protocol with two helpers of docs/extending_protocol.md: sums, noise, ledger, restarts, for any arrivals."""
 
 import itertools
 import json
@@ -389,11 +389,15 @@ def test_arrival_and_protocol_go_together(settings):
         simulated(*settings)
 
 
-def test_deployments_flower_and_ray_refuse_a_protocol_without_a_cohort():
+def test_deployments_refuse_a_protocol_without_a_cohort():
     job = simulated().job
-    with pytest.raises(InputError, match="a deployment cannot run it yet"):
+    with pytest.raises(InputError, match="which a deployment does not support yet"):
         require_cohort(job, "a deployment")
-    with pytest.raises(InputError, match="Ray cannot run it yet"):
+
+
+def test_ray_refuses_a_protocol_without_a_cohort():
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    with pytest.raises(InputError, match="which Ray does not support yet"):
         simulated("simulation.engine=ray")
 
 

@@ -1,4 +1,4 @@
-"""Lemma 2 of docs/accounting.md in rational numbers: p_0(t) < erf(1 / sqrt(8 t - 4)) for every t > 1/2.
+"""Lemma 2 of docs/proofs/accounting.md in rational numbers: p_0(t) < erf(1 / sqrt(8 t - 4)) for every t > 1/2.
 
 p_0(t) = e^-t I_0(t) is the probability of 0 under Skellam noise of variance t.  Both sides fall in t, so that on an
 interval it is enough to compare p_0 at its left end with erf at its right end.  Every bound is a partial sum, with a
@@ -66,7 +66,7 @@ def check_grid() -> list[Fraction]:
 
 
 def check_large() -> None:
-    """Prove the lemma for t >= 7, by the two expansions of docs/accounting.md multiplied by sqrt(2 pi t).
+    """Prove the lemma for t >= 7, by the two expansions of docs/proofs/accounting.md multiplied by sqrt(2 pi t).
 
     p_0 is then 1 + 1/(8 t) + A / t^2 + sqrt(2 pi t) e^-t / 2 at most and erf is 1 + B / t - C / t^2 at least.  Take 1
     away and multiply by t: the former falls for t >= 7 and the latter rises, so that t = 7 is enough.

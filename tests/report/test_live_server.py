@@ -2,9 +2,12 @@
 
 import http.client
 import itertools
+import logging
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +17,12 @@ import pytest
 
 from dordis.config.reading import config_to_toml
 from dordis.errors import InputError
+from dordis.report import live_server
 from dordis.report.live import LiveRun
 from dordis.report.live_server import LivePage
 from dordis.simulation.run import prepare
 from tests.network.conftest import processes as processes
+from tests.network.deployed_commands import wait_until
 from tests.network.deployed_run import DeployedRun
 from tests.network.process_roles import settings
 from tests.simulation.whole_runs import settings_of
@@ -233,6 +238,28 @@ def test_machines_ask_for_health_readiness_and_metrics(run):
         assert ask(url, "nothing")[0] == 404
     finally:
         page.stop()
+
+
+@pytest.mark.parametrize("moment", ["with the request", "when it is handled", "after the answer"])
+@pytest.mark.parametrize("path", ["healthz", "live.js", *PRIVATE_PATHS])
+def test_a_reader_whose_connection_is_cut_leaves_no_traceback_and_no_place_taken(
+    served, path, moment, caplog, monkeypatch
+):
+    *_, page, url = served
+    if moment == "when it is handled":
+        monkeypatch.setattr(live_server, "check_access", lambda request, token: request.transport.abort())
+    for _ in range(10):
+        connection = socket.create_connection(("127.0.0.1", page.port))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(f"GET /{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        if moment == "after the answer":
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        elif moment == "with the request":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+        connection.close()
+    assert ask(url, "healthz")[0] == 200
+    wait_until(lambda: not page._readers)
+    assert [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR] == []
 
 
 def test_without_a_token_the_page_is_closed_to_foreign_names(served):

@@ -361,7 +361,7 @@ def test_a_long_frame_is_not_read():
 
 def test_a_server_keeps_no_sums_of_another_length_and_none_before_one_that_was_not_delivered(course):
     course.missed(2)
-    sums = course.engine._sums
+    sums = course.engine.recent_sums
     invite = invite_to(parameters_of(9, course.model), course.model, dim=LENGTH)
     assert len(sums.since(MODEL.digest)) == 3
     sums.begin(invite)

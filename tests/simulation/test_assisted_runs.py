@@ -138,7 +138,7 @@ def test_the_noise_is_planned_for_the_participations_that_every_client_keeps_to(
     first, second = run_records.load_run(run.records.path).rounds
     assert set(first.clients).isdisjoint(second.clients)
     job = twice.job
-    owner = twice.home().made(bytes(32), job.selection_rule.selection(None, bytes(32), None))[1].owner
+    owner = twice.home().create_clients(bytes(32), job.selection_rule.selection(None, bytes(32), None))[1].owner
     parameters = job.design.example()
     assert parameters.participations == 2
     for index in (0, 1):

@@ -76,7 +76,7 @@ def one_round(config, leaving, fidelity, charge=lambda: None, cores=1):
     ids = home.identities.ids
 
     def rounds(run, selection):
-        clients, departures = home.made(run, selection), DropoutSchedule(Script(leaving), job.protocol)
+        clients, departures = home.create_clients(run, selection), DropoutSchedule(Script(leaving), job.protocol)
         for u in ids:
             clients[u].entropy = stream(u)
         if fidelity == "ideal":

@@ -60,8 +60,8 @@ class Changed(SimulatedHome):
 
     change: ClassVar = staticmethod(lambda owner: owner)
 
-    def made(self, run, selection, counted=None):
-        clients = super().made(run, selection, counted)
+    def create_clients(self, run, selection, counted=None):
+        clients = super().create_clients(run, selection, counted)
         for u in STRICT:
             clients[u].owner = ChangesItsMind(clients[u].owner, self.change(clients[u].owner))
         return clients

@@ -252,7 +252,7 @@ def test_plaintext_runs_drops_out_and_reports_like_the_others(tmp_path, fidelity
 
 
 def test_plaintext_does_not_stand_up_to_a_malicious_server(tmp_path):
-    with pytest.raises(InputError, match=r"^the protocol 'plaintext' does not stand up to a malicious server") as said:
+    with pytest.raises(InputError, match=r"^the protocol 'plaintext' does not withstand a malicious server") as said:
         start(tmp_path, "protocol.use=plaintext")
     assert "\n" not in str(said.value)
     assert list(tmp_path.iterdir()) == []

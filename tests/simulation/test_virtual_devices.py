@@ -80,7 +80,7 @@ def test_waiting_for_what_can_never_happen_is_an_error_and_not_a_hang():
         finally:
             closed.append(True)
 
-    with pytest.raises(RuntimeError, match="stands still"):
+    with pytest.raises(RuntimeError, match="cannot advance"):
         run_virtually(main())
     assert closed == [True]
 

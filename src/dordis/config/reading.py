@@ -17,21 +17,22 @@ from dordis.config.schema import Alerts, Config
 from dordis.errors import InputError
 
 ALERTS = "alerts"
-"""Section of a configuration file that is no part of the configuration of a run."""
+"""Section of a configuration file that configures the server's process and not the run."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
 _PLACE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 
 
 def config_from_settings(settings: dict[str, Any]) -> Config:
-    """Return the configuration of settings over the defaults."""
+    """Return a configuration with these settings and defaults for other keys; raise InputError for an invalid one."""
     return validate_settings(add_default_kinds(merge_settings(msgspec.to_builtins(Config()), settings)))
 
 
 def read_config(path: Path | None = None, preset: str | None = None, keys: Sequence[str] = ()) -> Config:
-    """Return the configuration; later sources override earlier ones, key by key.
+    """Return the configuration: defaults, then `preset`, then the file at `path`, then `keys` of the form `key=value`.
 
-    A run without a name has that of its preset, or of its file.
+    A later source overrides an earlier one, key by key.  A run whose name is not set takes the name of its preset or,
+    without one, of its file.
     """
     settings: dict[str, Any] = msgspec.to_builtins(Config())
     if preset is not None:
@@ -46,7 +47,7 @@ def read_config(path: Path | None = None, preset: str | None = None, keys: Seque
 
 
 def resolve_paths(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make relative paths in a file relative to its folder: those in the options, and those of traces."""
+    """Return settings whose relative paths, in the application's options and of a trace, are relative to `folder`."""
     found = merge_settings({"app": {"folder": str(folder)}}, settings)
     trace = found.get("simulation", {}).get("dropout", {})
     if isinstance(trace, dict) and isinstance(trace.get("path"), str):
@@ -55,7 +56,7 @@ def resolve_paths(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def add_module_folders(path: Path | None) -> None:
-    """Add the folder of a configuration and the current folder to the import path."""
+    """Add the folder of the configuration file at `path` and the current folder to the import path."""
     for folder in (Path.cwd(), *([path.resolve().parent] if path else [])):
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
@@ -79,7 +80,7 @@ _KINDS = {"partition": "lda", "optimiser": "fedavg"}
 
 
 def add_default_kinds(settings: dict[str, Any]) -> dict[str, Any]:
-    """Add the default kind to options of the built-in application, such as `app.options.partition.alpha`."""
+    """Return settings with `kind` filled in where options of the built-in application, such as `partition`, lack it."""
     app = settings.get("app")
     if not isinstance(app, dict) or app.get("server") != Config().app.server or not isinstance(app["options"], dict):
         return settings
@@ -101,7 +102,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """Return the nested setting of `section.key=value`; a value that is not TOML is a text.
+    """Return the nested setting of a text `section.key=value`; a value that is not valid TOML is taken as a string.
 
     >>> parse_assignment("privacy.noise.kind=orig")
     {'privacy': {'noise': {'kind': 'orig'}}}
@@ -121,7 +122,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def merge_settings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Return settings `above` merged over `below`; a table of another kind replaces the one below."""
+    """Return `below` with the keys of `above` in their place; a table with another `kind` replaces the whole table."""
     if "kind" in above and above["kind"] != below.get("kind"):
         return above
     result = dict(below)
@@ -132,7 +133,7 @@ def merge_settings(below: dict[str, Any], above: dict[str, Any]) -> dict[str, An
 
 
 def validate_settings(settings: dict[str, Any]) -> Config:
-    """Return the configuration of settings without `alerts`; raise InputError for an invalid key or value."""
+    """Return the configuration with these settings, `alerts` left out; raise InputError for an invalid key or value."""
     validate_alerts(settings)
     try:
         return msgspec.convert({name: value for name, value in settings.items() if name != ALERTS}, Config)
@@ -141,7 +142,7 @@ def validate_settings(settings: dict[str, Any]) -> Config:
 
 
 def read_alerts(path: Path | None = None, keys: Sequence[str] = ()) -> Alerts:
-    """Return the alerts of a configuration file and keys, which only the server's own process reads."""
+    """Return the section `alerts` of a configuration file and keys; only the server's process reads it."""
     settings = {} if path is None else read_toml(path)
     for key in keys:
         settings = merge_settings(settings, parse_assignment(key))
@@ -149,7 +150,7 @@ def read_alerts(path: Path | None = None, keys: Sequence[str] = ()) -> Alerts:
 
 
 def validate_alerts(settings: dict[str, Any]) -> Alerts:
-    """Return the alerts among settings; raise InputError for an invalid key or value."""
+    """Return the section `alerts` of settings; raise InputError for an invalid key or value."""
     try:
         return msgspec.convert(settings.get(ALERTS, {}), Alerts)
     except msgspec.ValidationError as error:
@@ -162,9 +163,9 @@ def alerts_to_toml(alerts: Alerts) -> str:
 
 
 def explain_error(error: str, section: str = "", kind: type | None = None) -> str:
-    """Return an error message that names the wrong key and the most similar valid one.
+    """Return msgspec's error as a message that names the wrong key and the most similar valid one.
 
-    The settings are those of a `section` of this `kind`, if one is given.
+    By default the error is about a whole `Config`; with `section` and `kind`, about that section of this type.
     """
     unknown = _UNKNOWN.fullmatch(error)
     if unknown is None:
@@ -184,7 +185,7 @@ def explain_error(error: str, section: str = "", kind: type | None = None) -> st
 
 
 def section_keys(path: str) -> list[str]:
-    """Return the keys of a section."""
+    """Return the keys of the section at a dotted `path`, such as `privacy.noise`."""
     value: Any = Config()
     for name in filter(None, path.split(".")):
         value = getattr(value, name, None)
@@ -192,7 +193,7 @@ def section_keys(path: str) -> list[str]:
 
 
 def _describe_choices(path: str, error: str) -> str:
-    """List the valid values of a key, if there are only a few."""
+    """Return the valid values of the key at a dotted `path`, as the end of an error message; empty if any may do."""
     if not error.startswith("Invalid"):
         return ""
     kinds: list[Any] = [msgspec.inspect.type_info(Config)]

@@ -36,14 +36,14 @@ class App(Section, frozen=True):
 
 
 class Closing(Section, frozen=True):
-    """When a round with open arrival takes no more contributions: at a number of clients or at a time."""
+    """When a round with open arrival closes: at a number of contributions, or after a time."""
 
     clients: Positive | None = None
-    """Contributions after which it closes, from n_min to n_max; `per_round`, n_max, if not given."""
+    """Number of contributions at which a round closes, from n_min to n_max; by default n_max, which is `per_round`."""
     seconds: Above = 3600.0
-    """Seconds after which a deployed round closes, however many have come."""
+    """Seconds after which a deployed round closes, whatever the number of contributions."""
     extensions: Count = 0
-    """How often a round that has fewer than n_min contributions by then stays open for as long again."""
+    """How often a round with fewer than n_min contributions stays open for another `seconds` instead of failing."""
 
 
 class Federation(Section, frozen=True):
@@ -60,18 +60,18 @@ class Federation(Section, frozen=True):
     arrival: Literal["invited", "open"] = "invited"
     """`invited`: the server asks selected clients; `open`: any registered client may contribute, once a round.
 
-    With `open`, a round takes at most `per_round` clients, at least `protocol.tolerance` fewer, and selection is not
-    used.  It needs a protocol that takes clients as they come.
+    With `open`, a round has at most `per_round` clients and may have up to `protocol.tolerance` fewer; `selection` is
+    not used.  Only a protocol without a fixed list of clients, such as `assisted`, supports it.
     """
     participations: Positive | None = None
-    """With `open` or `vrf`, the largest number of rounds of one client; clients keep to it themselves.
+    """With `open` or `vrf`, the largest number of rounds in which one client takes part; clients enforce it.
 
-    If it is not given, it is as many as `per_round` clients of all need on average, rounded up.
+    By default it is the average number of rounds of a client, rounds * per_round / clients, rounded up.
     """
     closing: Closing | msgspec.UnsetType = msgspec.UNSET
-    """With `open`, when a round takes no more contributions; if it is not given, at `per_round` or after an hour."""
+    """With `open`, when a round closes; by default at `per_round` contributions or after an hour."""
     tries: Positive = 5
-    """How often a failing round is tried, each time with the next clients."""
+    """How often a failing round is tried, each time with newly selected clients."""
 
 
 class Privacy(Section, frozen=True):
@@ -84,24 +84,30 @@ class Privacy(Section, frozen=True):
     clip: Above | Quantile = 1.0
     """The largest norm of an update; or a quantile of the norms, which the bound follows from round to round."""
     mechanism: str | None = None
-    """`skellam`, `ddgauss` or `package.module:Class`; that of the noise strategy, or `skellam`, if not given."""
+    """`skellam`, `ddgauss` or `package.module:Class`; by default the mechanism of the noise strategy, or `skellam`."""
     bits: Annotated[int, msgspec.Meta(ge=1, le=32)] | None = None
     """Bits of a coordinate; by default the fewest that do no harm."""
     projection: Positive | Literal["auto", "adaptive", "off"] = "auto"
-    """Coordinates into which an update is folded where noise dominates; `auto`: as few as add 2 % to the noise at most,
-    for applications that bear it, such as learning; `adaptive`: fewer, as the sums of the run allow; `off`: none."""
+    """Number of coordinates into which an update is folded where noise dominates, or a rule for it.
+
+    `auto`: the least number that adds at most 2 % to the noise, if the application allows folding, as learning does;
+    `adaptive`: fewer still, estimated from the sums of earlier rounds; `off`: updates are not folded.
+    """
     accounting: Literal["cap", "all-rounds", "paper"] = "cap"
-    """Rounds that count for a client: those it takes part in; all; or, `paper`, all, by Renyi divergences."""
+    """Rounds that are charged to a client.
+
+    `cap`: those in which it takes part; `all-rounds`: all of the run; `paper`: all, by Renyi divergences.
+    """
     headroom: Above = 4.0
-    """k, the standard deviations of a coordinate of the sum that the ring holds; the paper's is 3."""
+    """k: the ring holds sums of up to k standard deviations of a coordinate without overflow; the paper has 3."""
     noise: AnyStrategy = XNoise()
     """Strategy: how clients divide the noise, and what dropout does to it."""
     unit: Literal["client", "record"] = "client"
     """What is hidden: a client with all its data, or each single record of any client."""
     record: str = ""
-    """Column whose rows with the same id are one record of a client; without one each row is a record."""
+    """Column of ids: all rows of a client with the same id are one record.  If empty, each row is a record."""
     records: Count = 0
-    """Declared records of each client where they are the unit: public, at least as many as any client holds."""
+    """With `unit` "record", a public number that no client's number of records exceeds."""
     sampling: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     """Probability with which every round samples each record."""
 
@@ -118,17 +124,18 @@ class Protocol(Section, frozen=True):
     options: dict[str, Any] = {}
     """Settings of the protocol's own; for `assisted`: `helpers` (number or ids), `faulty`, `abort` and `no_base`."""
     threshold: Positive | None = None
-    """Clients that must answer every stage, t; a majority of honest ones if it is not given."""
+    """t, the number of clients that must answer every stage; by default the least t with 2 t > n + T_C."""
     tolerance: Count | None = None
-    """Dropouts after which the noise still holds, T."""
+    """T, the number of dropouts in a round under which the noise is still enough; with more, the round fails."""
     colluders: Count | None = None
     """Clients of the whole registry that may collude with the server; 1 if it is not given.
 
     With `federation.arrival = "open"` against a malicious server it must be given: the server decides whom to admit.
 
-    T_C, the largest number of them in a round, follows.  With public randomness (`vrf`, or `balanced` with a beacon) it
-    is a quantile, exceeded with a chance of 2^-40; against a malicious server, in the best of 2^64 draws.  Without it
-    T_C is all of them: a malicious server can choose a manifest whose permutation selects them together.
+    T_C, the largest number of colluders in a round, is derived from it.  If public randomness selects clients (`vrf`,
+    or `balanced` with a beacon), T_C is a quantile that is exceeded with a probability of 2^-40, even if a malicious
+    server chooses the best of 2^64 draws.  Otherwise T_C is the number of all colluders: a malicious server can choose
+    a manifest whose permutation selects them together.
     """
 
 
@@ -148,63 +155,65 @@ class Performance(Section, frozen=True):
 
     @property
     def fixed_chunks(self) -> int:
-        """Return the number of chunks to begin with."""
+        """Return the number of chunks of the first round: 1 for `auto`."""
         return 1 if self.chunks == "auto" else self.chunks
 
 
 class Deadlines(Section, frozen=True):
-    """Seconds after which a client that has not answered is out of the round, for all its chunks."""
+    """Seconds after which a client that has not answered is dropped from the round, in all its chunks."""
 
     train: Above = 600.0
-    """For training: clients that are ready by then are in the round."""
+    """Seconds for training: clients that are not ready by then are left out of the round."""
     stage: Above = 60.0
-    """For every other request."""
+    """Seconds for every other request."""
     stages: dict[str, Above] = {}
-    """For requests of a kind, by name, such as `CollectInput`, if they need another time."""
+    """Seconds for single kinds of requests, by name, such as `CollectInput`; they replace `stage`."""
     quantile: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = 0.95
-    """Deadlines but that of training are `factor` times this quantile of the times so far, from `least` to the above.
+    """Learned deadlines: `factor` times this quantile of the answer times so far, for all requests except training.
 
-    They are fixed if `least` is as large as `stage`.
+    They are never below `least` nor above `stage` (or `stages`), and so fixed if `least` equals `stage`.
     """
     factor: Annotated[float, msgspec.Meta(ge=1)] = 3.0
     """Factor of learned deadlines."""
     least: Above = 5.0
     """Shortest learned deadline."""
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
-    """For a client to reconnect after its connection broke."""
+    """Seconds in which a client may reconnect after its connection broke."""
     retry: Annotated[float, msgspec.Meta(ge=0)] = 2.0
-    """Pause before a failed round is tried again; doubled for each further try, up to a minute."""
+    """Seconds before a failed round is tried again; doubled for each further try, up to 60."""
 
 
 class Deployment(Section, frozen=True):
-    """Where the server of a deployed run is, and how it treats clients; a simulation leaves this alone."""
+    """Where the server of a deployed run is, and how it treats clients; simulations ignore this section."""
 
     host: str = "0.0.0.0"  # noqa: S104  a server is there for others
     """Address at which the server listens."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8765
     """Port at which the server listens; 0 takes a free one."""
     login: Literal["mutual", "challenge"] = "mutual"
-    """How clients prove who they are: by the certificate of their TLS, or, behind a load balancer, by a signature."""
+    """How clients log in: `mutual`, by their TLS certificate, or `challenge`, by a signature (for load balancers)."""
     balancers: tuple[str, ...] = ()
-    """PEM files with the certificates of load balancers that end TLS: what clients see, and sign."""
+    """PEM files with the certificates of load balancers that end TLS; clients sign the certificate that they see."""
     beacon: str = ""
     """A file of published randomness, for selection `vrf`, for `secagg+`, and for the permutation of `balanced`."""
     train_seconds: Above | None = None
-    """Seconds from `Train` to `Ready`, whatever the data; training that takes longer gives a zero update.
+    """Fixed seconds from `Train` to `Ready`, independent of the data; training that takes longer gives a zero update.
 
     Required in the malicious mode: `dordis join --check` measures training on a client's machine.
     """
     trainings: Positive = 10
-    """Largest number of trainings of a client before a round counts its participation; above `federation.tries`."""
+    """Largest number of trainings of a client between two counted participations; more than `federation.tries`."""
     wait: Annotated[float, msgspec.Meta(ge=0)] = 60.0
-    """Seconds that the first round waits for clients that are not there; then as many as are needed are enough."""
+    """Seconds that the first round waits for all clients to connect; then `protocol.threshold` clients are enough."""
     test: str | msgspec.UnsetType = msgspec.UNSET
     """A public table at the server on which the built-in application measures its model; clients need no such file."""
     poll: Above | msgspec.UnsetType = msgspec.UNSET
-    """With open arrival, seconds between two visits of a client to the server while it waits for a task; 30 if not
-    given."""
+    """With open arrival, seconds between two visits of a client that waits for a task; 30 by default."""
     runs_a_day: Positive = 20
-    """Largest number of new runs that a client accepts within 24 hours: more may be a search for a selection."""
+    """Largest number of new runs that a client accepts within 24 hours.
+
+    A server that starts more may be searching for a run that selects its colluders together.
+    """
     deadlines: Deadlines = Deadlines()
     """Deadlines of the clients' answers."""
 
@@ -225,14 +234,14 @@ class RunConfig(Section, frozen=True):
 
 
 class Alerts(Section, frozen=True):
-    """The operator's alerts.  It is no part of `Config`: no client, manifest or archive of a run contains it."""
+    """The operator's alerts: not a part of `Config`, so that no client, manifest or archive of a run contains them."""
 
     command: str = ""
     """A program and its arguments, run as `COMMAND KIND RUN TEXT` when a deployed run needs attention; empty: none."""
 
 
 class Simulation(Section, frozen=True):
-    """The simulation of clients: `seed` decides data, sampling and dropout; secrets come from the operating system."""
+    """The simulation of clients: `seed` fixes data, selection and dropout; secrets come from the operating system."""
 
     fidelity: Literal["full", "ideal"] = "full"
     """`full` sends every message of the protocol; `ideal` computes its result, with the same noise law."""

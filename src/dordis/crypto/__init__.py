@@ -1,1 +1,1 @@
-"""Primitives, one a file: stateless functions on bytes over vetted libraries."""
+"""Cryptographic primitives, one in each file: stateless functions on bytes, over vetted libraries."""

@@ -1,11 +1,11 @@
-"""Key agreement: X25519 (RFC 7748), refusing every peer that would force the shared secret."""
+"""Key agreement: X25519 (RFC 7748); public keys that would force the shared secret are refused."""
 
 import secrets
 from collections.abc import Callable
 
 import nacl.exceptions
 
-# Of the two vetted libraries at hand libsodium is the faster: about 45 us an agreement, cryptography's OpenSSL 75 us.
+# Of the two vetted libraries that are installed libsodium is faster: about 45 us for an agreement, OpenSSL about 75 us.
 from nacl.bindings import crypto_scalarmult, crypto_scalarmult_base
 
 from dordis.errors import InputError, InvalidKey
@@ -30,7 +30,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def validate(peer_public: bytes) -> None:
-    """Refuse a public key that is not written in the one canonical way, or is of low order."""
+    """Raise InvalidKey if a public key has the wrong length, is not in canonical form, or is of low order."""
     _check_public(peer_public)
     u = int.from_bytes(peer_public, "little")
     if u >= _P:
@@ -40,7 +40,7 @@ def validate(peer_public: bytes) -> None:
 
 
 def agree(private: bytes, peer_public: bytes) -> bytes:
-    """Compute the raw secret shared with a peer: derive keys from it, never use it as one."""
+    """Return the raw secret shared with a peer; callers derive keys from it and never use it as a key itself."""
     _check_public(peer_public)
     try:
         return crypto_scalarmult(_check_private(private), peer_public)
@@ -55,7 +55,7 @@ def _check_public(peer_public: bytes) -> None:
 
 
 def _check_private(private: bytes) -> bytes:
-    # libsodium's binding reads 32 bytes whatever it is given.
+    # libsodium's binding reads 32 bytes from an argument of any length.
     if len(private) != KEY_BYTES:
         raise InputError(f"an X25519 private key has {KEY_BYTES} bytes, got {len(private)}")
     return private

@@ -1,4 +1,4 @@
-"""Authenticated encryption: AES-256-GCM, whose key and nonce serve one message only."""
+"""Authenticated encryption: AES-256-GCM; a pair of key and nonce is used for one message only."""
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -17,7 +17,7 @@ def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> by
 
 
 def decrypt(key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes:
-    """Decrypt what `encrypt` returned, or raise if anything at all was altered."""
+    """Return the plaintext of a ciphertext by `encrypt`; raise DecryptionFailed if any of the arguments was altered."""
     _check(key, nonce)
     try:
         return AESGCM(key).decrypt(nonce, ciphertext, associated)
@@ -26,7 +26,7 @@ def decrypt(key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> b
 
 
 def _check(key: bytes, nonce: bytes) -> None:
-    # AESGCM would take AES-128 and AES-192 keys and other nonces too.
+    # AESGCM itself also accepts AES-128 and AES-192 keys, and nonces of other lengths.
     if len(key) != KEY_BYTES:
         raise InputError(f"an AES-256-GCM key has {KEY_BYTES} bytes, got {len(key)}")
     if len(nonce) != NONCE_BYTES:

@@ -16,28 +16,28 @@ _USE = re.compile(r"[a-z-]+")
 
 
 def label(use: str, round_id: bytes, chunk: int, sender: int, receiver: int) -> bytes:
-    """Name one purpose, in one round and chunk, in one direction.
+    """Return the label of one use of a key in one round and chunk, from one sender to one receiver.
 
     >>> label("mask", bytes.fromhex("0a0b"), 0, 3, 7)
     b'dordis/v1/mask/0a0b/0/3/7'
     """
     if not _USE.fullmatch(use):
-        raise InputError("a use is one or more of a-z and '-'")
+        raise InputError(f"a use consists of the letters a-z and '-': got {use!r}")
     if min(chunk, sender, receiver) < 0:
-        raise InputError("chunk, sender and receiver must be zero or more")
+        raise InputError(f"chunk, sender and receiver must be zero or more: got {chunk}, {sender}, {receiver}")
     return b"dordis/v1/%b/%b/%d/%d/%d" % (use.encode(), round_id.hex().encode(), chunk, sender, receiver)
 
 
 def derive(secret: bytes, label: bytes, parameter_hash: bytes, length: int = 32) -> bytes:
-    """Derive the value that `secret` gives for this label under these parameters."""
+    """Derive `length` bytes from `secret`, bound to a label and to the hash of a round's parameters."""
     _check_secret(secret)
     _check_parameter_hash(parameter_hash)
-    # The hash has a fixed length, so that label + hash splits in one way only.
+    # The hash has a fixed length, so that no two pairs of label and hash have the same concatenation.
     return expand(secret, label + parameter_hash, length)
 
 
 def expand(seed: bytes, info: bytes, length: int) -> bytes:
-    """Expand a seed of full entropy to `length` bytes under a raw `info`, without salt."""
+    """Return `length` bytes from a uniformly random seed by HKDF without salt; `info` is used as it is."""
     if len(seed) < SHORTEST_SEED:
         raise InputError(f"a seed must have at least {SHORTEST_SEED} bytes, got {len(seed)}")
     if not 1 <= length <= LONGEST:
@@ -46,7 +46,7 @@ def expand(seed: bytes, info: bytes, length: int) -> bytes:
 
 
 def commit(label: bytes, parameter_hash: bytes, secret: bytes) -> bytes:
-    """Commit to a uniformly random 32-byte secret: hiding because it is random, binding because SHA-256 is.
+    """Return a commitment to a uniformly random 32-byte secret: hiding by that randomness, binding by SHA-256.
 
     To open the commitment, reveal the secret; the verifier recomputes the commitment and compares.
     """

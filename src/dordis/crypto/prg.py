@@ -1,7 +1,7 @@
-"""AES-128-CTR keystream, any slice of it, masks over Z_{2^b}, and permutations that every party can recompute.
+"""AES-128-CTR keystreams, readable from any position, and masks over Z_{2^b} and permutations made from them.
 
 A stream's block m is AES-128(key, nonce || BE32(2 + m)).  A mask's coordinates are little-endian lanes of
-ceil(b/8) bytes of the stream, cut to b bits.
+ceil(b/8) bytes of the stream, reduced to b bits.
 """
 
 import os
@@ -28,28 +28,29 @@ BLOCK = 16
 FIRST_COUNTER = 2
 LONGEST = (2**32 - FIRST_COUNTER) * BLOCK
 CALL = 1 << 18
-"""Bytes of keystream in flight: large enough to hide the calls, small enough for the second-level cache."""
+"""Bytes of keystream made by one call of the cipher: the call costs little beside them, and they fit the second-level
+cache."""
 ROWS = 4
-"""Streams added together in one pass over the vector."""
+"""Streams that one pass over the vector adds."""
 GROUP = 16
-"""Lanes after which lanes of any width and cipher blocks start together again."""
+"""Lanes that fill whole cipher blocks, for every width of lane."""
 
 _ZEROS = np.zeros(CALL, np.uint8)
 
 _Four = tuple[list[tuple[Callable[..., int], memoryview]], ring.Rows, ring.Vector]
-"""Up to four ciphers and where their keystreams go, these as rows of lanes, and the signs."""
+"""Up to four ciphers with their output buffers, these buffers as rows of lanes, and the sign of each row."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stream:
-    """Name one keystream: a key used with one nonce, for one purpose, once."""
+    """Key and nonce of one keystream, which is used for one purpose, once."""
 
     key: bytes
     nonce: bytes
 
     @classmethod
     def from_bytes(cls, derived: bytes) -> "Stream":
-        """Take the key and the nonce out of 28 derived bytes."""
+        """Return the stream whose key and nonce are the first 16 and the last 12 of 28 derived bytes."""
         if len(derived) != STREAM_BYTES:
             raise InputError(f"a stream is made from {STREAM_BYTES} derived bytes, not {len(derived)}")
         return cls(derived[:KEY_BYTES], derived[KEY_BYTES:])
@@ -60,14 +61,14 @@ class Stream:
 
 
 def from_seed(seed: bytes, use: bytes) -> Stream:
-    """Derive the keystream that a seed of 32 bytes gives for one use."""
+    """Derive the keystream of one use from a seed of 32 bytes."""
     if len(seed) != SEED_BYTES:
         raise InputError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
     return Stream.from_bytes(kdf.expand(seed, use, STREAM_BYTES))
 
 
 def open_stream(stream: Stream, block: int = 0) -> CipherContext:
-    """Open a stream at one of its 16-byte blocks; `fill_keystream` reads on from there."""
+    """Return a cipher positioned at one of the stream's 16-byte blocks, for `fill_keystream`."""
     counter = (FIRST_COUNTER + block).to_bytes(4, "big")
     return Cipher(algorithms.AES128(stream.key), modes.CTR(stream.nonce + counter)).encryptor()
 
@@ -80,7 +81,7 @@ def fill_keystream(context: CipherContext, out: npt.NDArray[np.uint8]) -> None:
 def read_keystream(stream: Stream, first: int, count: int) -> npt.NDArray[np.uint8]:
     """Return `count` bytes of a stream, starting at byte `first`."""
     if first < 0 or count < 0 or first + count > LONGEST:
-        raise InputError(f"a stream has bytes 0 to {LONGEST - 1}; {count} from {first} on are not among them")
+        raise InputError(f"a stream has bytes 0 to {LONGEST - 1}: got first {first} and count {count}")
     if not count:
         return np.empty(0, np.uint8)  # `first` may be one past the last block
     skip = first % BLOCK
@@ -108,13 +109,13 @@ def add_masks(
     first: int = 0,
     threads: int = 1,
 ) -> None:
-    """Add and subtract masks, modulo 2^bits, in place; `acc` begins at coordinate `first`."""
+    """Add and subtract masks, modulo 2^bits, in place; acc[0] has coordinate `first` of every mask."""
     check_ring(acc, bits)
     if first < 0 or (first + acc.size) * _lane_bytes(bits) > LONGEST:
         raise InputError(f"a mask of {bits} bits has coordinates 0 to {LONGEST // _lane_bytes(bits) - 1}")
     signed = [(stream, np.uint32(0)) for stream in added] + [(stream, np.uint32(2**32 - 1)) for stream in subtracted]
     head = min(-first % GROUP, acc.size)
-    if head:  # the slice starts inside a group: make the whole group and keep the slice's part
+    if head:  # the slice starts inside a group: compute the whole group and keep the coordinates of the slice
         group, at = np.zeros(GROUP, np.uint32), first % GROUP
         group[at : at + head] = acc[:head]
         _prepare_addition(group, signed, bits, first - at)()
@@ -123,7 +124,7 @@ def add_masks(
 
 
 def check_ring(acc: npt.NDArray[Any], bits: int) -> None:
-    """Refuse what is not a vector over Z_{2^bits}."""
+    """Raise InputError unless `acc` is a writable vector of uint32 and `bits` is from 1 to 32."""
     check_bits(bits)
     check_array("acc", acc, np.uint32, written=True)
 
@@ -131,10 +132,10 @@ def check_ring(acc: npt.NDArray[Any], bits: int) -> None:
 def _prepare_addition(
     acc: ring.Vector, signed: Sequence[tuple[Stream, np.uint32]], bits: int, first: int
 ) -> Callable[[], None]:
-    """Prepare to walk the vector once, a row of keystream at a time; every stream adds to each row's coordinates.
+    """Return a function that adds all streams to `acc`, with their signs, in one pass over the vector.
 
-    What is returned does that with hardly a step between calls that release the GIL: a thread that has to wait for
-    another's steps loses as much time as a call takes.
+    The function runs little Python between its calls of cipher and kernel, which release the GIL: while one thread runs
+    Python, the others wait.
     """
     width = _lane_bytes(bits)
     add, lane = (ring.add_three_byte_lanes, "u4") if width == 3 else (ring.add_lanes, f"u{width}")
@@ -145,7 +146,7 @@ def _prepare_addition(
 
     def fours(count: int) -> tuple[memoryview, list[_Four]]:
         used = -(-count // GROUP) * GROUP * width
-        rows = buffer[: ROWS * used].reshape(ROWS, used)  # contiguous: one layout, one compilation
+        rows = buffer[: ROWS * used].reshape(ROWS, used)  # contiguous, so that the kernel is compiled once only
         calls = list(zip(ciphers, [row.data for row in rows] * len(ciphers), strict=False))
         together = [slice(k, k + ROWS) for k in range(0, len(ciphers), ROWS)]
         return _ZEROS[:used].data, [(calls[k], rows.view(lane)[: len(calls[k])], flips[k]) for k in together]
@@ -167,18 +168,18 @@ def _prepare_addition(
 
 
 def run_in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int, end: int, threads: int) -> None:
-    """Share the coordinates first .. end - 1 out in whole groups; the cuts do not show in the result.
+    """Divide coordinates first .. end - 1 among threads in whole groups; the result does not depend on `threads`.
 
-    The work on each part is prepared here, one after the other, and then done side by side.
+    `prepare(start, end)` returns the work on one part.  All parts are prepared first and then run in parallel.
     """
     step = -(-(end - first) // max(1, threads) // GROUP) * GROUP
     works = [prepare(at, min(at + step, end)) for at in range(first, end, max(1, step))]
     others = [_get_workers(os.getpid()).submit(work) for work in works[1:]]
     try:
-        for work in works[:1]:  # here: a thread less to wake
+        for work in works[:1]:  # in this thread, which would only wait otherwise
             work()
     finally:
-        failures = [other.exception() for other in others]  # all of them end before anybody looks at the vector
+        failures = [other.exception() for other in others]  # waits until all threads have ended
     for failure in failures:
         if failure:
             raise failure
@@ -186,15 +187,15 @@ def run_in_threads(prepare: Callable[[int, int], Callable[[], None]], first: int
 
 @cache
 def _get_workers(process: int) -> ThreadPoolExecutor:
-    """Keep threads at hand: to start one takes as long as three calls of the cipher.
+    """Return the threads of a process, kept because starting one takes as long as three calls of the cipher.
 
-    They belong to one process, because a process that is forked off has none of its parent's threads.
+    A forked process has none of its parent's threads and needs its own: `process` is its id.
     """
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix=f"dordis-{process}")
 
 
 def _lane_bytes(bits: int) -> int:
-    """Return the bytes of a lane."""
+    """Return the number of bytes of a lane: one coordinate of `bits` bits in a keystream."""
     return (bits + 7) // 8
 
 
@@ -205,7 +206,7 @@ _BATCH = 8 * 512
 
 
 def shuffle(items: Sequence[Item], stream: Stream) -> list[Item]:
-    """Return the items in the order that the stream gives: each order as likely as any other."""
+    """Return the items in a uniformly random order that the stream determines."""
     order, drawn = list(items), read_words(stream)
     for last in range(len(order) - 1, 0, -1):
         other = draw_below(last + 1, drawn)
@@ -214,7 +215,7 @@ def shuffle(items: Sequence[Item], stream: Stream) -> list[Item]:
 
 
 def draw_below(bound: int, drawn: Iterator[int]) -> int:
-    """Return the first word modulo `bound`, skipping those in the last, incomplete run of residues.
+    """Return a uniform number below `bound`: the first word below the largest multiple of `bound`, modulo `bound`.
 
     >>> draw_below(3, iter([2**64 - 1, 5]))
     2

@@ -1,7 +1,8 @@
 """Shamir secret sharing of many 32-byte secrets at once.
 
-A secret is nine little-endian limbs of 30 bits, the last of 16, each shared modulo p = 2^31 - 1; a share of it is nine
-numbers below p.  All secrets of a call have the same points, so sharing and recovering are one matrix product each.
+A secret is nine little-endian limbs: eight of 30 bits and one of 16.  Each limb is shared modulo p = 2^31 - 1, so a
+share of a secret is nine numbers below p.  All secrets of a call are shared among the same points, so that sharing and
+recovering take one matrix product each.
 """
 
 import secrets as os_random
@@ -32,9 +33,9 @@ def split(
     threshold: int,
     entropy: Callable[[int], bytes] = os_random.token_bytes,
 ) -> Shares:
-    """Share every secret among the points so that any `threshold` shares give it and fewer say nothing about it.
+    """Return shares of every secret, shape (points, secrets, 9); any `threshold` of them give it, fewer say nothing.
 
-    Returns shape (points, secrets, 9).  Coefficients are drawn in the order degree, secret, limb.
+    Coefficients of the polynomials are drawn in the order degree, secret, limb.
 
     >>> shares = split([bytes(range(32))], points=[1, 2, 3], threshold=2)
     >>> Interpolation([3, 1], threshold=2).combine(shares[[2, 0]]) == (bytes(range(32)),)
@@ -52,7 +53,7 @@ def split(
 
 @dataclass(frozen=True)
 class Interpolation:
-    """Recover secrets from the shares held at fixed points; the weights are computed once and serve every call.
+    """Recover secrets from their shares at fixed points; the weights are computed once for all calls.
 
     >>> shares = split([bytes(32), bytes(range(32))], points=[1, 2, 3, 4], threshold=2)
     >>> Interpolation([4, 2], threshold=2).combine(shares[[3, 1]])[1] == bytes(range(32))
@@ -63,7 +64,7 @@ class Interpolation:
     threshold: int
 
     def __post_init__(self) -> None:
-        """Check the points and the threshold; fewer points than the threshold are a `SharingError`."""
+        """Check points and threshold; raise `SharingError` if there are fewer points than the threshold."""
         object.__setattr__(self, "points", tuple(self.points))
         _check_points(self.points)
         if self.threshold < 1:
@@ -72,9 +73,9 @@ class Interpolation:
             raise SharingError(f"{len(self.points)} shares are fewer than the threshold {self.threshold}")
 
     def combine(self, shares: Shares) -> tuple[bytes, ...]:
-        """Recover the secrets from the first `threshold` points of shares of shape (points, secrets, 9).
+        """Return the secrets of shares of shape (points, secrets, 9), computed from the first `threshold` points.
 
-        Wrong shares give wrong secrets: callers check shares of other parties against their hashes first.
+        Wrong shares give wrong secrets: callers compare the shares of other parties with their hashes first.
         """
         columns = self._columns(shares)[: self.threshold]
         return _to_secrets(multiply(self._weights, columns).reshape(-1, LIMBS))
@@ -92,7 +93,7 @@ class Interpolation:
         _check_shares(shares, dimensions=3)
         if len(shares) != len(self.points):
             raise InputError(f"got shares of {len(shares)} points; pass one row for each of the {len(self.points)}")
-        # Writable even if the caller's array is not: each layout would be a compilation of its own.
+        # A writable copy, because the kernel would be compiled again for read-only arrays.
         return np.require(shares, requirements=["C", "W"]).reshape(len(self.points), shares.shape[1] * LIMBS)
 
 
@@ -103,7 +104,7 @@ def to_bytes(shares: Shares) -> bytes:
 
 
 def from_bytes(data: bytes, count: int = 1) -> Shares:
-    """Parse `count` shares from elsewhere to shape (count, 9); a `SharingError` if they are malformed."""
+    """Parse `count` shares that another party sent, to shape (count, 9); raise `SharingError` if they are malformed."""
     if len(data) != count * SHARE_BYTES:
         raise SharingError(f"{count} shares take {count * SHARE_BYTES} bytes, got {len(data)}")
     shares = np.frombuffer(data, "<u4").astype(np.uint32).reshape(count, LIMBS)
@@ -131,7 +132,7 @@ def _check_shares(shares: Shares, dimensions: int) -> None:
 
 
 def _draw_elements(count: int, entropy: Callable[[int], bytes]) -> Shares:
-    """Draw field elements: four little-endian bytes each, the top bit cleared, the value p rejected."""
+    """Draw uniform field elements: four little-endian bytes each, with the top bit cleared; p itself is rejected."""
     accepted = np.empty(0, np.uint32)
     while accepted.size < count:
         missing = count - accepted.size
@@ -141,7 +142,7 @@ def _draw_elements(count: int, entropy: Callable[[int], bytes]) -> Shares:
 
 
 def _to_limbs(secrets: Sequence[bytes]) -> Shares:
-    """Cut every secret into limbs, shape (secrets, 9)."""
+    """Return the limbs of every secret, shape (secrets, 9)."""
     if any(len(secret) != SECRET_BYTES for secret in secrets):
         raise InputError(f"a secret has the wrong length: pass {SECRET_BYTES} bytes each")
     octets = np.frombuffer(b"".join(secrets), np.uint8).reshape(len(secrets), SECRET_BYTES)
@@ -154,10 +155,10 @@ def _to_limbs(secrets: Sequence[bytes]) -> Shares:
 
 
 def _to_secrets(limbs: Shares) -> tuple[bytes, ...]:
-    """Join limbs of shape (secrets, 9); one out of range is a `SharingError`."""
+    """Return the secrets of limbs of shape (secrets, 9); raise `SharingError` if a limb is out of range."""
     outside = np.flatnonzero((limbs >= _LIMB_RANGE).any(axis=1))
     if outside.size:
-        raise SharingError(f"secret {outside[0]}: the shares do not give {SECRET_BYTES} bytes")
+        raise SharingError(f"secret {outside[0]}: the shares do not give a secret of {SECRET_BYTES} bytes")
     octets = limbs.astype("<u4").view(np.uint8).reshape(len(limbs), LIMBS, 4)
     words = np.unpackbits(octets, axis=2, bitorder="little")
     bits = words[:, :, :_LIMB_BITS].reshape(len(limbs), LIMBS * _LIMB_BITS)[:, : 8 * SECRET_BYTES]

@@ -23,21 +23,20 @@ def public_key(private: bytes) -> bytes:
 
 
 def sign(private: bytes, message: bytes) -> bytes:
-    """Sign a message, deterministically."""
+    """Return the signature of a message, the same one every time."""
     return crypto_sign(message, crypto_sign_seed_keypair(_check_private(private))[1])[:SIGNATURE_BYTES]
 
 
 def validate(public: bytes) -> None:
-    """Refuse a key that is not a canonical point of the prime-order group: do this once, when keys are registered."""
+    """Raise InvalidKey unless a key is a canonical point of the prime-order group; for keys that are registered."""
     if len(public) != KEY_BYTES or not crypto_core_ed25519_is_valid_point(public):
         raise InvalidKey("the Ed25519 public key is malformed or not in the prime-order group")
 
 
 def verify(public: bytes, message: bytes, signature: bytes) -> None:
-    """Return if the signature is good, and raise otherwise.
+    """Return if the signature verifies; raise InvalidSignature, or InvalidKey if the key is malformed.
 
-    A bad key is an InvalidKey.  Points with a component of low order are left to `validate`, which costs as much as
-    a verification.
+    Keys with a component of low order are refused by `validate` only, which costs as much as a verification.
     """
     if len(public) != KEY_BYTES:
         raise InvalidKey(f"an Ed25519 public key has {KEY_BYTES} bytes, got {len(public)}")
@@ -46,7 +45,7 @@ def verify(public: bytes, message: bytes, signature: bytes) -> None:
     try:
         crypto_sign_open(signature + message, public)
     except nacl.exceptions.BadSignatureError:
-        validate(public)  # the key itself may be to blame
+        validate(public)  # raises InvalidKey if the key itself is invalid
         raise InvalidSignature("the signature does not verify under this key and message") from None
 
 

@@ -1,9 +1,9 @@
-"""The primitives that secure aggregation is built from, as one value: pass another to build it from others.
+"""The cryptographic primitives of secure aggregation as one value, the suite, so that they can be replaced together.
 
-Keys, agreed secrets and shared secrets have 32 bytes, because key derivation takes them and sharing shares them; all
-clients of a round must use the same suite, and those that do not cannot open each other's shares.  Errors are those of
-`dordis.errors`: a `CryptoError` for what came from elsewhere, an `InputError` for a caller's mistake.  A configuration
-names a suite as `package.module:NAME`.
+Keys, agreed secrets and shared secrets have 32 bytes, because key derivation and sharing take 32 bytes.  All clients of
+a round must use the same suite; otherwise they cannot decrypt each other's shares.  A suite raises `CryptoError` for
+invalid data of another party, and `InputError` for a caller's mistake.  A configuration names a suite as
+`package.module:NAME`.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,31 +31,31 @@ class KeyAgreement(Protocol):
         """Compute the public key of a private one."""
 
     def validate(self, peer_public: bytes, /) -> None:
-        """Refuse a public key that is malformed, has another spelling, or would force the secret."""
+        """Raise `InvalidKey` if a public key is malformed, not in canonical form, or would force the shared secret."""
 
     def agree(self, private: bytes, peer_public: bytes, /) -> bytes:
-        """Compute the 32 bytes shared with a peer."""
+        """Return the secret of 32 bytes that is shared with a peer."""
 
 
 class Cipher(Protocol):
-    """AE: authenticated encryption under a key and a nonce that serve one message only."""
+    """AE: authenticated encryption; a pair of key and nonce is used for one message only."""
 
     KEY_BYTES: int
     """The length of a key."""
     NONCE_BYTES: int
     """The length of a nonce."""
     TAG_BYTES: int
-    """By how much a ciphertext is longer than its plaintext."""
+    """The length of a ciphertext minus that of its plaintext."""
 
     def encrypt(self, key: bytes, nonce: bytes, plaintext: bytes, associated: bytes, /) -> bytes:
         """Encrypt a plaintext and bind it to the associated data."""
 
     def decrypt(self, key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes, /) -> bytes:
-        """Decrypt, or raise `DecryptionFailed` if anything at all was altered."""
+        """Return the plaintext; raise `DecryptionFailed` if the ciphertext or another argument was altered."""
 
 
 class ShareDecoder(Protocol):
-    """Recovery from the shares held at fixed points."""
+    """Recovery of secrets from their shares at fixed points."""
 
     def combine(self, shares: Shares, /) -> tuple[bytes, ...]:
         """Recover secrets from shares of shape (points, secrets, limbs), or raise `SharingError`."""
@@ -70,34 +70,34 @@ class Sharing(Protocol):
     """The length of a share in an array."""
 
     def split(self, secrets: Sequence[bytes], points: Sequence[int], threshold: int, entropy: Entropy, /) -> Shares:
-        """Share every secret among the points; return shape (points, secrets, limbs)."""
+        """Return shares of every secret at every point, shape (points, secrets, limbs)."""
 
     def to_bytes(self, shares: Shares, /) -> bytes:
         """Serialise shares of shape (count, limbs)."""
 
     def from_bytes(self, data: bytes, count: int, /) -> Shares:
-        """Parse shares from elsewhere, or raise `SharingError`."""
+        """Parse `count` shares that another party sent; raise `SharingError` if they are malformed."""
 
     def Interpolation(self, points: Sequence[int], threshold: int, /) -> ShareDecoder:  # noqa: N802
-        """Prepare to recover from the shares of these points."""
+        """Return a decoder of shares at these points."""
 
 
 class Streams(Protocol):
-    """The maker of keystreams."""
+    """A factory of keystreams."""
 
     def from_bytes(self, derived: bytes, /) -> Any:
-        """Name the one keystream that these derived bytes are for."""
+        """Return the keystream whose key and nonce are in these derived bytes."""
 
 
 class Prg(Protocol):
     """PG: keystreams, and masks over Z_{2^b} made from them."""
 
     STREAM_BYTES: int
-    """How many derived bytes name a keystream."""
+    """The number of derived bytes from which a keystream is made."""
 
     @property
     def Stream(self) -> Streams:  # noqa: N802
-        """Return the maker of keystreams."""
+        """Return the factory of keystreams."""
 
     def add_masks(
         self,
@@ -110,7 +110,7 @@ class Prg(Protocol):
         first: int = 0,
         threads: int = 1,
     ) -> None:
-        """Add and subtract masks modulo 2^bits in place, in `threads` threads; `acc` begins at coordinate `first`."""
+        """Add and subtract masks modulo 2^bits in place, in `threads` threads; acc[0] has their coordinate `first`."""
 
 
 class Signature(Protocol):
@@ -120,12 +120,12 @@ class Signature(Protocol):
         """Sign a message."""
 
     def verify(self, public: bytes, message: bytes, signature: bytes, /) -> None:
-        """Return if the signature is good, and raise otherwise."""
+        """Return if the signature verifies; raise `InvalidSignature` otherwise."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """The paper's KAHandler, AEHandler, SSHandler, PGHandler and SIG; modules or any objects with these functions."""
+    """The primitives KA, AE, SS, PG and SIG of the paper: modules, or any objects with the functions above."""
 
     agreement: KeyAgreement
     cipher: Cipher

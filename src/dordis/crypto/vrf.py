@@ -1,7 +1,7 @@
 """Verifiable random function: ECVRF-EDWARDS25519-SHA512-TAI of RFC 9381, names and section numbers as there.
 
-Points and scalars stay in their 32-byte encodings; libsodium does the arithmetic.  Stricter than the RFC in one
-respect: keys and Gamma must lie in the prime-order group, where every honest one lies.
+Points and scalars stay in their 32-byte encodings; libsodium does the arithmetic.  It is stricter than the RFC in one
+respect: keys and Gamma must lie in the prime-order group, as those of honest parties do.
 """
 
 import secrets
@@ -33,7 +33,7 @@ _IDENTITY = bytes([1]) + bytes(31)
 
 
 def generate(entropy: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
-    """Draw a private key; it must serve no other purpose, signing included."""
+    """Draw a private key, which must not be used for anything else, such as signatures."""
     return signature.generate(entropy)
 
 
@@ -55,7 +55,7 @@ def prove(private: bytes, alpha: bytes) -> bytes:
 
 
 def verify(public: bytes, alpha: bytes, proof: bytes) -> bytes:
-    """Check a proof (5.3) and return the 64-byte output beta that it proves."""
+    """Return the 64-byte output beta of a proof (5.3); raise InvalidProof if it does not verify."""
     validate_key(public)
     gamma, c, s = _decode_proof(proof)
     H = _encode_to_curve(public, alpha)
@@ -66,20 +66,20 @@ def verify(public: bytes, alpha: bytes, proof: bytes) -> bytes:
         V = crypto_core_ed25519_sub(
             crypto_scalarmult_ed25519_noclamp(s, H), crypto_scalarmult_ed25519_noclamp(_scalar(c), gamma)
         )
-    except nacl.exceptions.RuntimeError:  # c or s is zero: no valid proof has that
-        raise InvalidProof("the proof does not verify") from None
+    except nacl.exceptions.RuntimeError:  # c or s is zero, as in no valid proof
+        raise InvalidProof("the proof does not verify: its c or s is zero") from None
     if c != _challenge(public, H, gamma, U, V):
         raise InvalidProof("the proof does not verify under this key and input")
     return _hash_gamma(gamma)
 
 
 def validate_key(public: bytes) -> None:
-    """Refuse a key (5.4.5) whose owner could make outputs predictable or ambiguous."""
+    """Raise InvalidKey for a key (5.4.5) whose owner could make outputs predictable or ambiguous."""
     signature.validate(public)
 
 
 def proof_to_hash(proof: bytes) -> bytes:
-    """Return the output beta of a proof (5.2), which must be verified first unless it is one's own."""
+    """Return the output beta of a proof (5.2); callers verify proofs of other parties first."""
     return _hash_gamma(_decode_proof(proof)[0])
 
 
@@ -97,7 +97,7 @@ def _expand(private: bytes) -> tuple[bytes, bytes]:
 
 
 def _encode_to_curve(salt: bytes, alpha: bytes) -> bytes:
-    """Hash to a point by try and increment (5.4.1.1); the time depends on alpha, which is public."""
+    """Return the point to which `alpha` hashes, by try and increment (5.4.1.1), in time that depends on `alpha`."""
     start = sha512(_SUITE + b"\x01" + salt + alpha)
     for counter in range(256):
         attempt = start.copy()
@@ -107,14 +107,14 @@ def _encode_to_curve(salt: bytes, alpha: bytes) -> bytes:
             H = _times_cofactor(candidate)
             if H != _IDENTITY:
                 return H
-    raise InputError("no point found for this alpha: choose another")  # once in 2^256
+    raise InputError("alpha hashes to no point: choose another alpha")  # probability 2^-256
 
 
 def _is_point(candidate: bytes) -> bool:
-    """Say whether RFC 8032 decodes these bytes to a point, in the prime-order group or not.
+    """Return whether RFC 8032 decodes these bytes to a point of the curve, in the prime-order group or not.
 
-    Addition accepts every point of the curve, non-canonical encodings too; as it answers canonically, adding the
-    identity changes just those.
+    libsodium's addition accepts non-canonical encodings and returns canonical ones: adding the identity changes exactly
+    the non-canonical ones.
     """
     try:
         return crypto_core_ed25519_add(candidate, _IDENTITY) == candidate

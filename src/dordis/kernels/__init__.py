@@ -1,1 +1,1 @@
-"""Loops on blocks of bytes and integers, compiled by numba; no policy, no randomness, no keys."""
+"""Loops on arrays of bytes and numbers, compiled by numba; randomness and keys belong to the callers."""

@@ -1,4 +1,4 @@
-"""Compile kernels without the GIL, cached on disk, with a note on stderr; check the arrays that are passed to them."""
+"""Compile kernels that run without the GIL and are cached on disk, announce it on stderr, and check their arrays."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ CLEARED = "\r\x1b[K"
 
 
 def kernel(function: Function) -> Function:
-    """Compile a loop on first use, releasing the GIL and keeping the machine code on disk."""
+    """Compile a function on its first call; it releases the GIL while it runs, and its machine code is kept on disk."""
     compiled: Function = numba.njit(nogil=True, cache=True)(function)
     return compiled
 
@@ -31,10 +31,10 @@ def inline_kernel(function: Function) -> Function:
 
 
 class _Progress(event.Listener):  # type: ignore[misc]
-    """Say on stderr that kernels are being compiled: a first use takes seconds and should not look hung.
+    """Announce on stderr that kernels are being compiled, because that takes seconds and would look like a hang.
 
-    On a terminal the line is erased afterwards.  Elsewhere, and while rich shows a live display, which replaces stderr
-    by a stream of whole lines, it is printed once.
+    On a terminal the announcement is erased afterwards.  It is printed once, and stays, if stderr is no terminal, or if
+    rich shows a live display, which replaces stderr by a stream of whole lines.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def _is_rewritable_terminal() -> bool:
 
 
 def _kernel_name(compilation: Any) -> str | None:
-    """Return the kernel's own name, or None if the function compiled is not one of ours."""
+    """Return the name of the kernel that is compiled, or None if the function is not part of dordis."""
     function = compilation.data["dispatcher"].py_func
     return function.__qualname__.lstrip("_") if function.__module__.startswith("dordis.") else None
 
@@ -87,9 +87,10 @@ event.register("numba:compile", _Progress())
 
 
 def check_array(name: str, array: npt.NDArray[Any], *dtypes: type[np.generic], written: bool = False) -> Any:
-    """Return a contiguous vector of one of `dtypes` for a kernel, as a read-only view unless it is to be written.
+    """Return a view of `array` for a kernel, read-only unless `written`; raise InputError if it is unsuitable.
 
-    A kernel is compiled once per argument type, and read-only is part of the type: views spare a second compilation.
+    A suitable array is one-dimensional, contiguous and of one of `dtypes`.  Kernels are compiled once for each type of
+    their arguments, and read-only is part of the type: read-only views of all arrays avoid a second compilation.
     """
     wanted = " or ".join(dtype.__name__ for dtype in dtypes)
     if not isinstance(array, np.ndarray) or array.dtype not in dtypes:
@@ -106,6 +107,6 @@ def check_array(name: str, array: npt.NDArray[Any], *dtypes: type[np.generic], w
 
 
 def check_bits(bits: int) -> None:
-    """Refuse a number of bits that an element of uint32 cannot have."""
+    """Raise InputError unless `bits` is an integer from 1 to 32, the widths of elements that fit a uint32."""
     if type(bits) is not int or not 1 <= bits <= 32:
         raise InputError(f"bits must be an integer from 1 to 32: got {bits!r}")

@@ -1,7 +1,7 @@
 """Arithmetic modulo the prime p = 2^31 - 1: matrix products and interpolation.
 
-Elements are uint32 below p; no kernel checks that.  A product of two is below 2^62, so four of them fit a uint64 and
-are folded (2^31 = 1 mod p) once.
+Elements are uint32 below p; no kernel checks that.  A product of two elements is below 2^62, so the sum of four
+products fits a uint64 and is reduced only once, by 2^31 = 1 mod p.
 """
 
 import numpy as np
@@ -50,7 +50,7 @@ def _minus(left: np.uint64, right: np.uint64) -> np.uint64:
 
 @kernel
 def _inverse(value: np.uint64) -> np.uint64:
-    """Return 1 / value mod p, by Fermat; the inverse of 0 is 0."""
+    """Return 1 / value mod p, computed as value^(p - 2); for 0 return 0."""
     result = _ONE
     square = value
     exponent = PRIME - 2
@@ -111,7 +111,7 @@ def vandermonde(points: Elements, width: int) -> Elements:
 
 @kernel
 def barycentric(points: Elements) -> Elements:
-    """Return 1 / prod_{j != i} (x_i - x_j) for every point x_i, with one modular inverse; points are distinct."""
+    """Return 1 / prod_{j != i} (x_i - x_j) for every point x_i of distinct points, with one modular inverse in all."""
     count = points.size
     weights = np.empty(count, np.uint32)
     products = np.empty(count, np.uint64)
@@ -134,10 +134,10 @@ def barycentric(points: Elements) -> Elements:
 
 @kernel
 def lagrange(nodes: Elements, targets: Elements) -> Elements:
-    """Return the matrix, shape (targets, nodes), that takes a polynomial's values at the nodes to those at the targets.
+    """Return the matrix, shape (targets, nodes), that maps a polynomial's values at the nodes to those at the targets.
 
-    The polynomial is of degree below the number of nodes, which are distinct.  The row of target 0 holds the weights
-    that give the constant term.
+    The degree of the polynomial is below the number of nodes; nodes are distinct.  The row of target 0 has the weights
+    of the constant term.
     """
     weights = barycentric(nodes)
     matrix = np.empty((targets.size, nodes.size), np.uint32)

@@ -1,6 +1,6 @@
-"""Fold a vector into fewer buckets with random signs, and copy the buckets back: one pass over memory each.
+"""Fold a vector into k buckets with random signs, and copy the buckets back, each in one pass over memory.
 
-Coordinate i goes to bucket i mod k, so that the vector is read in rows of k coordinates that are added up.
+Coordinate i belongs to bucket i mod k, so the kernels read the vector in rows of k coordinates and add up the rows.
 """
 
 from typing import Any, TypeVar, cast
@@ -15,13 +15,13 @@ Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Real = TypeVar("Real", npt.NDArray[np.float32], npt.NDArray[np.float64])
 
 WORD = 32
-"""Buckets come in multiples of it: every row starts with a whole word of signs."""
+"""The number of buckets is a multiple of it, so that the sign bits of every row start with a whole 32-bit word."""
 
 
 def fold(x: Reals, buckets: int, signs: npt.NDArray[np.uint8], factor: float = 1.0) -> Reals:
-    """Return the sums of the coordinates of each bucket, times `factor`, less those whose bit of `signs` is set.
+    """Return for each bucket `factor` times the sum of its coordinates, negated where their bit of `signs` is set.
 
-    Bit i is bit i % 8 of byte i // 8.  NaN and infinity are not detected.
+    The bit of coordinate i is bit i % 8 of byte i // 8.  NaN and infinity are not detected.
     """
     x = check_array("x", x, np.float32, np.float64)
     signs = _check(x.size, buckets, signs)
@@ -31,7 +31,7 @@ def fold(x: Reals, buckets: int, signs: npt.NDArray[np.uint8], factor: float = 1
 
 
 def unfold(folded: Real, size: int, signs: npt.NDArray[np.uint8]) -> Real:
-    """Return `size` coordinates: each is its bucket, negated where its bit of `signs` is set."""
+    """Return `size` coordinates: each is a copy of its bucket, negated if the coordinate's bit of `signs` is set."""
     folded = check_array("folded", folded, np.float32, np.float64)
     signs = _check(size, folded.size, signs)
     x = np.empty(size, folded.dtype)
@@ -41,7 +41,7 @@ def unfold(folded: Real, size: int, signs: npt.NDArray[np.uint8]) -> Real:
 
 def _check(size: int, buckets: int, signs: npt.NDArray[np.uint8]) -> Any:
     if type(buckets) is not int or buckets < WORD or buckets % WORD:
-        raise InputError(f"the number of buckets is a multiple of {WORD}: got {buckets!r}")
+        raise InputError(f"the number of buckets must be a multiple of {WORD}: got {buckets!r}")
     signs = check_array("signs", signs, np.uint8)
     if signs.size != (size + 7) // 8:
         raise InputError(f"{size} coordinates take {(size + 7) // 8} bytes of signs: got {signs.size}")

@@ -1,10 +1,10 @@
-"""Deal a vector to blocks, and rotate them: random signs, then the orthonormal Walsh-Hadamard transform of each block.
+"""Deal a vector to blocks, and rotate the blocks: random signs, then the orthonormal Walsh-Hadamard transform of each.
 
-Transforms are in Sylvester order.  One of length r * c is one of length r along the columns and one of length c along
-the rows of an r by c matrix.  Inside a *leaf*, which fits the first-level cache, rows are turned into columns by a
-transposition, because only columns leave neighbours in memory to the same instruction.  Above the leaf, a *panel* of
-columns is copied to the cache, transformed over all its rows and copied back, so memory is crossed once per factor of
-up to 256.
+Transforms are in Sylvester order.  A transform of length r * c consists of transforms of length r along the columns and
+of length c along the rows of an r by c matrix.  A *leaf* is a piece that fits the first-level cache; inside it rows are
+transposed to columns, because vector instructions work on neighbours in memory, which belong to different columns.
+Larger blocks are transformed in *panels*: some columns are copied to the cache, transformed over all rows and copied
+back, so that a factor of up to 256 in length takes one pass over memory.
 """
 
 import math
@@ -19,13 +19,13 @@ from dordis.kernels.compiler import check_array, kernel
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 _LEAF = 4096
-_PANEL = 64  # columns: four cache lines of float32, so that the copies run at the speed of memory
-_TILE = 64  # places of each block that are dealt at a time
-_MOST_LEVELS = 8  # doublings per panel: more would not fit the cache
+_PANEL = 64  # columns in a panel: four cache lines of float32, so that copying is limited by memory alone
+_TILE = 64  # coordinates of each block that are dealt at a time
+_MOST_LEVELS = 8  # doublings of length in one pass over panels: with more, a panel would not fit the cache
 
 
 def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
-    """Flip x[i] where bit i of `signs` is set, then transform each block, in place.
+    """Negate x[i] where bit i of `signs` is set, then transform each block, in place.
 
     Bit i is bit i % 8 of byte i // 8.  `block` is a power of two that divides the length.  NaN and infinity are not
     detected here: they spread over their block, and rounding refuses them.
@@ -33,12 +33,12 @@ def rotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
     x, signs = _check(x, block, signs)
     leaf = min(block, _LEAF)
     _rotate_leaves(x, leaf, signs, _scale(x, block))
-    if block > leaf:  # a kernel of its own: most vectors are short, and do not wait until it is compiled
+    if block > leaf:  # a separate kernel, so that runs with short vectors need not wait for its compilation
         _transform_above(x, leaf, block)
 
 
 def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
-    """Undo `rotate` in place, up to floating-point error: its steps backwards; the levels of a transform commute."""
+    """Undo `rotate` in place, up to floating-point error: transform each block, then negate by `signs`."""
     x, signs = _check(x, block, signs)
     leaf = min(block, _LEAF)
     if block > leaf:
@@ -47,9 +47,9 @@ def unrotate(x: Reals, block: int, signs: npt.NDArray[np.uint8]) -> None:
 
 
 def rotate_integers(x: npt.NDArray[np.int64], block: int, signs: npt.NDArray[np.uint8]) -> None:
-    """Do as `rotate` in exact integers and without the factor 1 / sqrt(block), in place.
+    """Rotate integers exactly and in place: as `rotate`, but without the factor 1 / sqrt(block).
 
-    The caller ensures that sums of `block` numbers stay below 2^63.
+    The caller ensures that sums of `block` coordinates stay below 2^63.
     """
     exact, signs = _check(x, block, signs, np.int64)
     leaf, unscaled = min(block, _LEAF), exact.dtype.type(1)
@@ -59,9 +59,9 @@ def rotate_integers(x: npt.NDArray[np.int64], block: int, signs: npt.NDArray[np.
 
 
 def deal_to_blocks(x: npt.NDArray[Any], block: int, factor: float = 1.0) -> npt.NDArray[Any]:
-    """Return factor * x dealt to blocks in turn: x[i] is place i // B of block i mod B, with B blocks in all.
+    """Return factor * x dealt to B blocks in turn: x[i] becomes element i // B of block i mod B.
 
-    The vector is padded with zeros to whole blocks.  Integers are dealt too, by an integer factor.
+    The vector is padded with zeros to whole blocks.  Integer vectors need an integer factor.
     """
     x = check_array("x", x, np.float32, np.float64, np.int64)
     blocks = -(-x.size // block)
@@ -88,7 +88,7 @@ def _scale(x: Reals, block: int) -> np.floating[Any]:
 
 @kernel
 def _deal_to_blocks(x: Reals, block: int, blocks: int, factor: np.floating[Any], dealt: Reals) -> None:
-    """Read a few places of all blocks, which lie together, and write whole cache lines to each block."""
+    """Deal _TILE elements of every block at a time: neighbours in `x`, and whole cache lines of `dealt`."""
     whole = x.size // blocks
     for start in range(0, whole, _TILE):
         stop = min(start + _TILE, whole)
@@ -124,7 +124,7 @@ def _unrotate_leaves(x: Reals, leaf: int, signs: npt.NDArray[np.uint8], scale: n
 
 @kernel
 def _flip(x: Reals, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> None:
-    """Multiply by scale, and by -1 where the sign bit is set; 32 coordinates at a time become vector instructions."""
+    """Multiply by `scale`, and by -1 where the sign bit is set; the inner loop over 32 coordinates is vectorised."""
     words = x.size >> 5
     for word in range(words):
         part = x[32 * word : 32 * word + 32]
@@ -142,7 +142,7 @@ def _flip(x: Reals, signs: npt.NDArray[np.uint8], scale: np.floating[Any]) -> No
 
 @kernel
 def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
-    """Transform each leaf as a matrix, as square as can be: along the rows, then along the columns."""
+    """Transform each leaf as a matrix, as square as possible: along the rows, then along the columns."""
     columns = 1
     while columns * columns < leaf:
         columns *= 2
@@ -158,7 +158,7 @@ def _transform_leaves(x: Reals, leaf: int, scratch: Reals) -> None:
 
 @kernel
 def _transform_above(x: Reals, leaf: int, block: int) -> None:
-    """Finish blocks whose leaves are done, in as few and as equal factors as the panels allow."""
+    """Complete the transforms of blocks whose leaves are transformed, in as few passes over panels as possible."""
     levels = 0
     while leaf << levels < block:
         levels += 1
@@ -173,7 +173,7 @@ def _transform_above(x: Reals, leaf: int, block: int) -> None:
 
 @kernel
 def _transform_panels(x: Reals, rows: int, stride: int) -> None:
-    """Transform along the columns of each rows by stride matrix, a panel of columns at a time."""
+    """Transform along the columns of each matrix of shape (rows, stride) in x, a panel of columns at a time."""
     panel = np.empty(rows * _PANEL, x.dtype)
     for matrix in range(0, x.size, rows * stride):
         for column in range(matrix, matrix + stride, _PANEL):
@@ -188,7 +188,7 @@ def _transform_panels(x: Reals, rows: int, stride: int) -> None:
 
 @kernel
 def _transform_columns(x: Reals, columns: int) -> None:
-    """Transform along the columns of a matrix with rows of this length: butterflies four rows at a time, then two."""
+    """Transform along the columns of a matrix with rows of length `columns`: four rows at a time, then two."""
     stride = columns
     while 4 * stride <= x.size:
         for start in range(0, x.size, 4 * stride):
@@ -200,7 +200,7 @@ def _transform_columns(x: Reals, columns: int) -> None:
 
 @kernel
 def _combine_four(x: Reals, stride: int) -> None:
-    """Replace four rows by their sums and differences; as slices they can be seen not to overlap."""
+    """Replace four rows by their sums and differences; rows are slices, so that the compiler sees no overlap."""
     p, q, r, s = x[:stride], x[stride : 2 * stride], x[2 * stride : 3 * stride], x[3 * stride :]
     for j in range(stride):
         a, b, c, d = p[j] + q[j], p[j] - q[j], r[j] + s[j], r[j] - s[j]

@@ -1,8 +1,8 @@
 """Pack b-bit integers into bytes and back: element i occupies bits i*b to i*b + b - 1 of a little-endian bit stream.
 
 Eight elements fill exactly b bytes, so every group of eight starts on a byte.  Inside a group, unaligned 64-bit loads
-and stores move one element (or two, while two fit) at a time; stores overlap, and each one repairs what the one before
-it spilled.  The last elements, where a 64-bit access would leave the array, go byte by byte.
+and stores move one element at a time, or two if two fit.  Stores overlap: each overwrites the excess bytes of the store
+before it.  The last elements, where a 64-bit access would leave the array, are moved byte by byte.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _WIDEST_PAIR = 28  # two elements and up to 7 bits carried over must fit 64 bits
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Return how many bytes `count` elements of `bits` bits take."""
+    """Return the size in bytes of `count` packed elements of `bits` bits."""
     check_bits(bits)
     if type(count) is not int or count < 0:
         raise InputError(f"count must be an integer from 0: got {count!r}")
@@ -29,9 +29,9 @@ def packed_size(count: int, bits: int) -> int:
 
 
 def pack(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-    """Pack elements below 2^bits; pass `out`, of the packed size, to reuse memory.
+    """Return elements below 2^bits as packed bytes, written to `out` if it is given.
 
-    If an element is too large, `out` is left all zero.
+    An element that is too large raises InputError and leaves `out` all zero.
 
     >>> pack(np.array([1, 2, 3], dtype=np.uint32), 4).tobytes().hex()
     '2103'
@@ -54,7 +54,7 @@ def unpack(
     count: int,
     out: npt.NDArray[np.uint32] | None = None,
 ) -> npt.NDArray[np.uint32]:
-    """Unpack exactly `count` elements; refuse any bytes that `pack` would not have written.
+    """Unpack exactly `count` elements; raise InputError for bytes that `pack` would not have written.
 
     >>> unpack(bytes.fromhex("2103"), 4, 3).tolist()
     [1, 2, 3]
@@ -68,7 +68,7 @@ def unpack(
 
 
 def add_packed(total: npt.NDArray[np.uint32], data: Packed, bits: int) -> None:
-    """Add packed elements to a vector modulo 2^32, in one pass; bytes that `pack` would not have written add nothing.
+    """Add packed elements to `total` modulo 2^32, in one pass; InputError for bytes that `pack` would not have written.
 
     >>> total = np.array([10, 10, 10], dtype=np.uint32)
     >>> add_packed(total, bytes.fromhex("2103"), 4)
@@ -86,7 +86,7 @@ def add_packed(total: npt.NDArray[np.uint32], data: Packed, bits: int) -> None:
 
 
 def _check_packed(data: Packed, bits: int, count: int) -> npt.NDArray[np.uint8]:
-    """Return the bytes of exactly `count` elements, as `pack` writes them."""
+    """Return `data` as an array; raise InputError unless it is a packing of `count` elements by `pack`."""
     packed: npt.NDArray[np.uint8] = check_array("data", _as_array(data), np.uint8)
     size = packed_size(count, bits)
     if packed.size != size:
@@ -114,7 +114,7 @@ def _output(out: npt.NDArray[Any] | None, size: int, dtype: type[np.generic]) ->
 
 
 def _whole_groups(count: int, bits: int) -> int:
-    """Count the groups of eight whose 64-bit accesses, up to 7 bytes past the group, stay inside the bytes."""
+    """Return the number of groups whose 64-bit accesses, up to 7 bytes past the group, stay inside the packed bytes."""
     return min(count // 8, max(0, packed_size(count, bits) - 7) // bits)
 
 
@@ -148,10 +148,10 @@ _store64: Any = intrinsic(_build_store64)
 
 @kernel
 def _pack_pairs(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8], groups: int) -> int:
-    """Pack whole groups two elements at a time; return the OR of all of them."""
+    """Pack groups of eight elements two at a time; return the bitwise OR of all elements."""
     seen = np.uint32(0)
     for group in range(groups):
-        first = np.uint64(8 * group)  # unsigned: a signed index would be tested for being negative
+        first = np.uint64(8 * group)  # unsigned, because numba tests signed indices for negative values
         carry = np.uint64(0)
         for pair in range(4):
             start = 2 * pair * bits
@@ -167,7 +167,7 @@ def _pack_pairs(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.u
 
 @kernel
 def _pack_singles(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8], groups: int) -> int:
-    """Pack whole groups one element at a time; return the OR of all of them."""
+    """Pack groups of eight elements one at a time; return the bitwise OR of all elements."""
     seen = np.uint32(0)
     for group in range(groups):
         first = np.uint64(8 * group)
@@ -184,7 +184,7 @@ def _pack_singles(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np
 
 @kernel
 def _pack_bytes(values: npt.NDArray[np.uint32], bits: int, out: npt.NDArray[np.uint8]) -> int:
-    """Pack elements byte by byte, zero padding included; return the OR of all of them."""
+    """Pack elements byte by byte, with zero bits as padding; return the bitwise OR of all elements."""
     seen = np.uint32(0)
     carry = np.uint64(0)
     held = 0
@@ -216,7 +216,7 @@ def _unpack_groups(data: npt.NDArray[np.uint8], bits: int, out: npt.NDArray[np.u
 
 @kernel
 def _add_pairs(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
-    """Add whole groups two elements at a time."""
+    """Unpack groups of eight elements two at a time, and add them to `total`."""
     mask = np.uint64((1 << bits) - 1)
     for group in range(groups):
         first = np.uint64(8 * group)
@@ -229,7 +229,7 @@ def _add_pairs(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uin
 
 @kernel
 def _add_singles(data: npt.NDArray[np.uint8], bits: int, total: npt.NDArray[np.uint32], groups: int) -> None:
-    """Unpack groups of eight elements one element at a time, and add them to `total`."""
+    """Unpack groups of eight elements one at a time, and add them to `total`."""
     mask = np.uint64((1 << bits) - 1)
     for group in range(groups):
         first = np.uint64(8 * group)

@@ -1,6 +1,6 @@
-"""Set up numba on import instead of at the first kernel call, for a process from which others are forked.
+"""Set up numba when this module is imported, not at the first kernel call, so that forked processes inherit it.
 
-It takes a third of a second of CPU.
+The set-up takes a third of a second of CPU.
 """
 
 from numba.core.registry import cpu_target

@@ -1,8 +1,8 @@
 """Round real vectors to integers, at random without bias or to the nearest; sum and measure real vectors.
 
-Gradients of single records are clipped, quantised and added in exact integers.  Floating-point sums depend on their
-order and on each other: added in float32, a thousand records may change by a tenth of the clip bound when one of them
-is left out.  Here every record becomes integers by itself first.
+Gradients of single records are clipped, quantised and added in exact integers.  In a floating-point sum the rounding of
+every record depends on the others: in float32, leaving out one of a thousand records may change the rest of the sum by
+a tenth of the clip bound.  Here every record is quantised by itself before it is added.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dordis.errors import InputError
 from dordis.kernels.compiler import check_array, kernel
 
-_LANES = 32  # sums kept side by side: four vector registers, so that additions do not wait for each other
+_LANES = 32  # independent partial sums: four vector registers, so that additions need not wait for each other
 
 Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -36,7 +36,7 @@ def _add_weighted(total: npt.NDArray[np.float64], x: Reals, weight: float) -> No
 
 
 def sum_squares(x: Reals) -> float:
-    """Return the sum of squares, added in the same order on every machine; NaN and infinity spread."""
+    """Return the sum of squares, added in the same order on every machine; not finite if a coordinate is not."""
     return float(_sum_squares(check_array("x", x, np.float32, np.float64)))
 
 
@@ -66,10 +66,10 @@ def round_stochastically(
     randomness: npt.NDArray[np.uint32],
     out: npt.NDArray[np.int32],
 ) -> None:
-    """Set out[i] to y = x[i] * scale rounded up with probability frac(y), down otherwise, in float64.
+    """Set out[i] to y = x[i] * scale, in float64, rounded up with probability frac(y) and down otherwise.
 
-    It is rounded up where randomness[i] / 2^32 < frac(y): `randomness` is uniform, secret and used once.  A chance that
-    is not a multiple of 2^-32 is exceeded by less than 2^-32.  If any result does not fit, `out` is left all zero.
+    y is rounded up if randomness[i] / 2^32 < frac(y); `randomness` is uniform, secret and used once.  The probability
+    of rounding up exceeds frac(y) by less than 2^-32.  A result outside 32 bits raises InputError, and `out` is zero.
     """
     x = check_array("x", x, np.float32, np.float64)
     randomness = check_array("randomness", randomness, np.uint32)
@@ -84,7 +84,7 @@ def round_stochastically(
 
 
 def round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> None:
-    """Set out[i] to x[i] * scale rounded to the nearest integer; if any result does not fit, `out` is left all zero."""
+    """Set out[i] to x[i] * scale rounded to the nearest integer; a result outside 32 bits raises InputError."""
     x = check_array("x", x, np.float32, np.float64)
     out = check_array("out", out, np.int32, written=True)
     if x.size != out.size:
@@ -95,7 +95,7 @@ def round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> None
 
 
 def sum_integer_squares(x: npt.NDArray[np.int32]) -> int:
-    """Return the exact sum of squares, whatever the length and the values."""
+    """Return the exact sum of squares of a vector of any length and values."""
     high, low = _sum_integer_squares(check_array("x", x, np.int32))
     return (int(high) << 32) + int(low)
 
@@ -133,7 +133,7 @@ def _round_to_nearest(x: Reals, scale: float, out: npt.NDArray[np.int32]) -> boo
 
 @kernel
 def _sum_integer_squares(x: npt.NDArray[np.int32]) -> tuple[np.uint64, np.uint64]:
-    """Sum the high and the low 32 bits of the squares apart: neither sum can pass 2^64 below 2^32 coordinates."""
+    """Return the sum of the high and the sum of the low 32 bits of the squares; both fit for up to 2^32 coordinates."""
     high = np.uint64(0)
     low = np.uint64(0)
     for i in range(x.size):
@@ -144,38 +144,43 @@ def _sum_integer_squares(x: npt.NDArray[np.int32]) -> tuple[np.uint64, np.uint64
 
 
 LEAST_LENGTH, MOST_LENGTH = 2**22, 2**23
-"""C_q, the largest norm of a quantised record, is at least the first and below the second."""
+"""Range of C_q, the largest norm of a quantised record: from LEAST_LENGTH to below MOST_LENGTH."""
 MOST_SHIFT = 32
 _SHRINKING = 1 - 2.0**-10
 _TRIES = 64
-_PIECE = 1024  # coordinates between two looks at the norm: 2^10 squares below 2^48 do not overflow
+_PIECE = 1024  # coordinates between two comparisons of the norm: 2^10 squares below 2^48 do not overflow
 
 
 def add_records(
     rows: Reals, used: npt.NDArray[np.bool_], clip: float, length: int, total: npt.NDArray[np.int64]
 ) -> int:
-    """Add the quantised rows that are `used` to `total`; return how many have a norm up to `clip`, less the others.
+    """Add the quantised `used` rows to `total`; return the number of their norms up to `clip` less the number above it.
 
-    A row g becomes q = round(C_q g / max(c, ||g||)).  Its norm is checked in the integers: while it is above
-    C_q = `length`, the factor shrinks by 2^-10.  Rows that are not finite add nothing and count for nothing.
+    A row g becomes q = round(C_q g / max(c, ||g||)) with c = `clip` and C_q = `length`.  While the exact norm of q
+    exceeds C_q, the factor is reduced by 2^-10 of itself.  Rows that are not finite are neither added nor counted.
     """
     total = check_array("total", total, np.int64, written=True)
     if rows.shape != (used.size, total.size) or used.dtype != np.bool_:
-        raise InputError(f"rows have the shape {(used.size, total.size)}, not {rows.shape}, and booleans for use")
+        raise InputError(
+            f"rows must have the shape {(used.size, total.size)} and used be boolean: got {rows.shape} and {used.dtype}"
+        )
     flat = check_array("rows", rows.reshape(-1), np.float32, np.float64)
     if not LEAST_LENGTH <= length < MOST_LENGTH:
-        raise InputError(f"quantised records have a norm of 2^22 up to 2^23, not {length}")
+        raise InputError(f"length, the norm of quantised records, must be from 2^22 to below 2^23: got {length}")
     if not 0 < clip < math.inf:
-        raise InputError(f"the clip bound is a number above 0, not {clip}")
+        raise InputError(f"the clip bound must be finite and above 0: got {clip}")
     return int(_add_records(flat, np.array(used), float(clip), length, total))
 
 
 def round_with_dither(
     x: npt.NDArray[np.int64], shift: int, words: npt.NDArray[np.uint32], mask: int, out: npt.NDArray[np.uint32]
 ) -> None:
-    """Set out[i] to (x[i] + u) >> shift modulo mask + 1, where u is the upper `shift` bits of a uniform word."""
+    """Set out[i] to ((x[i] + u) >> shift) modulo mask + 1; u is the upper `shift` bits of the uniform words[i]."""
     if not x.size == words.size == out.size or not 0 <= shift <= MOST_SHIFT:
-        raise InputError(f"a dither has 0 to {MOST_SHIFT} bits, and a word for each of {x.size} numbers")
+        raise InputError(
+            f"shift must be from 0 to {MOST_SHIFT}, and x, words and out equally long: got {shift}, "
+            f"{x.size}, {words.size}, {out.size}"
+        )
     _round_with_dither(x, shift, words, np.uint32(mask), out)
 
 
@@ -203,7 +208,7 @@ def _add_records(
 
 @kernel
 def _square_in_lanes(row: Reals) -> float:
-    """Add the squares in eight lanes, in an order that depends on the length alone."""
+    """Return the sum of squares, added in eight partial sums and in an order that depends on the length alone."""
     lanes = np.zeros(8)
     whole = row.size >> 3 << 3
     for j in range(0, whole, 8):
@@ -222,7 +227,7 @@ def _fits(row: Reals, factor: float, length: int) -> bool:
         part = row[start : start + _PIECE]
         for j in range(part.size):
             scaled = abs(np.rint(np.float64(part[j]) * factor))
-            q = np.int64(min(scaled, length + 1.0))  # enough to be refused, and its square does not overflow
+            q = np.int64(min(scaled, length + 1.0))  # still too long, and its square does not overflow
             squared += q * q
         if squared > bound:
             return False

@@ -1,8 +1,7 @@
-"""Add keystream to a vector over Z_{2^32}, lane by lane; callers cut to 2^b once, at the end.
+"""Add keystreams to a vector over Z_{2^32}, lane by lane; callers reduce modulo 2^b once, at the end.
 
-Keystreams come as rows of bytes, four at a time where there are four: the vector then crosses the cache once
-instead of four times.  A row is added with flip = 0 and subtracted with flip = 2^32 - 1, because
-(x ^ flip) - flip is x or -x, without a branch.
+Keystreams are rows of bytes.  Four rows are added in one pass over the vector if there are four.  A row is added with
+flip = 0 and subtracted with flip = 2^32 - 1, because (x ^ flip) - flip is x or -x, without a branch.
 """
 
 from typing import Any
@@ -23,7 +22,7 @@ def _apply_sign(value: np.uint32, flip: np.uint32) -> np.uint32:
 
 @kernel
 def add_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
-    """Add or subtract rows of lanes of one, two or four bytes."""
+    """Add rows of lanes of one, two or four bytes to `acc`, or subtract them, as `flips` says."""
     fours = len(rows) // 4 * 4
     for r in range(0, fours, 4):
         f0, f1, f2, f3 = flips[r], flips[r + 1], flips[r + 2], flips[r + 3]
@@ -38,9 +37,10 @@ def add_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
 
 @kernel
 def add_three_byte_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
-    """Add or subtract rows of three-byte lanes, four lanes at a time out of three little-endian words.
+    """Add rows of three-byte lanes to `acc`, or subtract them, as `flips` says; three words have four lanes.
 
-    Bits above the 24th are whatever lies beside the lane: they vanish when the caller cuts to 2^b, b <= 24.
+    The upper 8 bits of each added word belong to the next lane; the caller's reduction modulo 2^b, b <= 24, removes
+    them.
     """
     fours, groups = len(rows) // 4 * 4, acc.size // 4
     for r in range(0, fours, 4):
@@ -63,7 +63,7 @@ def add_three_byte_lanes(acc: Vector, rows: Rows, flips: Vector) -> None:
             acc[4 * g + 1] += a1
             acc[4 * g + 2] += a2
             acc[4 * g + 3] += a3
-    if 4 * groups < acc.size:  # a whole last group is the end of the rows: nothing may be read after it
+    if 4 * groups < acc.size:  # only then do the rows have words after the last whole group
         for r in range(len(rows)):
             lanes = _four_lanes(rows[r], groups, flips[r])
             for i in range(4 * groups, acc.size):

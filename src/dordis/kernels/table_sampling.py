@@ -1,4 +1,4 @@
-"""Build cell tables and draw from them (noise format, version 1): nodes and hats in bulk, escapes by inversion.
+"""Build cell tables and draw samples from them; `dordis.privacy.skellam_noise` defines cells, nodes, hats and escapes.
 
 Tables are built in 128-bit arithmetic from a pmf that is already in integers.  A 128-bit number is two uint64, high
 then low; an array of them has rows (high, low).  Samples are added with flip = 0 and subtracted with flip = 2^32 - 1,
@@ -22,12 +22,12 @@ from dordis.kernels.vector_instructions import (
 )
 
 PAGE = 1 << 16
-"""Samples a page: escapes are counted afresh in each."""
+"""Samples in a page; the escapes of each page are numbered from 0."""
 _RUN = 2048
-"""Samples handled together, so that they stay in the first-level cache from pass to pass."""
+"""Samples that go through all passes together, so that they stay in the first-level cache."""
 
 INDEXED = 14
-"""Places of the residual listed in a row of its index: with the first place, 32 bytes."""
+"""Places of the residual in one row of its search index; with the first place a row has 32 bytes."""
 
 Vector = npt.NDArray[np.uint32]
 Shorts = npt.NDArray[np.uint16]
@@ -49,17 +49,17 @@ def draw_samples(
     tops: Shorts,
     blocks: Vector,
 ) -> int:
-    """Add, for each cell, its node and its hat to acc; list the escapes, which add nothing yet.
+    """Add node and hat of each cell to acc, list the escapes, which add nothing yet, and return their number.
 
-    `cells` and `hats` start with the page of sample `first`, which goes to acc[0]; a log_width of 0 means no hats.  An
-    escape's place in acc goes into `places`, its cell minus F into `tops`, the cipher's input for it into `blocks`:
-    the first three words of `origin`, then the last, the counter of block 0, raised by the number of its own block and
-    big-endian.  Return how many there are; `places` has room for one more than there can be.
+    `cells` and `hats` start at the page of sample `first`, which is added to acc[0]; a log_width of 0 means no hats.
+    For each escape `places` receives its index in acc, `tops` its cell minus F, and `blocks` the cipher's input: three
+    words of `origin`, then the big-endian sum of the fourth, the counter of block 0, and the escape's block number.
+    `places` has room for one more than the largest number of escapes.
     """
     skip = first % PAGE
     limit = np.uint16(first_escape)
     last = _node(stairs, np.uint32(PAGE - 1)) << np.uint32(log_width)
-    rank = 0  # of the page's escapes so far
+    rank = 0  # escapes of this page before the samples of this call
     for cell in cells[:skip]:
         rank += cell >= limit
     cells, hats = cells[skip:], hats[skip:]
@@ -79,7 +79,7 @@ def draw_samples(
                 _add_nodes(acc[run:stop], flip, cells[run:stop], stairs)
             for e in range(listed, escapes):
                 place = places[e]
-                given = last  # like everybody: cheaper to take back than to ask each
+                given = last  # was added to escapes too: subtracting it is cheaper than a test of each sample
                 if log_width > 0:
                     given += _hat(hats[place], np.uint32(log_width))
                 acc[place] -= _apply_sign(given, flip)
@@ -91,14 +91,15 @@ def draw_samples(
     return escapes
 
 
-# Loops below count from zero over slices: numba then knows that no index is negative, and LLVM makes vectors of them.
+# The loops below count from zero over slices: numba then knows that no index is negative, and LLVM vectorises them.
 
 
 @kernel
 def _list_escapes(cells: Shorts, offset: int, limit: Any, places: Vector) -> Any:
-    """List the places of escaping cells, 64 cells at a time; what follows the last in `places` is overwritten.
+    """Write the indices of escaping cells, raised by `offset`, to `places`, and return their number.
 
-    Whether and where a cell escapes cannot be predicted, so the first two of the 64 are listed without asking.
+    Entries of `places` after the last escape may be overwritten.  In each group of 64 cells the first two escapes are
+    written without a branch, which the processor could not predict.
     """
     escapes, one, nothing = np.uint64(0), np.uint64(1), np.uint64(0)
     whole = cells.size // 64 * 64
@@ -176,10 +177,10 @@ def resolve_escapes(
     index: Shorts,
     shift: int,
 ) -> None:
-    """Give each escape the least x with C[x] > u, u = top * 2^112 + the block's first fourteen bytes.
+    """Add to acc, for each escape, the least x with C[x] > u, where u = top * 2^112 + the block's first fourteen bytes.
 
-    `residual` is C[-X..X] as rows (high word, low word), and mostly not looked at: row `u >> (64 + shift)` of `index`
-    holds the first place in its range and the next 16 bits of the places there.  One access to memory finds all that.
+    `residual` is C[-X..X] as rows (high word, low word).  Mostly one row of `index` suffices: row `u >> (64 + shift)`
+    has the first place whose C is in that row's range, and the next 16 bits of C at the places after it.
     """
     largest = len(residual) // 2
     for e in range(places.size):
@@ -190,7 +191,7 @@ def resolve_escapes(
         x = np.int64(index[row, 0]) + (np.int64(index[row, 1]) << 16)
         if below < INDEXED:
             x += below
-        else:  # too close to tell by 16 bits, or past the end of the row
+        else:  # 16 bits do not decide, or the row has too few places: search the residual
             while residual[x, 0] < high or (residual[x, 0] == high and residual[x, 1] <= low):
                 x += 1
         acc[places[e]] += _apply_sign(np.uint32(x - largest), flip)
@@ -228,7 +229,7 @@ def _is_above(a: Wide, b: Wide) -> Any:
 
 @inline_kernel
 def _mass_at(pmf: Words, x: Any) -> Wide:
-    """Return P[x], zero beyond the last."""
+    """Return P[x], or zero for x beyond the pmf."""
     if x < len(pmf):
         return pmf[x, 0], pmf[x, 1]
     return np.uint64(0), np.uint64(0)
@@ -266,7 +267,7 @@ def count_node_cells(pmf: Words, width: int) -> npt.NDArray[np.uint32]:
 
 @inline_kernel
 def _count(counts: npt.NDArray[np.uint32], node: Any) -> Any:
-    """Return n_H, zero beyond the last."""
+    """Return n_H, or zero for a node beyond the last."""
     return np.uint64(counts[node]) if node < counts.size else np.uint64(0)
 
 
@@ -278,7 +279,7 @@ def subtract_cells(pmf: Words, counts: npt.NDArray[np.uint32], log_width: int) -
     for x in range(len(pmf)):
         node, j = x >> log_width, x & (width - 1)
         hats = _count(counts, node) * np.uint64(width - j) + _count(counts, node + 1) * np.uint64(j)
-        # hats < 2^(17 + k), so that D = hats * 2^(112 - 2k) takes bits 96.. and up: the low word is zero
+        # hats < 2^(17 + k), so D = hats * 2^(112 - 2k) has no bits below bit 96, and its low word is zero
         covered = (hats << np.uint64(48 - 2 * log_width), np.uint64(0))
         if _is_above(covered, (pmf[x, 0], pmf[x, 1])):
             return masses[:0]
@@ -300,7 +301,7 @@ def accumulate_masses(masses: Words) -> Words:
 
 @kernel
 def build_search_index(sums: Words, rows: int, shift: int) -> npt.NDArray[np.uint16]:
-    """Return the index that `resolve` searches: see there; places that do not fit a row are searched for exactly."""
+    """Return the search index of `resolve_escapes`; places that do not fit a row are found in the residual itself."""
     index = np.full((rows, 2 + INDEXED), np.uint16(0xFFFF), np.uint16)
     at = 0
     for row in range(rows):

@@ -1,4 +1,4 @@
-"""Machine operations that LLVM does not find by itself in a loop, written in its own terms."""
+"""Vector operations written as LLVM instructions, because LLVM does not derive them from loops by itself."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from numba import types
 from numba.core.extending import intrinsic
 
 LANES = 16
-"""Samples made by one call."""
+"""Samples that one call of `add_nodes` or `add_hats` adds."""
 STAIR = 16
-"""Cells in a stair, a word of the table of nodes: the upper half is H of the first cell, and bit i of the lower half
-tells whether H of cell i is one more than that of cell i - 1.  So small a table stays in the first-level cache."""
+"""Cells in a stair, a 32-bit word of the table of nodes.  The upper half of the word is H of its first cell; bit i of
+the lower half says whether H of cell i is H of cell i - 1 plus one.  The table fits the first-level cache."""
 
 _BIT, _SHORT, _WORD, _ADDRESS = (ir.IntType(bits) for bits in (1, 16, 32, 64))
 
@@ -27,7 +27,7 @@ def count_trailing_zeros(typing_context: Any, word: Any) -> Any:
 
 @intrinsic
 def compare_at_least(typing_context: Any, values: Any, at: Any, limit: Any) -> Any:
-    """Return a word whose bit i tells whether values[at + i] >= limit, for 64 unsigned short integers."""
+    """Return a 64-bit word whose bit i says whether values[at + i] >= limit, for values of uint16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (base,) = _pointers(context, builder, signature, arguments, 1)
@@ -43,9 +43,9 @@ def compare_at_least(typing_context: Any, values: Any, at: Any, limit: Any) -> A
 
 @intrinsic
 def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any, at: Any) -> Any:
-    """Add the nodes of 16 cells to acc, from place `at` on, or subtract them if flip = 2^32 - 1.
+    """Add the nodes of cells[at : at + 16] to acc[at : at + 16], or subtract them if flip = 2^32 - 1.
 
-    A loop cannot be turned into this by the compiler, which must assume that acc overlaps the table.
+    The compiler could not vectorise a loop for this, because it must assume that acc overlaps the table.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -60,7 +60,7 @@ def add_nodes(typing_context: Any, acc: Any, cells: Any, stairs: Any, flip: Any,
 def add_hats(
     typing_context: Any, acc: Any, cells: Any, hats: Any, stairs: Any, log_width: Any, flip: Any, at: Any
 ) -> Any:
-    """Do as `add_nodes` with w times the node + L1 - L2: w = 2^k, L1 and L2 the two bytes of hats[i] mod w."""
+    """Add or subtract w * node + L1 - L2 of 16 cells, like `add_nodes`; L1, L2 are the bytes of hats[i] mod w = 2^k."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums, index, pairs, table = _pointers(context, builder, signature, arguments, 4)
@@ -78,7 +78,7 @@ def add_hats(
 
 @intrinsic
 def count_below(typing_context: Any, rows: Any, row: Any, key: Any) -> Any:
-    """Count, in a row of 16 short integers, how many after the first two are below the key; 255 if one equals it."""
+    """Return how many of the last 14 of the 16 numbers in a row are below `key`, or 255 if one of them equals it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         (table,) = _pointers(context, builder, signature, arguments, 1)
@@ -95,7 +95,7 @@ def count_below(typing_context: Any, rows: Any, row: Any, key: Any) -> Any:
 
 
 def _pointers(context: Any, builder: Any, signature: Any, arguments: Any, count: int) -> list[Any]:
-    """Return where the data of the first arguments lie, which are arrays."""
+    """Return the data pointers of the first `count` arguments, which are arrays."""
     arrays = zip(signature.args[:count], arguments[:count], strict=True)
     return [context.make_array(kind)(context, builder, value=value).data for kind, value in arrays]
 
@@ -112,16 +112,16 @@ def _spread(builder: Any, value: Any, lane: Any) -> Any:
 
 
 def _shorts(builder: Any, base: Any, at: Any) -> Any:
-    """Load 16 unsigned short integers, widened to words."""
+    """Load 16 values of uint16 and widen them to 32 bits."""
     place = builder.bitcast(builder.gep(base, [at]), ir.VectorType(_SHORT, LANES).as_pointer())
     return builder.zext(builder.load(place, align=2), ir.VectorType(_WORD, LANES))
 
 
 def _nodes(builder: Any, table: Any, cells: Any) -> Any:
-    """Return H of 16 cells: the steps beyond each cell's own are shifted out of its stair, the others counted."""
+    """Return H of 16 cells: H of the stair's first cell plus the number of set step bits up to the cell's own."""
     words, flags = ir.VectorType(_WORD, LANES), ir.VectorType(_BIT, LANES)
     tables = _spread(builder, table, table.type)
-    # One base and 32-bit offsets, which x86 gathers faster than 64-bit addresses.
+    # Gathers with one base address and 32-bit offsets are faster on x86 than gathers with 64-bit addresses.
     places = builder.gep(tables, [builder.udiv(cells, _constant(STAIR, _WORD))], source_etype=_WORD)
     gather = builder.module.declare_intrinsic(
         f"llvm.masked.gather.v{LANES}i32.v{LANES}p0",
@@ -135,7 +135,7 @@ def _nodes(builder: Any, table: Any, cells: Any) -> Any:
 
 
 def _add(context: Any, builder: Any, sums: Any, at: Any, drawn: Any, flip: Any) -> Any:
-    """Add (drawn ^ flip) - flip, which is drawn or its negative."""
+    """Add (drawn ^ flip) - flip, which is drawn or -drawn, to sums[at : at + 16]."""
     flips = _spread(builder, flip, _WORD)
     signed = builder.sub(builder.xor(drawn, flips), flips)
     place = builder.bitcast(builder.gep(sums, [at]), ir.VectorType(_WORD, LANES).as_pointer())

@@ -40,6 +40,7 @@ ACCEPT_PAUSE = 1.0
 """Seconds before the next attempt when the operating system could not accept a connection."""
 MOST_RESERVED = 320
 """Most file descriptors that are kept free of connections: for ledger, receipts and files of slow uploads."""
+RETRY_LATER = {"Retry-After": "1"}
 READ_BUFFER = 1 << 16
 """Bytes of a request that aiohttp buffers; it stops reading from the connection at twice as many."""
 
@@ -201,6 +202,23 @@ def peer_address(accepted: socket.socket) -> str:
         return "an unknown address"
 
 
+def end_cut(request: web.Request) -> web.Response:
+    """Log that a connection was cut or too slow while its request was handled; return a response that nobody gets.
+
+    aiohttp logs a traceback for an error that leaves a handler.
+    """
+    log.info("the connection from %s was cut: %s %s is not answered", request.remote, request.method, request.path)
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
+
+
+def refuse_for_now(request: web.Request, error: OSError) -> web.Response:
+    """Log that the server has no room on its disk or no descriptor for a request; return the response."""
+    log.error("no room for %s %s of %s: %s", request.method, request.path, request.remote, error.strerror or error)
+    return web.Response(status=503, headers={"Connection": "close", **RETRY_LATER})
+
+
 class Connections:
     """All connections of a web application; `is_authorised` tells whether a request carries a valid access token."""
 
@@ -360,6 +378,10 @@ class Connections:
             if not authorised:
                 refusal.force_close()
             raise
+        except (ConnectionError, TimeoutError):
+            return end_cut(request)
+        except OSError as error:
+            return refuse_for_now(request, error)
         finally:
             self._note_request(request, is_over=True)
         return response

@@ -45,17 +45,30 @@ class DownloadEndpoint:
         client = self._tokens.holder(request).client
         try:
             data = self.find(bytes.fromhex(request.match_info["digest"]))
-            start = request.http_range.start or 0
         except ValueError:
             raise web.HTTPBadRequest from None
-        if data is None or not 0 <= start <= len(data):
+        if data is None:
             raise web.HTTPNotFound
-        response = web.StreamResponse(status=206 if start else 200)
-        response.content_length = len(data) - start
         with self._slots.hold(client):
-            await response.prepare(request)
-            await write_pieces(response, split_body(data, start))
-        return response
+            return await send_body(request, data)
+
+
+async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse:
+    """Send a body, or the rest of it from the first byte that the request names; raise HTTP 416 beyond its end."""
+    size = len(data)
+    try:
+        start = request.http_range.start or 0
+    except ValueError:
+        raise web.HTTPBadRequest from None
+    if start and not 0 < start < size:
+        raise web.HTTPRequestRangeNotSatisfiable
+    response = web.StreamResponse(status=206 if start else 200)
+    if start:
+        response.headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+    response.content_length = size - start
+    await response.prepare(request)
+    await write_pieces(response, split_body(data, start))
+    return response
 
 
 async def write_pieces(response: web.StreamResponse, pieces: AsyncIterator[memoryview]) -> None:

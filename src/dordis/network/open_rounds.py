@@ -16,6 +16,7 @@ from dordis.identity.keys import load_keys
 from dordis.identity.registry import Registry
 from dordis.network.authentication import Authenticator
 from dordis.network.log_lines import round_fields
+from dordis.network.missed_sums import SumDocument
 from dordis.network.resumable_rounds import RoundStore
 from dordis.network.retry_pauses import RetryPauses
 from dordis.network.server import Server
@@ -140,6 +141,7 @@ class OpenRounds:
             model=invitation.model,
             clients=frozenset(invitation.clients),
             largest=largest_contribution(agreed.parameters.dim),
+            sums=SumDocument.from_sums(self._engine.recent_sums.all),
         )
         return self._extensible(published, known, agreed.parameters.n_min, self._closing.extensions)
 

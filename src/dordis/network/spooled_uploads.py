@@ -12,7 +12,7 @@ from aiohttp import web
 
 from dordis import wire
 from dordis.errors import MalformedMessage
-from dordis.network.uploads import STALL, LeastRate
+from dordis.network.uploads import STALL, LeastRate, discard_file
 from dordis.protocol import ClientId, Message
 
 LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
@@ -31,7 +31,7 @@ class SpooledUpload:
     is_receiving: bool = False
 
     async def receive(self, request: web.Request) -> None:
-        """Append the body of a request; raise TimeoutError if it stalls."""
+        """Append the body of a request; raise TimeoutError if it stalls, OSError if there is no room on the disk."""
         async with LeastRate(STALL) as rate:
             async for piece in request.content.iter_any():
                 if self.received + len(piece) > self.size:
@@ -39,6 +39,11 @@ class SpooledUpload:
                 self.file.write(piece)
                 self.received += len(piece)
                 rate.count(len(piece))
+        self.file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        discard_file(self.file)
 
     def read(self, kind: type[Message]) -> tuple[bytes, Message]:
         """Return the frame and the message of a whole contribution."""
@@ -73,7 +78,7 @@ class SpooledUploads:
         """Forget the incomplete upload of a client; the file of one that is being received stays open for now."""
         upload = self._uploads.pop(client, None)
         if upload is not None and not upload.is_receiving:
-            upload.file.close()
+            upload.close()
 
     def take(self, client: ClientId, upload: SpooledUpload) -> None:
         """Hand out an upload that is complete: whoever takes it closes its file."""
@@ -83,7 +88,7 @@ class SpooledUploads:
     def close_forgotten(self, client: ClientId, upload: SpooledUpload) -> None:
         """Close the file of an upload that broke off, and was forgotten while it was received."""
         if upload.received < upload.size and self._uploads.get(client) is not upload:
-            upload.file.close()
+            upload.close()
 
     def clear(self) -> None:
         """Forget all incomplete uploads."""

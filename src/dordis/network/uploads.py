@@ -5,20 +5,24 @@ where it stopped.  A slow sender loses its buffer to waiting ones, and its uploa
 """
 
 import asyncio
+import logging
 import re
 import tempfile
 from collections import Counter, deque
 from collections.abc import AsyncIterable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 from aiohttp import ClientError, web
 
 from dordis.errors import DordisError, MalformedMessage
+from dordis.network.connections import RETRY_LATER
 from dordis.network.messages import BodyInfo
 from dordis.network.sessions import AccessTokens
 from dordis.protocol import ClientId
+
+log = logging.getLogger("dordis.network")
 
 BUFFERS = 4
 MOST_UPLOADS, MOST_TRANSFERS = 256, 4
@@ -31,7 +35,6 @@ STALL, PROGRESS = 5.0, 4096
 """An upload is cut off if fewer than PROGRESS bytes arrive in STALL seconds."""
 CHECKS_PER_TIMEOUT = 10
 """How often at most a timeout of a transfer is extended in its own length: extending it at every piece costs CPU."""
-RETRY_LATER = {"Retry-After": "1"}
 
 _ID = re.compile("[0-9]{1,15}")
 _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
@@ -156,27 +159,46 @@ class Upload:
         if self._buffer is not None:
             self._buffer[self.received : end] = piece
         elif self._file is not None:
-            self._file.write(piece)
+            with self._room_on_disk():
+                self._file.write(piece)
         else:
             raise MalformedMessage("an upload was given up while it arrived")
         self.received = end
 
     def move_to_file(self) -> None:
-        """Continue in a temporary file, and release the buffer."""
+        """Continue in a temporary file, and release the buffer; without room for a file the upload begins again."""
         if self._buffer is None:
             return
-        self._file = tempfile.TemporaryFile(prefix="dordis-")  # noqa: SIM115  closed by `close`
-        self._file.write(memoryview(self._buffer)[: self.received])
+        try:
+            with self._room_on_disk():
+                self._file = tempfile.TemporaryFile(prefix="dordis-")  # noqa: SIM115  closed by `close`
+                self._file.write(memoryview(self._buffer)[: self.received])
+                self._file.flush()
+        except OSError as error:
+            log.warning("an upload of %d bytes begins again: no temporary file: %s", self.info.size, error.strerror)
         self._release_buffer()
+
+    @contextmanager
+    def _room_on_disk(self) -> Iterator[None]:
+        """Discard what has arrived if the temporary file fails."""
+        try:
+            yield
+        except OSError:
+            self.received = 0
+            self.close()
+            raise
 
     async def finish(self) -> bytearray:
         """Return the buffer with the complete upload, which the caller releases; a wrong digest discards the upload."""
         if self._file is not None:
             file, self._file = self._file, None
             self._buffer = await self._pool.acquire(self.info.size)
-            file.seek(0)
-            file.readinto(memoryview(self._buffer)[: self.info.size])  # type: ignore[attr-defined]
-            file.close()
+            try:
+                with self._room_on_disk():
+                    file.seek(0)
+                    file.readinto(memoryview(self._buffer)[: self.info.size])  # type: ignore[attr-defined]
+            finally:
+                discard_file(file)
         self._pool.remove_receiving(self)
         if self._buffer is None:
             raise MalformedMessage("this upload was received before")
@@ -193,7 +215,7 @@ class Upload:
         """Discard what has arrived."""
         self._release_buffer()
         if self._file is not None:
-            self._file.close()
+            discard_file(self._file)
             self._file = None
 
     def _release_buffer(self) -> None:
@@ -201,6 +223,12 @@ class Upload:
         if self._buffer is not None:
             self._pool.release(self._buffer)
             self._buffer = None
+
+
+def discard_file(file: IO[bytes]) -> None:
+    """Close a temporary file; bytes that have no room on the disk are not wanted any more."""
+    with suppress(OSError):
+        file.close()
 
 
 @dataclass(eq=False)

@@ -10,16 +10,18 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from aiohttp import ClientError, web
 
 from dordis.errors import Aborted, CryptoError, LoginRefused, MalformedMessage, ProtocolError
 from dordis.network.authentication import Authenticator
-from dordis.network.downloads import split_body, write_pieces
+from dordis.network.connections import RETRY_LATER
+from dordis.network.downloads import send_body
 from dordis.network.exchange import LARGEST_ELEMENT
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
+from dordis.network.missed_sums import SumDocument
 from dordis.network.sessions import client_certificate
 from dordis.network.spooled_uploads import (
     LARGEST_FRAME,
@@ -29,20 +31,21 @@ from dordis.network.spooled_uploads import (
     check_frame_length,
 )
 from dordis.network.tasks import task_tag
-from dordis.network.uploads import MOST_UPLOADS, RETRY_LATER, STALL, TransferSlots
+from dordis.network.uploads import MOST_UPLOADS, STALL, TransferSlots
 from dordis.protocol import ClientId, Message, OpenCall, reply_to
 from dordis.rounds.arrivals import ArrivalStore
 from dordis.rounds.model import ModelBytes
 
 log = logging.getLogger("dordis.network")
 
-PATHS = ("/task", "/manifest", "/model/", "/contributions/")
+PATHS = ("/task", "/manifest", "/model/", "/sums/", "/contributions/")
 INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
 """HTTP headers: the index that a late client may contribute to next, and the bytes of an upload that are here."""
 ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
 """Status of a contribution: taken, another one was taken, too late, refused, not taken now."""
 
 _INDEX = re.compile("[0-9]{1,18}")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 
@@ -60,6 +63,8 @@ class PublishedRound:
     """Clients that may contribute: members that can afford the round and were not evicted."""
     largest: int
     """Bytes of the largest contribution."""
+    sums: SumDocument = field(default_factory=SumDocument)
+    """The sums that lead to the model from earlier ones."""
     extend: Callable[[], "PublishedRound | None"] = lambda: None
     """Returns the round with a later closing time if too few have come; None if it closes now."""
 
@@ -74,7 +79,7 @@ class Visit:
 
 
 class VisitEndpoint:
-    """The HTTP endpoints /task, /manifest, /model/{digest} and /contributions/{index}.
+    """The HTTP endpoints /task, /manifest, /model/{digest}, /sums/{digest} and /contributions/{index}.
 
     `store` has the contributions of the latest round.  Contributions are admitted in the thread that runs the round.
     """
@@ -99,6 +104,7 @@ class VisitEndpoint:
             web.get("/task", self.get_task),
             web.get("/manifest", self.get_manifest),
             web.get("/model/{digest}", self.get_model),
+            web.get("/sums/{digest}", self.get_sums),
             web.put("/contributions/{index}", self.put),
             web.head("/contributions/{index}", self.head),
         ]
@@ -161,7 +167,7 @@ class VisitEndpoint:
             log.warning("the contribution of client %d is refused: %s", client, error, extra={"client": client})
             status = UNPROCESSABLE
         finally:
-            visit.upload.file.close()
+            visit.upload.close()
             self._answer(visit, status)
         return None
 
@@ -227,22 +233,26 @@ class VisitEndpoint:
 
     async def get_model(self, request: web.Request) -> web.StreamResponse:
         """Send the model of the open round, or the rest of it."""
-        client, published = self._visitor(request), self._open
+        client, published = self._visitor(request), self._find_model(request)
+        with self._slots.hold(client):
+            return await send_body(request, published.model.data)
+
+    async def get_sums(self, request: web.Request) -> web.StreamResponse:
+        """Send the sums that lead from the model in `since` to that of the open round, or the rest of them."""
+        client, published = self._visitor(request), self._find_model(request)
+        since = request.query.get("since", "")
+        sums = published.sums.since(bytes.fromhex(since)) if _DIGEST.fullmatch(since) else None
+        if sums is None:
+            raise web.HTTPNotFound
+        with self._slots.hold(client):
+            return await send_body(request, sums)
+
+    def _find_model(self, request: web.Request) -> PublishedRound:
+        """Return the open round if its model is the one that the path names; else raise HTTP 404."""
+        published = self._open
         if published is None or request.match_info["digest"] != published.model.digest.hex():
             raise web.HTTPNotFound
-        data = published.model.data
-        try:
-            start = request.http_range.start or 0
-        except ValueError:
-            raise web.HTTPBadRequest from None
-        if not 0 <= start <= len(data):
-            raise web.HTTPRequestRangeNotSatisfiable
-        response = web.StreamResponse(status=206 if start else 200)
-        response.content_length = len(data) - start
-        with self._slots.hold(client):
-            await response.prepare(request)
-            await write_pieces(response, split_body(data, start))
-        return response
+        return published
 
     async def head(self, request: web.Request) -> web.Response:
         """Tell how many bytes of a contribution have come; 204 if all of it was taken."""
@@ -309,6 +319,10 @@ class VisitEndpoint:
             return _close_with(408)
         except MalformedMessage:
             return _close_with(UNPROCESSABLE)
+        except OSError:  # no room on the disk: it begins again
+            upload.received = 0
+            self._uploads.drop(client)
+            raise
         finally:
             upload.is_receiving = False
             self._uploads.close_forgotten(client, upload)
@@ -318,7 +332,7 @@ class VisitEndpoint:
     ) -> web.Response:
         """Hand a whole contribution to the thread of the round, and answer what became of it."""
         if self._open is None or self._open.index != published.index:
-            upload.file.close()
+            upload.close()
             return self._not_open(published.index)
         visit = Visit(client, upload, asyncio.get_running_loop().create_future())
         self._waiting.put(visit)

@@ -2,7 +2,7 @@
 
 A release is theta-GDP if its outputs with and without a client are no easier to tell apart than N(theta, 1) and N(0, 1)
 (Dong, Roth and Su, "Gaussian Differential Privacy", 2019).  Composition adds theta^2.  An integer sum of l2-sensitivity
-S under Skellam noise of variance mu in every coordinate has theta^2 = S^2 / (mu - 1/2); docs/accounting.md proves it.
+S under Skellam noise of variance mu in every coordinate has theta^2 = S^2 / (mu - 1/2) (docs/proofs/accounting.md).
 
 Figures err on the safe side.  `theta_squared` is exact and rounded up; `delta` is computed within a relative error of
 1e-11 and raised by `MARGIN`; `epsilon` and `theta_budget` return what `delta` confirms.

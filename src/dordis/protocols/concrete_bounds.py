@@ -1,4 +1,4 @@
-"""The adversary's advantage against the cryptography of a run: the table "Concrete bounds" of docs/security.md."""
+"""The adversary's advantage against the cryptography of a run: the table "Concrete bounds" of docs/proofs/bounds.md."""
 
 import math
 from dataclasses import dataclass

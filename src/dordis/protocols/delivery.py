@@ -77,11 +77,15 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
         receivers = self._receivers()
         if not receivers:
             return
-        summed = self._summed()
-        vector = self._private.delivered(self.chunk, summed.total)
-        self.dispatched = Dispatch(self.chunk, len(summed.survivors), vector)
+        self.dispatched = self.publish()
         replies = yield dict.fromkeys(receivers, self.dispatched)
         self.received = tuple(collect(receivers, Received, replies, self._checked))
+
+    def publish(self) -> Dispatch:
+        """Return the sum as clients get it, now or when they come for it."""
+        summed = self._summed()
+        vector = self._private.delivered(self.chunk, summed.total)
+        return Dispatch(self.chunk, len(summed.survivors), vector)
 
     def store(self) -> Flow:
         """Ask the clients that received the sum to decode it."""

@@ -1,7 +1,7 @@
 """The most that a round may have, in one table: whatever a server sends, refusing it costs little.
 
 A message of another size is refused before it is read, a map of more entries before its first entry is, and parameters
-beyond these ceilings before anything is computed from them.  `docs/limits.md` shows the table.
+beyond these ceilings before anything is computed from them.  `docs/reference/ceilings.md` shows the table.
 """
 
 from typing import TYPE_CHECKING, NamedTuple

@@ -126,9 +126,9 @@ class LivePage:
         if self._readers >= MOST_READERS:
             raise web.HTTPServiceUnavailable(text=f"{MOST_READERS} pages are open already: close one")
         response = web.StreamResponse(headers=HEADERS | {"Content-Type": "text/event-stream"})
-        await response.prepare(request)
         self._readers += 1
         try:
+            await response.prepare(request)
             seen, sent = -1, 0.0
             while True:
                 last = self._closing
@@ -141,7 +141,7 @@ class LivePage:
                     break
                 await asyncio.sleep(PAUSE)
         except (ConnectionError, asyncio.CancelledError):
-            pass
+            pass  # the reader has left
         finally:
             self._readers -= 1
         return response

@@ -180,7 +180,7 @@ def _computational(facts: RunFacts) -> str:
         f"The view of an adversary that computes 2^{OPERATIONS} operations, "
         f"in {format_count(manifest.rounds, 'round')} of {format_count(size.clients, 'client')} and all tries of them, "
         "differs from a view that has only the noisy sums by "
-        f"at most 2^-{math.floor(security_bits(size, attempts))}, on top of delta (docs/security.md, Concrete bounds)."
+        f"at most 2^-{math.floor(security_bits(size, attempts))}, on top of delta (docs/proofs/bounds.md)."
     )
 
 

@@ -56,6 +56,11 @@ class RecentSums:
         fitting = sum(size < self._length[0] for size in sizes)
         self._sums = kept[len(kept) - fitting :]
 
+    @property
+    def all(self) -> Sequence[SendSum]:
+        """Return the sums that are kept, oldest first."""
+        return tuple(self._sums)
+
     def since(self, digest: bytes) -> Sequence[SendSum]:
         """Return the sums that lead from a model to the present one, if they are here."""
         starts = [place for place, s in enumerate(self._sums) if s.parameters.model == digest]

@@ -26,7 +26,7 @@ from dordis.protocol import (
     reply_to,
 )
 from dordis.protocol_driver import AsyncExchange
-from dordis.protocols.delivery import DeliveryServer
+from dordis.protocols.delivery import DeliveryServer, Dispatch
 from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, DistributedDP
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.parameters import Parameters
@@ -190,6 +190,8 @@ class RoundServer(PrivateServer):
         self.setup = summing.setup
         self._by_chunk = private.mechanism.is_decoded_by_chunk
         named = receivers if self._by_chunk else ()
+        self.is_public = named is None
+        """Whether every client may have the sums."""
 
         def receiving() -> Collection[ClientId]:
             return self.setup.ready if named is None else named
@@ -248,15 +250,15 @@ class RoundEngine:
         self._exchange, self._protocol, self._registry = exchange, protocol, registry
         self.available = available
         self._suite, self._meter, self._run, self._compute = suite, meter, run, compute
-        self._sums = RecentSums()
+        self.recent_sums = RecentSums()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients, send the model, or sums that lead to it, to those who lack it, and have them train."""
-        self._sums.begin(invitation.invite)
+        self.recent_sums.begin(invitation.invite)
         if not self._protocol.has_cohort:
             introductions, traffic = self._introduce(invitation.invite.round, watch), self._traffic()
             return Gathered({}, {}, *traffic.since(traffic), introductions)
-        server, before = InvitationServer(invitation, self._sums.since), self._traffic()
+        server, before = InvitationServer(invitation, self.recent_sums.since), self._traffic()
         timeline = self._execute(server.workflow, (), WatchedExchange(self._exchange, watch))
         return Gathered(server.output(), step_seconds(timeline), *self._traffic().since(before))
 
@@ -288,7 +290,7 @@ class RoundEngine:
                 self._arrivals.keep_standing(server.setup.standing)
         traffic = self._traffic().since(before)
         errors = [] if self._meter is None else self._meter.errors[refused:]
-        self._sums.keep(agreed.number, parameters, [chunk.delivery.dispatched for chunk in server.chunks])
+        self.recent_sums.keep(agreed.number, parameters, self._published(server))
         return RoundResult(
             outputs=server.output(),
             aggregate=server.aggregate(),
@@ -301,6 +303,12 @@ class RoundEngine:
             clients=parameters.clients or tuple(sorted(self._arrivals.clients)),
         )
 
+    def _published(self, server: RoundServer) -> list[Dispatch | None]:
+        """Return the sums that clients of later rounds may have; those of clients that come go to nobody at once."""
+        if self._protocol.has_cohort or not server.is_public:
+            return [chunk.delivery.dispatched for chunk in server.chunks]
+        return [chunk.delivery.publish() for chunk in server.chunks]
+
     def _open(self, agreed: AgreedRound) -> Arrivals | None:
         """Return the store of contributions to an open round; contributions on disk are read first."""
         invitation = agreed.invitation
@@ -310,7 +318,7 @@ class RoundEngine:
         return Arrivals(
             self._arrivals,
             agreed.gate,
-            lambda u: InvitationServer(replace(invitation, clients=(u,)), self._sums.since),
+            lambda u: InvitationServer(replace(invitation, clients=(u,)), self.recent_sums.since),
             self._close_at,
         )
 

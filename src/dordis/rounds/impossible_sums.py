@@ -7,7 +7,7 @@ One chunk holds a + Z: `a` the sum of the survivors' rounded updates, of norm B 
 of variance V in every coordinate, noise that could not be removed included.  Chunks differ in survivors and in V, and
 one client may have its whole update in one block.  So every chunk, and every rotation block in it, is tested against
 its own bound, with the B of whole updates.  Distributing coordinates to blocks and rotating change no norm, and
-wrapping to the ring makes none longer.  docs/security.md derives the bounds.
+wrapping to the ring makes none longer.  docs/proofs/impossible_sums.md derives the bounds.
 """
 
 import math

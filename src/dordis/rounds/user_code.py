@@ -2,7 +2,7 @@
 
 The server chooses the model.  If a failure of training were visible, a server could choose a model on which training
 fails for some data only, and learn one exact bit in each round.  So a deployed client continues with a zero update, and
-only its owner is told (docs/security.md).
+only its owner is told (docs/proofs/answers.md).
 """
 
 from collections.abc import Callable, Collection, Mapping

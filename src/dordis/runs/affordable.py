@@ -1,8 +1,9 @@
-"""The cost that each client can afford for the next round, from its owner's count and the rounds it is still due in.
+"""The cost that each client can afford for the next round, from its owner's count and its remaining scheduled rounds.
 
-Owners never take back what they counted, so after a failed round the remaining rounds must cost less: they get more
-noise.  No round costs more than was planned: what a client saved by missing rounds is its reserve for failed rounds.
-A client that cannot afford a round with twice the planned noise takes part no more; when too few can, the run ends.
+An owner counts the cost of a failed round too and never subtracts it.  After a failed round the remaining rounds must
+therefore cost less, and get more noise.  No round costs more than planned: the cost that a client saved by missing
+rounds is a reserve for failed ones.  A client that cannot afford even a round with twice the planned noise takes no
+further part; the run ends when too few clients can afford a round.
 """
 
 import math
@@ -18,13 +19,13 @@ from dordis.selection.balanced import ScheduledSelection
 from dordis.selection.selection import Selection
 
 LEAST = 0.25
-"""Least fraction of the planned cost at which a round is still run; its noise is then twice as large."""
+"""Least fraction of the planned cost at which a round is still run: a quarter of the cost is twice the noise."""
 _CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
 class Allowances:
-    """The cost that each client can afford for the next round, after what owners may have counted so far.
+    """The cost that each client can afford for the next round, given the costs `counted` by owners so far.
 
     `planned` is the planned cost of a round, `cap` the number of rounds that the budget covers.  If owners cannot bound
     the cost of a round (`by_cost` is false), rounds are counted instead of costs.
@@ -37,11 +38,11 @@ class Allowances:
 
     @classmethod
     def from_design(cls, design: RoundPlan, counted: Mapping[Attendance, OwnerCharge]) -> "Allowances":
-        """Return the allowances under the budget of a round plan."""
+        """Return the allowances under the budget of a round plan, after the charges that owners may have counted."""
         return cls(design.allowed if design.counts else 1.0, design.cap, design.counts, counted)
 
     def spent(self) -> dict[int, float]:
-        """Return the cost that each owner may have counted, in units of `planned`."""
+        """Return the largest cost that the owner of each client may have counted, in units of `planned`."""
         spent: Counter[int] = Counter()
         for count in self.counted.values():
             cost = count.cost / self.planned if self.by_cost and count.cost is not None else 1.0
@@ -52,14 +53,14 @@ class Allowances:
     def affordable_costs(
         self, clients: Iterable[ClientId], selection: Selection, index: int, rounds: int
     ) -> dict[ClientId, float]:
-        """Return the affordable cost of the round `index` by client; `rounds` rounds are left, this one included."""
+        """Return the cost of round `index` that each client can afford; `rounds` is the number of rounds from it on."""
         spent = self.spent()
         return {u: self.planned * self._part(spent.get(u, 0.0), _turns(selection, u, index, rounds)) for u in clients}
 
     def _part(self, spent: float, turns: int | None) -> float:
-        """Return the affordable fraction of the planned cost, for a client due `turns` times; 0 if it is too small."""
+        """Return the affordable fraction of the planned cost, or 0, for a client with `turns` scheduled rounds left."""
         left = self.cap - spent
-        if not self.by_cost or turns is None:  # not scheduled: it takes part as long as it can
+        if not self.by_cost or turns is None:  # no schedule: the planned cost until the budget is spent
             return 1.0 if left >= 1 - _CLOSE else 0.0
         affordable = math.floor((1 + _CLOSE) * left / LEAST)
         if affordable < 1:

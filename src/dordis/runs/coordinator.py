@@ -50,7 +50,7 @@ class FinishedRound:
 
 @dataclass(frozen=True)
 class _Summed:
-    """A round up to its sum."""
+    """A round whose sum is known and not yet used by the application."""
 
     invited: int
     gathered: Gathered
@@ -60,7 +60,7 @@ class _Summed:
 
 
 class Coordinator:
-    """Run the rounds of one run; without a `ledger` nothing is proved and nothing counted.
+    """Runs the rounds of one run; with `ledger` None the run has no epsilon, and nothing is charged.
 
     `counts_owners` is False for queries over a table, where no owner counts participations.  `on_failure` is called
     with each failed attempt before the next one begins.  `last_receipt` is the hash of the run's last receipt so far.
@@ -102,7 +102,7 @@ class Coordinator:
         self._interrupted = interrupted
 
     def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[FinishedRound]:
-        """Run rounds until `count` are finished; `done` of them were before, and `index` is the first unused index.
+        """Run rounds until `count` are finished, of which `done` already are; `index` is the first unused round index.
 
         Raise `BudgetExceeded` before a round that would exceed the budget, or that too few clients can afford.
         """
@@ -113,7 +113,7 @@ class Coordinator:
             index = finished.record.index + 1
 
     def round(self, number: int, index: int) -> FinishedRound:
-        """Run one round under this index; if it fails or too few can afford it, try the following indices."""
+        """Run round `number` under this index and, while it fails, under the next ones; return it with its records."""
         self._count = max(self._count, number)
         began, started = timestamp(), time.perf_counter()
         if self._interrupted is not None and self._interrupted.number == number:
@@ -179,7 +179,7 @@ class Coordinator:
         return FailedAttempt(failure.index, str(error), self._evictions.after(failure.index), spoilt)
 
     def _sum(self, info: RoundInfo) -> _Summed:
-        """Gather the clients, agree on the parameters, check the budget, and sum."""
+        """Return the sum of one attempt: invite clients, fix the parameters, check the budget, and sum."""
         check_events(info.index, self._design)
         self._watch(AttemptBegan(info.number, info.index))
         before, self._interrupted = self._interrupted, None
@@ -193,7 +193,7 @@ class Coordinator:
             if not parameters.clients:
                 invitation = self._invitation(info, planned, self._candidates(info)[0], self._model())
         else:
-            model = self._model()  # first: the application may take long, and clients connect meanwhile
+            model = self._model()  # before the candidates: the application may take long, and clients connect meanwhile
             candidates, affordable = self._candidates(info)
             planned = self._next_design()
             if self._ledger is not None and planned.counts:
@@ -221,14 +221,14 @@ class Coordinator:
         return _Summed(invited, gathered, agreed, design, result)
 
     def _gate(self, parameters: Parameters, design: RoundPlan, resumed: bool) -> PrivacyGate:
-        """Return the privacy gate of a round; it writes no ledger line twice after a restart."""
+        """Return the privacy gate of a round; it does not write ledger lines of a `resumed` round a second time."""
         ledger, index = self._ledger, parameters.index
         arrived: set[ClientId] = set()
         before = ledger.owner_charges().get((self._run, index)) if ledger is not None and resumed else None
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count before any upload or, with open arrival, before its acknowledgement."""
+            """Record the cost that owners count, before the first upload or, with open arrival, before each receipt."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self._counts_owners:
                 return
@@ -246,7 +246,7 @@ class Coordinator:
         return PrivacyGate(count, announce)
 
     def _keep_to_budget(self, check: Callable[[Charge], None], charge: Charge) -> None:
-        """Check or reserve a round; if the budget refuses it, record the refusal in the ledger, which ends the run.
+        """Call `check` with a round's charge; if it raises BudgetExceeded, record the refusal, which ends the run.
 
         Queries are refused without a record: later ones may fit the budget.
         """
@@ -258,7 +258,7 @@ class Coordinator:
             raise
 
     def _run_round(self, agreed: AgreedRound) -> RoundResult:
-        """Run and sum a round, and evict clients that lied, whether the round succeeded or not."""
+        """Return the sum of a round, and evict clients that lied, whether the round succeeds or fails."""
         parameters = agreed.parameters
         try:
             result = self._rounds.sum(agreed, self._watch)
@@ -267,23 +267,23 @@ class Coordinator:
             self._evictions.add(parameters.index, going, str(failure))
             raise
         named = frozenset(u for output in result.outputs for u in output.named)
-        self._evictions.add(parameters.index, named, "it lied, and the round survived that")
+        self._evictions.add(parameters.index, named, "it sent wrong values, and the round succeeded without them")
         return result
 
     def _candidates(self, info: RoundInfo) -> tuple[tuple[ClientId, ...], float | None]:
-        """Return the clients to invite, and the largest cost that all of them can pay; None if there are none."""
+        """Return the clients to invite, and the largest cost that all of them can afford, None without clients."""
         able = self._able(frozenset(self._rounds.available(info.index)) - self._evictions.clients, info)
         candidates = self._selection.candidates(info.index, able)
         return candidates, min((able[u] for u in candidates), default=None)
 
     def _model(self) -> ModelBytes:
-        """Return the model that the clients of the next round start from."""
+        """Return the application's present model, from which clients train in the next round."""
         return ModelBytes.from_numbers(self._app.model(), self._app.dtype)
 
     def _invitation(
         self, info: RoundInfo, design: RoundPlan, candidates: tuple[ClientId, ...], model: ModelBytes
     ) -> Invitation:
-        """Return an invitation whose terms hold for every cohort of the candidates."""
+        """Return an invitation whose terms hold for every cohort that can be formed from the candidates."""
         invite = Invite(
             round=self._run + info.index.to_bytes(INDEX_BYTES, "big"),
             number=info.number,
@@ -305,7 +305,7 @@ class Coordinator:
     def _agree(
         self, info: RoundInfo, model: ModelBytes, gathered: Gathered, planned: RoundPlan
     ) -> tuple[Parameters, RoundPlan, Mapping[ClientId, bytes]]:
-        """Fix the parameters of the round, and U among the ready clients if the protocol has a cohort."""
+        """Return the parameters, the plan and the proofs of selection of a round of the clients that are ready."""
         if self._design.agreement.has_cohort:
             selected = self._selection.select(info.index, gathered.ready.keys(), gathered.ready)
             design = planned.for_clients(len(selected.clients))
@@ -331,7 +331,7 @@ class Coordinator:
         return min(self._chunks, grid.blocks)
 
     def _able(self, clients: Collection[ClientId], info: RoundInfo) -> dict[ClientId, float]:
-        """Return the affordable costs by client, without clients that cannot afford a round and would refuse it."""
+        """Return the affordable cost by client, without clients that cannot afford the round and would refuse it."""
         if self._ledger is None or not self._counts_owners or self._design.sampled is not None:
             return dict.fromkeys(clients, self._design.allowed)
         allowances = Allowances.from_design(self._design, self._ledger.owner_charges())
@@ -352,7 +352,7 @@ def check_events(index: int, design: RoundPlan) -> None:
 
 
 def check_planned(dim: int, dims: Collection[int]) -> None:
-    """Refuse an update length that the application did not declare before the run was planned."""
+    """Raise InputError for an update length that the application did not declare in its `dims`."""
     if dim not in dims:
         raise InputError(
             f"the application's next update has {dim} coordinates, and its `dims` are {', '.join(map(str, dims))}: "
@@ -361,13 +361,13 @@ def check_planned(dim: int, dims: Collection[int]) -> None:
 
 
 def check_able(available: int, able: int, least: int) -> None:
-    """Raise if clients are available and too few of them can afford a round: the run ends."""
+    """Raise BudgetUsedUp, which ends the run, if clients are available and fewer than `least` can afford a round."""
     if able < least <= available:
         raise BudgetUsedUp(able, least)
 
 
 def check_finite(values: object, number: int) -> dict[str, float]:
-    """Refuse metrics of an application that are not finite numbers."""
+    """Return the metrics of an application after round `number`; raise InputError if one is not a finite number."""
     if not isinstance(values, Mapping):
         raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
     measured = {str(name): _as_number(name, value) for name, value in values.items()}

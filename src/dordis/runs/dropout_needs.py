@@ -13,23 +13,23 @@ from dordis.protocols.parameters import MALICIOUS
 
 @dataclass(frozen=True)
 class DropoutNeeds:
-    """The settings with which `dropped` of `clients` clients may leave at any stage; `threshold` None: none do."""
+    """The settings with which `dropped` of `clients` clients may leave at any stage; `threshold` None: impossible."""
 
     clients: int
     dropped: int
     threshold: int | None
     least: int
-    """The least threshold of a malicious server's rounds: two quorums share an honest client."""
+    """The least threshold against a malicious server, with which any two quorums have an honest client in common."""
     sparse: bool = False
 
     @property
     def threshold_word(self) -> str:
-        """Return the threshold; on a sparse graph, whose thresholds follow from it, an empty string."""
+        """Return the threshold for a table; empty on a sparse graph, which has thresholds of its own."""
         return "" if self.sparse else "impossible" if self.threshold is None else str(self.threshold)
 
     @property
     def short(self) -> str:
-        """Return both settings in a few words."""
+        """Return tolerance and threshold in a few words, or "impossible"."""
         if self.threshold is None:
             return "impossible"
         tolerance = f"tolerance {self.dropped}"
@@ -41,7 +41,7 @@ class DropoutNeeds:
             threshold = "" if self.sparse else f" and protocol.threshold = {self.threshold}"
             return f"{lost}, set protocol.tolerance = {self.dropped}{threshold}"
         semi = self.clients - self.dropped
-        most = f"{lost} is impossible against a malicious server, which takes a threshold of {self.least}"
+        most = f"{lost} is impossible against a malicious server, which requires a threshold of {self.least}"
         return (
             f"{most}: set protocol.mode = 'semi-honest', protocol.tolerance = {self.dropped} and "
             f"protocol.threshold = {semi}, or let at most {self.clients - self.least} drop out"
@@ -49,14 +49,14 @@ class DropoutNeeds:
 
 
 def count_dropouts(clients: int, rate: float | Fraction) -> int:
-    """Return floor(rate * clients), exactly for the decimal digits of the dropout rate."""
+    """Return floor(rate * clients), computed from the decimal digits of the rate, without rounding errors."""
     if not 0 <= rate < 1:
         raise InputError(f"a dropout rate lies in [0, 1), not {rate}")
     return math.floor(Fraction(str(rate)) * clients)
 
 
 def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
-    """Return T and t for a number of dropouts: t is the default where that leaves room, less in semi-honest rounds."""
+    """Return T and t for a number of dropouts; t is below its default only in semi-honest rounds that need it."""
     n, T_C = setting.clients, setting.colluders
     least = default_threshold(n, T_C)
     t: int | None = least
@@ -66,13 +66,13 @@ def find_needs(setting: Setting, mode: str, dropped: int) -> DropoutNeeds:
 
 
 def describe_rates(setting: Setting, mode: str, rates: Iterable[Fraction] = RATES[1:]) -> str:
-    """Say for each dropout rate which T and t it needs."""
+    """Return a text with the T and t that each dropout rate needs."""
     found = ((rate, find_needs(setting, mode, count_dropouts(setting.clients, rate))) for rate in rates)
     return "; ".join(f"{float(rate):.0%}: {needs.short}" for rate, needs in found)
 
 
 def describe_remedy(setting: Setting, mode: str, error: RoundFailed) -> str:
-    """Say which T and t would have let a failed round go on; empty if dropout was not the reason."""
+    """Return the T and t with which a failed round would have succeeded; empty if dropout was not the cause."""
     if isinstance(error, TooManyDropouts):
         return str(find_needs(setting, mode, max(error.dropped, setting.T + 1)))
     if isinstance(error, TooFewClients) and 0 < error.answered < setting.clients:
@@ -81,10 +81,10 @@ def describe_remedy(setting: Setting, mode: str, error: RoundFailed) -> str:
 
 
 def check_survivable(setting: Setting, mode: str, dropped: int) -> None:
-    """Raise InputError if rounds that lose this many clients before their upload can have no output."""
+    """Raise InputError if rounds fail whenever `dropped` clients leave before their upload."""
     if dropped > setting.T or setting.clients - dropped < setting.t:
         raise InputError(
             f"every round would lose {dropped} of {setting.clients} clients before their upload (simulation.dropout), "
-            f"and tolerance {setting.T}, threshold {setting.t} survive {min(setting.T, setting.clients - setting.t)}: "
+            f"but tolerance {setting.T} and threshold {setting.t} allow {min(setting.T, setting.clients - setting.t)}: "
             f"{find_needs(setting, mode, dropped)}"
         )

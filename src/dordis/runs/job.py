@@ -42,7 +42,7 @@ class Job:
 
     @property
     def selection_rule(self) -> SelectionRule:
-        """Return the selection rule of the configuration."""
+        """Return the selection rule that follows from configuration and plan."""
         federation, agreement = self.config.federation, self.design.agreement
         indices = agreement.indices(federation.rounds)
         return SelectionRule(
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return warnings about delta, and about VRF selection that leaves later rounds too few clients."""
+        """Return the warnings of the plan, and one if VRF selection will leave later rounds too few clients."""
         federation, design = self.config.federation, self.design
         if selection_kind(self.config) != VRF or not design.proves:
             return design.warnings
@@ -73,12 +73,12 @@ class Job:
 
 
 def selection_kind(config: RunConfig) -> str:
-    """Return how the clients of a round are selected: `open` if any registered client may contribute."""
+    """Return `federation.selection`, or `open` if any registered client may contribute."""
     return OPEN if config.federation.arrival == OPEN else config.federation.selection
 
 
 def closing_of(config: RunConfig) -> Closing:
-    """Return when rounds with open arrival are closed."""
+    """Return the rule by which rounds with open arrival close: `federation.closing`, or the defaults."""
     return config.federation.closing or Closing()
 
 
@@ -95,7 +95,7 @@ def application(config: RunConfig, seed: int) -> tuple[AppServer, Callable[[int]
 
 
 def prepare(config: RunConfig, app: AppServer) -> Job:
-    """Check a configuration as a whole, and plan the noise."""
+    """Return the job of a configuration, with its noise planned; raise InputError if settings contradict each other."""
     protocol, suite = protocol_named(config), suite_named(config.protocol.suite)
     check_together(config, protocol)
     check_cohort(config)
@@ -122,11 +122,11 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
 
 
 def require_cohort(job: Job, where: str) -> Job:
-    """Return the job; raise InputError for open arrival, which only simulations support."""
+    """Return the job; raise InputError if its protocol has open arrival, which `where` does not support."""
     if not job.protocol.has_cohort:
         raise InputError(
-            f"the protocol '{job.protocol.name}' takes clients as they come, and {where} cannot run it yet: simulate "
-            "it with simulation.engine = 'local', or use another protocol"
+            f"the protocol '{job.protocol.name}' has open arrival, which {where} does not support yet: simulate it "
+            "with simulation.engine = 'local', or use another protocol"
         )
     return job
 
@@ -158,7 +158,7 @@ def setting_of(config: RunConfig, app: AppServer, protocol: SummingProtocol) -> 
 
 
 def sampling_of(config: RunConfig) -> RecordSampling | None:
-    """Return how records are sampled; None if clients are the unit of privacy."""
+    """Return the sampling of records, None if clients are the unit of privacy; raise without `privacy.records`."""
     privacy = config.privacy
     if privacy.unit == CLIENT:
         return None
@@ -171,20 +171,20 @@ def sampling_of(config: RunConfig) -> RecordSampling | None:
 
 
 def declared_client(app: AppClient, config: RunConfig) -> RecordClient:
-    """Return a client that gives gradients of records; raise if it holds more of them than are declared."""
+    """Return an application's client as a source of record gradients; raise if it holds more records than declared."""
     source = as_record_client(app)
     check_records(source, config.privacy.records)
     return source
 
 
 def check_record_column(config: RunConfig) -> None:
-    """Refuse a column of record ids where clients are the unit of privacy."""
+    """Raise InputError if a column of record ids is named and clients are the unit of privacy."""
     if config.privacy.record and config.privacy.unit == CLIENT:
         raise InputError("privacy.record names the column of record ids: set privacy.unit = 'record' with it")
 
 
 def all_colluders(config: RunConfig) -> int:
-    """Return the number of colluders in the registry; raise InputError where it has no default."""
+    """Return the number of colluders in the registry; raise InputError if it is not set and has no default."""
     given = config.protocol
     if given.colluders is None and given.mode == MALICIOUS and config.federation.arrival == OPEN:
         raise InputError(
@@ -206,7 +206,7 @@ def least_arrivals(config: RunConfig) -> int:
 
 
 def check_closing(config: RunConfig) -> None:
-    """Refuse a number of contributions at which no round can close; without open arrival rounds are not closed."""
+    """Raise InputError for `federation.closing` without open arrival, or with clients outside n_min..n_max."""
     if not config.federation.closing:
         return
     if config.federation.arrival != OPEN:
@@ -220,7 +220,7 @@ def check_closing(config: RunConfig) -> None:
 
 
 def check_cohort(config: RunConfig) -> None:
-    """Refuse contradictory numbers of clients; the error names the keys that set them."""
+    """Raise InputError for contradictory numbers of clients; the error names their keys."""
     federation, protocol = config.federation, config.protocol
     n, t, T = federation.per_round, protocol.threshold, protocol.tolerance
     if n > federation.clients:
@@ -235,7 +235,7 @@ def check_cohort(config: RunConfig) -> None:
 
 
 def check_folded(design: RoundPlan) -> None:
-    """Refuse to fold updates into no fewer coordinates than they have."""
+    """Raise InputError if updates would be folded into as many coordinates as they have, or more."""
     if isinstance(design.projection, int) and not design.setting.buckets:
         raise InputError(
             f"privacy.projection = {design.projection} is, in whole blocks, no less than the {design.setting.dim} "
@@ -244,7 +244,7 @@ def check_folded(design: RoundPlan) -> None:
 
 
 def protocol_named(config: RunConfig) -> SummingProtocol:
-    """Return the protocol that a configuration names, with its options."""
+    """Return the protocol that a configuration names, constructed with `protocol.options`."""
     given, protocol = config.protocol, summing_protocol(config.protocol.use)
     if protocol.configure is not None:
         return protocol.configure(protocol, given.options, given.mode)
@@ -259,22 +259,22 @@ def suite_named(name: str) -> Suite:
 
 
 def check_together(config: RunConfig, protocol: SummingProtocol) -> None:
-    """Refuse settings that contradict each other."""
+    """Raise InputError if protocol, mode, arrival, selection and noise of a configuration do not fit together."""
     mode = config.protocol.mode
     if mode not in protocol.modes:
         raise InputError(
-            f"the protocol '{config.protocol.use}' does not stand up to a {mode} server: set protocol.mode to "
+            f"the protocol '{config.protocol.use}' does not withstand a {mode} server: set protocol.mode to "
             f"'{', '.join(sorted(protocol.modes))}', or use another protocol"
         )
     if protocol.has_cohort == (config.federation.arrival == OPEN):
         arrival = "invited" if protocol.has_cohort else "open"
         raise InputError(
-            f"the protocol '{config.protocol.use}' {'fixes' if protocol.has_cohort else 'has no'} list of clients: set "
-            f"federation.arrival to '{arrival}', or use another protocol"
+            f"the protocol '{config.protocol.use}' {'fixes the' if protocol.has_cohort else 'has no'} list of clients: "
+            f"set federation.arrival to '{arrival}', or use another protocol"
         )
     if config.federation.participations is not None and selection_kind(config) not in (OPEN, VRF):
         raise InputError(
-            "federation.participations is for clients that come by themselves or draw lots: leave it out, the schedule "
+            "federation.participations is for open arrival and selection 'vrf': leave it out, the public schedule "
             "says how often a client takes part"
         )
     if mode == MALICIOUS and selection_kind(config) == "uniform":
@@ -288,15 +288,16 @@ def check_together(config: RunConfig, protocol: SummingProtocol) -> None:
             f"to one of {', '.join(sorted(protocol.strategies))}"
         )
     if noise.mechanism and config.privacy.mechanism not in (None, noise.mechanism):
-        raise InputError(f"the noise '{noise.name}' brings its own mechanism: leave privacy.mechanism out")
+        raise InputError(f"the noise '{noise.name}' has a mechanism of its own: leave privacy.mechanism out")
 
 
 def plan_charge(
     job: Job, ledger: str | Path | None, limit: float | None, predecessor: Path | None = None
 ) -> PlannedRun | None:
-    """Open the ledger of the run's data set, if one is given; raise `BudgetExceeded` if it cannot pay for the run.
+    """Return the charge of a run to the ledger of its data set; None without a ledger.
 
-    A run that succeeds another one is charged to the ledger of its predecessor, if that has one.
+    The successor of a run is charged to the ledger of its `predecessor`, if that has one.  `limit` is the budget of a
+    new ledger.  Raise `BudgetExceeded` if the run would exceed the ledger's budget.
     """
     known = None if predecessor is None else find_data_ledger(predecessor)
     if known is not None and ledger is not None and Path(ledger).resolve() != known.resolve():
@@ -304,11 +305,11 @@ def plan_charge(
     ledger = ledger if known is None else known
     if ledger is None:
         if limit is not None:
-            raise InputError("a budget over several runs and queries needs the ledger that they are charged to")
+            raise InputError("a budget for several runs and queries needs a ledger to charge them to: name its file")
         return None
     design = job.design
     if job.config.privacy.unit != "client":
-        raise InputError("a ledger counts what clients spend, and this run protects records: leave the ledger out")
+        raise InputError("a ledger is charged by client, and this run protects records: leave the ledger out")
     if not design.counts:
         raise InputError("the cost of this run's noise cannot be added to that of other runs: leave the ledger out")
     failure = design.agreement.failure(design.setting.participation.rounds)

@@ -28,9 +28,10 @@ from dordis.selection.vrf import VrfSelection
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """How a run selects its clients: the kind named in the configuration, the cohort and the least cohort.
+    """How a run selects its clients: the `kind` of selection, the clients `per_round`, and the `least` that suffice.
 
-    `drawn` says that public randomness draws the clients; with `vrf`, `indices` bounds the round indices of the run.
+    `drawn` tells whether public randomness selects the clients.  With `vrf`, `indices` is the number of round indices
+    that the run may use.
     """
 
     kind: str
@@ -40,7 +41,7 @@ class SelectionRule:
     indices: int | None = None
 
     def selection(self, registry: Registry, run: bytes, beacon: Beacon | None, seed: bytes = bytes(32)) -> Selection:
-        """Return the selection of one run; `seed` is the server's, for `uniform`, which nobody verifies."""
+        """Return the selection of one run; `seed` is the server's, for `uniform` selection, which is not verified."""
         if self.kind == UNIFORM:
             return UniformSelection(self.per_round, seed, self.least)
         if self.kind == VRF:
@@ -81,9 +82,10 @@ def build_client(
     receipts: KeptReceipts | None = None,
     **options: Any,
 ) -> Client:
-    """Return a client with its owner: keys and registry sign and verify, policy and counts decide on consent.
+    """Return a client with its owner, who consents to rounds by policy, selection and counts of participations.
 
-    `options` are those of `dordis.rounds.client.Client`: journals, models, suite, entropy and how user code is run.
+    `signing` is the client's signing key, `vrf_key` its key for VRF selection, `registry` the public keys of all
+    clients and `root` the registry root that the owner has pinned.  `options` go to `dordis.rounds.client.Client`.
     """
     counted = MemoryTrainings() if trainings is None else trainings
     owner = Owner(me, policy, selection, participation, root, vrf_key, beacon, mechanism, counted, receipts)

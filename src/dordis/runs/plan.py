@@ -1,4 +1,4 @@
-"""A noise strategy in a setting: the parameters of a round, its cost, and the noise left in its sum."""
+"""The plan of a run's rounds, from noise strategy and setting: parameters, cost, and noise left in the sum."""
 
 import math
 import statistics
@@ -43,16 +43,16 @@ from dordis.rounds.terms import Terms
 from dordis.runs.threat_model import ThreatModel
 
 SLACK = 0.9
-"""Fraction of the noise that terms promise if it depends on dropout: cohorts of other sizes round differently."""
+"""Fraction of the planned noise that terms promise if the noise depends on dropout, because rounding depends on n."""
 
 
 @dataclass(frozen=True)
 class RoundPlan:
     """A strategy in a setting, for rounds of `setting.clients` clients.
 
-    `kind` is the mechanism of planned noise; a strategy that brings its own mechanism takes no other.  `allowance` is
-    the theta^2 that a round may cost; by default an equal part of the budget.  `projection` is the rule by which
-    `setting.buckets` was chosen.
+    `kind` is the mechanism; a strategy with a mechanism of its own replaces it.  `allowance` is the largest cost
+    theta^2 of a round; by default the budget divided by the number of releases.  `projection` is the rule by which
+    `setting.buckets`, the number of coordinates after folding, was chosen.
     """
 
     strategy: Strategy
@@ -68,7 +68,7 @@ class RoundPlan:
             object.__setattr__(self, "kind", find_builtin_mechanism(self.strategy.mechanism))
         rounded = self.strategy.reserve(self.setting.clients)
         reserve = None if rounded is None else max(rounded, self.setting.reserve or 0)
-        # A plan for cohorts of another size is for the same run, whatever its participation schedule.
+        # A plan for other cohort sizes has another schedule; the chance of failure stays that of the whole run.
         failure = max(self.setting.failure, self.agreement.failure(self.setting.participation.rounds))
         setting = replace(self.setting, scheme=self.strategy.division, reserve=reserve, failure=failure)
         if self.kind.only_renyi and setting.orders is None:
@@ -78,8 +78,8 @@ class RoundPlan:
         check_folding(self.kind, setting.buckets)
         if setting.further and setting.scheme not in self.kind.schemes:
             raise InputError(
-                f"adaptive clipping and other further releases need noise that the protocol adds, and "
-                f"'{mechanism_name(self.kind)}' goes without: give the clip bound as a number, and use an application "
+                f"adaptive clipping and other further releases need noise that the protocol adds, and the noise of "
+                f"'{mechanism_name(self.kind)}' is not: give the clip bound as a number, and use an application "
                 "without further releases"
             )
 
@@ -94,12 +94,12 @@ class RoundPlan:
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Return how updates are encoded."""
+        """Return the mechanism, which encodes updates and decodes sums."""
         return self.kind.for_cost(self.setting, self.allowed) if self.plan is None else self.kind.from_plan(self.plan)
 
     @cached_property
     def allowed(self) -> float:
-        """Return the theta^2 that a round may cost."""
+        """Return the largest cost theta^2 of a round."""
         return self.setting.allowance(self.epsilon) if self.allowance is None else self.allowance
 
     def for_clip(self, bound: float) -> "RoundPlan":
@@ -111,7 +111,7 @@ class RoundPlan:
         return other
 
     def with_projection(self, rule: str | int, alignment: Alignment | None = None) -> "RoundPlan":
-        """Return this plan for updates folded by a rule: see `dordis.privacy.projection`."""
+        """Return this plan for updates folded by a rule of `dordis.privacy.projection`, such as `auto` or a number."""
         if self.setting.records is not None or (rule == projection.AUTO and not self.kind.may_fold):
             rule = projection.OFF
         multiplier = multiplier_for_cost(self.allowed * (1 - self.setting.share))
@@ -119,7 +119,7 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, buckets=buckets), projection=rule)
 
     def for_alignment(self, alignment: Alignment | None) -> "RoundPlan":
-        """Return this plan with the folding adapted to past rounds, if its rule adapts; the cost is the same."""
+        """Return this plan, at the same cost, folded for the alignment of past updates if the rule is `adaptive`."""
         if self.projection != projection.ADAPTIVE or alignment is None:
             return self
         return replace(self, allowance=self.allowed).with_projection(self.projection, alignment)
@@ -147,12 +147,12 @@ class RoundPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return warnings about epsilon and delta, if the run proves anything."""
+        """Return warnings about too large an epsilon or delta; none if the run has no epsilon."""
         return budget_warnings(self.epsilon, self.delta, self.setting.participation.population) if self.proves else ()
 
     @property
     def sigma(self) -> float | None:
-        """Return the standard deviation of the noise on a sum, in real units, as planned; None if there is none."""
+        """Return the planned standard deviation of the noise on a sum, in units of the update; None without noise."""
         if self.plan is not None:
             return self.plan.sigma
         n = self.setting.clients
@@ -161,14 +161,14 @@ class RoundPlan:
 
     @property
     def cap(self) -> int:
-        """Return the number of rounds of one client that the budget covers."""
+        """Return the number of rounds of one client, or of events of one record, that the budget covers."""
         return self.setting.releases
 
     @property
     def least(self) -> int:
-        """Return the least cohort: n_min with open arrival, otherwise t.
+        """Return the least number of clients of a round: n_min with open arrival, otherwise t or less.
 
-        It is less than t if T_C liars and as many honest clients may be evicted.
+        It is below t if evicting T_C liars and as many honest clients can leave fewer than t clients.
         """
         n, T_C = self.setting.clients, self.setting.colluders
         if not self.agreement.has_cohort:
@@ -177,18 +177,18 @@ class RoundPlan:
 
     @property
     def proves(self) -> bool:
-        """Tell whether the run has an epsilon; a strategy of which only the cost is simulated has none."""
+        """Tell whether the run has an epsilon; it has none without noise or if the strategy is only simulated."""
         return self.strategy.rule is not Rule.NOTHING
 
     @property
     def budget(self) -> Budget:
-        """Return the ledger's budget; its epsilon is None for strategies that never stop."""
+        """Return the ledger's budget; its epsilon is None for strategies under which no run is ever stopped."""
         epsilon = None if self.strategy.rule is Rule.COUNT else self.epsilon
         return Budget(epsilon, self.delta, self.sampled, self.setting.orders == PAPER_ORDERS)
 
     @property
     def counts(self) -> bool:
-        """Tell whether owners can bound the cost of a round: not if the noise of dropouts is lost."""
+        """Tell whether owners can bound the cost of a round; they cannot if dropouts take noise with them."""
         removes = bool(self.strategy.mechanism) or self.setting.scheme in XNOISE
         return self.strategy.rule is Rule.STOP and removes and self.setting.orders is None
 
@@ -200,7 +200,7 @@ class RoundPlan:
         return replace(self, setting=replace(self.setting, bits=bits), allowance=allowance)
 
     def promise(self, least: int) -> Terms:
-        """Return the terms that every round of at least `least` clients keeps."""
+        """Return the terms that a server promises for every round of at least `least` clients."""
         kept = Terms.from_parameters(self.example(), self.kind)
         return kept.promised(least, max(self.allowed, kept.cost) if self.counts else kept.cost / SLACK)
 
@@ -260,13 +260,13 @@ class RoundPlan:
         chunks: int = 1,
         introductions: Mapping[ClientId, Message] | None = None,
     ) -> Parameters:
-        """Return the parameters of a round; every chunk gets the whole central variance of the plan.
+        """Return the parameters of a round; the noise in every chunk has the whole central variance of the plan.
 
-        `rotation` is the public seed of the round's rotation, 32 bytes, fresh every round.  Each further release of
+        `rotation` is the public seed of the round's rotation: 32 new bytes for every round.  Each further release of
         the plan is a chunk of its own.
         """
         if self.agreement.has_cohort and len(clients) != self.setting.clients:
-            raise InputError(f"this design is for {self.setting.clients} clients a round, not for {len(clients)}")
+            raise InputError(f"this plan is for {self.setting.clients} clients a round, not for {len(clients)}")
         setting, grid, plan = self.setting, self.mechanism.grid, self._protocol_noise
         further = plan.further if plan else ()
         ends = chunk_ends(grid.summed_dim, grid.block, chunks)
@@ -295,7 +295,7 @@ class RoundPlan:
             beacon=beacon,
             participations=UNSET if self.agreement.has_cohort else self.cap,
         )
-        if introductions is None and not self.agreement.has_cohort:  # a round that nobody runs
+        if introductions is None and not self.agreement.has_cohort:  # an example of a round, not one that is run
             return rules.complete(common, self.mechanism.law)
         roster = Roster(tuple(map(ClientId, clients)), setting.t, self.agreement.sparse, introductions or {})
         return rules.complete(self.agreement.agree(common, roster), self.mechanism.law)
@@ -310,7 +310,7 @@ class RoundPlan:
 
     @cached_property
     def sampled(self) -> SampledEvents | None:
-        """Return all sampled events of one record, at the largest cost of a round; None if clients are the unit."""
+        """Return the run's events for one record, each at the largest cost of a round; None if clients are the unit."""
         if self.setting.records is None:
             return None
         cost = self.promise(self.least).cost
@@ -322,21 +322,21 @@ class RoundPlan:
         return self.plan if self.setting.scheme in self.mechanism.schemes else None
 
     def example(self, chunks: int = 1) -> Parameters:
-        """Return the parameters of a round that is not run, to raise the errors of broken rules early."""
+        """Return the parameters of an example round, so that errors in the plan are raised before the first round."""
         clients = range(1, self.setting.clients + 1) if self.agreement.has_cohort else ()
         return self.agree_on(
             run=bytes(32), index=0, clients=clients, rotation=bytes(32), beacon=bytes(32), chunks=chunks
         )
 
     def charge(self, parameters: Parameters, arrived: Collection[ClientId] = ()) -> Charge | None:
-        """Return the charge of a round to its clients; None if nothing is proved or no client has arrived yet."""
+        """Return the charge of a round to its clients; None if the run has no epsilon or no client has arrived yet."""
         if not self.proves or not (parameters.clients or arrived):
             return None
         failure = self.agreement.draw_failure
         return Charge.from_parameters(parameters, mechanism=self.mechanism, draw_failure=failure, arrived=arrived)
 
     def noise(self, outputs: Sequence[ChunkOutput]) -> NoiseVariances | None:
-        """Return the noise left in the sum of a round, of the chunk with the least that counts."""
+        """Return the noise left in the chunk whose charged noise is least; None if nobody adds noise."""
         if self.mechanism.noise_from is NoiseFrom.NOBODY:
             return None
         update = outputs[: len(outputs) - len(self.plan.further)] if self.plan else outputs
@@ -351,11 +351,11 @@ class RoundPlan:
         )
 
     def costs(self, outputs: Sequence[ChunkOutput]) -> dict[str, float]:
-        """Return the further costs of the strategy, if they are only simulated."""
+        """Return the additional costs of a round that the strategy only simulates, by name; for most there are none."""
         return self.strategy.costs(self.mechanism.grid, min(len(output.survivors) for output in outputs))
 
     def trust(self, hides_updates: bool, simulated: bool) -> Trust:
-        """Describe who is trusted with what, given whether the protocol hides updates from the server."""
+        """Return the statement of who is trusted with what; `hides_updates` tells whether the protocol hides them."""
         stops = self.strategy.rule is Rule.STOP
         return Trust(self.proves, stops, self.mechanism.noise_from, hides_updates, simulated)
 
@@ -372,14 +372,17 @@ class RoundPlan:
                 f"for one record, its gradient replaced by zero, over all {self.sampled.events} planned events, each "
                 f"of which samples it with probability {self.sampled.probability:.4g}",
                 self.mechanism.noise_from.adversary,
-                "a client as a whole has no epsilon, and neither has a person with several records this one",
+                "it covers one record: neither a client as a whole nor a person with several records",
                 "dropout that depends on a client's data is outside the guarantee",
             )
         return self.setting.participation.terms(self.mechanism.noise_from.adversary)
 
 
 def check_record_noise(design: RoundPlan) -> None:
-    """Refuse noise that is not analysed for records: they are summed in integers, under noise that all clients add."""
+    """Raise InputError for noise or further releases that have no accounting for records.
+
+    Record gradients are summed as integers, under noise that all clients add together.
+    """
     if design.setting.records is None:
         return
     if any(value.name != CLIPPING_BIT for value in design.setting.further):

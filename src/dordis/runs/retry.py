@@ -9,7 +9,7 @@ from dordis.errors import InputError, RoundFailed
 from dordis.protocol import ClientId
 
 TRIES = 5
-"""How often a round may fail without a lie; each retry has the next index, and so other clients."""
+"""How often a round may fail if no client lies; each retry has the next index, and so other clients."""
 
 Output = TypeVar("Output")
 
@@ -37,11 +37,11 @@ def attempt(
     limit: int,
     on_failure: Callable[[Failure], None] = lambda failure: None,
 ) -> AttemptedRounds[Output]:
-    """Run the round with this index, and with the next ones while it fails; `on_failure` is told of each failure.
+    """Call `run` with this round index and, while it fails, with the next ones; call `on_failure` with each failure.
 
-    It may fail `limit` times without a lie.  Rounds that a lie ended do not count: each of them evicts somebody, so
-    there are few.  An index is never used twice: a client that answered in a failed round refuses it.  The last failure
-    is raised.
+    After `limit` failures the last one is raised.  A failure with suspects whom no earlier one had does not count: it
+    evicts a client, so there are few.  An index is never used twice, because a client that answered in a round refuses
+    a second one with the same index.
     """
     if limit < 1:
         raise InputError(f"a round is tried at least once, not {limit} times")
@@ -63,22 +63,22 @@ def attempt(
 
 
 def suspects_of(error: RoundFailed) -> set[ClientId]:
-    """Return all clients that were named, were accused, or accuse others."""
+    """Return all clients that an error names as liars, as accused or as accusers."""
     return {ClientId(u) for u in (*error.named, *(u for pair in error.accusations for u in pair))}
 
 
 def is_liar(partners: int, liars: int) -> bool:
-    """Tell whether a client conflicts with more clients than there are liars: one of them is honest, so it lies."""
+    """Tell whether a client in conflict with `partners` others lies: if they outnumber the liars, one is honest."""
     return partners > liars
 
 
 def to_evict(error: RoundFailed, colluders: int, around: int) -> frozenset[ClientId]:
-    """Return the clients to evict after a failed round: at least one liar if there was a lie, never more honest ones.
+    """Return the clients to evict after a failed round: never more honest clients than liars, and a liar if one lied.
 
-    There are at most `colluders` liars in the round, T_C, and at most `around` of them share secrets with an honest
-    client: T_C again, on SecAgg+ c_k.  A named client is evicted alone, and so is one in conflict (accusing or accused)
-    with more clients than there can be liars around it.  Of each remaining pair both are evicted, unless one already
-    is.  docs/security.md has the proof.
+    At most `colluders` clients of the round lie, T_C, and at most `around` of them share secrets with any one honest
+    client: T_C too, or c_k on the graphs of SecAgg+.  A client that the error names is evicted alone; so is a client in
+    conflict (accusing or accused) with more than `around` others.  Of each remaining pair of accuser and accused both
+    are evicted, unless one of them already is.  docs/proofs/blame.md has the proof.
     """
     going = {ClientId(u) for u in error.named}
     edges = {(ClientId(min(pair)), ClientId(max(pair))) for pair in error.accusations}

@@ -1,4 +1,4 @@
-"""A run: start, resume or succeed it, round by round.  Its `Population` knows where the clients are."""
+"""A run, from its start, resumption or predecessor to its last round; its `Population` are the clients."""
 
 import os
 import weakref
@@ -39,16 +39,16 @@ FREE = ("output", "performance", "deployment")
 
 
 class Place(Protocol):
-    """What a manifest says about the place of a run's clients."""
+    """The properties of a run's clients that its manifest states."""
 
     @property
     def fidelity(self) -> str:
-        """Say whether every message of the protocol is sent, `full`, or only its result computed, `ideal`."""
+        """Return the fidelity of the run: `full`, `ideal` or `deployed`."""
         ...
 
     @property
     def where(self) -> str:
-        """Say where simulated clients are, such as `in one process`."""
+        """Return a description of where simulated clients compute, such as `in one process`."""
         ...
 
     @property
@@ -63,12 +63,12 @@ class Place(Protocol):
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """List what the owners allow beyond the default policy."""
+        """Return descriptions of everything that owners allow beyond the default policy."""
         ...
 
 
 class Population(Place, Protocol):
-    """Where the clients of a run are."""
+    """The clients of a run: in this process, on a network, on Flower nodes or in Ray workers."""
 
     @property
     def root(self) -> bytes:
@@ -77,19 +77,19 @@ class Population(Place, Protocol):
 
     @property
     def selection_seed(self) -> bytes:
-        """Return 32 bytes from which clients are drawn, where the server is trusted to draw."""
+        """Return the 32-byte seed of `uniform` selection, in which the server is trusted to select clients."""
         ...
 
     def store(self, path: Path) -> None:
-        """Write to a new run's directory what is needed to resume it."""
+        """Write the files that are needed to resume the run to its new directory."""
         ...
 
     def last_index(self) -> int:
-        """Return the highest round index that clients were invited to, which is not used again; -1 if none."""
+        """Return the highest round index to which clients were invited; -1 if none.  It is never used again."""
         ...
 
     def explain_failure(self) -> str:
-        """Return why clients were missing in the latest attempt at a round, and what to do; empty if not known."""
+        """Return why clients were missing in the latest attempt at a round, and a remedy; empty if unknown."""
         ...
 
     def interrupted(self) -> InterruptedRound[Any] | None:
@@ -97,12 +97,12 @@ class Population(Place, Protocol):
         ...
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
-        """Open the population; `counted` is what owners may have counted so far, by run and index."""
+        """Return a runner of the run's rounds; `counted` are the charges that owners may have counted so far."""
         ...
 
 
 def manifest_of(job: Job, home: Place, created: str, predecessor: Predecessor | None = None) -> Manifest:
-    """Return the manifest: everything that is fixed before the first round."""
+    """Return the manifest of a run: configuration, plan, registry root and whatever else is fixed at its start."""
     config, design = job.config, job.design
     return Manifest(
         name=config.name,
@@ -166,18 +166,18 @@ def plan_record(job: Job) -> PlanRecord:
 
 
 class Run:
-    """A run that is under way: its records, and the rounds that are left."""
+    """A run in progress: its records, its clients and its ledger."""
 
     def __init__(self, job: Job, records: RunRecords, home: Population, ledger: Ledger | None) -> None:
         self.job, self.records, self.home = job, records, home
         self._ledger = ledger
         self.tries = job.config.federation.tries
-        """Tries of a failing round; it may be raised when a run is resumed."""
+        """Number of tries of a failing round; a caller that resumes a run may raise it."""
         self.over_budget: BudgetExceeded | None = None
 
     @classmethod
     def start(cls, job: Job, home: Population, root: Path, config: str) -> "Run":
-        """Start a run in a new directory."""
+        """Start a run in a new directory under `root`, which also stores `config`, the configuration as TOML."""
         records = RunRecords.create(root, manifest_of(job, home, run_records.timestamp()), config)
         home.store(records.path)
         ledger = Ledger.create(records.path / LEDGER, records.id, job.design.budget) if job.design.proves else None
@@ -185,7 +185,7 @@ class Run:
 
     @classmethod
     def resume(cls, job: Job, home: Population, path: Path) -> "Run":
-        """Resume a run after its last finished round, or in its interrupted round; one process at a time."""
+        """Resume the run at `path` after its last finished round or in its open one; raise if a process has it open."""
         stored = run_records.load_run(path)
         held = lock_directory(path)
         try:
@@ -214,9 +214,9 @@ class Run:
 
     @classmethod
     def succeed(cls, job: Job, home: Population, root: Path, config: str, predecessor: Path) -> "Run":
-        """Start the successor of a run, with other members; the privacy spent so far still counts.
+        """Start a run that continues the model and the ledger of `predecessor`, with other members.
 
-        Evicted clients stay evicted.  The predecessor is closed.
+        Clients that the predecessor evicted stay evicted.  The predecessor cannot be resumed any more.
         """
         stored = run_records.load_run(predecessor)
         evidence.check_model(stored)
@@ -239,7 +239,7 @@ class Run:
         return cls(job, records, home, ledger)._alone()
 
     def _alone(self) -> "Run":
-        """Lock the directory against other processes."""
+        """Lock the run's directory against other processes, and return the run."""
         weakref.finalize(self, os.close, lock_directory(self.records.path))
         return self
 
@@ -249,7 +249,7 @@ class Run:
         return done(self.records)
 
     def rounds(self, watch: Watch = silent) -> Iterator[FinishedRound]:
-        """Run the remaining rounds; each is on disk when it is yielded."""
+        """Run the remaining rounds; yield each once its records are on disk."""
         config, last = self.job.config, self.records.last()
         coordinator = self._coordinator(watch)
         index = max(next_index(self._ledger, last, self.records.failures()), self.home.last_index() + 1)
@@ -261,7 +261,7 @@ class Run:
     def complete(
         self, watch: Watch = silent, told: Callable[[FinishedRound], None] = lambda finished: None
     ) -> RunOutcome:
-        """Run the remaining rounds, report each, and record how the run ended."""
+        """Run the remaining rounds, call `told` with each, and return the outcome; a failure is recorded and raised."""
         try:
             for finished in self.rounds(watch):
                 told(finished)
@@ -276,7 +276,7 @@ class Run:
         return self.close("rounds" if self.over_budget is None else "budget")
 
     def close(self, stopped: str) -> RunOutcome:
-        """Record how the run ended."""
+        """Record and return the outcome of a run that ended for the reason `stopped`."""
         self.job.app.export(self.records.path)
         run = run_records.load_run(self.records.path)
         stated = None if self._ledger is None else self._ledger.stated(run.manifest, run.evident)
@@ -331,7 +331,7 @@ def done(records: RunRecords) -> int:
 
 
 def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) -> Predecessor:
-    """Return the predecessor of a run, with the least epsilon that its successor states: the largest budget so far."""
+    """Return the entry for a successor's manifest; its `budget` is the least epsilon that the successor may state."""
     clipping, manifest = Clipping.from_config(job.config.privacy.clip), before.manifest
     return Predecessor(
         run=before.id.hex(),
@@ -345,7 +345,7 @@ def predecessor_of(before: RunRecords, job: Job, spent: LedgerSummary | None) ->
 
 
 def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
-    """Return the clipping of the next round, which continues that of the last one."""
+    """Return the clipping of the next round, adapted from the clip bound of the last one."""
     last, predecessor = records.last(), records.manifest.predecessor
     if last is not None and last.clip is not None:
         return replace(clipping, bound=last.clip).advance(last.below)
@@ -355,7 +355,7 @@ def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
 
 
 def check_keeps_state(app: AppServer, rounds: int) -> None:
-    """Raise if an application that has finished rounds stores nothing: it would restart from its first model."""
+    """Raise InputError if an application has finished rounds but stores no state: it would restart from round 0."""
     kind = type(app)
     if rounds and kind.state is AppServer.state:
         raise InputError(
@@ -367,13 +367,13 @@ def check_keeps_state(app: AppServer, rounds: int) -> None:
 
 
 def check_same(config: RunConfig, records: RunRecords) -> None:
-    """A run is resumed with its own configuration: ledger, plan and statements hold for no other."""
-    now = msgspec.json.decode(msgspec.json.encode(config), type=type(config))  # as the manifest has it
+    """Raise InputError if a run is resumed with another configuration than its ledger, plan and statements are for."""
+    now = msgspec.json.decode(msgspec.json.encode(config), type=type(config))  # through JSON, as in the manifest
     began = msgspec.convert(records.manifest.config, type(config))
     for name in type(config).__struct_fields__:
         if name not in FREE and getattr(now, name) != getattr(began, name):
             raise InputError(f"the run at {records.path} began with another '{name}': put it back, or start a new run")
-    if bool(now.deployment.beacon) != bool(began.deployment.beacon):  # its file may have moved
+    if bool(now.deployment.beacon) != bool(began.deployment.beacon):  # its path may change
         raise InputError(
             f"the run at {records.path} began {'with' if began.deployment.beacon else 'without'} a beacon, and its "
             "noise was planned for that: put 'deployment.beacon' back, or start a new run"
@@ -381,12 +381,12 @@ def check_same(config: RunConfig, records: RunRecords) -> None:
 
 
 def check_succeeds(job: Job, before: StoredRun) -> None:
-    """A successor computes the same as its predecessor, whose ledger counted the cost."""
+    """Raise InputError if a run cannot succeed another: other application, no ledger, or no rounds left."""
     manifest, config = before.manifest, job.config
     if manifest.config.get("app", {}).get("server") != config.app.server or manifest.plan.dim != job.design.setting.dim:
-        raise InputError(f"the run at {before.path} computed something else: a successor has the same application")
+        raise InputError(f"the run at {before.path} computed something else: use its application, with the same dim")
     if job.design.proves and not manifest.trust.proves:
-        raise InputError(f"the run at {before.path} counted no privacy: nobody knows what its clients have spent")
+        raise InputError(f"the run at {before.path} counted no privacy, its epsilon is unknown: start a new run")
     if manifest.before + len(before.rounds) >= config.federation.rounds:
         raise InputError(
             f"the run at {before.path} and those before finished {manifest.before + len(before.rounds)} rounds: set "
@@ -395,6 +395,6 @@ def check_succeeds(job: Job, before: StoredRun) -> None:
 
 
 def check_registry(registry: Registry, records: RunRecords) -> None:
-    """The clients have the keys with which the run began."""
+    """Raise InputError if the registry is not the one with which the run began."""
     if registry.root().hex() != records.manifest.registry:
         raise InputError(f"the run at {records.path} cannot be resumed: its clients have other keys than when it began")

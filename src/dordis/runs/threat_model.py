@@ -17,30 +17,30 @@ class ThreatModel:
 
     mode: str = rules.MALICIOUS
     sparse: bool = False
-    """Whether clients share masks and secrets with some others only: SecAgg+."""
+    """Whether each client shares masks and secrets with its neighbours in a graph only, as in SecAgg+."""
     drawn: bool = False
-    """Whether public randomness draws the clients, by VRF or permutation, so that T_C is a quantile."""
+    """Whether public randomness selects the clients, by VRF or permutation, so that T_C is a quantile."""
     tries: int = TRIES
     """How often every round may be tried, each time under another index."""
     agree: WriteParameters = agree_with_cohort
-    """Adds the protocol's own part to the common part of the parameters."""
+    """Function of the protocol that adds its own part to the common part of the parameters."""
     has_cohort: bool = True
     """Whether the list of clients U is fixed before the sum."""
 
     @property
     def draw_failure(self) -> Fraction:
-        """Return the chance that a round has more than T_C colluders."""
+        """Return a bound on the chance that a round has more than T_C colluders."""
         return largest_draw_failure() if self.drawn else Fraction(0)
 
     @property
     def round_failure(self) -> Fraction:
-        """Return the chance that the graph or the draw of a round fails."""
+        """Return a bound on the chance that the graph or the selection of a round fails."""
         return self.draw_failure + (sparse_graph.failure(self.mode) if self.sparse else Fraction(0))
 
     def indices(self, rounds: int) -> int:
-        """Return the number of indices that a run of `rounds` rounds may use."""
+        """Return the number of round indices that a run of `rounds` rounds may use, with all its tries."""
         return self.tries * rounds
 
     def failure(self, rounds: int) -> float:
-        """Return the chance that the graph or the draw fails in some round index of a run of `rounds` rounds."""
+        """Return a bound on the chance that graph or selection fails in any round index of a run of `rounds` rounds."""
         return float(self.indices(rounds) * self.round_failure)

@@ -1,4 +1,4 @@
-"""Time and bytes of a planned run, measured in one rehearsed round with updates of zeros, which reveal nothing."""
+"""Estimates of time and bytes of a planned run, measured in one round whose updates are zeros and reveal nothing."""
 
 import secrets
 import time
@@ -23,52 +23,52 @@ from dordis.simulation.population import Identities, SimulatedHome
 from dordis.simulation.run import SimulatedJob
 
 LONGEST = 1 << 18
-"""Longest rehearsed update; beyond it, time and bytes are extrapolated in proportion to the length."""
+"""Longest update that is measured; for longer ones time and bytes are extrapolated in proportion to the length."""
 
 
 @dataclass(frozen=True)
-class Rehearsed:
-    """Cost of a rehearsed round: seconds of the clients' training, of the protocol, and the bytes of one client."""
+class RehearsalCosts:
+    """Costs of a measured round: seconds of all clients' training, seconds of the protocol, and bytes of one client."""
 
     work: float
     protocol: float
     up: float | None
     down: float | None
-    """With the model, which a client gets that does not have it."""
+    """Bytes that a client receives, with the whole model; a client that has the model receives `model_bytes` fewer."""
     model_bytes: int
     missed_bytes: int | None
-    """Of the sum of a round that a client missed, which it gets in place of the model; None where it gets the model."""
+    """Bytes of one missed sum, which a client receives in place of the model; None if it always receives the model."""
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of a whole round, all clients one after the other."""
+        """Return the seconds of a whole round in which the clients compute one after the other."""
         return self.work + self.protocol
 
 
-def home_of_zeros(simulated: SimulatedJob, design: RoundPlan, identities: Identities, fidelity: str) -> SimulatedHome:
-    """Return the population of a run with updates of zeros and without dropout."""
+def zero_population(simulated: SimulatedJob, design: RoundPlan, identities: Identities, fidelity: str) -> SimulatedHome:
+    """Return the population of a job, with updates of zeros in place of its application's, and without dropout."""
     dim = design.setting.dim
     job, client = replace(simulated.job, app=IdleServer(dim), design=design), FixedClient(np.zeros(dim))
     settings = Simulation(fidelity="ideal" if fidelity == "ideal" else "full", dropout=NoDropout())
     return SimulatedHome(job, settings, lambda u: client, identities)
 
 
-def rehearse(simulated: SimulatedJob) -> Rehearsed:
-    """Run one round of zeros, and one client's training, whose result is discarded.
+def rehearse(simulated: SimulatedJob) -> RehearsalCosts:
+    """Return the measured costs of one round of zeros and of one client's training, whose update is discarded.
 
-    If rounds have updates of several lengths, the rehearsed one has the longest.
+    If the application has updates of several lengths, the longest one is measured.
     """
     job = simulated.job
     n, kept = job.design.setting.clients, job.design.setting.summed_dim
     dim = min(kept, LONGEST)
     design = replace(job.design, setting=replace(job.design.setting, dim=dim, buckets=0))
     identities = Identities(secrets.token_bytes(32), simulated.ids[:n])
-    home = home_of_zeros(simulated, design, identities, simulated.config.simulation.fidelity)
+    home = zero_population(simulated, design, identities, simulated.config.simulation.fidelity)
     started = time.perf_counter()
     result = single_round(home).result
     seconds, factor = time.perf_counter() - started, kept / dim
     model = len(ModelBytes.from_numbers(job.app.model(), job.app.dtype).data)
-    return Rehearsed(
+    return RehearsalCosts(
         work=n * _work(simulated),
         protocol=factor * seconds,
         up=None if result.up is None else factor * result.up / n,
@@ -79,7 +79,7 @@ def rehearse(simulated: SimulatedJob) -> Rehearsed:
 
 
 def _missed(simulated: SimulatedJob, model: int) -> int | None:
-    """Return the bytes of a missed sum; None if the model is shorter or clients cannot use missed sums."""
+    """Return the bytes of a missed sum; None if the model has fewer or clients cannot use missed sums."""
     design, follows = simulated.job.design, simulated.client(ClientId(1)).follows
     if not (follows and design.mechanism.is_decoded_by_chunk):
         return None
@@ -92,7 +92,7 @@ def _missed(simulated: SimulatedJob, model: int) -> int | None:
 
 
 def _work(simulated: SimulatedJob) -> float:
-    """Return the seconds that the application takes for a client's update."""
+    """Return the seconds in which the application computes the update of one client."""
     client, app, design = simulated.client(ClientId(1)), simulated.job.app, simulated.job.design
     if design.record_encoding is not None:
         return rehearse_records(as_record_client(client), app, design.setting.clip, design.record_encoding)

@@ -1,4 +1,4 @@
-"""An exchange in memory: every message is encoded and decoded, and a test or a dropout model can lose any of them."""
+"""An exchange in memory: every message is encoded and decoded, and tests and dropout models can lose messages."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,22 +24,21 @@ class Parties(Protocol):
 
 
 def nothing_lost(client: ClientId, message: Message) -> bool:
-    """Lose nothing."""
+    """Return False: no message is lost."""
     return False
 
 
 class LocalExchange(MessageMeter):
-    """Deliver requests to clients in this process, one after the other, whenever the next reply is wanted.
+    """Delivers requests to clients in this process, one after the other, each when the caller takes the next reply.
 
-    `lost_request` and `lost_reply` decide what never arrives.  A client that raises does not answer; `errors` keeps
-    what it raised, and what is wrong with bytes that are no reply.  `sent` and `received` count the bytes of each
-    client's replies and requests, `kinds` those of requests by their names, `seconds` the CPU time of its answers: a
-    client pays for decoding requests and encoding replies, the server for the rest of the codec.  An application that
-    prepares no usable update is a mistake: raised.
+    `lost_request` and `lost_reply` tell whether a message is lost.  A client that raises does not answer, and its error
+    is appended to `errors`, as are errors in the bytes of replies; `UnusableUpdate` is raised, since the application is
+    wrong.  `sent` and `received` count the bytes of each client's replies and requests, `kinds` those of requests by
+    type, and `seconds` each client's CPU time, with decoding of requests and encoding of replies.
 
-    Requests to work ahead are delivered only if `ahead` says so: all clients would then hold what they made, at once.
-    Requests to `helpers` are never lost, and their bytes are not those of clients.  `coming` gives the clients that
-    answer an open call, in their order, until `time_is_up`.
+    Requests to work ahead are delivered only if `ahead` is True, because their results for all clients are in memory at
+    once.  Requests to `helpers` are never lost, and are counted apart from those to clients.  `coming` returns the
+    clients that answer an open call, in the order of their arrival; the call closes when `time_is_up` returns True.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class LocalExchange(MessageMeter):
         self.helper_errors: list[tuple[ClientId, DordisError]] = []
 
     def __call__(self, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        """Deliver the requests; yield the replies one by one.  What is bulk in them is handed on, not copied."""
+        """Deliver the requests and yield the replies one by one; bulk is passed on without a copy."""
         if isinstance(requests, OpenCall):
             yield from self._admitted(requests)
         encoded: dict[int, bytes] = {}  # a broadcast is encoded once
@@ -82,7 +81,7 @@ class LocalExchange(MessageMeter):
                 yield u, reply
 
     def _admitted(self, call: OpenCall) -> Iterator[tuple[ClientId, Message]]:
-        """Let clients arrive one after the other: each is invited, trains, and contributes."""
+        """Yield the contributions of clients that arrive one after the other; each is invited and trains first."""
         for u in self._coming():
             if self._time_is_up():
                 call.close()
@@ -104,7 +103,7 @@ class LocalExchange(MessageMeter):
                         yield u, reply
 
     def _helped(self, u: ClientId, request: Message) -> Message | None:
-        """Return the reply of a helper, through the codec; None if it refuses."""
+        """Return the encoded and decoded reply of a helper; None if the helper refuses."""
         start = thread_time()
         try:
             return wire.carry(self._helpers[u].handle(wire.carry(request, type(request))), reply_to(request))

@@ -1,7 +1,7 @@
-"""Rounds without the summing protocol: the same clients, consent and rounding, the same noise law, no masks.
+"""Rounds without the messages of the summing protocol: the same clients, consent, rounding and noise law, no masks.
 
-A sum of independent Skellam variables is one Skellam variable, so the noise left in a sum is drawn at once.  Dropouts
-have the same effect as in the protocol, errors included.
+A sum of independent Skellam variables is a Skellam variable, so the noise left in a sum is drawn once, and not for each
+client.  Dropouts have the same effect as in the protocol: too many raise the same errors.
 """
 
 import secrets
@@ -32,9 +32,9 @@ from dordis.rounds.invitation import Accepted, Invitation, Train
 from dordis.rounds.watch import REFUSED, StageBegan, Watch, silent
 
 LONG = 1 << 16
-"""Coordinates from which encoding an update takes longer than handing it to a thread."""
+"""Least number of coordinates for which threads encode updates; for fewer, starting a thread takes longer."""
 PIECE = 1 << 15
-"""Coordinates that are summed over all clients at a time."""
+"""Number of coordinates that are summed over all clients at a time, so that they fit into the processor's cache."""
 NOTHING: Vector = np.zeros(0, np.uint32)
 
 
@@ -45,7 +45,7 @@ class Clients(Protocol):
 
 
 @dataclass(frozen=True)
-class Entered:
+class PredictedRound:
     """The predicted outcome of a round, the stage at which each client leaves, and the clients whose owners refused."""
 
     course: Prediction
@@ -54,10 +54,10 @@ class Entered:
 
 
 class IdealRounds:
-    """Compute the result of the protocol; owners consent and count as in the protocol.
+    """Computes the result of a summing protocol without its messages; owners consent and count as in the protocol.
 
-    Unless it `rounds`, updates are summed as they are where nothing is added to them in the ring: without noise, and
-    with that of a trusted server.  The sum differs then by what rounding would have changed.
+    With `rounds` True, updates are always rounded to integers.  With False, updates without noise, or with noise of a
+    trusted server, are summed as real numbers, and the sum differs from the protocol's by the rounding errors.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class IdealRounds:
         self._noise, self._cores, self._rounds = OneDraw(entropy), cores, rounds
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Let the clients that stay consent and train."""
+        """Invite the clients and let those that do not leave early train; return the ready clients."""
         self._departures.begin(invitation.invite.info.index, invitation.clients)
         if not self._protocol.has_cohort:
             return Gathered({}, introductions=self._introduce(invitation.invite.round))
@@ -92,12 +92,12 @@ class IdealRounds:
         return Gathered(ready, {"train": time.perf_counter() - started})
 
     def _introduce(self, round: bytes) -> dict[ClientId, Message]:
-        """Have the helpers introduce themselves for a round."""
+        """Return the helpers' introductions to a round; empty if the protocol has no helpers."""
         introduces = self._protocol.introduces
         return {} if introduces is None else {u: h.handle(introduces(round)) for u, h in self._helpers.items()}
 
     def _accepted(self, u: ClientId, invitation: Invitation) -> bytes | None:
-        """Give the model to one client, not a copy of it, and invite it; return its proof, or None if it declines."""
+        """Give the model, uncopied, to a client and invite it; return its proof of selection, None if it declines."""
         client = self._clients[u]
         client.models.keep(invitation.model)
         try:
@@ -107,7 +107,7 @@ class IdealRounds:
         return accepted.proof if isinstance(accepted, Accepted) and accepted.selected else None
 
     def _trained(self, u: ClientId) -> bool:
-        """Let one client train; tell whether it did."""
+        """Let one client train; return False if it refuses."""
         try:
             self._clients[u].handle(Train())
         except UnusableUpdate:
@@ -117,7 +117,7 @@ class IdealRounds:
         return True
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Add up the encoded updates of the survivors, and the noise that would be left."""
+        """Return the sum of the survivors' updates with the noise that the protocol would leave in it."""
         parameters, private = agreed.parameters, DistributedDP(agreed.parameters, agreed.mechanism)
         watch(StageBegan("sum"))
         started = time.perf_counter()
@@ -143,8 +143,8 @@ class IdealRounds:
         clients = parameters.clients or tuple(u3)
         return RoundResult(outputs, aggregate, stages, self._dropped(entered), sum_check=check, clients=clients)
 
-    def _enter(self, agreed: AgreedRound) -> "Entered":
-        """Ask the owners of the cohort for consent, count participations, and predict the round without refusals."""
+    def _enter(self, agreed: AgreedRound) -> "PredictedRound":
+        """Ask owners for consent, count participations, and predict the round of the clients that did not refuse."""
         parameters, predict = agreed.parameters, self._protocol.predict
         if predict is None:
             raise InputError(f"the protocol '{self._protocol.name}' has no cohort: pass the round's invitation")
@@ -158,13 +158,13 @@ class IdealRounds:
             refusing += uncounted
             leaving |= dict.fromkeys(uncounted, self._protocol.stages[self._protocol.upload])
             course = predict(parameters, leaving)
-        return Entered(course, leaving, refusing)
+        return PredictedRound(course, leaving, refusing)
 
-    def _arrive(self, agreed: AgreedRound) -> "Entered":
-        """Have clients come one after the other, until the round is closed by their number."""
+    def _arrive(self, agreed: AgreedRound) -> "PredictedRound":
+        """Let clients arrive and contribute one after the other until the round closes at their number."""
         invitation, stage = agreed.invitation, self._protocol.stages[self._protocol.upload]
         if invitation is None:
-            raise InputError("clients that come need the round's invitation")
+            raise InputError("a round with open arrival needs its invitation: pass it with the agreed round")
         arrived: list[ClientId] = []
         for u in self._departures.coming(invitation.clients):
             if len(arrived) == (self._close_at or agreed.parameters.n_max):
@@ -172,10 +172,10 @@ class IdealRounds:
             if self._departures.leaving.get(u) != stage and self._contributes(u, agreed, invitation):
                 agreed.gate.admit_arrival(u)
                 arrived.append(u)
-        return Entered(ArrivalPrediction(agreed.parameters, tuple(arrived), stage), {}, [])
+        return PredictedRound(ArrivalPrediction(agreed.parameters, tuple(arrived), stage), {}, [])
 
     def _contributes(self, u: ClientId, agreed: AgreedRound, invitation: Invitation) -> bool:
-        """Have a client accept, train and consent, and its owner count; tell whether all of that went well."""
+        """Let a client accept, train, consent and count; return False if it refuses any of these."""
         if self._accepted(u, invitation) is None or not self._trained(u):
             return False
         try:
@@ -184,8 +184,8 @@ class IdealRounds:
             return False
         return self._attends(u)
 
-    def _dropped(self, entered: "Entered") -> dict[str, tuple[int, ...]]:
-        """Return the clients that left, by stage, and those whose owners refused."""
+    def _dropped(self, entered: "PredictedRound") -> dict[str, tuple[int, ...]]:
+        """Return the clients that left, by stage, with those whose owners refused as a stage of their own."""
         leaving, refusing = entered.leaving, entered.refusing
         lost = {stage: [u for u in leaving if leaving[u] == stage] for stage in self._protocol.stages}
         dropped = {stage: tuple(int(u) for u in gone if u not in refusing) for stage, gone in lost.items()}
@@ -193,7 +193,7 @@ class IdealRounds:
         return {stage: clients for stage, clients in dropped.items() if clients}
 
     def _refusing(self, agreed: AgreedRound, leaving: Leaving) -> list[ClientId]:
-        """Return the clients who are there when the round begins and do not consent to its parameters."""
+        """Return the clients that are present at the first stage and refuse the parameters of the round."""
         first, refusing = self._protocol.stages[0], []
         for u in agreed.parameters.clients:
             if leaving.get(u) != first:
@@ -204,7 +204,7 @@ class IdealRounds:
         return refusing
 
     def _attends(self, u: ClientId) -> bool:
-        """Have a client's owner count the participation; tell whether it did."""
+        """Let a client's owner count the participation; return False if the owner refuses."""
         try:
             self._round(u).attend()
         except DordisError:
@@ -212,7 +212,7 @@ class IdealRounds:
         return True
 
     def _add_encoded(self, clients: Sequence[ClientId], private: DistributedDP) -> Vector:
-        """Return the sum of the encoded updates, over the ring; clients with long updates are divided among threads."""
+        """Return the sum of the encoded updates modulo the ring; threads share the clients if updates are long."""
 
         def add(part: Sequence[ClientId]) -> Vector:
             total = np.zeros(private.parameters.dim, np.uint32)
@@ -230,7 +230,7 @@ class IdealRounds:
         return first
 
     def _add_reals(self, clients: Sequence[ClientId], private: DistributedDP) -> Floats:
-        """Return the sum of the clipped updates, a piece of all of them at a time, so that it stays in the cache."""
+        """Return the sum of the clipped updates as real numbers, PIECE coordinates of all clients at a time."""
         updates = [self._round(u).take_update(private.parameters).update for u in clients]
         factors = [private.mechanism.clip_factor(update) for update in updates]
         total = np.zeros(private.mechanism.grid.dim)
@@ -250,7 +250,7 @@ class IdealRounds:
         return total
 
     def _is_asked(self, leaving: str | None) -> bool:
-        """Tell whether a client that leaves at a stage is asked for its upload."""
+        """Tell whether a client that leaves at the stage `leaving`, None for never, is asked for its upload."""
         return leaving is None or self._protocol.stages.index(leaving) >= self._protocol.upload
 
     def _round(self, u: ClientId) -> ClientRound:
@@ -275,7 +275,7 @@ class IdealRounds:
 
 
 def tell_peers(clients: Iterable[Client]) -> None:
-    """Tell the applications of clients that train in the same round of each other."""
+    """Pass to each client's application the applications of all clients that train in the same round."""
     taking_part = [client for client in clients if client.round is not None]
     if len(taking_part) > 1 and taking_part[0].round is not None:
         apps = [client.app for client in taking_part]

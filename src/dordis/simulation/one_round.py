@@ -53,7 +53,7 @@ def home_of_updates(
     fidelity: str = "full",
     ids: tuple[ClientId, ...] | None = None,
 ) -> SimulatedHome:
-    """Return a population of clients with given updates, for a round plan; its server ignores the sum."""
+    """Return a population whose clients have the given updates, for rounds of a plan; its server ignores the sum."""
     return home_of_clients(design, protocol, lambda u: FixedClient(update(u)), entropy, dropout, fidelity, ids)
 
 
@@ -66,7 +66,7 @@ def home_of_clients(
     fidelity: str = "full",
     ids: tuple[ClientId, ...] | None = None,
 ) -> SimulatedHome:
-    """Return a population of clients with given applications, for a round plan; its server ignores the sum."""
+    """Return a population whose clients run given applications, for rounds of a plan; its server ignores the sum."""
     ids = first_ids(design.setting.clients) if ids is None else ids
     job = Job(RunConfig(), IdleServer(design.setting.dim), design, protocol, DEFAULT)
     identities = Identities(entropy(SEED_BYTES), ids)
@@ -81,12 +81,12 @@ def single_round(
     watch: Watch = silent,
     ledger: Ledger | None = None,
 ) -> FinishedRound:
-    """Run the round once, and raise its failure.  `rounds` replaces the population's own runner.
+    """Return one round of a population, without retries; raise its failure.  `rounds` replaces the population's runner.
 
-    A `ledger` is charged before anything is disclosed.  Participations are not counted: the caller has all the data.
+    A `ledger` is charged before the disclosure.  Owners count no participations, since the caller has all the data.
     """
     if ledger is not None and not home.job.design.proves:
-        raise InputError("a round that proves nothing is not charged to a ledger")
+        raise InputError("a round without a provable epsilon cannot be charged to a ledger: leave the ledger out")
     job, run = home.job, home.entropy(RUN_BYTES) if ledger is None else ledger.run
     selection = EveryClient(frozenset(home.identities.ids), run, job.design.setting.t)
     coordinator = Coordinator(

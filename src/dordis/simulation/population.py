@@ -1,7 +1,6 @@
 """The clients of a simulated run, in this process: their keys, owners and dropouts, and the runner of their rounds.
 
-Simulated chance, such as selection and dropout, follows from the seed of the simulation; keys come from a secret of
-the run.
+Selection and dropout are drawn from the seed of the simulation; keys are derived from a secret of the run.
 """
 
 import hashlib
@@ -52,10 +51,10 @@ ARRIVALS = "arrivals.bin"
 """File of the contributions to the open round, with open arrival."""
 
 AppClients = Callable[[ClientId], AppClient]
-"""Returns the application's client of an id."""
+"""Function that returns the application of the client with an id."""
 
 RAY = "dordis.integrations.ray"
-"""Module of the engine that computes in a cluster of Ray; loaded only where the configuration asks for it."""
+"""Module of the engine that computes in a cluster of Ray; imported only if `simulation.engine` is "ray"."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Identities:
     secret: bytes = field(repr=False)
     ids: tuple[ClientId, ...]
     helpers: tuple[ClientId, ...] = ()
-    """The ids of the simulated helpers, which are counted apart from those of clients."""
+    """The ids of the simulated helpers, numbered independently of those of clients."""
 
     @classmethod
     def read(cls, path: Path, ids: tuple[ClientId, ...], helpers: tuple[ClientId, ...] = ()) -> "Identities":
@@ -148,13 +147,13 @@ class SimulatedHome:
     clients: AppClients
     identities: Identities
     entropy: Entropy = secrets.token_bytes
-    """Source of clients' secrets and rounding; clients in other processes use the operating system's."""
+    """Random source of clients' secrets and rounding; clients in other processes use the operating system's."""
     dropout: Dropout | None = None
     """Dropout model that replaces the configured one, if given."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
     """Stores contributions with open arrival."""
     entropy_of: Callable[[ClientId], Entropy] | None = None
-    """Source of one client's randomness instead of `entropy`: independent of place and order of computation."""
+    """Random source of each client in place of `entropy`, so that results do not depend on process and order."""
 
     @property
     def fidelity(self) -> str:
@@ -163,7 +162,7 @@ class SimulatedHome:
 
     @property
     def where(self) -> str:
-        """Say where clients compute."""
+        """Return a description of where clients compute, such as `in one process`."""
         if self.settings.engine != "ray":
             return self.settings.where
         ray = import_module(RAY)
@@ -176,7 +175,7 @@ class SimulatedHome:
 
     @property
     def has_keys(self) -> bool:
-        """Tell whether clients sign; without messages there is nothing to sign."""
+        """Tell whether clients have keys; in ideal rounds there are no messages to sign."""
         return self.fidelity != "ideal"
 
     @cached_property
@@ -205,11 +204,11 @@ class SimulatedHome:
         return -1
 
     def explain_failure(self) -> str:
-        """Return nothing: the failure itself says why."""
+        """Return an empty text: the error of a simulated round has the whole reason."""
         return ""
 
     def interrupted(self) -> InterruptedRound[Any] | None:
-        """Return the open-arrival round that waits for contributions; other rounds ended with the process."""
+        """Return the stored open-arrival round that waits for contributions; None if no such round is stored."""
         kind = InterruptedRound[self.job.protocol.parameters]  # type: ignore[name-defined]
         return self.arrivals.round(kind)
 
@@ -220,7 +219,7 @@ class SimulatedHome:
 
     @cached_property
     def helpers(self) -> Mapping[ClientId, Party]:
-        """Return the helpers, each made from its long-term key."""
+        """Return the helpers by id, each with its long-term keys."""
         make, keys = self.job.protocol.helper, self.identities.helper_keys
         if make is None:
             return {}
@@ -234,7 +233,7 @@ class SimulatedHome:
         counted: Mapping[Attendance, OwnerCharge],
         tap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
     ) -> RoundRunner:
-        """Create the clients; `counted` restores their owners' counts, since simulated owners have no files.
+        """Return a runner of the run's rounds; `counted` restores the owners' counts, which have no files here.
 
         `tap` may wrap the exchange of messages.
         """
@@ -243,13 +242,13 @@ class SimulatedHome:
         if self.settings.engine == "ray":
             rounds: RoundRunner = import_module(RAY).RayRounds(self, selection, counted, departures, present, tap)
             return rounds
-        clients = self.made(run, selection, counted)
+        clients = self.create_clients(run, selection, counted)
 
         def available(index: int) -> Collection[ClientId]:
             return present(index, clients.willing(self.cap))
 
         if self.fidelity == "ideal":
-            given = self.entropy is not secrets.token_bytes  # then clients draw from it in their order
+            given = self.entropy is not secrets.token_bytes  # then clients draw from it one after the other
             cores = 1 if given else self.job.config.performance.cores
             return IdealRounds(
                 clients,
@@ -264,10 +263,10 @@ class SimulatedHome:
             )
         return LocalRounds(self, clients, departures, available, tap)
 
-    def made(
+    def create_clients(
         self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge] | None = None
     ) -> SimulatedClients:
-        """Return the clients of a run, with the counts of their owners, for any exchange."""
+        """Return the clients of a run; `counted` are the counts of their owners."""
         participation = {u: MemoryParticipation() for u in self.identities.ids}
         for (began, index), count in (counted or {}).items():
             failure = float(self.job.design.agreement.round_failure)
@@ -289,12 +288,12 @@ class SimulatedHome:
 
     @cached_property
     def policy(self) -> Policy:
-        """Return the policy of all owners: they agree to exactly this configuration."""
+        """Return the policy of all owners, who consent to exactly this configuration."""
         return policy_for(self.job.design, self.job.protocol)
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """List what all owners allow beyond the default policy."""
+        """Return descriptions of everything that the owners allow beyond the default policy."""
         return self.policy.consents
 
     def _seed(self, purpose: str) -> bytes:
@@ -303,16 +302,16 @@ class SimulatedHome:
 
 
 Present = Callable[[int, Collection[ClientId]], Collection[ClientId]]
-"""Returns the clients that can be invited to the round with an index."""
+"""Function that returns the clients that can be invited to the round with an index."""
 
 
 def everyone(index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
-    """Return all clients: a server that may not choose among the available ones invites the others too."""
+    """Return all clients, for a server that must not choose among them by their availability."""
     return clients
 
 
 class FullRounds:
-    """Rounds with every message of the protocol; clients leave when the dropout model says so."""
+    """Runs rounds with every message of the protocol; clients leave at the stages that the dropout model draws."""
 
     def __init__(self, engine: RoundEngine, departures: DropoutSchedule) -> None:
         self._engine, self._departures = engine, departures
@@ -320,12 +319,12 @@ class FullRounds:
         self._invited: tuple[ClientId, ...] = ()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Draw the dropouts of the round, and gather the other clients."""
+        """Draw the dropouts of the round, and return the clients that accept and train."""
         self._departures.begin(invitation.invite.info.index, invitation.clients)
         return self._engine.gather(invitation, watch)
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Sum the updates of the gathered clients or, with open arrival, of those that contribute."""
+        """Return the sum of the updates of the ready clients or, with open arrival, of those that contribute."""
         if agreed.invitation is not None:
             self._invited = agreed.invitation.clients
             self._departures.begin(agreed.parameters.index, self._invited)
@@ -333,7 +332,7 @@ class FullRounds:
 
 
 class LocalRounds(FullRounds):
-    """Rounds with clients in this process."""
+    """Runs rounds with clients in this process."""
 
     def __init__(
         self,
@@ -365,7 +364,7 @@ class LocalRounds(FullRounds):
 def announce_peers(
     exchange: Exchange, clients: SimulatedClients, is_absent: Callable[[ClientId], bool] = lambda u: False
 ) -> Exchange:
-    """Tell each client which others train in the same round, before it trains."""
+    """Return an exchange that, before a request to train, tells each client which others train in the round."""
 
     def deliver(requests: Requests) -> Iterable[tuple[ClientId, Message]]:
         asked = [u for u, request in requests.items() if isinstance(request, Train)]

@@ -1,7 +1,8 @@
 """The duration of each stage of a round: small rounds of zeros with real clients, timed in virtual time.
 
-It is the paper's offline micro-benchmark (section 4.2).  What clients and the server compute is measured in CPU
-seconds of this machine and charged to devices of different speed.  Zeros reveal nothing and cost no privacy.
+It is the paper's offline micro-benchmark (section 4.2).  The computations of clients and server are measured in CPU
+seconds of this machine and charged to devices of different speeds.  Updates of zeros reveal nothing and cost no
+privacy.
 """
 
 import math
@@ -21,7 +22,7 @@ from dordis.protocol_driver import Exchange
 from dordis.rounds.engine import RoundEngine, RoundResult, RoundRunner
 from dordis.runs.plan import RoundPlan
 from dordis.selection.selection import Selection
-from dordis.simulation.dry_run import home_of_zeros
+from dordis.simulation.dry_run import zero_population
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.one_round import single_round
 from dordis.simulation.population import Identities
@@ -37,7 +38,7 @@ from dordis.simulation.virtual_devices import (
 )
 
 DIMS = (50_000, 200_000, 400_000)
-"""Update lengths: short, but an eighth still has several blocks; none is a multiple of a large block."""
+"""Lengths of timed updates: short, yet eight chunks have several blocks each; none is a multiple of a large block."""
 NUMBERS = (1, 2, 4, 8)
 REPEATS = 2
 
@@ -46,14 +47,15 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The devices of the clients; by default the paper's, of different speeds (section 6.1)."""
 
     bandwidth: float = 21.0
-    """Mbps of the slowest link; the fastest has ten times that."""
+    """Bandwidth of the slowest link in Mbps; the fastest link has ten times as much."""
     slowness: float = 1.0
-    """Seconds of the slowest client for one second of this machine."""
+    """Seconds that the slowest client needs for one second of work of this machine."""
 
     def devices(self, ids: Iterable[ClientId], seed: int) -> dict[ClientId, Device]:
-        """Return a device for every client."""
+        """Return a device for every client; `seed` draws their speeds."""
         if not (0 < self.bandwidth < math.inf and 0 < self.slowness < math.inf):
-            raise InputError("the slowest client has a bandwidth and a slowness above 0")
+            given = f"bandwidth {self.bandwidth} and slowness {self.slowness}"
+            raise InputError(f"{given} of the slowest client must be finite and above 0")
         drawn = heterogeneous(ids, seed, slowest=self.bandwidth, fastest=10 * self.bandwidth, workers=WORKERS)
         return {
             u: msgspec.structs.replace(device, slowness=self.slowness * device.slowness) for u, device in drawn.items()
@@ -61,7 +63,7 @@ class Hardware(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MeasuredProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A micro-benchmark: what was timed, how long it took, and the model that was fitted to it."""
+    """The result of a micro-benchmark: its setting, the timings, and the performance model fitted to them."""
 
     clients: int
     protocol: str
@@ -72,23 +74,23 @@ class MeasuredProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resources: tuple[Resource, ...]
     """Of every stage."""
     steps: tuple[tuple[str, ...], ...]
-    """Of every stage, by name."""
+    """Names of the steps of every stage."""
     profile: Profile
     model: PerformanceModel
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The rounds of a run, with as many clients and the same noise, but of any length and number of chunks."""
+    """Times rounds of zeros with the clients and noise of a job, for any update length and number of chunks."""
 
     simulated: SimulatedJob
     hardware: Hardware
     longest: int
-    """Coordinates of the longest round: all rounds have the bits of a coordinate that it needs, for bits are bytes."""
+    """Coordinates of the longest update; all timed rounds use its bits per coordinate, so that their bytes compare."""
 
     @cached_property
     def ids(self) -> tuple[ClientId, ...]:
-        """Return the clients of every round."""
+        """Return the ids of the clients of every timed round."""
         return self.simulated.ids[: self.simulated.job.design.setting.clients]
 
     @cached_property
@@ -101,7 +103,7 @@ class Bench:
         return Identities(secrets.token_bytes(32), self.ids)
 
     def virtual(self, dim: int, m: int) -> Timeline:
-        """Run a round of zeros in virtual time; return when each step ran."""
+        """Run a round of zeros of `dim` coordinates in `m` chunks in virtual time; return the times of its steps."""
 
         def engine(exchange: LocalExchange, **options: Any) -> RoundEngine:
             timed = VirtualExchange(self.devices, Real(exchange))
@@ -112,18 +114,18 @@ class Bench:
     def real(
         self, dim: int, m: int, slowed: Callable[[LocalExchange], Exchange] = lambda exchange: exchange
     ) -> Timeline:
-        """Run a round of zeros in threads; `slowed` may wrap the exchange."""
+        """Run a round of zeros in threads and return the times of its steps; `slowed` may wrap the exchange."""
         return self.timed(
             dim, m, lambda exchange, **options: RoundEngine(serialise_exchange(slowed(exchange)), **options)
         )
 
     def timed(self, dim: int, m: int, engine: Callable[..., RoundEngine]) -> Timeline:
-        """Run a round of zeros on an engine; return when each step ran."""
-        home = home_of_zeros(self.simulated, self._design(dim), self._identities, "full")
+        """Run a round of zeros on an engine that `engine` constructs; return the times of its steps."""
+        home = zero_population(self.simulated, self._design(dim), self._identities, "full")
         exchanges: list[LocalExchange] = []
 
         def rounds(run: bytes, selection: Selection) -> RoundRunner:
-            exchanges.append(LocalExchange(home.made(run, selection), ahead=True))
+            exchanges.append(LocalExchange(home.create_clients(run, selection), ahead=True))
             job = home.job
             return engine(
                 exchanges[0],
@@ -157,7 +159,7 @@ def profile(
     repeats: int = REPEATS,
     progress: Callable[[str], None] = lambda what: None,
 ) -> MeasuredProfile:
-    """Time rounds of every length in every number of chunks, in turn, and fit the model; a first round warms up."""
+    """Time rounds of every length in every number of chunks and fit the model; a first, untimed round warms up."""
     config, bench = simulated.config, Bench(simulated, hardware, max(*simulated.job.app.dims, *dims))
     progress("warming up")
     first = bench.virtual(dims[0], max(numbers))
@@ -183,8 +185,8 @@ def profile(
 
 
 def check_complete(result: RoundResult, exchange: LocalExchange, n: int) -> None:
-    """Refuse to time a round with dropouts, which would be too short."""
+    """Raise the first client's error, or InputError, if a timed round lost clients: its times would be too short."""
     if exchange.errors:
         raise exchange.errors[0][1]
     if result.dropped or any(len(output.survivors) != n for output in result.outputs):
-        raise InputError("a round without dropouts lost clients: what it took says nothing")
+        raise InputError("a timed round lost clients although none drops out: its times are not usable, run it again")

@@ -33,56 +33,56 @@ class SimulatedJob:
         return tuple(ClientId(u) for u in range(1, self.config.federation.clients + 1))
 
     def home(self, identities: Identities | None = None) -> SimulatedHome:
-        """Return the population of clients, with new keys if none are given."""
+        """Return the population of clients; their keys are new unless `identities` is given."""
         known = identities or Identities(secrets.token_bytes(32), self.ids, self.job.protocol.helper_ids)
         return SimulatedHome(self.job, self.config.simulation, self.client, known)
 
     def start(self, root: Path, config: str) -> Run:
-        """Start a run in a new directory."""
+        """Start a run in a new directory under `root`, which also stores `config`, the configuration as TOML."""
         return Run.start(self.job, self.home(), root, config)
 
     def resume(self, path: Path) -> Run:
-        """Resume a run after its last finished round."""
+        """Resume the run at `path` after its last finished round."""
         home = self.home(Identities.read(path, self.ids, self.job.protocol.helper_ids))
         home.arrivals.open(path / ARRIVALS)
         return Run.resume(self.job, home, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
-        """Start the successor of a run; remaining clients keep their keys."""
+        """Start a run that continues `predecessor`; clients of both runs keep their keys."""
         home = self.home(Identities.read(predecessor, self.ids, self.job.protocol.helper_ids))
         return Run.succeed(self.job, home, root, config, predecessor)
 
 
-class KeptClients:
-    """The clients of an application, each created on first use and kept; it can be sent to other processes."""
+class CachedClients:
+    """The clients of an application, each created on first use; pickled, it creates new ones in another process."""
 
     def __init__(self, made: AppClients) -> None:
         self._made = made
         self._kept: dict[ClientId, AppClient] = {}
 
     def __call__(self, u: ClientId) -> AppClient:
-        """Return a client."""
+        """Return the client with this id, the same object each time."""
         if u not in self._kept:
             self._kept[u] = self._made(u)
         return self._kept[u]
 
-    def __reduce__(self) -> tuple[type["KeptClients"], tuple[AppClients]]:
-        """Let another process create its own clients."""
-        return KeptClients, (self._made,)
+    def __reduce__(self) -> tuple[type["CachedClients"], tuple[AppClients]]:
+        """Pickle the factory without the clients, so that another process creates its own."""
+        return CachedClients, (self._made,)
 
 
 def prepare(config: Config) -> SimulatedJob:
-    """Check a configuration as a whole, load the application and plan the noise."""
+    """Return the simulated job of a configuration: application loaded, noise planned; raise InputError if invalid."""
     if config.app.options.get("own_files") and config.app.server.startswith("dordis.apps.learning"):
         raise InputError(
             "app.options.own_files is for dordis serve and dordis join: a simulation has one file, leave it out"
         )
     app, made = preparing.application(config, config.simulation.seed)
-    return job_with_app(config, app, KeptClients(lambda u: made(u - 1)))
+    return job_with_app(config, app, CachedClients(lambda u: made(u - 1)))
 
 
 def job_with_app(config: Config, app: AppServer, client: AppClients) -> SimulatedJob:
-    """Check a configuration with an application that already exists, and plan the noise."""
+    """Return the simulated job of a configuration with an application that already exists; raise if it is invalid."""
     noise = config.privacy.noise
     if noise.cost_only and config.simulation.fidelity != "ideal":
         raise InputError(f"only the cost of '{noise.name}' is simulated: set simulation.fidelity to 'ideal'")
@@ -98,7 +98,7 @@ def job_with_app(config: Config, app: AppServer, client: AppClients) -> Simulate
 
 
 def check_dropout(config: Config, job: Job) -> None:
-    """Refuse a simulated dropout rate that no round could survive: more clients than T leave before every upload."""
+    """Raise InputError for a simulated dropout rate that fails every round: more than T clients leave before upload."""
     dropout, before = config.simulation.dropout, job.protocol.stages[: job.protocol.upload + 1]
     fixed = job.protocol.has_cohort and preparing.selection_kind(config) != VRF
     if fixed and isinstance(dropout, Rate) and dropout.rate < 1 and dropout.stages and set(dropout.stages) <= {*before}:
@@ -107,7 +107,7 @@ def check_dropout(config: Config, job: Job) -> None:
 
 
 def check_ray(settings: Simulation) -> None:
-    """Ray is installed, and the fidelity is full: ideal rounds are computed in one process."""
+    """Raise InputError or MissingExtra if `simulation.engine` is "ray" with ideal fidelity or without Ray installed."""
     if settings.fidelity == "ideal":
         raise InputError("ideal fidelity is computed in one process: set simulation.engine to 'local'")
     if find_spec("ray") is None:

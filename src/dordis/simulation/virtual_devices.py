@@ -1,7 +1,7 @@
-"""Virtual time: rounds on devices and links of any speed, without waiting for them.
+"""Virtual time: rounds on simulated devices and links of any speed, without waiting for them.
 
-The computations of clients and server are run, or modelled, at once.  Their duration is then charged to the client's
-processor, to its link, and to the server's processor; each of these serves requests in order of arrival.
+A computation is run, or modelled, immediately.  Its duration is then charged in virtual time to the processor of the
+client or server, and its messages to the client's link; each of these serves requests in order of arrival.
 """
 
 import asyncio
@@ -20,11 +20,10 @@ from dordis.simulation.exchange import LocalExchange
 Result = TypeVar("Result")
 
 ZIPF = 1.2
-"""The paper's a: the i-th slowest client takes i^-a of the slowest one's time."""
+"""The paper's exponent a: the i-th slowest client takes i^-a times the slowest client's time."""
 MEGABIT = 1e6
 WORKERS = 2
-"""Requests that a client of a pipeline handles side by side: short ones of one chunk do not wait for long ones of
-another."""
+"""Requests that a client of a pipeline handles in parallel, so that short ones do not wait for a long one."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -47,17 +46,17 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return the events that are due; if there are none, advance the clock."""
+        """Return the events that are due; if there are none, advance the clock by the timeout."""
         events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         if not events and timeout is None:
-            raise RuntimeError("virtual time stands still: everybody waits, and for nothing that is timed")
+            raise RuntimeError("virtual time cannot advance: all tasks wait, and there is no timer")
         if not events and timeout is not None:
             self.now += timeout
         return events
 
 
 def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in virtual time.
+    """Run a coroutine in virtual time and return its result.
 
     >>> run_virtually(asyncio.sleep(3600.0, "an hour later"))
     'an hour later'
@@ -67,17 +66,20 @@ def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 class Device(msgspec.Struct, frozen=True):
-    """The processor of a client, and its link, which carries both ways at once."""
+    """A client's processor and its link, which sends and receives at the same time."""
 
     bandwidth: float
     """Bits per second, each way."""
     latency: float = 0.0
-    """Seconds that a message takes besides its transmission."""
+    """Seconds that a message takes in addition to its transmission."""
     slowness: float = 1.0
-    """Seconds of this device for one measured or modelled second."""
+    """Seconds that this device needs for one measured or modelled second."""
     workers: int = 1
-    """Requests handled side by side, each as if it were alone: where long ones do not meet, which the executor sees to
-    by giving each resource to one chunk at a time, that is hardly too fast."""
+    """Number of requests handled in parallel, each at full speed.
+
+    Full speed is nearly right: the executor gives each resource to one chunk at a time, so long requests hardly
+    overlap.
+    """
 
 
 def heterogeneous(
@@ -89,10 +91,10 @@ def heterogeneous(
     latency: float = 0.0,
     workers: int = 1,
 ) -> dict[ClientId, Device]:
-    """Return the paper's devices (section 6.1): bandwidths in Mbps and speeds Zipf-distributed, independently.
+    """Return the paper's devices (section 6.1): independent Zipf-distributed bandwidths, in Mbps, and speeds.
 
-    The i-th slowest link takes i^-a of the slowest one's time, down to that of the fastest; the slowest processor is as
-    slow as what is measured, the i-th slowest takes i^-a of that.
+    The i-th slowest link has i^a times the bandwidth `slowest`, at most `fastest`.  The slowest processor needs the
+    measured time, the i-th slowest i^-a times that.
 
     >>> sorted(round(device.bandwidth / 1e6) for device in heterogeneous(range(8), seed=1).values())
     [21, 48, 78, 111, 145, 180, 210, 210]
@@ -109,7 +111,7 @@ def heterogeneous(
 
 
 class Delivery(NamedTuple):
-    """The outcome of a request: the reply, if any, the bytes each way, and the client's seconds."""
+    """The outcome of a request: the reply, if any, the bytes received and sent by the client, and its CPU seconds."""
 
     reply: Message | None
     received: int
@@ -124,12 +126,12 @@ Deliver = Callable[[ClientId, Message], Delivery]
 
 @dataclass
 class Real:
-    """Hand requests to real clients and measure their CPU seconds."""
+    """Delivers requests to real clients and measures their CPU seconds."""
 
     exchange: LocalExchange
 
     def __call__(self, u: ClientId, request: Message) -> Delivery:
-        """Deliver a request; the codec of both sides is charged to the client."""
+        """Deliver a request and return its outcome; the client is charged for encoding and decoding on both sides."""
         before, sent, start = self.exchange.received[u], self.exchange.sent[u], thread_time()
         reply = dict(self.exchange({u: request})).get(u)
         seconds = thread_time() - start
@@ -144,14 +146,14 @@ class _Queue:
     free: float = 0.0
 
     def end(self, arrival: float, seconds: float) -> float:
-        """Return the time at which a job that arrives now is served."""
+        """Return the time at which a job of this duration is done if it arrives at `arrival`."""
         return max(self.free, arrival) + seconds
 
 
 class _Worker:
     """One worker of a client: it receives a request, computes, and sends the reply.
 
-    All requests pass these three queues in the same order, so each is scheduled to its end at once.
+    All requests pass these three queues in the same order, so all three times of a request are known when it arrives.
     """
 
     def __init__(self, device: Device) -> None:
@@ -159,7 +161,7 @@ class _Worker:
         self._down, self._processor, self._up = _Queue(), _Queue(), _Queue()
 
     def ends(self, now: float, delivery: Delivery) -> tuple[float, float, float]:
-        """Return the times at which a request is received and handled, and its reply sent."""
+        """Return the times at which a request is received, computed, and its reply sent."""
         came = self._down.end(now, 8 * delivery.received / self._device.bandwidth)
         computed = self._processor.end(came + self._device.latency, delivery.seconds * self._device.slowness)
         return came, computed, self._up.end(computed, 8 * delivery.sent / self._device.bandwidth)
@@ -171,7 +173,7 @@ class _Worker:
 
 
 class VirtualExchange:
-    """Deliver requests in virtual time; return the replies in order of arrival, when the last one has arrived.
+    """Delivers requests in virtual time and returns all replies, in order of arrival, when the last has arrived.
 
     A lost request takes no time: the server knows which clients have left.  The server's link is not a bottleneck.
     """
@@ -181,7 +183,7 @@ class VirtualExchange:
         self._workers = {u: [_Worker(device) for _ in range(device.workers)] for u, device in devices.items()}
 
     async def __call__(self, requests: Requests) -> list[tuple[ClientId, Message]]:
-        """Deliver the requests; return the replies."""
+        """Deliver the requests; return the replies in order of arrival."""
         now = asyncio.get_running_loop().time()
         arrivals: list[tuple[float, ClientId, Message]] = []
         last = now
@@ -196,14 +198,14 @@ class VirtualExchange:
 
 
 class ServerProcessor:
-    """Compute for the server in virtual time, one call at a time; the meter measures its duration."""
+    """The server's processor in virtual time: one call at a time, whose duration `meter` measures."""
 
     def __init__(self, meter: Callable[[], float] = thread_time) -> None:
         self._meter = meter
         self._free = 0.0
 
     async def __call__(self, work: Callable[[], Result], /) -> Result:
-        """Call the function at once, and return its result at the virtual time at which it ends."""
+        """Call the function immediately, and return its result at the virtual time at which it would end."""
         start = self._meter()
         result = work()
         now = asyncio.get_running_loop().time()

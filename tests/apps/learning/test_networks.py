@@ -102,6 +102,7 @@ def test_albert_does_not_look_ahead(words):
     assert not torch.allclose(module(x)[:, 6:], module(changed)[:, 6:])
 
 
+@pytest.mark.slow
 def test_albert_begins_with_weights_from_a_folder(words, tmp_path):
     inner = albert(Inputs((10,), 40, 40, "next-token"), **SMALL).inner
     inner.save_pretrained(tmp_path / "albert")

@@ -46,6 +46,7 @@ def serve(folder, delta, *configs):
         return (folder / "stderr").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delta", "warnings"),
     [

@@ -88,6 +88,7 @@ print(repr(before), bundle_name(sys.path), hashed[:8])
 """
 
 
+@pytest.mark.slow
 def test_the_bundle_that_flower_loads_an_app_from_is_found(tmp_path):
     """In a process of its own, by what a SuperNode's process does."""
     environment = {"FLWR_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "PATH": ""}

@@ -5,6 +5,7 @@ import pytest
 from reproduce.cluster import training
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_training_takes_processor_time_and_leaves_the_threads_of_torch_alone(monkeypatch):
     torch = pytest.importorskip("torch")

@@ -51,7 +51,7 @@ class Worker:
     """Clients of a run, built at their first request; uploads stay in this process until they are summed."""
 
     def __init__(self, home: SimulatedHome, selection: Selection, counted: Counted) -> None:
-        self._clients = home.made(b"", selection, counted)
+        self._clients = home.create_clients(b"", selection, counted)
         self._uploads: dict[tuple[int, ClientId], wire.Bulk] = {}
         self._sums: dict[int, LocalAccumulator] = {}
 
