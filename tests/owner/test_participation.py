@@ -97,9 +97,7 @@ def test_a_budget_is_kept_at_the_delta_that_failures_leave(make):
         for factor in (0.999, 1.001):
             cost = RoundCost(factor / noise**2, 0.0, chance)
             assert budget.covers(make().spent({(RUN, index): cost})) is (factor < 1)
-    with pytest.raises(
-        BudgetRefused, match="random selections of its rounds fail with probability 1e-06"
-    ):
+    with pytest.raises(BudgetRefused, match="random selections of its rounds fail with probability 1e-06"):
         make().reserve(RUN, 9, cost=RoundCost(1e-9, 0.0, chance), limits=Limits(None, budget))
 
 
