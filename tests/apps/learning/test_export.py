@@ -110,7 +110,7 @@ def test_a_model_that_starts_from_a_private_one_says_that_both_count(tmp_path):
     clients = [(rng.normal(size=(5, 4)).astype(np.float32), rng.integers(0, 2, 5)) for _ in range(20)]
     options = {"rounds": 1, "output": tmp_path, "fidelity": "ideal", "accept_hopeless": True}
     first = dordis.train(torch.nn.Linear(4, 2), clients, epsilon=6, **options)
-    with pytest.warns(UserWarning, match="the epsilon of both counts"):
+    with pytest.warns(UserWarning, match="clients in both runs spend the epsilon of both"):
         dordis.train(first.model, clients, epsilon=6, **options)
     public = dordis.train(torch.nn.Linear(4, 2), clients, epsilon=None, **options)
     assert not hasattr(public.model, "dordis_run")
