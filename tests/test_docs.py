@@ -3,17 +3,22 @@
 import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args, get_type_hints
 
 import pytest
 
+import dordis
 from dordis.cli import main
 from dordis.cli.output import DONE
+from dordis.ledger.entries import Opened
+from dordis.network.messages import SUBPROTOCOL
+from dordis.privacy import skellam_noise
 from tests.cli.in_process import run_command
 from tests.page_runner import is_run_whole
 from tools import reference_pages
 
 ROOT = Path(__file__).parents[1]
+only_in_releases = pytest.mark.skipif(".dev" in dordis.__version__, reason="pages name releases only")
 
 
 class Block(NamedTuple):
@@ -140,7 +145,8 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
+    "page",
+    [str(path.relative_to(ROOT)) for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))],
 )
 def test_links_to_files_lead_somewhere(page):
     home = (ROOT / page).parent
@@ -153,6 +159,26 @@ def test_the_reference_is_what_the_code_says(page):
     assert (reference_pages.FOLDER / page).read_text() == reference_pages.write_pages()[page], "run make pages"
 
 
+@only_in_releases
+def test_every_page_that_names_the_version_names_that_of_the_package():
+    version = dordis.__version__
+    citation = dict(re.findall(r"^(version|date-released): (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
+    assert citation["version"] == version
+    assert f"\n## {version} - {citation['date-released']}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\n| {version.rpartition('.')[0]} | yes" in (ROOT / "SECURITY.md").read_text()
+
+
+@only_in_releases
+@pytest.mark.parametrize("page", ["CHANGELOG.md", f"docs/releases/{dordis.__version__}.md"])
+def test_a_release_states_the_versions_of_its_formats(page):
+    text = (ROOT / page).read_text()
+    (ledger,) = get_args(get_type_hints(Opened)["format"])
+    assert f"`{SUBPROTOCOL}`" in text
+    assert f"`{ledger}`" in text
+    noise = re.search(r"noise format, version (\d+)", skellam_noise.__doc__)[1]
+    assert re.search(rf"noise format[*|: ]+{noise}\b", text, re.IGNORECASE)
+
+
 def test_every_setting_has_a_meaning():
     """A key of the configuration without a docstring would have an empty cell in the reference."""
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", (reference_pages.FOLDER / "configuration.md").read_text(), re.M)
@@ -161,8 +187,6 @@ def test_every_setting_has_a_meaning():
 
 
 def test_every_exported_name_is_in_the_python_reference():
-    import dordis
-
     assert sorted(name for names in reference_pages.GROUPS.values() for name in names) == sorted(dordis.__all__)
 
 

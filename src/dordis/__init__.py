@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dordis.protocols.distributed_dp import Aggregate
     from dordis.rounds.app import AppClient, AppServer, RoundInfo
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _HOME = {
     "Aggregate": "dordis.protocols.distributed_dp",
