@@ -18,7 +18,6 @@ ELSEWHERE = {
     "availability/device_traces.py": "availability/test_dropout_models.py",
     "cli/commands/data.py": "cli/commands/test_run_presets.py",
     "cli/commands/demo.py": "cli/test_cli.py",
-    "cli/commands/doctor.py": "cli/test_words.py",
     "cli/commands/init.py": "cli/test_words.py",
     "cli/commands/rehearse.py": "cli/commands/test_run_own_table.py",
     "cli/options.py": "cli/test_words.py",

@@ -43,6 +43,13 @@ def test_help_has_no_symbols_no_backslashes_and_a_short_form(name):
     assert re.search(r"-h, --help|--help\s+-h", HELPS[name]), HELPS[name]
 
 
+@pytest.mark.parametrize("name", GROUPS)
+def test_lists_of_commands_have_whole_sentences(name):
+    described = [line for line in HELPS[name].split("Options:")[1].splitlines() if re.match(r"  [a-z]+  ", line)]
+    assert described
+    assert [line for line in described if line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("name", [name for name in HELPS if name not in GROUPS])
 def test_every_command_speaks_json(name):
     assert "--json" in HELPS[name]

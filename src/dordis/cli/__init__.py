@@ -27,11 +27,11 @@ from dordis.errors import DISK_FULL, BudgetExceeded, DordisError
 Sections = Mapping[str, tuple[str, ...]]
 
 SECTIONS: Sections = {
-    "Compute privately": ("run", "mean", "histogram"),
+    "Get to know dordis": ("demo", "doctor"),
     "Prepare a run": ("init", "data", "bounds", "plan", "rehearse", "profile"),
+    "Compute privately": ("run", "mean", "histogram"),
     "Read results": ("report", "ledger", "verify", "explain", "export", "audit"),
     "Deploy on several machines": ("keys", "serve", "join", "assist", "status"),
-    "Get to know dordis": ("demo", "doctor"),
 }
 """Commands by task, as `dordis --help` lists them."""
 

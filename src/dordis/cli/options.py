@@ -39,7 +39,7 @@ class LogFormat(StrEnum):
 
 LogLines = Annotated[LogFormat, typer.Option("--log-format", help="Log lines on stderr as text, or as JSON objects.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Run a plan that learns next to nothing without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Run without asking, even if noise leaves next to nothing to learn.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print the seconds of each stage of a round.")]
 
 # Evidence.
@@ -60,7 +60,10 @@ ConfigFile = Annotated[
 ]
 Preset = Annotated[
     str | None,
-    typer.Option(help=f"A built-in configuration below the file: digits, {PRESETS}.", autocompletion=preset_names),
+    typer.Option(
+        help=f"A built-in configuration; a configuration file and -c override it: digits, {PRESETS}.",
+        autocompletion=preset_names,
+    ),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="The directory of the data set; it is downloaded if not given.")]
 Overrides = Annotated[

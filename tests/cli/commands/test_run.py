@@ -1,7 +1,6 @@
 """`dordis run`, as people use it: with its exit codes, and where it matters in a process of its own."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -141,21 +140,6 @@ def test_init_writes_a_configuration_that_runs(tmp_path, preset):
     again = dordis("init", "mine.toml", cwd=tmp_path)
     assert again.returncode == 2
     assert "not overwritten" in again.stderr
-
-
-def test_doctor_finds_this_machine_in_order(tmp_path):
-    done = dordis("doctor", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    found = {finding["what"]: finding for finding in json.loads(done.stdout)}
-    assert found["noise of a seed"]["ok"]
-    assert found["numpy"]["ok"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_doctor_says_where_records_cannot_be_written(tmp_path):
-    tmp_path.chmod(0o500)
-    done = dordis("doctor", "--json", cwd=tmp_path)
-    assert done.returncode == 1
 
 
 def test_a_model_of_ones_own_in_one_short_file_is_trained(tmp_path):

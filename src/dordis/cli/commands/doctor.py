@@ -22,10 +22,13 @@ NEEDED = (
     "msgspec",
     "dp-accounting",
     "typer",
-    "rich",
     "jinja2",
+    "rich",
     "tomli-w",
+    "aiohttp",
 )
+OPTIONAL = {"torch": "torch", "flwr": "flower", "ray": "ray"}
+"""Packages of the extras that people ask for, and the extra of each."""
 COORDINATES = 1 << 20
 REPEATS = 5
 KNOWN = [-8, -4, 12, -2]
@@ -53,8 +56,10 @@ def doctor(as_json: JsonArray = False) -> None:
     marks = {True: Text("ok", "green"), False: Text("repair this", "bold red"), None: ""}
     rows = ((finding.what, finding.value, marks[finding.ok]) for finding in findings)
     table = make_table("item", "value", "", rows=rows, title=f"dordis {__version__}")
-    print_result(as_json, [asdict(finding) for finding in findings], table)
-    if any(finding.ok is False for finding in findings):
+    broken = [finding.what for finding in findings if finding.ok is False]
+    verdict = f"to repair: {', '.join(broken)}" if broken else "nothing is missing: try dordis run"
+    print_result(as_json, [asdict(finding) for finding in findings], table, verdict)
+    if broken:
         raise typer.Exit(FOUND)
 
 
@@ -73,7 +78,13 @@ def check_packages() -> list[Finding]:
     findings = [
         Finding(name, version or "missing: install dordis again", bool(version)) for name, version in needed.items()
     ]
-    return [*findings, Finding("torch (optional)", _version("torch") or "not installed; it is needed for torch models")]
+    return [
+        *findings,
+        *(
+            Finding(f"{name} (optional)", _version(name) or f"not installed; the extra {extra} has it")
+            for name, extra in OPTIONAL.items()
+        ),
+    ]
 
 
 def _version(name: str) -> str | None:
@@ -96,7 +107,7 @@ def check_kernels() -> list[Finding]:
     seconds = time.perf_counter() - started
     return [
         Finding("kernels", f"ready in {seconds:.1f} s", True),
-        Finding("noise of a seed", str(first), first == KNOWN),
+        Finding("noise of a known seed", str(first), first == KNOWN),
     ]
 
 
@@ -120,10 +131,10 @@ def measure_speed() -> list[Finding]:
     agreeing = _best_time(lambda: agreement.agree(key, agreement.public_key(peer)))
     verifying = _best_time(lambda: signature.verify(signature.public_key(signing), b"doctor", signed))
     return [
-        Finding("masks", f"{masking * 1e9:.2f} ns a coordinate and key"),
-        Finding("noise", f"{drawing * 1e9:.2f} ns a sample"),
-        Finding("X25519 with public key", f"{agreeing * 1e6:.0f} us"),
-        Finding("Ed25519 verification with public key", f"{verifying * 1e6:.0f} us"),
+        Finding("masks, to draw and add", f"{masking * 1e9:.2f} ns for each coordinate and neighbour"),
+        Finding("noise, to draw and add", f"{drawing * 1e9:.2f} ns for each coordinate"),
+        Finding("key agreement (X25519)", f"{agreeing * 1e6:.0f} us"),
+        Finding("signature to verify (Ed25519)", f"{verifying * 1e6:.0f} us"),
     ]
 
 
@@ -149,5 +160,5 @@ def check_disk() -> Finding:
             durable_files.write_new(Path(folder) / "record", b"x")
             took = time.perf_counter() - started
     except OSError as error:
-        return Finding("records", f"this directory is not writable: {error.strerror}", False)
-    return Finding("records", f"a durable write takes {took * 1e3:.1f} ms here", True)
+        return Finding("files of a run", f"this directory is not writable: {error.strerror}", False)
+    return Finding("files of a run", f"a durable write takes {took * 1e3:.1f} ms here", True)

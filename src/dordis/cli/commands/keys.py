@@ -100,9 +100,9 @@ def issue_certificates(
     days: Days = 365,
     as_json: Json = False,
 ) -> None:
-    """Issue new certificates for approved keys, before the old ones expire.
+    """Issue new certificates for approved keys.
 
-    The keys stay the same. The old certificates are valid until they expire.
+    The keys stay the same. The old certificates are valid until they expire: issue new ones before.
     """
     from dordis.durable_files import write_atomically
     from dordis.identity.authority import Authority
@@ -178,11 +178,11 @@ def rotate_keys(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Create new keys for the same client, and a request signed with the old ones.
+    """Replace the keys of a client.
 
-    Without --identity only the TLS key is new; it is valid as soon as the request is approved. The old key file works
-    until then. The client's state, with the count of its participations, belongs to its name and is used with the new
-    keys too.
+    The new keys come with a request, signed with the old ones, that the authority approves. Without --identity only the
+    TLS key is new; it is valid as soon as the request is approved. The old key file works until then. The client's
+    state, with the count of its participations, belongs to its name and is used with the new keys too.
     """
     from dordis.identity.authority import new_request
     from dordis.identity.certificates import new_tls_key, subject_name

@@ -55,7 +55,7 @@ def verify_ledger(
 
 def add_ledgers(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Runs, or ledgers of queries.", autocompletion=finished_runs)
+        list[Path], typer.Argument(metavar="RUN...", help="Runs, or ledgers of queries.", autocompletion=finished_runs)
     ],
     delta: Annotated[float | None, typer.Option(help="Delta of the sum; the smallest of all if not given.")] = None,
     as_json: Json = False,

@@ -109,7 +109,7 @@ def plan_graph(
     mode: Annotated[str, typer.Option(help="A semi-honest or a malicious server.")] = "malicious",
     as_json: Json = False,
 ) -> None:
-    """Choose the graph of a round of SecAgg+: neighbours and thresholds.
+    """Choose the neighbours and thresholds of a SecAgg+ round.
 
     Without --dropout and --tolerance, one client in ten may drop out.
     """

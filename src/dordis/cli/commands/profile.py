@@ -31,7 +31,7 @@ def profile(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Time the stages of a round, for plan pipeline.
+    """Time the stages of a round, for `dordis plan pipeline`.
 
     Small rounds with updates of zeros are timed, as the configuration describes them.
     """

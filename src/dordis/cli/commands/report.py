@@ -15,7 +15,7 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RUN",
+            metavar="RUN...",
             help="Directories of runs, which are compared, or a folder of runs, which is indexed; runs/ if not given.",
             autocompletion=finished_runs,
         ),

@@ -1,4 +1,4 @@
-"""Show how runs stand on a server, or how a client stands."""
+"""Show the progress of runs on a server, or of a client."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
