@@ -3,10 +3,12 @@
 import asyncio
 import hashlib
 import itertools
+import math
 import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,30 @@ class Total(AppServer):
         np.savez(directory / OUTPUT, **self.sums)
 
 
+class Evaluated(Total):
+    """A server that evaluates each round when the clients of the next one have trained.
+
+    The file `verdict`, while it is there, has a word and a number of rounds after which that happens: `kill`ed, or
+    `fail`ed by a metric.
+    """
+
+    evaluates_beside = True
+
+    def __init__(self, dim: int = 1000, verdict: str = "") -> None:
+        super().__init__(dim)
+        self._verdict = Path(verdict)
+
+    def evaluate(self) -> dict[str, float]:
+        for thread in threading.enumerate():
+            if thread.name == "dordis invitation":
+                thread.join()
+        word, rounds = self._verdict.read_text().split() if self._verdict.exists() else ("", "0")
+        stops = len(self.sums) == int(rounds)
+        if stops and word == "kill":
+            _kill_this()
+        return {"rounds": math.nan if stops else float(len(self.sums))}
+
+
 class Constant(AppClient):
     """Return a constant vector whose norm identifies the client; it has no data while the file `unready` exists."""
 
@@ -83,6 +109,13 @@ class Constant(AppClient):
 
     def prepare_data(self, round, model) -> np.ndarray:
         return self.update
+
+
+class EvaluatedConstant(Constant):
+    """The client of `Evaluated`."""
+
+    def __init__(self, place: int, dim: int = 1000, verdict: str = "") -> None:
+        super().__init__(place, dim)
 
 
 class Following(Constant):

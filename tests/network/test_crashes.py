@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from dordis.ledger.ledger import verify_ledger
+from dordis.records.run_records import LEDGER, RECEIPTS
 from tests.network.deployed_run import DeployedRun
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -75,3 +77,30 @@ def test_a_client_killed_at_any_commit_goes_on_in_the_same_round(fleet):
         fleet.check_sums()
         fleet.check_disclosed_once()
     assert places > 20
+
+
+@pytest.mark.parametrize("word", ["kill", "fail"])
+def test_a_server_that_stops_in_an_evaluation_goes_on_with_the_same_sum_and_invites_under_a_new_index(
+    processes, tmp_path, word
+):
+    """The clients of round 3 have been invited and have trained: nothing of it is charged before round 2 is on disk."""
+    verdict, roles = tmp_path / "verdict", "tests.network.process_roles"
+    verdict.write_text(f"{word} 2")
+    keys = [f"app.server={roles}:Evaluated", f"app.client={roles}:EvaluatedConstant", f"app.options.verdict={verdict}"]
+    fleet = DeployedRun(processes, tmp_path, CLIENTS, [*KEYS[1:], *keys, "federation.rounds=3"])
+    fleet.serve()
+    fleet.join_missing()
+    assert fleet.end() == (-9 if word == "kill" else 1)
+    assert fleet.log().count("the round begins") == 3
+    assert [record.number for record in fleet.stored().rounds] == [1]
+    assert sorted(path.name for path in (fleet.run / RECEIPTS).iterdir()) == ["000000.json", "000001.json"]
+    assert verify_ledger(fleet.run / LEDGER).completed == 2
+    receipt = fleet.receipt(1)
+    verdict.unlink()
+    fleet.serve(resume=fleet.run)
+    assert fleet.end() == 0
+    assert [(record.number, record.index) for record in fleet.stored().rounds] == [(1, 0), (2, 1), (3, 3)]
+    assert fleet.receipt(1) == receipt
+    assert fleet.check_sums() == 3
+    assert fleet.check_ledger().reserved == 0
+    assert len(fleet.check_disclosed_once()) == 3

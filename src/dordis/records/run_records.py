@@ -69,6 +69,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The round's index in its run; failed attempts use up indices too."""
     started: str
     seconds: float
+    """Until the round was evaluated, or until the next one began if clients were invited to it before that."""
     stages: dict[str, float]
     """Seconds of every stage, in order; stages of several chunks may overlap."""
     clients: tuple[int, ...]

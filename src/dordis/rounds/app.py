@@ -103,6 +103,9 @@ class AppServer(ABC):
     coordinates are read does not."""
     dtype: ClassVar[str] = "<f4"
     """How the numbers of the model travel: rounded to 32 bits, unless an application says otherwise."""
+    evaluates_beside: ClassVar[bool] = False
+    """Whether a deployed server may call `evaluate` and `state` while another thread reads `model` and `dim` for the
+    next round: then its clients train meanwhile.  Evaluation must not change the model."""
 
     @property
     def further(self) -> tuple[FurtherValue, ...]:
@@ -141,6 +144,18 @@ class AppServer(ABC):
 
     def restore(self, state: State) -> None:  # noqa: B027  nothing to restore is the default
         """Go on from what `state` returned."""
+
+
+def check_keeps_state(app: AppServer, rounds: int) -> None:
+    """Raise InputError if an application has finished rounds but stores no state: it would restart from round 0."""
+    kind = type(app)
+    if rounds and kind.state is AppServer.state:
+        raise InputError(
+            f"{kind.__name__} has no state to continue from after {rounds} rounds: define in it\n"
+            '    def state(self): return {"weights": self.weights}\n'
+            '    def restore(self, state): self.weights = state["weights"]\n'
+            "with every array that it changes in use_output, or return {} if it keeps none; then start a new run"
+        )
 
 
 @dataclass(frozen=True)

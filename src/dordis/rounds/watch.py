@@ -62,7 +62,8 @@ class AttemptFailed(WatchEvent, frozen=True):
 
 
 Watch = Callable[[WatchEvent], None]
-"""Told of everything that happens in rounds, in the thread that runs them; it must return soon and not raise."""
+"""Told of everything that happens in rounds, in order, by the threads that run them; it must return soon and not
+raise."""
 
 
 def silent(event: WatchEvent) -> None:

@@ -8,10 +8,13 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from dordis.errors import BudgetExceeded, BudgetUsedUp, EventsUsedUp, ImpossibleSum, InputError, RoundFailed
+import msgspec
+
+from dordis.errors import BudgetExceeded, ImpossibleSum, RoundFailed
 from dordis.ledger.ledger import Ledger
 from dordis.ledger.receipt import FIRST, Receipt
 from dordis.ledger.round_charge import Charge
@@ -23,7 +26,7 @@ from dordis.protocol import ClientId
 from dordis.protocols.costs import round_cost
 from dordis.protocols.parameters import INDEX_BYTES, Parameters
 from dordis.records.evictions import Evictions
-from dordis.records.run_records import FailedAttempt, RoundMetrics, RoundRecord, is_reserved_metric, timestamp
+from dordis.records.run_records import FailedAttempt, RoundMetrics, RoundRecord, timestamp
 from dordis.rounds.app import AppServer, RoundInfo
 from dordis.rounds.engine import AgreedRound, Gathered, InterruptedRound, RoundResult, RoundRunner
 from dordis.rounds.gate import PrivacyGate
@@ -31,10 +34,15 @@ from dordis.rounds.invitation import Invitation, Invite
 from dordis.rounds.model import ModelBytes
 from dordis.rounds.watch import AttemptBegan, StageBegan, Watch, silent
 from dordis.runs.affordable import Allowances
+from dordis.runs.checks import check_able, check_events, check_finite, check_planned
+from dordis.runs.early_invitation import EarlyInvitation, InvitedRound
 from dordis.runs.plan import RoundPlan
 from dordis.runs.retry import TRIES, Failure, attempt, to_evict
 from dordis.selection.beacon import Beacon
 from dordis.selection.selection import SelectedClients, Selection
+
+USE_OUTPUT = "use output"
+"""The stage in which the application uses and evaluates the sum."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,8 @@ class Coordinator:
     """Runs the rounds of one run; with `ledger` None the run has no epsilon, and nothing is charged.
 
     `counts_owners` is False for queries over a table, where no owner counts participations.  `on_failure` is called
-    with each failed attempt before the next one begins.  `last_receipt` is the hash of the run's last receipt so far.
+    with each failed attempt before the next one begins, `on_receipt` with each receipt before the next round's
+    invitations.  `last_receipt` is the hash of the run's last receipt so far.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class Coordinator:
         entropy: Entropy = secrets.token_bytes,
         counts_owners: bool = True,
         on_failure: Callable[[FailedAttempt], None] = lambda failed: None,
+        on_receipt: Callable[[Receipt], None] = lambda receipt: None,
         last_receipt: str = FIRST,
     ) -> None:
         self._counts_owners = counts_owners and ledger is not None
@@ -97,25 +107,34 @@ class Coordinator:
         self._tries, self._chunks, self._protocol, self._entropy = tries, chunks, protocol, entropy
         self._clipping, self._alignment = clipping or Clipping(design.setting.clip), alignment
         self._evictions = Evictions() if evictions is None else evictions
-        self._on_failure, self._last_receipt = on_failure, last_receipt
+        self._on_failure, self._on_receipt, self._last_receipt = on_failure, on_receipt, last_receipt
         self._count = 1
         self._interrupted = interrupted
+        self._early: EarlyInvitation | None = None
 
-    def rounds(self, count: int, done: int = 0, index: int = 0) -> Iterator[FinishedRound]:
+    def rounds(self, count: int, done: int = 0, index: int = 0, *, early: bool = False) -> Iterator[FinishedRound]:
         """Run rounds until `count` are finished, of which `done` already are; `index` is the first unused round index.
 
+        With `early`, clients of the next round are invited and train while the application evaluates a round and the
+        caller stores it.  Nothing of the next round is counted or charged before the caller asks for it.
         Raise `BudgetExceeded` before a round that would exceed the budget, or that too few clients can afford.
         """
         self._count = count
         for number in range(done + 1, count + 1):
-            finished = self.round(number, index)
-            yield finished
-            index = finished.record.index + 1
+            used = self._use_sum(number, index)
+            index = max(index, used.record.index + 1)  # an interrupted round has a lower index than its successors had
+            if early and number < count and self._design.agreement.has_cohort:
+                self._early = EarlyInvitation(partial(self._invite, RoundInfo(number + 1, index, self._run)))
+            yield self._evaluate(used)
 
     def round(self, number: int, index: int) -> FinishedRound:
         """Run round `number` under this index and, while it fails, under the next ones; return it with its records."""
+        return self._evaluate(self._use_sum(number, index))
+
+    def _use_sum(self, number: int, index: int) -> FinishedRound:
+        """Run a round until the application has used its sum; it is not evaluated yet."""
         self._count = max(self._count, number)
-        began, started = timestamp(), time.perf_counter()
+        began, started = (timestamp(), time.perf_counter()) if self._early is None else self._early.began
         if self._interrupted is not None and self._interrupted.number == number:
             index = self._interrupted.parameters.index
         attempted = attempt(
@@ -134,13 +153,12 @@ class Coordinator:
         if observed is not None:
             self._alignment = observed if self._alignment is None else self._alignment.average_with(observed)
         used, noise = time.perf_counter(), summed.design.noise(result.outputs)
-        self._watch(StageBegan("use output"))
+        self._watch(StageBegan(USE_OUTPUT))
         deviation = 0.0 if noise is None else math.sqrt(noise.left) / summed.design.mechanism.grid.scale
         clip = parameters.encoding.clip or math.inf
         info = RoundInfo(number, parameters.index, self._run, clip, deviation)
         self._app.use_output(info, result.aggregate)
-        values = check_finite(self._app.evaluate(), number) | summed.design.costs(result.outputs)
-        stages = {**summed.gathered.stages, **result.stages, "use output": time.perf_counter() - used}
+        stages = {**summed.gathered.stages, **result.stages, USE_OUTPUT: time.perf_counter() - used}
         spent, head = (None, "") if self._ledger is None else self._ledger.spent()
         record = RoundRecord(
             number=number,
@@ -171,7 +189,19 @@ class Coordinator:
         )
         known = self._protocol, spent, head, self._last_receipt, record.clients
         self._last_receipt = (receipt := Receipt.from_round(parameters, result.outputs, *known)).digest
-        return FinishedRound(record, RoundMetrics(number, values), receipt, result, parameters)
+        self._on_receipt(receipt)
+        costs = RoundMetrics(number, summed.design.costs(result.outputs))
+        return FinishedRound(record, costs, receipt, result, parameters)
+
+    def _evaluate(self, used: FinishedRound) -> FinishedRound:
+        """Return a round with the application's metrics; its seconds end where those of the next round begin."""
+        started, record = time.perf_counter(), used.record
+        values = check_finite(self._app.evaluate(), record.number) | used.metrics.values
+        took = time.perf_counter() - started
+        stages = record.stages | {USE_OUTPUT: record.stages[USE_OUTPUT] + took}
+        seconds = record.seconds + (took if self._early is None else 0.0)
+        record = msgspec.structs.replace(record, stages=stages, seconds=seconds)
+        return replace(used, record=record, metrics=RoundMetrics(record.number, values))
 
     def _failed(self, failure: Failure) -> FailedAttempt:
         error = failure.error
@@ -180,11 +210,10 @@ class Coordinator:
 
     def _sum(self, info: RoundInfo) -> _Summed:
         """Return the sum of one attempt: invite clients, fix the parameters, check the budget, and sum."""
-        check_events(info.index, self._design)
-        self._watch(AttemptBegan(info.number, info.index))
         before, self._interrupted = self._interrupted, None
         resumed = before is not None and (before.number, before.parameters.index) == (info.number, info.index)
         if before is not None and resumed:
+            self._begin_attempt(info)
             proofs: Mapping[ClientId, bytes] = before.proofs
             gathered, invited, parameters = Gathered({}), before.invited, before.parameters
             planned = self._next_design().for_cost(before.allowed).for_clip(self._clipping.bound)
@@ -193,14 +222,9 @@ class Coordinator:
             if not parameters.clients:
                 invitation = self._invitation(info, planned, self._candidates(info)[0], self._model())
         else:
-            model = self._model()  # before the candidates: the application may take long, and clients connect meanwhile
-            candidates, affordable = self._candidates(info)
-            planned = self._next_design()
-            if self._ledger is not None and planned.counts:
-                planned = planned.for_cost(planned.allowed if affordable is None else affordable)
-            planned = planned.for_clip(self._clipping.bound)
-            invitation = self._invitation(info, planned, candidates, model)
-            gathered, invited = self._rounds.gather(invitation, self._watch), len(candidates)
+            early, self._early = self._early, None
+            ready = self._invite(info) if early is None else early.result()
+            planned, invitation, gathered, invited = ready.planned, ready.invitation, ready.gathered, ready.invited
             parameters, design, proofs = self._agree(info, invitation.model, gathered, planned)
         charge = None if self._ledger is None else design.charge(parameters)
         if self._ledger is not None and charge is not None and not resumed:
@@ -219,6 +243,23 @@ class Coordinator:
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
             self._chunks = self._chunks.observe(design.mechanism.grid.padded, result.timeline)
         return _Summed(invited, gathered, agreed, design, result)
+
+    def _begin_attempt(self, info: RoundInfo) -> None:
+        """Notify the observers of an attempt; raise if the run has no event left for it."""
+        check_events(info.index, self._design)
+        self._watch(AttemptBegan(info.number, info.index))
+
+    def _invite(self, info: RoundInfo) -> InvitedRound:
+        """Invite clients and let them train; nothing is counted or charged."""
+        self._begin_attempt(info)
+        model = self._model()  # before the candidates: the application may take long, and clients connect meanwhile
+        candidates, affordable = self._candidates(info)
+        planned = self._next_design()
+        if self._ledger is not None and planned.counts:
+            planned = planned.for_cost(planned.allowed if affordable is None else affordable)
+        planned = planned.for_clip(self._clipping.bound)
+        invitation = self._invitation(info, planned, candidates, model)
+        return InvitedRound(planned, invitation, self._rounds.gather(invitation, self._watch))
 
     def _gate(self, parameters: Parameters, design: RoundPlan, resumed: bool) -> PrivacyGate:
         """Return the privacy gate of a round; it does not write ledger lines of a `resumed` round a second time."""
@@ -343,49 +384,6 @@ class Coordinator:
         }
         check_able(len(clients), len(able), self._design.least)
         return able
-
-
-def check_events(index: int, design: RoundPlan) -> None:
-    """Raise EventsUsedUp if a run with sampled records has used all events that it was planned for."""
-    if design.sampled is not None and index >= design.sampled.events:
-        raise EventsUsedUp(design.sampled.events)
-
-
-def check_planned(dim: int, dims: Collection[int]) -> None:
-    """Raise InputError for an update length that the application did not declare in its `dims`."""
-    if dim not in dims:
-        raise InputError(
-            f"the application's next update has {dim} coordinates, and its `dims` are {', '.join(map(str, dims))}: "
-            "name every length there"
-        )
-
-
-def check_able(available: int, able: int, least: int) -> None:
-    """Raise BudgetUsedUp, which ends the run, if clients are available and fewer than `least` can afford a round."""
-    if able < least <= available:
-        raise BudgetUsedUp(able, least)
-
-
-def check_finite(values: object, number: int) -> dict[str, float]:
-    """Return the metrics of an application after round `number`; raise InputError if one is not a finite number."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"evaluate() returns a dictionary of names and numbers, not {type(values).__name__}")
-    measured = {str(name): _as_number(name, value) for name, value in values.items()}
-    for name, value in measured.items():
-        if is_reserved_metric(name):
-            reserved = "names with 'epsilon' are reserved for the ledger: choose another name"
-            raise InputError(f"evaluate() returns a metric called '{name}', but {reserved}")
-        if not math.isfinite(value):
-            raise InputError(f"'{name}' is not finite after round {number}: training diverged, lower its learning rate")
-    return measured
-
-
-def _as_number(name: object, value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        kind = type(value).__name__
-        raise InputError(f"evaluate() returns a number for every name, and for '{name}' it is {kind}") from None
 
 
 def next_index(ledger: Ledger | None, last: RoundRecord | None, failures: Collection[FailedAttempt] = ()) -> int:

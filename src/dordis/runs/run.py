@@ -26,7 +26,7 @@ from dordis.records import run_records
 from dordis.records.evictions import Evictions
 from dordis.records.manifest import DEPLOYED, Manifest, PlanRecord, Predecessor
 from dordis.records.run_records import EVICTIONS, LEDGER, RECEIPTS, FailedAttempt, RunOutcome, RunRecords, StoredRun
-from dordis.rounds.app import AppServer
+from dordis.rounds.app import check_keeps_state
 from dordis.rounds.engine import InterruptedRound, RoundRunner
 from dordis.rounds.watch import AttemptFailed, Watch, silent
 from dordis.runs.coordinator import Coordinator, FinishedRound, next_index
@@ -248,13 +248,15 @@ class Run:
         """Return the number of finished rounds of this run and its predecessors."""
         return done(self.records)
 
-    def rounds(self, watch: Watch = silent) -> Iterator[FinishedRound]:
-        """Run the remaining rounds; yield each once its records are on disk."""
+    def rounds(self, watch: Watch = silent, *, early: bool = False) -> Iterator[FinishedRound]:
+        """Run the remaining rounds; yield each once its records are on disk.
+
+        With `early`, clients of the next round are invited before that, and train meanwhile.
+        """
         config, last = self.job.config, self.records.last()
         coordinator = self._coordinator(watch)
         index = max(next_index(self._ledger, last, self.records.failures()), self.home.last_index() + 1)
-        for finished in coordinator.rounds(config.federation.rounds, self.done, index):
-            finished.receipt.save(self.records.path / RECEIPTS)
+        for finished in coordinator.rounds(config.federation.rounds, self.done, index, early=early):
             self.records.finish(finished.record, finished.metrics, self.job.app.state())
             yield finished
 
@@ -263,7 +265,7 @@ class Run:
     ) -> RunOutcome:
         """Run the remaining rounds, call `told` with each, and return the outcome; a failure is recorded and raised."""
         try:
-            for finished in self.rounds(watch):
+            for finished in self.rounds(watch, early=self._invites_early):
                 told(finished)
         except BudgetExceeded as error:
             self.over_budget = error
@@ -274,6 +276,11 @@ class Run:
             self.close("interrupted")
             raise
         return self.close("rounds" if self.over_budget is None else "budget")
+
+    @property
+    def _invites_early(self) -> bool:
+        """Tell whether clients train while rounds are evaluated: on machines of their own, if the application may."""
+        return self.home.fidelity == DEPLOYED and self.job.app.evaluates_beside
 
     def close(self, stopped: str) -> RunOutcome:
         """Record and return the outcome of a run that ended for the reason `stopped`."""
@@ -315,6 +322,7 @@ class Run:
             evictions=Evictions(self.records.path / EVICTIONS),
             interrupted=interrupted,
             on_failure=lambda failed: self._note_failure(failed, watch),
+            on_receipt=lambda receipt: receipt.save(self.records.path / RECEIPTS),
             last_receipt=last_digest(self.records.path / RECEIPTS, open_round),
         )
 
@@ -352,18 +360,6 @@ def next_clipping(records: RunRecords, clipping: Clipping) -> Clipping:
     if clipping.rule is None or predecessor is None or predecessor.clip is None:
         return clipping
     return replace(clipping, bound=predecessor.clip)
-
-
-def check_keeps_state(app: AppServer, rounds: int) -> None:
-    """Raise InputError if an application has finished rounds but stores no state: it would restart from round 0."""
-    kind = type(app)
-    if rounds and kind.state is AppServer.state:
-        raise InputError(
-            f"{kind.__name__} has no state to continue from after {rounds} rounds: define in it\n"
-            '    def state(self): return {"weights": self.weights}\n'
-            '    def restore(self, state): self.weights = state["weights"]\n'
-            "with every array that it changes in use_output, or return {} if it keeps none; then start a new run"
-        )
 
 
 def check_same(config: RunConfig, records: RunRecords) -> None:

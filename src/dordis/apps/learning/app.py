@@ -41,6 +41,7 @@ class Server(AppServer):
     """Hold the parameters, step by the mean update, and evaluate their moving average on public test data."""
 
     folds: ClassVar[bool] = True
+    evaluates_beside: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """A language model by counting: a first pass counts words, a second one words and pairs of the frequent ones."""
 
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 import numpy as np
@@ -60,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Server(AppServer):
     """Add up noisy counts and estimate the language model from them."""
+
+    evaluates_beside: ClassVar[bool] = True
 
     def __init__(self, corpus: Corpus, settings: Settings, population: int = 0) -> None:
         self._corpus, self._settings, self._population = corpus, settings, population
