@@ -5,6 +5,7 @@ because they name and explain every option.
 """
 
 import ast
+import signal
 import sys
 import tokenize
 from collections import defaultdict
@@ -58,4 +59,5 @@ def main(source: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end without a traceback if the reader is gone, as in `| head -3`
     main(Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCE)

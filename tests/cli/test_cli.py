@@ -1,6 +1,7 @@
 """The command line as a user meets it: exit codes, one line for a refusal, a traceback for a bug, a quick start."""
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -114,6 +115,43 @@ def test_a_process_that_is_refused_has_the_same_exit_code() -> None:
     shown = run("nonsense")
     assert (shown.returncode, shown.stdout) == (2, "")
     assert re.fullmatch(r"dordis: .+\n", shown.stderr)
+
+
+NOISE = {"clients": "100", "per-round": "16", "epsilon": "6", "delta": "1e-3", "rounds": "10", "dim": "1000"}
+NOISE_PLAN = ["plan", "noise", *(word for name, value in NOISE.items() for word in (f"--{name}", value))]
+PRINTERS = {
+    "typer": ["--help"],
+    "an early exit of typer": ["--version"],
+    "rich": NOISE_PLAN,
+    "print, written at the exit": [*NOISE_PLAN, "--json"],
+}
+
+
+def run_without_reader(output: int, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Run a command whose standard output is a descriptor; return its exit code and standard error."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | variables
+    command = [sys.executable, "-m", "dordis", *arguments]
+    ended = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=HANG, env=kept)
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("printer", PRINTERS)
+def test_a_reader_that_is_gone_ends_a_command_in_silence(printer: str, unbuffered: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = run_without_reader(writer, *PRINTERS[printer], PYTHONUNBUFFERED=unbuffered)
+    finally:
+        os.close(writer)
+    assert ended == (130, "")
+
+
+@pytest.mark.parametrize("printer", PRINTERS)
+def test_output_without_room_is_one_line(printer: str) -> None:
+    with open("/dev/full", "wb") as full:
+        ended = run_without_reader(full.fileno(), *PRINTERS[printer])
+    assert ended == (2, "dordis: cannot write: No space left on device\n")
 
 
 def test_a_bug_keeps_its_traceback_and_shows_no_locals(monkeypatch: pytest.MonkeyPatch) -> None:

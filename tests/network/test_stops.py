@@ -47,6 +47,10 @@ def check_run(fleet, rounds=2):
     fleet.check_disclosed_once()
 
 
+def check_no_traceback(log):
+    assert not [word for word in ("Traceback", "Exception ignored", "Logging error") if word in log]
+
+
 def test_a_terminated_server_exits_with_0_and_clients_stay_until_the_run_is_over(deploy, processes, tmp_path):
     fleet = deploy(*gate_keys(tmp_path))
     waiting, go = fleet.pipe("gate.out"), fleet.pipe("gate.in")
@@ -231,15 +235,51 @@ def test_a_hangup_reloads_deadlines_and_says_what_needs_a_new_run(deploy, proces
     check_run(fleet)
 
 
-@pytest.mark.parametrize("output", ["/dev/full", "closed pipe"])
-def test_output_that_nobody_takes_stops_the_server_with_one_line(deploy, processes, output):
+@pytest.mark.parametrize(("output", "code"), [("/dev/full", 2), ("closed pipe", 130)])
+def test_output_that_nobody_takes_stops_the_server_with_one_line(deploy, processes, output, code):
     fleet = deploy()
     fleet.serve(wait=False, stdout=output)
-    code = processes.wait(fleet.server)
-    assert code in (2, 130)
-    assert "Traceback" not in fleet.log()
-    assert "Exception ignored" not in fleet.log()
-    assert sum("resume with" in line or line.startswith("dordis:") for line in fleet.log().splitlines()) == 1
+    assert processes.wait(fleet.server) == code
+    check_no_traceback(fleet.log())
+    (line,) = [line for line in fleet.log().splitlines() if "resume with: dordis serve" in line]
+    assert line.startswith("dordis: cannot write: No space left" if code == 2 else "interrupted; ")
+
+
+def test_a_reader_that_leaves_during_the_run_stops_the_server_and_the_run_is_resumed(deploy, processes):
+    """As in `dordis serve ... | head`: the server learns it at its next line, after round 1."""
+    fleet = deploy()
+    output = fleet.pipe("output")
+    fleet.serve(wait=False, stdout=output)
+    with output.open() as reader:
+        while "listening at" not in reader.readline():
+            pass
+    join_all(fleet)
+    assert processes.wait(fleet.server) == 130
+    check_no_traceback(fleet.log())
+    assert fleet.log().count("interrupted; resume with: dordis serve") == 1
+    for u in fleet.clients:
+        fleet.wait_for_client(u, "the server stopped before the run was over (its operator stopped it): reconnecting")
+    fleet.resume()
+    assert processes.wait(fleet.server) == 0
+    assert [processes.wait(pid) for pid in fleet.clients.values()] == [0] * CLIENTS
+    check_run(fleet)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"), [("/dev/full", "No space left on device"), ("closed pipe", "Broken pipe")]
+)
+def test_output_that_nobody_takes_stops_a_client_as_ctrl_c_does(deploy, processes, output, reason):
+    """With --json a client prints its log lines."""
+    fleet = deploy()
+    fleet.serve()
+    fleet.join(1, "--json", stdout=output)
+    assert processes.wait(fleet.clients[1]) == 130
+    check_no_traceback(fleet.client_log(1))
+    assert fleet.client_log(1).count(f"cannot write to standard output: {reason}\n") == 1
+    join_all(fleet)
+    assert processes.wait(fleet.server) == 0
+    assert [processes.wait(pid) for pid in fleet.clients.values()] == [0] * CLIENTS
+    check_run(fleet)
 
 
 def test_the_configurations_of_a_folder_run_one_after_the_other_for_clients_that_follow(deploy, processes, tmp_path):

@@ -6,7 +6,6 @@ commands; its `DEFAULT` runs if no command is named.  `--help` imports all modul
 The exit codes are in `dordis.cli.output`.  An unexpected exception is a bug and keeps its traceback.
 """
 
-import errno
 import io
 import os
 import sys
@@ -138,42 +137,59 @@ def run_app(commands: typer.Typer, name: str) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for other characters
     try:
-        sys.exit(commands(prog_name=name, standalone_mode=False))
-    except USAGE as error:
-        reason = error.format_message()
-        _refuse("Missing command: --help lists them." if reason == "Missing command." else reason)
-    except typer.Abort:
-        sys.exit(INTERRUPTED)
-    except BudgetExceeded as error:
-        _refuse(str(error), OVER_BUDGET)
-    except DordisError as error:
-        _refuse("; ".join((str(error), *getattr(error, "__notes__", ()))))
-    except MemoryError as error:
-        _refuse(f"there is not enough memory: {str(error) or 'take fewer clients, bins or coordinates'}")
+        code = _call(commands, name)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has what it wants, as in `dordis plan noise ... | head -1`
+        _abandon_output()
+        code = INTERRUPTED
     except OSError as error:
-        if error.errno not in (*DISK_FULL, errno.EPIPE):
+        if error.errno not in DISK_FULL:
             raise
         _abandon_output()
         where = f" at {error.filename}" if error.filename else ""
-        _refuse("; ".join((f"cannot write{where}: {error.strerror}", *getattr(error, "__notes__", ()))))
+        code = _refuse("; ".join((f"cannot write{where}: {error.strerror}", *getattr(error, "__notes__", ()))))
+    sys.exit(code)
+
+
+def _call(commands: typer.Typer, name: str) -> int | str | None:
+    """Call a command; return its exit code.  Only errors of the system and bugs are raised."""
+    try:
+        code: int | None = commands(prog_name=name, standalone_mode=False)
+        return code
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer exits with 1, the code of a problem that was found
+            raise end.__context__ from None
+        return end.code
+    except USAGE as error:
+        reason = error.format_message()
+        return _refuse("Missing command: --help lists them." if reason == "Missing command." else reason)
+    except typer.Abort:
+        return INTERRUPTED
+    except BudgetExceeded as error:
+        return _refuse(str(error), OVER_BUDGET)
+    except DordisError as error:
+        return _refuse("; ".join((str(error), *getattr(error, "__notes__", ()))))
+    except MemoryError as error:
+        return _refuse(f"there is not enough memory: {str(error) or 'take fewer clients, bins or coordinates'}")
 
 
 def _abandon_output() -> None:
-    """Discard output that cannot be written: Python would try again at its exit, and print a traceback."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        with open(os.devnull, "wb") as nothing:  # noqa: PTH123
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
+    """Discard output that cannot be written: Python would try again at its exit, and print an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+                os.dup2(nothing.fileno(), stream.fileno())
 
 
-def _refuse(reason: str, code: int = REFUSED) -> None:
-    """Print the reason in one line; sections of TOML to paste, if it ends with some, follow as they are."""
+def _refuse(reason: str, code: int = REFUSED) -> int:
+    """Print the reason in one line, and sections of TOML to paste if it ends with some; return the exit code."""
     said, section, paste = reason.partition("\n[")
     typer.echo("dordis: " + " ".join(said.split()), err=True)
     if section:
         typer.echo(f"[{paste}", err=True)
-    sys.exit(code)
+    return code
 
 
 def _print_version(wanted: bool) -> None:

@@ -19,7 +19,7 @@ EXIT_CODES = {
     FOUND: "found a problem: a leak, or a missing part of this installation",
     REFUSED: "refused, with one line on stderr",
     OVER_BUDGET: "the privacy budget is exceeded, or would have been",
-    INTERRUPTED: "interrupted",
+    INTERRUPTED: "interrupted, or nobody reads the output",
 }
 """Exit codes of all commands, as `dordis --help` prints them."""
 

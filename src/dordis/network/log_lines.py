@@ -3,8 +3,10 @@
 A line that names a run or a round (`extra={"run": ..., "round": ...}`) names it for the lines after it, too.
 """
 
+import _thread
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -63,10 +65,27 @@ def escape_control(text: str) -> str:
 
 
 def set_up_logging(*, quiet: bool, as_json: bool, stream: TextIO | None = None) -> None:
-    """Log to a stream, standard error if none is given: warnings alone if `quiet`."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    """Log to a stream, standard error if none is given: warnings alone if `quiet`.
+
+    A command whose standard output is lost is interrupted.
+    """
+    handler = (_OutputHandler if stream is sys.stdout else logging.StreamHandler)(stream or sys.stderr)
     handler.setFormatter(LineFormatter(as_json))
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[handler], force=True)
+
+
+class _OutputHandler(logging.StreamHandler[TextIO]):
+    """Log to standard output; if it cannot be written, say why and interrupt the main thread, as Ctrl-C does."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  the name is logging's
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        with open(os.devnull, "wb") as nothing:  # noqa: PTH123
+            os.dup2(nothing.fileno(), self.stream.fileno())
+        sys.stderr.write(f"cannot write to standard output: {error.strerror}\n")
+        _thread.interrupt_main()
 
 
 class ClientRoundLog:
