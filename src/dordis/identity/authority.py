@@ -1,8 +1,8 @@
-"""The authority of a federation: approve certificate requests, issue certificates and sign the registry.
+"""The authority of a federation: it approves certificate requests, issues certificates and signs the registry.
 
-A request is an X.509 request with a client's public keys, or a server's host names.  Every key that it asks to have
-certified signs it: the TLS key as X.509 prescribes, the signing key by a signature, the VRF key by a proof.  A request
-that replaces keys is also signed by the old ones.
+A request is an X.509 request with the public keys of a client or the host names of a server.  Each private key proves
+possession: the TLS key and the signing key sign the request, and the VRF key proves it.  If the request replaces keys,
+the old signing key signs it too.
 """
 
 import re
@@ -39,14 +39,14 @@ from dordis.identity.signed_registry import Member, Membership, RevokedKeys, Sig
 from dordis.protocol import ClientId
 
 LIMIT = 64 << 10
-"""Bytes of the largest request that is read."""
+"""Largest size of a request file in bytes; longer ones are refused."""
 _URN = re.compile(r"urn:dordis:identity:([0-9a-f]{64}):([0-9a-f]{64})")
 _SIGNED, _PROVED, _REPLACED = (b"dordis/v1/request/" + use for use in (b"signing", b"vrf", b"replaced"))
 
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """The content of a request; `replaces` is the former signing key, if the request replaces keys."""
+    """The verified content of a request; `replaces` is the client's old signing key, None if no keys are replaced."""
 
     name: str
     tls: ec.EllipticCurvePublicKey
@@ -68,7 +68,10 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), replaces: Keys | None = None) -> bytes:
-    """Return a request for the certificate of a client, or of a server with these hosts."""
+    """Return the request file of a client for a certificate, or of a server if `private` has no protocol keys.
+
+    `hosts` are the names of the server; `replaces` are the client's former keys, if it replaces them.
+    """
     certificates.check_name(name)
     keys = private.keys
     names = certificates.host_names(hosts) if keys is None else [_identity_name(keys.identity())]
@@ -90,7 +93,7 @@ def new_request(name: str, private: PrivateKeys, hosts: Sequence[str] = (), repl
 
 
 def read_request(data: bytes) -> CertificateRequest:
-    """Return the content of a request; raise unless the requester has all of its keys."""
+    """Return the content of a request file; raise InputError if it is malformed or a key did not sign it."""
     if len(data) > LIMIT:
         raise InputError(f"a request has at most {LIMIT} bytes")
     try:
@@ -114,7 +117,7 @@ def read_request(data: bytes) -> CertificateRequest:
 
 
 def check_tls_key(asked: x509.CertificateSigningRequest) -> ec.EllipticCurvePublicKey:
-    """Return the TLS key, which is on P-256 and signed the request."""
+    """Return the TLS key of a request; raise InputError if it is not on P-256 or did not sign the request."""
     key = asked.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise InputError("the TLS key of a request is on the curve P-256")
@@ -124,7 +127,7 @@ def check_tls_key(asked: x509.CertificateSigningRequest) -> ec.EllipticCurvePubl
 
 
 def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None:
-    """The requester has the signing key and the VRF key: nobody registers another party's keys."""
+    """Raise InputError unless signing key and VRF key signed the request: nobody can register another party's keys."""
     try:
         signature.validate(identity.signing)
         signature.verify(identity.signing, _SIGNED + data, _from_hex(file.signing))
@@ -134,7 +137,7 @@ def check_possession(identity: Identity, file: RequestFile, data: bytes) -> None
 
 
 def check_replaced(replaces: bytes, file: RequestFile, data: bytes) -> None:
-    """The owner of the replaced keys signed the request."""
+    """Raise InputError unless the replaced signing key signed the request."""
     try:
         signature.verify(replaces, _REPLACED + data, _from_hex(file.replaced))
     except CryptoError:
@@ -168,7 +171,7 @@ KEY_FILE, CERTIFICATE_FILE, REGISTRY_FILE, ISSUED = "ca.key", "ca.pem", "registr
 
 @dataclass(frozen=True)
 class IssuedCertificate:
-    """An issued certificate: its PEM to hand back, and the id if it is a client's."""
+    """An issued certificate, its PEM for the requester, and the client's id; None for a server."""
 
     name: str
     client: ClientId | None
@@ -178,14 +181,14 @@ class IssuedCertificate:
 
 @dataclass(frozen=True)
 class Authority:
-    """The directory of an authority, and its clock."""
+    """The files of an authority in a directory, and the present time, which its certificates and signatures state."""
 
     path: Path
     now: datetime
 
     @classmethod
     def create(cls, path: Path, name: str, now: datetime) -> "Authority":
-        """Create an authority without members; raise InputError if there is one already."""
+        """Create an authority without members; raise InputError if the directory has one already."""
         certificates.check_name(name)
         key = certificates.new_tls_key()
         try:
@@ -211,15 +214,15 @@ class Authority:
         return SignedRegistry.load(self.path / REGISTRY_FILE, self.certificate)
 
     def approve(self, asked: CertificateRequest, days: int = certificates.DAYS) -> IssuedCertificate:
-        """Admit a new member, replace a member's keys, or approve a server; issue the certificate.
+        """Approve a request: admit a member, replace a member's keys or accept a server; return the certificate.
 
-        A repeated request gets a new certificate.
+        A repeated request gets a new certificate.  Raise InputError if a name or key is taken.
         """
         with self._lock() as key:
             if asked.identity is None:
                 check_server_name(asked.name, self.registry.membership)
                 return self._issue(key, asked.name, None, asked.tls, asked.hosts, days)
-            membership, before = self.registry.membership, self._before(asked.name)
+            membership, before = self.registry.membership, self._certified_tls_hash(asked.name)
             client, following = admit_request(asked, asked.identity, membership, before, _format_time(self.now))
             if following != membership:
                 self._sign(key, following)
@@ -227,9 +230,9 @@ class Authority:
             return self._issue(key, asked.name, client, asked.tls, names, days)
 
     def issue(self, name: str, days: int = certificates.DAYS) -> IssuedCertificate:
-        """Issue a new certificate for the same keys."""
+        """Return a new certificate of a party for its present keys; raise InputError if these were revoked."""
         with self._lock() as key:
-            old = self.issued(name)
+            old = self.newest_certificate(name)
             bound, members = certificates.certified_client(old), self.registry.membership.members
             if bound is not None and members.get(bound.client) != Member.from_identity(name, bound.identity):
                 raise InputError(f"'{name}' is no member with these keys: for revoked keys nothing is issued")
@@ -237,7 +240,7 @@ class Authority:
             return self._issue(key, name, client, tls_public_key(old), names, days)
 
     def revoke(self, who: str, why: str) -> ClientId:
-        """Revoke the keys of a member, by its name or id; its id is never given again."""
+        """Revoke the keys of a member, given by name or id, and return its id, which no other member ever gets."""
         with self._lock() as key:
             membership = self.registry.membership
             client = _find_client(membership, who)
@@ -246,8 +249,8 @@ class Authority:
             self._sign(key, msgspec.structs.replace(membership, members=left, revoked=(*membership.revoked, gone)))
             return client
 
-    def issued(self, name: str) -> x509.Certificate:
-        """Return the current certificate of a party."""
+    def newest_certificate(self, name: str) -> x509.Certificate:
+        """Return the newest certificate of a party; raise InputError if it has none."""
         certificates.check_name(name)
         path = self.path / ISSUED / f"{name}{CERTIFICATE}"
         if not path.exists():
@@ -260,16 +263,16 @@ class Authority:
 
     @contextmanager
     def _lock(self) -> Iterator[TlsKey]:
-        """Lock the directory; give the authority's key."""
+        """Lock the directory; yield the authority's private key."""
         private = load_keys(self.path / KEY_FILE)
         with AppendOnlyFile(self.path / ".lock", PRIVATE).locked():
             yield private.tls
 
-    def _before(self, name: str) -> str | None:
-        """Return the hash of the TLS key that a client has a certificate for now."""
+    def _certified_tls_hash(self, name: str) -> str | None:
+        """Return the hash of the TLS key in a client's newest certificate; None if it has none."""
         if name not in self.names():
             return None
-        old = self.issued(name)
+        old = self.newest_certificate(name)
         if certificates.certified_client(old) is None:
             raise InputError(f"there is a server '{name}' already: take another name for the client")
         return tls_hash(tls_public_key(old))
@@ -292,7 +295,7 @@ class Authority:
         return IssuedCertificate(name, client, made, pem)
 
     def _sign(self, key: TlsKey, membership: Membership) -> None:
-        """Sign a membership under the next version."""
+        """Sign a membership under the next version, and write the registry file."""
         following = msgspec.structs.replace(membership, version=membership.version + 1, signed=_format_time(self.now))
         SignedRegistry.sign(following, key).save(self.path / REGISTRY_FILE)
 
@@ -300,7 +303,10 @@ class Authority:
 def admit_request(
     asked: CertificateRequest, identity: Identity, membership: Membership, before: str | None, now: str
 ) -> tuple[ClientId, Membership]:
-    """Return the requester's id and the new membership; `before` is the hash of its former TLS key, if any."""
+    """Return the requester's id and the new membership; raise InputError if its name or a key is taken.
+
+    `before` is the hash of the TLS key in its last certificate, None if it had none.
+    """
     wanted, asked_tls = Member.from_identity(asked.name, identity), tls_hash(asked.tls)
     present = next((ClientId(u) for u, member in membership.members.items() if member == wanted), None)
     if present is not None and (before in (None, asked_tls) or before in membership.retired):
@@ -320,37 +326,37 @@ def admit_request(
 
 
 def check_new_name(name: str, membership: Membership) -> None:
-    """No client has or had this name."""
+    """Raise InputError if a client, present or revoked, has this name."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name, or replace its keys by keys rotate")
 
 
 def check_server_name(name: str, membership: Membership) -> None:
-    """A server does not have the name of a client; it may keep its own."""
+    """Raise InputError if a client, present or revoked, has the name of this server; another server may."""
     if name in _client_names(membership):
         raise InputError(f"there is a client '{name}' already: take another name for the server")
 
 
 def check_new_keys(identity: Identity, membership: Membership) -> None:
-    """No client has or had one of these keys, and the two keys differ."""
+    """Raise InputError if a client, present or revoked, has one of these keys, or if the two keys are equal."""
     if identity.signing == identity.vrf:
-        raise InputError("one key must not serve two purposes: draw others, with keys request")
+        raise InputError("signing key and VRF key must differ: draw new keys with dordis keys request")
     taken = {key: f"client {u} ('{member.name}')" for u, member in membership.members.items() for key in _keys(member)}
     taken |= {key: f"client {gone.client}, revoked" for gone in membership.revoked for key in _keys(gone.keys)}
     for key in (identity.signing.hex(), identity.vrf.hex()):
         if key in taken:
-            raise InputError(f"these keys are those of {taken[key]}: every client draws its own, with keys request")
+            raise InputError(f"these keys belong to {taken[key]}: draw new ones with dordis keys request")
 
 
 def check_replaceable(asked: CertificateRequest, membership: Membership) -> tuple[ClientId, Member]:
-    """Return the member whose keys are replaced; raise if there is none, or if its name differs."""
+    """Return the member whose keys a request replaces; raise InputError if there is none, or if its name differs."""
     replaced = (asked.replaces or b"").hex()
     for u, member in membership.members.items():
         if member.signing == replaced:
             if member.name != asked.name:
                 raise InputError(f"the request is by '{member.name}', and keeps that name, not '{asked.name}'")
             return ClientId(u), member
-    raise InputError("the request replaces keys of nobody who is a member now: make new ones with keys request")
+    raise InputError("the request replaces keys that no present member has: make new ones with dordis keys request")
 
 
 def _find_client(membership: Membership, who: str) -> ClientId:

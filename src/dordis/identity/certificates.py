@@ -1,7 +1,7 @@
-"""X.509 certificates: TLS keys of their own, with a client's id and its Ed25519 and ECVRF keys bound in the name.
+"""X.509 certificates, which bind a TLS key to a server's host names, or to a client's id and protocol keys.
 
-TLS keys are P-256, which every proxy and browser knows; the keys of the protocol are never used for TLS.  A client's
-certificate names it as `urn:dordis:client:ID:SIGNING:VRF`, a server's lists its host names.
+TLS keys are on P-256, which all proxies and browsers support; the protocol's keys (Ed25519, ECVRF) never serve TLS.
+The alternative name of a client is `urn:dordis:client:ID:SIGNING:VRF`.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ from dordis.identity.registry import Identity
 from dordis.protocol import ClientId
 
 BACKDATED = timedelta(days=1)
-"""Certificates are valid from this long before they are made: clocks of other machines may be slow."""
+"""A certificate is valid from this time before its creation on, because clocks of other machines may be slow."""
 DAYS, AUTHORITY_DAYS = 365, 3650
-"""Validity of a party's certificate, and of the authority's own."""
+"""Days for which the certificate of a party is valid, and those of the authority's own."""
 _URN = re.compile(r"urn:dordis:client:(0|[1-9][0-9]{0,18}):([0-9a-f]{64}):([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -35,7 +35,7 @@ AlternativeNames = list[x509.GeneralName]
 
 @dataclass(frozen=True)
 class CertifiedClient:
-    """The client of a certificate: its id, its public keys, and the hash of its TLS key."""
+    """The client that a certificate names: its id, its public keys, and the hash of its TLS key."""
 
     client: ClientId
     identity: Identity
@@ -43,17 +43,17 @@ class CertifiedClient:
 
 
 def new_tls_key() -> TlsKey:
-    """Draw a P-256 key, with the randomness of OpenSSL."""
+    """Return a new private key on P-256, drawn by OpenSSL."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def client_names(client: ClientId, identity: Identity) -> AlternativeNames:
-    """Return the name of a client in its certificate."""
+    """Return the alternative name of a client for its certificate: its id and protocol keys."""
     return [x509.UniformResourceIdentifier(f"urn:dordis:client:{client}:{identity.signing.hex()}:{identity.vrf.hex()}")]
 
 
 def host_names(hosts: Sequence[str]) -> AlternativeNames:
-    """Return the names of a server in its certificate: host names or IP addresses."""
+    """Return the alternative names of a server for its certificate, from host names or IP addresses."""
     return [_host(host) for host in hosts]
 
 
@@ -69,7 +69,7 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def new_authority(key: TlsKey, name: str, now: datetime) -> x509.Certificate:
-    """Make the certificate with which an authority signs others."""
+    """Return the self-signed certificate of an authority, which may sign those of clients and servers."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = _usage(key_cert_sign=True, digital_signature=True)
     return (
@@ -91,7 +91,7 @@ def new_certificate(
     *,
     server: bool = False,
 ) -> x509.Certificate:
-    """Make the certificate of a client, or of a server; neither can be used as the other."""
+    """Return the certificate of a client or a server, signed by the authority; neither can be used as the other."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
     signer = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -109,7 +109,7 @@ def new_certificate(
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
-    """Begin a certificate whose validity started a day ago."""
+    """Return a certificate builder whose validity began `BACKDATED` ago."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -137,7 +137,7 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x
 
 
 def certified_client(certificate: x509.Certificate) -> CertifiedClient | None:
-    """Return the client of a certificate; None if it is not a client's."""
+    """Return the client that a certificate names; None if it is a server's."""
     for name in alternative_names(certificate).get_values_for_type(x509.UniformResourceIdentifier):
         if match := _URN.fullmatch(name):
             identity = Identity(bytes.fromhex(match[2]), bytes.fromhex(match[3]))
@@ -146,7 +146,7 @@ def certified_client(certificate: x509.Certificate) -> CertifiedClient | None:
 
 
 def alternative_names(signed: x509.Certificate | x509.CertificateSigningRequest) -> x509.SubjectAlternativeName:
-    """Return the alternative names of a certificate or request."""
+    """Return the alternative names in a certificate or request; empty if there are none."""
     try:
         return signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -154,12 +154,12 @@ def alternative_names(signed: x509.Certificate | x509.CertificateSigningRequest)
 
 
 def subject_name(signed: x509.Certificate | x509.CertificateSigningRequest) -> str:
-    """Return the name of the party."""
+    """Return the common name of the party in a certificate or request; empty if there is none."""
     return next((str(one.value) for one in signed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)), "")
 
 
 def tls_public_key(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
-    """Return the TLS key that a certificate is for."""
+    """Return the TLS key of a certificate; raise LoginRefused if it is not on an elliptic curve."""
     key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise LoginRefused(f"the certificate of '{subject_name(certificate)}' is not one that dordis makes")
@@ -167,23 +167,23 @@ def tls_public_key(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
 
 
 def tls_hash(key: ec.EllipticCurvePublicKey) -> str:
-    """Return the SHA-256 of a TLS key, in hex."""
+    """Return the SHA-256 of a public TLS key, in hex."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
 
 def to_pem(*certificates: x509.Certificate) -> bytes:
-    """Write certificates one after the other."""
+    """Return certificates as PEM, one after the other."""
     return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
 
 
 def to_der(certificate: x509.Certificate) -> bytes:
-    """Return the bytes of a certificate as they travel."""
+    """Return the DER bytes of a certificate, as sent over the network."""
     return certificate.public_bytes(serialization.Encoding.DER)
 
 
 def from_der(data: bytes) -> x509.Certificate:
-    """Read a certificate that came from elsewhere."""
+    """Return the certificate in DER bytes; raise InputError if they are malformed."""
     try:
         return x509.load_der_x509_certificate(data)
     except ValueError:
@@ -191,7 +191,7 @@ def from_der(data: bytes) -> x509.Certificate:
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate from a PEM file, the first if there are several."""
+    """Return the first certificate of a PEM file; raise InputError if it cannot be read."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
@@ -211,13 +211,13 @@ def fingerprint(data: bytes) -> str:
 
 
 def check_name(name: str) -> None:
-    """A party's name is short and plain: it stands in certificates, tables and names of files."""
+    """Raise InputError if a party's name has other characters than file names and certificates allow, or over 63."""
     if not _NAME.fullmatch(name):
         raise InputError(f"a party's name is made of up to 63 letters, digits and . _ -, not '{name}'")
 
 
 def check_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> None:
-    """The certificate was signed by this authority."""
+    """Raise LoginRefused unless this authority signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -233,7 +233,7 @@ def days_left(certificate: x509.Certificate, now: datetime) -> int:
 
 
 def check_valid_at(certificate: x509.Certificate, now: datetime) -> None:
-    """The certificate has begun and has not ended."""
+    """Raise LoginRefused if a certificate is not valid yet, or no longer."""
     name, begins, ends = subject_name(certificate), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < begins:
         raise LoginRefused(
@@ -247,7 +247,7 @@ def check_valid_at(certificate: x509.Certificate, now: datetime) -> None:
 
 
 def check_purpose(certificate: x509.Certificate, *, server: bool = False) -> None:
-    """The certificate is for a client, or for a server, as it is used."""
+    """Raise LoginRefused if a client shows the certificate of a server, or a server that of a client."""
     wanted = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
     try:
         usages = list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)

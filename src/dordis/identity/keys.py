@@ -1,7 +1,7 @@
-"""A party's key file, which only its owner can read, and the certificate beside it.
+"""A party's key file, which only its owner can read, and its certificate file.
 
-`alice.key` is PEM: the TLS key first, where OpenSSL finds it, then the keys of the protocol.  `alice.cert`, which comes
-back from the authority, is PEM too: the certificate, then that of the authority.
+`alice.key` is PEM: first the TLS key, because OpenSSL takes the first one, then the protocol's keys.  `alice.cert`,
+from the authority, is PEM too: the party's certificate, then the authority's.
 """
 
 import base64
@@ -26,14 +26,14 @@ from dordis.identity.registry import Identity
 from dordis.protocol import ClientId
 
 KEY, CERTIFICATE, REQUEST = ".key", ".cert", ".request"
-"""Endings of the three files of a party."""
+"""Suffixes of a party's key file, certificate file and request file."""
 _BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\n(.*?)\n-----END \1-----\n", re.DOTALL)
 _TLS, _SIGNING, _VRF = "PRIVATE KEY", "DORDIS SIGNING KEY", "DORDIS VRF KEY"
 
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """A client's private keys, each for its one purpose.
+    """A client's private keys for the protocol: one for signatures, one for the VRF.
 
     >>> Keys.generate()
     <Keys>
@@ -44,7 +44,7 @@ class Keys:
 
     @classmethod
     def generate(cls, entropy: Callable[[int], bytes] = secrets.token_bytes) -> "Keys":
-        """Draw both keys."""
+        """Return two new private keys."""
         return cls(signature.generate(entropy), vrf.generate(entropy))
 
     def __post_init__(self) -> None:
@@ -55,13 +55,13 @@ class Keys:
         return "<Keys>"
 
     def identity(self) -> Identity:
-        """Compute the public keys, as they are registered."""
+        """Return the public keys of these private keys, as the registry lists them."""
         return Identity(signature.public_key(self.signing), vrf.public_key(self.vrf))
 
 
 @dataclass(frozen=True, repr=False)
 class PrivateKeys:
-    """The content of a key file; a server has no keys of the protocol."""
+    """The private keys in a key file: the TLS key, and a client's keys for the protocol; None for a server."""
 
     tls: TlsKey
     keys: Keys | None
@@ -70,7 +70,7 @@ class PrivateKeys:
         return "<PrivateKeys>"
 
     def to_pem(self) -> bytes:
-        """Write the keys as they stand in the file."""
+        """Return the content of the key file."""
         tls = self.tls.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -79,7 +79,7 @@ class PrivateKeys:
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials of a party: its files for TLS, its certificate and the authority's."""
+    """The credentials of a party for TLS: its key file and certificate file, its certificate and the authority's."""
 
     key_file: Path
     certificate_file: Path
@@ -88,7 +88,7 @@ class Credentials:
 
     @property
     def name(self) -> str:
-        """Return the name of the party."""
+        """Return the name of the party in its certificate."""
         return certificates.subject_name(self.certificate)
 
 
@@ -121,12 +121,15 @@ def load_keys(path: Path) -> PrivateKeys:
         if not isinstance(tls, ec.EllipticCurvePrivateKey) or len(drawn) not in (0, 2):
             raise InputError(f"{path} is not a key file of dordis: make one with dordis keys request")
         return PrivateKeys(tls, Keys(*drawn) if drawn else None)
-    except (KeyError, ValueError, TypeError):  # never with the content: it is secret
+    except (KeyError, ValueError, TypeError):  # the error does not quote the file: its content is secret
         raise InputError(f"{path} is not a key file of dordis: make one with dordis keys request") from None
 
 
 def load_client_credentials(path: Path, now: datetime) -> ClientCredentials:
-    """Read the keys and the certificate of a client, and check that they belong together and are valid."""
+    """Return the credentials of a client from its key file and certificate file.
+
+    Raise InputError or LoginRefused if the files do not belong together or the certificate is not valid.
+    """
     private, common = _load(path, now, server=False)
     bound = certificates.certified_client(common.certificate)
     if private.keys is None or bound is None:
@@ -138,7 +141,10 @@ def load_client_credentials(path: Path, now: datetime) -> ClientCredentials:
 
 
 def load_server_credentials(path: Path, now: datetime) -> Credentials:
-    """Read the key and the certificate of a server, and check that they belong together and are valid."""
+    """Return the credentials of a server from its key file and certificate file.
+
+    Raise InputError or LoginRefused if the files do not belong together or the certificate is not valid.
+    """
     return _load(path, now, server=True)[1]
 
 
@@ -157,7 +163,7 @@ def _load(path: Path, now: datetime, *, server: bool) -> tuple[PrivateKeys, Cred
 
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, x509.Certificate]:
-    """Read a certificate and that of the authority."""
+    """Return the party's certificate and the authority's from a certificate file; raise InputError if it has no two."""
     data = _read(path)
     try:
         certificate, authority = x509.load_pem_x509_certificates(data)
@@ -167,13 +173,13 @@ def read_certificates(path: Path) -> tuple[x509.Certificate, x509.Certificate]:
 
 
 def check_key_file_name(path: Path) -> None:
-    """The three files of a party differ in their ending alone."""
+    """Raise InputError unless a path ends with `.key`: a party's files have the same name with different suffixes."""
     if path.suffix != KEY:
         raise InputError(f"a key file ends with {KEY}: {path.name}{KEY}, say, not {path.name}")
 
 
 def check_private(path: Path) -> None:
-    """Nobody but the owner can read or write a key file."""
+    """Raise InputError if others than the owner can read or write a key file, or if it is missing."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -181,19 +187,23 @@ def check_private(path: Path) -> None:
     if not stat.S_ISREG(mode):
         raise InputError(f"{path} is not a file: give the key file that dordis keys request made")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise InputError(f"others can read or write {path}: chmod 600 {path}, and rotate it if somebody may have")
+        raise InputError(
+            f"others can read or write {path}: chmod 600 {path}, and rotate the keys if somebody may have read it"
+        )
 
 
 def check_same_key(tls: TlsKey, certificate: x509.Certificate, key_file: Path, file: Path) -> None:
-    """The certificate is for the TLS key of this file."""
+    """Raise InputError unless a certificate is for the TLS key of the key file."""
     if certificate.public_key() != tls.public_key():
-        raise InputError(f"{file} is not for the key in {key_file}: ask the authority for the one that is")
+        raise InputError(f"{file} is not for the key in {key_file}: ask the authority for the certificate of this key")
 
 
 def check_bound(keys: Keys, bound: CertifiedClient, file: Path) -> None:
-    """The certificate binds the keys of the protocol that are in the key file."""
+    """Raise InputError unless a certificate names the protocol keys of the key file."""
     if keys.identity() != bound.identity:
-        raise InputError(f"{file} names other signing or VRF keys than the key file has: ask for the right one")
+        raise InputError(
+            f"{file} names other signing or VRF keys than the key file has: ask the authority for the right one"
+        )
 
 
 def _block(kind: str, content: bytes) -> bytes:

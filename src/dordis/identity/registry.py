@@ -1,4 +1,4 @@
-"""The registry: every client's public keys, fixed before a run's first beacon is known and pinned by every client."""
+"""The registry: the public keys of all clients, fixed before a run's first beacon line, and pinned by every client."""
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
@@ -17,27 +17,27 @@ from dordis.protocols.parameters import LARGEST_ID
 from dordis.protocols.summing import SigningKeys
 
 LIMIT = 64 << 20
-"""Bytes of the largest registry that is read: some 300 000 clients."""
+"""Largest size of a registry file in bytes, enough for some 300,000 clients."""
 FINGERPRINT_BYTES = 16
-"""Of a member's id and keys; the root of the registry, which is of all keys, is what binds them."""
+"""Bytes of a member's fingerprint, which only tells members apart; the root of the registry commits to all keys."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A client's public keys: Ed25519 for its signatures, ECVRF for its selection."""
+    """A client's public keys: Ed25519 for signatures, ECVRF for selection."""
 
     signing: bytes
     vrf: bytes
 
     def fingerprint(self, client: ClientId) -> str:
-        """Return the fingerprint of a client's keys, in hex."""
+        """Return the fingerprint of a client's id and keys, in hex."""
         entry = client.to_bytes(8, "big") + self.signing + self.vrf
         return hashlib.sha256(b"dordis/v1/member" + entry).digest()[:FINGERPRINT_BYTES].hex()
 
 
 class Registry(Mapping[ClientId, Identity]):
-    """An immutable map from client ids to public keys, in ascending order, checked when it is made.
+    """An immutable map from client ids to public keys, in ascending order; raises InputError if a key is used twice.
 
-    `helpers` are the public keys of parties in the role of helpers; an id may be in both maps.
+    `helpers` are the public keys of the helpers, by id; a party may be both, with different keys.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Registry(Mapping[ClientId, Identity]):
         return f"<Registry of {len(self)} clients, root {self.root().hex()[:16]}>"
 
     def root(self) -> bytes:
-        """Return the SHA-256 of all entries in ascending order; they have one length and cannot run together."""
+        """Return the root of the registry: the SHA-256 of all ids and keys in ascending order."""
         return self._root
 
     @cached_property
@@ -78,21 +78,21 @@ class Registry(Mapping[ClientId, Identity]):
         ).digest()
 
     def fingerprints(self) -> dict[int, str]:
-        """Return the fingerprint of all members and their keys, in hex."""
+        """Return the fingerprint of every client's id and keys, in hex, by id."""
         return {int(u): keys.fingerprint(u) for u, keys in self.items()}
 
     def restrict(self, clients: Collection[int]) -> "Registry":
-        """Return the registry of some of the clients; of all of them it is this one."""
+        """Return the registry with only these clients, and all helpers."""
         kept = {u: keys for u, keys in self.items() if u in clients}
         return self if len(kept) == len(self) else Registry(kept, self.helpers)
 
     def signing_keys(self) -> SigningKeys:
-        """Return the public signature keys for the round protocol: those of clients and, apart, those of helpers."""
+        """Return the public signing keys of the clients and of the helpers."""
         clients, helpers = ({u: keys.signing for u, keys in role.items()} for role in (self, self.helpers))
         return SigningKeys(clients, helpers)
 
-    def without(self, revoked: Collection[str]) -> SigningKeys:
-        """Return the public keys of all signatures but those in hex."""
+    def signing_keys_without(self, revoked: Collection[str]) -> SigningKeys:
+        """Return the public signing keys of clients and helpers except the revoked ones, which are given in hex."""
         kept = (
             {u: keys.signing for u, keys in role.items() if keys.signing.hex() not in revoked}
             for role in (self, self.helpers)
@@ -100,7 +100,7 @@ class Registry(Mapping[ClientId, Identity]):
         return SigningKeys(*kept)
 
     def to_bytes(self) -> bytes:
-        """Return the one encoding of this registry: JSON with ids in ascending order and keys in hex."""
+        """Return the canonical encoding of this registry: JSON with ids in ascending order and keys in hex."""
         clients, helpers = (
             {int(u): _Entry(keys.signing.hex(), keys.vrf.hex()) for u, keys in role.items()}
             for role in (self, self.helpers)
@@ -111,7 +111,7 @@ class Registry(Mapping[ClientId, Identity]):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Registry":
-        """Read a registry that is written in its one encoding."""
+        """Return the registry in a canonical encoding; raise InputError for any other bytes."""
         if len(data) > LIMIT:
             raise InputError(f"a registry has at most {LIMIT} bytes")
         try:
@@ -123,23 +123,23 @@ class Registry(Mapping[ClientId, Identity]):
             registry = cls(clients, helpers)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"this is not a registry: {error}") from None
-        if registry.to_bytes() != data:  # above all: a client listed twice
+        if registry.to_bytes() != data:  # mainly to refuse a client that is listed twice
             raise InputError("this registry is not as `save` writes it: a client is listed twice, or out of order")
         return registry
 
     def save(self, path: Path) -> None:
-        """Write the registry so that the file is whole at any moment, also if the machine stops."""
+        """Write the registry to a file in one step: after a crash the file is the old or the new one."""
         write_atomically(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: Path) -> "Registry":
-        """Read a registry that `save` wrote."""
+        """Return the registry in a file that `save` wrote; raise InputError if it is malformed."""
         with path.open("rb") as file:
             return cls.from_bytes(file.read(LIMIT + 1))
 
 
 def check_ids(registry: Registry) -> None:
-    """There is a client, and ids are what the protocol can write."""
+    """Raise InputError for a registry without clients, or with an id outside 0..2^63 - 1."""
     if not registry:
         raise InputError("a registry has at least one client")
     if not all(0 <= u <= LARGEST_ID for u in (*registry, *registry.helpers)):
@@ -147,7 +147,7 @@ def check_ids(registry: Registry) -> None:
 
 
 def check_keys(registry: Registry) -> None:
-    """Every key is a point of the prime-order group: of others, owners could prove more than one output."""
+    """Raise InvalidKey for a key outside the prime-order group: its owner could prove several VRF outputs."""
     for u, keys in (*registry.items(), *registry.helpers.items()):
         try:
             signature.validate(keys.signing)
@@ -157,17 +157,17 @@ def check_keys(registry: Registry) -> None:
 
 
 def check_keys_distinct(registry: Registry) -> None:
-    """No key belongs to two parties, or serves two purposes or roles."""
+    """Raise InputError if two parties, roles or purposes have the same key."""
     owners: dict[bytes, ClientId] = {}
     for u, keys in (*registry.items(), *registry.helpers.items()):
         for key in (keys.signing, keys.vrf):
             if key in owners:
-                raise InputError(f"clients {owners[key]} and {u} use one key twice: each needs two of its own")
+                raise InputError(f"clients {owners[key]} and {u} have the same key: every party draws its own keys")
             owners[key] = u
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An identity as it stands in the file."""
+    """The public keys of one party in a registry file, in hex."""
 
     signing: str
     vrf: str
@@ -180,9 +180,9 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RegistryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file; another format has another name."""
+    """The content of a registry file; `format` names its version."""
 
     clients: dict[int, _Entry]
     format: Literal["dordis registry 1"] = "dordis registry 1"
     helpers: dict[int, _Entry] | UnsetType = UNSET
-    """Left out where no party is a helper."""
+    """Left out of the file if the federation has no helpers."""

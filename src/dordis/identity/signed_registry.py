@@ -1,7 +1,7 @@
-"""The membership of a federation: all members with their public keys, and all keys that were revoked, signed.
+"""The signed registry of a federation: its members with their public keys, and all revoked keys.
 
-The authority signs it again, under the next version, whenever somebody joins, leaves or changes keys.  A run is fixed
-to the members that it began with, by the root of their registry; revocations count at once, in every run.
+The authority signs it again, under the next version, when somebody joins, leaves or changes keys.  A run keeps the
+members that it began with, by the root of their registry.  Revocations take effect at once, in every run.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ _LABEL = b"dordis/v1/membership"
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A member: its name, and its public keys in hex."""
+    """A member's name, and its public keys in hex."""
 
     name: str
     signing: str
@@ -34,17 +34,17 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_identity(cls, name: str, identity: Identity) -> "Member":
-        """Write down a member."""
+        """Return the member with this name and these public keys."""
         return cls(name, identity.signing.hex(), identity.vrf.hex())
 
     @property
     def identity(self) -> Identity:
-        """Return the public keys."""
+        """Return the member's public keys."""
         return Identity(bytes.fromhex(self.signing), bytes.fromhex(self.vrf))
 
 
 class RevokedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Revoked keys of a client: which, when and why."""
+    """Revoked keys of a client, with the time and the reason."""
 
     client: int
     keys: Member
@@ -53,7 +53,7 @@ class RevokedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The statement that the authority signs; `retired` are hashes of replaced TLS keys."""
+    """The statement that the authority signs; `retired` has the hashes of replaced TLS keys."""
 
     version: int
     signed: str
@@ -64,12 +64,12 @@ class Membership(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def next_id(self) -> ClientId:
-        """Return the next unused id, 1 or more; ids of removed members are never used again."""
+        """Return the id of the next new member, at least 1; ids of former members are not used again."""
         return ClientId(max([0, *self.members, *(gone.client for gone in self.revoked)]) + 1)
 
 
 class MembersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file: what is signed, and the signature in hex."""
+    """The content of the file of a signed registry: the membership, and its signature in hex."""
 
     membership: Membership
     signature: str
@@ -77,21 +77,21 @@ class MembersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class SignedRegistry:
-    """A membership whose signature is good; make one with `sign`, or read one with `from_bytes` or `load`."""
+    """A membership with a valid signature, made by `sign`, or read and verified by `from_bytes` or `load`."""
 
     membership: Membership
     data: bytes
-    """The file as it is passed on."""
+    """The bytes of the file, signature included."""
 
     @classmethod
     def sign(cls, membership: Membership, key: TlsKey) -> "SignedRegistry":
-        """Sign a membership as the authority."""
+        """Return a membership signed with the authority's key."""
         signed = key.sign(_statement(membership), ec.ECDSA(hashes.SHA256())).hex()
         return cls(membership, _to_bytes(MembersFile(membership, signed)))
 
     @classmethod
     def from_bytes(cls, data: bytes, authority: x509.Certificate) -> "SignedRegistry":
-        """Read a membership that this authority signed."""
+        """Return the membership in the bytes of a file; raise InputError unless this authority signed it."""
         if len(data) > LIMIT:
             raise InputError(f"a registry has at most {LIMIT} bytes")
         try:
@@ -106,7 +106,7 @@ class SignedRegistry:
 
     @classmethod
     def load(cls, path: Path, authority: x509.Certificate) -> "SignedRegistry":
-        """Read a membership from a file."""
+        """Return the membership in a file; raise InputError if it cannot be read or this authority did not sign it."""
         try:
             with path.open("rb") as file:
                 return cls.from_bytes(file.read(LIMIT + 1), authority)
@@ -114,47 +114,48 @@ class SignedRegistry:
             raise InputError(f"cannot read the registry {path}: {error.strerror}") from None
 
     def save(self, path: Path) -> None:
-        """Write the file, whole at any moment."""
+        """Write the file in one step: after a crash the file is the old or the new one."""
         write_atomically(path, self.data)
 
     @property
     def version(self) -> int:
-        """Return the version, which grows with every signature."""
+        """Return the version, which is larger for every new signature."""
         return self.membership.version
 
     @cached_property
     def registry(self) -> Registry:
-        """Return the public keys of all members, which a run begins with."""
+        """Return the public keys of all present members, with which a new run begins."""
         try:
             return Registry({ClientId(u): member.identity for u, member in self.membership.members.items()})
         except ValueError as error:
             raise InputError(f"the signed registry cannot be used: {error}") from None
 
     def root(self) -> bytes:
-        """Return the root of the members' registry."""
+        """Return the root of the registry of all present members."""
         return self.registry.root()
 
     @cached_property
     def revoked(self) -> Mapping[str, RevokedKeys]:
-        """Return the revoked keys by signing key."""
+        """Return the revoked keys, by signing key in hex."""
         return {gone.keys.signing: gone for gone in self.membership.revoked}
 
     @cached_property
     def retired(self) -> frozenset[str]:
-        """Return the hashes of TLS keys that were replaced."""
+        """Return the hashes of all replaced TLS keys."""
         return frozenset(self.membership.retired)
 
     def name_of(self, client: ClientId) -> str:
-        """Return the name of a member, now or once; its id if there is none."""
+        """Return the name of a present or former member; `client ID` if there was none with this id."""
         named = {gone.client: gone.keys.name for gone in self.membership.revoked}
         named |= {u: member.name for u, member in self.membership.members.items()}
         return named.get(client, f"client {client}")
 
 
-def with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> Registry:
-    """Return the members, some of them in the role of helpers; raise InputError if one was never registered.
+def registry_with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> Registry:
+    """Return the registry of the members with `helpers` moved to the role of helpers.
 
-    A helper that was revoked counts with its last keys: the root of runs that began before has them.
+    Raise InputError if a helper was never registered.  A revoked helper is listed with its last keys, because they are
+    in the root of runs that began before.
     """
     if not helpers:
         return signed.registry
@@ -168,20 +169,20 @@ def with_helpers(signed: SignedRegistry, helpers: Collection[int]) -> Registry:
 
 @dataclass(frozen=True)
 class Admission:
-    """The clients that may take part in a run: its initial members without those revoked since."""
+    """The clients that may log in to a run: its initial members, except those revoked since."""
 
     registry: Registry
     current: SignedRegistry
 
     def admit(self, bound: CertifiedClient) -> ClientId:
-        """Return the id of a client that is admitted."""
+        """Return the id of a client from its certificate; raise LoginRefused if it is revoked or not in the run."""
         check_not_revoked(bound, self.current)
         check_registered(bound, self.registry)
         return bound.client
 
 
 def check_not_revoked(bound: CertifiedClient, current: SignedRegistry) -> None:
-    """Neither the client's keys nor its TLS key were revoked."""
+    """Raise LoginRefused if a client's keys were revoked, or its TLS key was replaced."""
     gone = current.revoked.get(bound.identity.signing.hex())
     if gone is not None:
         raise LoginRefused(f"the keys of client {bound.client} ('{gone.keys.name}') were revoked on {gone.when[:10]}")
@@ -190,18 +191,18 @@ def check_not_revoked(bound: CertifiedClient, current: SignedRegistry) -> None:
 
 
 def check_registered(bound: CertifiedClient, registry: Registry) -> None:
-    """The client is in the registry of the run, with the keys that it shows."""
+    """Raise LoginRefused if a client is not in the run's registry, or is there with other keys."""
     known = registry.get(bound.client)
     if known is None:
         raise LoginRefused(
-            f"client {bound.client} is unknown to this run: who was approved later joins a successor run"
+            f"client {bound.client} is unknown to this run: a client approved after its start can join a successor run"
         )
     if known != bound.identity:
         raise LoginRefused(f"client {bound.client} has other keys in the registry of this run than it shows")
 
 
 def check_signature(membership: Membership, signed: bytes, authority: x509.Certificate) -> None:
-    """The authority signed this membership."""
+    """Raise InputError unless the authority signed this membership."""
     key = authority.public_key()
     try:
         if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -215,20 +216,21 @@ def check_signature(membership: Membership, signed: bytes, authority: x509.Certi
 
 
 def check_not_older(given: SignedRegistry, seen: SignedRegistry) -> None:
-    """An older registry does not bring back a client that a newer one, seen before, has revoked."""
+    """Raise InputError for an older registry with a member that is revoked in a newer one seen before."""
     back = [member.name for member in given.membership.members.values() if member.signing in seen.revoked]
     if given.version < seen.version and back:
         raise InputError(
-            f"this registry has the version {given.version}, and {seen.version} was seen before, in which "
+            f"this registry has version {given.version}, but in version {seen.version}, which was seen before, "
             f"'{back[0]}' is revoked: get the newest one"
         )
 
 
 def members_before(members: Registry, revoked: Sequence[RevokedKeys], listed: Mapping[int, str]) -> Registry:
-    """Return the members of a run that began before some revocations; members that the registry never had are left out.
+    """Return the registry of a run that began before some revocations, from the present members and the revoked keys.
 
-    `listed` are the fingerprints of the run's members.  Ids are given in ascending order, so members with larger ids
-    than all listed ones came later.  All revocations from the first listed key on came later too, and are undone.
+    `listed` has the fingerprints of the run's members by id.  Ids are given in ascending order, so members with larger
+    ids than all listed ones joined later, and are removed.  The revocations are undone from the first one on whose keys
+    are listed, because they came later too.  Listed members that are in neither source are left out.
     """
     last = max(listed, default=0)
     began = {u: keys for u, keys in members.items() if u <= last}

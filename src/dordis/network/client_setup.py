@@ -14,7 +14,7 @@ from dordis.config.schema import RunConfig
 from dordis.errors import DordisError, InputError, ParametersRefused
 from dordis.identity.keys import ClientCredentials, Keys, load_client_credentials
 from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import RevokedKeys, SignedRegistry, with_helpers
+from dordis.identity.signed_registry import RevokedKeys, SignedRegistry, registry_with_helpers
 from dordis.network import deployment
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
@@ -140,7 +140,7 @@ class ClientInstallation:
             if round.startswith(welcome.run):
                 client.restore(round)
         # The open round was agreed on before; new ones with revoked keys are refused, whatever the server says.
-        client.registry = members.without(self._revoked_keys)
+        client.registry = members.signing_keys_without(self._revoked_keys)
         return client
 
     @property
@@ -256,7 +256,7 @@ class AgreedRuns:
         try:
             signed = SignedRegistry.load(self.registry, self.authority)
             self.installations[0].directory.remember(signed, self.authority)
-            members = with_helpers(signed, self.protocol.helper_ids)
+            members = registry_with_helpers(signed, self.protocol.helper_ids)
             return tuple(
                 replace(one, registry=members, revoked=signed.membership.revoked) for one in self.installations
             )
@@ -333,7 +333,7 @@ def install(
     directory.remember(signed, credentials.authority)
     app, client_at = preparing.application(config, seed)
     job = deployment.require_deployable(preparing.prepare(config, app))
-    members, revoked = with_helpers(signed, job.protocol.helper_ids), signed.membership.revoked
+    members, revoked = registry_with_helpers(signed, job.protocol.helper_ids), signed.membership.revoked
     check_own_keys(credentials, signed, registry)
     check_not_helper(credentials.client, members)
     beacon = FileBeacon(Path(config.deployment.beacon)) if config.deployment.beacon else None

@@ -12,7 +12,7 @@ from dordis.errors import InputError
 from dordis.identity.certificates import load_certificate
 from dordis.identity.keys import load_server_credentials
 from dordis.identity.registry import Registry
-from dordis.identity.signed_registry import SignedRegistry, with_helpers
+from dordis.identity.signed_registry import SignedRegistry, registry_with_helpers
 from dordis.network.authentication import Authenticator, utc_now
 from dordis.network.population import NetworkPopulation
 from dordis.owner.policy import ASSISTED, RECORD
@@ -164,7 +164,7 @@ class DeployedJob:
         credentials = load_server_credentials(self.identity, utc_now())
         signed = SignedRegistry.load(self.registry, credentials.authority)
         check_helpers_present(signed, self.job.protocol.helper_ids)
-        members = with_helpers(signed, self.job.protocol.helper_ids)
+        members = registry_with_helpers(signed, self.job.protocol.helper_ids)
         check_members(members, self.job)
         return members
 

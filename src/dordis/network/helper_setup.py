@@ -18,7 +18,7 @@ import msgspec
 from dordis.config.schema import Closing, Federation
 from dordis.errors import InputError, MalformedMessage, ParametersRefused
 from dordis.identity.keys import ClientCredentials, load_client_credentials
-from dordis.identity.signed_registry import SignedRegistry, members_before, with_helpers
+from dordis.identity.signed_registry import SignedRegistry, members_before, registry_with_helpers
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
 from dordis.network.client_transfers import Address
@@ -82,7 +82,7 @@ class HelperInstallation:
         manifest = read_manifest(welcome.manifest, len(signed.membership.members) + len(revoked))
         helpers = manifest.assistance.helpers if manifest.assistance else ()
         check_named(int(me), helpers)
-        members = members_before(with_helpers(signed, helpers), revoked, manifest.members or {})
+        members = members_before(registry_with_helpers(signed, helpers), revoked, manifest.members or {})
         check_members(manifest, members, manifest.clients)
         check_revocations(manifest, revoked)
         lifetime, store = key_lifetime(manifest), self.open_store()
@@ -90,7 +90,7 @@ class HelperInstallation:
         helper = AssistedHelper(
             me,
             secret=self.credentials.keys.signing,
-            registry=members.without({gone.keys.signing for gone in revoked}),
+            registry=members.signing_keys_without({gone.keys.signing for gone in revoked}),
             store=store,
             policy=self.policy,
             threads=os.cpu_count() or 1,

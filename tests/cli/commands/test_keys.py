@@ -121,7 +121,7 @@ def test_a_fingerprint_that_was_read_out_must_be_that_of_the_request(federation:
         ("approve federation nobody.request", "cannot read the request"),
         ("approve federation alice.cert", "alice.cert: this is not a request"),
         ("approve nowhere alice.request", "cannot read"),
-        ("approve federation double.request", "are those of client 1 ('alice')"),
+        ("approve federation double.request", "belong to client 1 ('alice')"),
         ("issue federation dave", "no certificate of 'dave'"),
         ("issue federation alice --days 0", "one day"),
         ("issue federation alice --to nowhere", "there is no directory"),

@@ -284,11 +284,11 @@ def _party_rows(authority: "Authority") -> Iterator[tuple[str, ...]]:
     from dordis.identity import certificates
 
     membership, names = authority.registry.membership, authority.names()
-    until = {name: f"{authority.issued(name).not_valid_after_utc:%Y-%m-%d}" for name in names}
+    until = {name: f"{authority.newest_certificate(name).not_valid_after_utc:%Y-%m-%d}" for name in names}
     for client, member in sorted(membership.members.items()):
         yield member.name, str(client), "member", until.get(member.name, "-"), member.signing[:16]
     for name in names:
-        if certificates.certified_client(authority.issued(name)) is None:
+        if certificates.certified_client(authority.newest_certificate(name)) is None:
             yield name, "-", "server", until[name], "-"
     for gone in membership.revoked:
         why = f"revoked {gone.when[:10]}" + (f": {gone.why}" if gone.why else "")
