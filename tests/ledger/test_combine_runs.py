@@ -47,7 +47,7 @@ def test_beyond_the_budget_nothing_is_answered(tmp_path: Path) -> None:
         asked(path, 1.0)
     assert path.read_bytes() == before
     asked(path, 0.3)
-    with pytest.raises(InputError, match="set once"):
+    with pytest.raises(InputError, match="cannot be changed"):
         asked(path, 0.1, budget=2.0)
     asked(path, 0.1, budget=1.3)
 
@@ -99,7 +99,7 @@ def test_noise_that_is_not_gaussian_cannot_be_added_up_beyond_what_was_spent(tmp
 
 def test_a_run_counts_once_and_its_registry_is_its_own(tmp_path: Path) -> None:
     first = simulated(tmp_path, "a")
-    with pytest.raises(InputError, match="named twice"):
+    with pytest.raises(InputError, match="given twice"):
         combined_epsilon([first, first])
     Registry({1: Keys.generate().identity()}).save(first / REGISTRY)
     with pytest.raises(dordis.DordisError, match="not the registry"):

@@ -199,9 +199,9 @@ def test_the_model_of_an_earlier_round_shows(run: Path) -> None:
         for name in (run_records.ROUNDS, run_records.METRICS)
     }
     run_records.write_checkpoint(run / run_records.MODEL, lines, run_records.read_state(run / run_records.MODEL))
-    assert "not that after its last round" in dordis.load(run).problem
+    assert "not the one after its last round" in dordis.load(run).problem
     (run / run_records.RESULT).unlink()
-    with pytest.raises(LedgerDamaged, match="not that after its last round"):
+    with pytest.raises(LedgerDamaged, match="not the one after its last round"):
         prepare(settings_of(IDEAL)).resume(run)
 
 

@@ -267,7 +267,7 @@ def test_what_owners_may_count_is_on_the_disk_and_costs_nothing_until_it_is_char
     assert [json.loads(line)["kind"] for line in path.read_bytes().splitlines()] == ["opened", "counted", "reserved"]
     assert ledger.owner_charges()[RUN, 0].clients == (1, 2, 4)
     ledger.record_owner_charges(5, [77], cost)
-    with pytest.raises(InputError, match="others than were asked"):
+    with pytest.raises(InputError, match="other clients than"):
         ledger.reserve(charge_of(5))
 
 
@@ -291,7 +291,7 @@ def test_a_chunk_that_is_closed_is_charged_at_what_is_known_and_the_others_at_th
     assert charge.releases[0].variance == min(plan.reserved_variance() for plan in plans) < some.releases[0].variance
     ledger.reserve(some)
     assert ledger.summary().epsilon == approx(spent([(SQUARED, DIM, some.releases[0].variance)]))
-    with pytest.raises(InputError, match="was charged after 0 dropouts"):
+    with pytest.raises(InputError, match="was charged for 0 dropouts"):
         ledger.complete(0, ended(parameters, {2}, {2}))
     ledger.complete(0, ended(parameters, (), {2}))
 

@@ -1,4 +1,4 @@
-"""The charged rounds of a ledger in memory: completed ones encoded, because a server holds them for a year."""
+"""The charged rounds of a ledger in memory; completed ones are encoded, because servers run for months."""
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dordis.ledger.round_charge import Charge, ChunkOutcome
 
 @dataclass(frozen=True)
 class LedgerRound:
-    """A charged round: reserved at first, and completed once it has an outcome for every chunk."""
+    """A charged round: reserved, or completed when every chunk has an outcome."""
 
     charge: Charge
     outcomes: tuple[ChunkOutcome, ...] = ()
@@ -35,9 +35,9 @@ _DECODER = msgspec.msgpack.Decoder(LedgerRound, dec_hook=read_fraction)
 
 
 class ChargedRounds(MutableMapping[int, LedgerRound]):
-    """Charged rounds by index; a completed round is decoded when it is looked up.
+    """Charged rounds by index; a completed round is stored encoded and decoded at look-up.
 
-    Encoded, a round takes a tenth of the memory of its values and of what these cache.
+    An encoded round takes a tenth of the memory of the decoded one with its caches.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ChargedRounds(MutableMapping[int, LedgerRound]):
         """The number of completed rounds."""
 
     def __getitem__(self, index: int) -> LedgerRound:
-        """Return a round."""
+        """Return the round with this index."""
         known = self._rounds[index]
         return _DECODER.decode(known) if isinstance(known, bytes) else known
 
@@ -61,7 +61,7 @@ class ChargedRounds(MutableMapping[int, LedgerRound]):
         self.completed -= isinstance(self._rounds.pop(index), bytes)
 
     def __iter__(self) -> Iterator[int]:
-        """Return the indices, in the order in which they were charged."""
+        """Return an iterator over the indices, in the order of the charges."""
         return iter(self._rounds)
 
     def __len__(self) -> int:
@@ -69,5 +69,5 @@ class ChargedRounds(MutableMapping[int, LedgerRound]):
         return len(self._rounds)
 
     def __contains__(self, index: object) -> bool:
-        """Tell whether a round was charged, without decoding it."""
+        """Tell whether the round with this index was charged, without decoding it."""
         return index in self._rounds

@@ -1,4 +1,4 @@
-"""The spending of every client of a run, added up from the charges of its rounds."""
+"""The spending of every client of a run, added up from the charges of all rounds."""
 
 import math
 from array import array
@@ -27,20 +27,20 @@ from dordis.privacy.records import accounting as record_accounting
 from dordis.privacy.records.accounting import SampledEvents
 from dordis.selection.beacon import check_index
 
-_CLOSE = 1 + 1e-9  # the ledger adds the costs of releases up in its own order
-_EVERYBODY = -1  # pays for all rounds, in the paper's accounting
+_CLOSE = 1 + 1e-9  # sums of costs in another order differ by rounding
+_EVERYBODY = -1  # the id that pays for all rounds in the paper's accounting
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The largest cost of a run for each client; with epsilon None spending is counted but never stops the run."""
+    """The largest (epsilon, delta) of a run for each client; with epsilon None spending never stops the run."""
 
     epsilon: float | None
     delta: float
     records: SampledEvents | None = None
-    """The events of one record that were planned, where records are the unit of privacy: all of them are stated."""
+    """The planned events of one record, if records are the unit of privacy; all of them are stated."""
     paper: bool = False
-    """The paper's accounting: every client pays for every round, and Renyi divergences are added up."""
+    """Whether the paper's accounting is used: every client pays for every round, and Renyi divergences are added up."""
 
     def __post_init__(self) -> None:
         accounting.check_delta(self.delta)
@@ -49,7 +49,7 @@ class Budget:
 
 
 PaidCosts = frozenset[tuple[ReleaseCost, int]]
-"""The releases that a client has paid for, and how often each."""
+"""The costs of releases that a client has paid for, each with its number."""
 
 
 def _compose(paid: PaidCosts) -> float:
@@ -57,52 +57,52 @@ def _compose(paid: PaidCosts) -> float:
 
 
 class SpendingCourse:
-    """By index of every completed round: the costs of the client that had spent most, and the delta left."""
+    """The costs of the client that had spent most, and the delta left, after every completed round."""
 
     def __init__(self) -> None:
         self._places: dict[ReleaseCost, int] = {}
         self._after: dict[int, tuple[array[int], float]] = {}
-        """Places of costs and how often each was paid, in turn."""
+        """By index the delta left, and for each cost its number in `_places` followed by how often it was paid."""
 
     def add(self, index: int, paid: PaidCosts, delta: float) -> None:
-        """Note the state after a round."""
+        """Store the state after a completed round."""
         places = self._places
         pairs = ((places.setdefault(cost, len(places)), times) for cost, times in paid)
         self._after[index] = array("L", (number for pair in pairs for number in pair)), delta
 
     def after(self, index: int) -> tuple[PaidCosts, float]:
-        """Return the state after a completed round."""
+        """Return the costs and the delta left after a completed round."""
         (numbers, delta), costs = self._after[index], list(self._places)
         return frozenset((costs[place], times) for place, times in zip(numbers[::2], numbers[1::2], strict=True)), delta
 
     def __contains__(self, index: int) -> bool:
-        """Tell whether a round is completed."""
+        """Tell whether the round with this index is completed."""
         return index in self._after
 
 
 class Account:
-    """The spending of every client; an entry that breaks a rule raises `InputError` and changes nothing."""
+    """The spending of every client of a run; an entry that breaks a rule raises `InputError` and changes nothing."""
 
     def __init__(self, run: bytes, budget: Budget) -> None:
         self.run, self.budget = run, budget
         self.rounds = ChargedRounds()
         self._counted: dict[int, tuple[OwnerCharge, set[int]]] = {}
-        """By index the first count of a round, and all clients that were counted: each arrival adds one of them."""
+        """By index the cost that owners counted for a round, and the clients; with open arrival clients are added."""
         self.runs: dict[bytes, RunCharge] = {}
-        """Whole runs over the same data, charged to every client."""
+        """Other runs over the same data, charged as a whole to every client."""
         self.predecessor: Account | None = None
         self.refused: Charge | None = None
-        """The round that the budget refused, if it is the last entry."""
+        """The round that the budget refused; None unless its line is the last one."""
         self.course = SpendingCourse()
         self._leader: int | None = None
         self._changed: set[int] = set()
         self._charged: set[int] = set()
-        """All clients that were ever in U, in predecessors too."""
+        """All clients that were ever charged, in this run or a predecessor."""
         self._indices, self._likeliest = 0, Fraction(0)
         self._spent: dict[int, Counter[ReleaseCost]] = defaultdict(Counter)
 
     def start_successor(self, run: bytes, budget: Budget) -> "Account":
-        """Return the account of a successor run, in which the spending continues; this account does not change."""
+        """Return the account of a successor run, which continues the spending; this account does not change."""
         if run in (earlier.run for earlier in self.lineage()):
             raise InputError("a run does not succeed itself")
         if self.budget.paper or budget.paper:
@@ -124,7 +124,7 @@ class Account:
             account = account.predecessor
 
     def owner_charges(self) -> "dict[tuple[bytes, int], OwnerCharge]":
-        """Return by run and index what owners may have counted in this run and its predecessors."""
+        """Return the costs that owners may have counted in this run and its predecessors, by run and index."""
         charges = {}
         for account in self.lineage():
             for index in account.used_indices:
@@ -137,14 +137,14 @@ class Account:
         return sorted({*self._counted, *self.rounds})
 
     def _owner_charge(self, index: int) -> OwnerCharge:
-        """Return the largest costs that owners counted for a round that was counted or charged."""
+        """Return the largest cost that owners may have counted for a round in the ledger."""
         if index not in self._counted:
             return self.rounds[index].charge.owner_charge
         charge, clients = self._counted[index]
         return replace(charge, clients=tuple(sorted(clients)))
 
     def check_countable(self, index: int, charge: OwnerCharge) -> None:
-        """The index was never used, or only counted, at the same cost, for clients who came to the round before."""
+        """Raise InputError unless the index is new, or was counted at the same cost for other clients only."""
         check_index(index)
         known, clients = self._counted.get(index, (charge, set[int]()))
         joins = (known.cost, known.distance) == (charge.cost, charge.distance) and clients.isdisjoint(charge.clients)
@@ -152,37 +152,37 @@ class Account:
             raise InputError(f"round {index} is in the ledger already: a retry takes the next index")
         check_clients(charge.clients)
         if not (0 <= charge.distance < 1 and (charge.cost is None or 0 < charge.cost < math.inf)):
-            raise InputError("what a round costs is a number above 0")
+            raise InputError("the cost of a round is a number above 0")
 
     def count(self, index: int, charge: OwnerCharge) -> None:
-        """Remember what owners may have counted."""
+        """Store the costs that owners may have counted for a round."""
         self.check_countable(index, charge)
         self._counted.setdefault(index, (charge, set()))[1].update(charge.clients)
         self.refused = None
 
     def check_reservable(self, charge: Charge) -> None:
-        """The charge is consistent, and no round, failed ones included, has used its index."""
+        """Raise InputError if a charge is inconsistent, or its index was used before, even by a failed round."""
         check_charge(charge)
         _, counted = self._counted.get(charge.index, (None, set[int]()))
         if not counted <= set(charge.clients):
-            raise InputError(f"round {charge.index} is charged to others than were asked for uploads")
+            raise InputError(f"round {charge.index} is charged to other clients than those that were asked for uploads")
         if charge.index in self.rounds:
             raise InputError(f"round {charge.index} is in the ledger already: a retry takes the next index")
         self.check_event(charge)
 
     def check_event(self, charge: Charge) -> None:
-        """The round is one of the planned events of every record, and costs no more than they do."""
+        """Raise InputError if a round is beyond the planned events of a record, or costs more than one of them."""
         planned = self.budget.records
         if planned is None:
             return
         if charge.index >= planned.events:
             raise InputError(f"round {charge.index} is beyond the {planned.events} events that the run was planned for")
-        cost = accounting.compose_costs((theta_squared(cost.event), 1) for cost in charge.reserved)
+        cost = accounting.compose_costs((theta_squared(cost.event), 1) for cost in charge.reserved_costs)
         if not cost <= planned.theta_squared * _CLOSE:
             raise InputError(f"round {charge.index} costs {cost:.6g}, and a planned event {planned.theta_squared:.6g}")
 
     def reserve(self, charge: Charge) -> None:
-        """Charge all of U at the least noise that the round may have."""
+        """Charge all clients of a round at the least noise that it may have."""
         self.check_reservable(charge)
         self.rounds[charge.index], self.refused = LedgerRound(charge), None
         self._indices, self._likeliest = self._indices_with(charge)
@@ -190,7 +190,7 @@ class Account:
         self._add(charge.clients, charge.costs(), 1)
 
     def check_refusable(self, charge: Charge) -> None:
-        """The charge is consistent, its round is not charged yet, and it exceeds the budget."""
+        """Raise InputError unless a charge is consistent, its round is not charged, and it exceeds the budget."""
         self.check_reservable(charge)
         try:
             self.check_budget(charge)
@@ -202,12 +202,12 @@ class Account:
         )
 
     def refuse(self, charge: Charge) -> None:
-        """Record that the budget refused a round."""
+        """Record that a round would exceed the budget."""
         self.check_refusable(charge)
         self.refused = charge
 
     def check_completable(self, index: int, outcomes: Sequence[ChunkOutcome]) -> None:
-        """The round is open, and the outcomes follow from its plan and U3."""
+        """Raise InputError unless a round is reserved, and the outcomes of its chunks follow from its plan and U3."""
         charge = self.check_open(index).charge
         if len(outcomes) != len(charge.variances):
             raise InputError(f"round {index} has {len(charge.variances)} chunks, not {len(outcomes)}")
@@ -217,19 +217,19 @@ class Account:
         charge.costs([outcome.charged for outcome in outcomes])  # raises if no bound is known
 
     def complete(self, index: int, outcomes: Sequence[ChunkOutcome]) -> None:
-        """Replace the reservation: charge only clients whose input was summed, at the noise actually left."""
+        """Replace a reservation: charge only clients whose input was summed, at the noise actually left."""
         self.check_completable(index, outcomes)
         charge = self.rounds[index].charge
         self.rounds[index], self.refused = LedgerRound(charge, tuple(outcomes)), None
         self._add(charge.clients, charge.costs(), -1)
         self._add(self.rounds[index].charged, charge.costs([outcome.charged for outcome in outcomes]), 1)
-        self._leader = self.worst({*self._changed, *(() if self._leader is None else (self._leader,))})
+        self._leader = self.worst_client({*self._changed, *(() if self._leader is None else (self._leader,))})
         self._changed.clear()
         if self._leader is not None:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def check_run_chargeable(self, run: bytes, charge: RunCharge) -> None:
-        """The charge is valid and not above the run's earlier one; a new run is within the budget for every client."""
+        """Raise InputError if a run's charge is invalid or above its earlier one, or DataBudgetExceeded."""
         if not 0 < charge.theta_squared < math.inf or not 0 <= charge.failure < 1:
             raise InputError("a run is charged at a theta^2 above 0, and a chance of failure in [0, 1)")
         earlier = self.runs.get(run)
@@ -246,12 +246,12 @@ class Account:
         self.runs[run], self.refused = charge, None
 
     def compose(self, paid: PaidCosts, delta: float) -> float:
-        """Return the epsilon of costs, by the accounting of the budget; infinity if no delta is left."""
+        """Return the epsilon of costs at `delta`, by the budget's accounting; infinity if `delta` is not above 0."""
         orders = accounting.PAPER_ORDERS if self.budget.paper else None
         return accounting.epsilon_spent(paid, delta, orders) if delta > 0 else math.inf
 
     def epsilon_with_run(self, more: RunCharge | None = None) -> float:
-        """Return the largest epsilon spent by a client, with the run `more` if given; runs count for every client."""
+        """Return the largest epsilon spent by a client, after the run `more` if given, which all clients pay for."""
         if self.budget.records is not None:
             return self.epsilon_of_records() if self.clients() else 0.0
         left = self.budget.delta - float(self.failure() + (more.failure if more else 0))
@@ -265,7 +265,7 @@ class Account:
         return self.rounds.completed
 
     def epsilon_after(self, index: int) -> float | None:
-        """Return the largest epsilon spent by a client after a completed round; None if it is not completed."""
+        """Return the largest epsilon spent by a client after a completed round; None if the round is not completed."""
         if index not in self.course:
             return None
         if self.budget.records is not None:
@@ -273,20 +273,20 @@ class Account:
         return self.compose(*self.course.after(index))
 
     def check_open(self, index: int) -> LedgerRound:
-        """Return a round that is reserved and not completed; raise for others."""
+        """Return a reserved round by index; raise InputError if it is completed or not in the ledger."""
         known = self.rounds.get(index)
         if known is None or known.state != "reserved":
             raise InputError(f"round {index} is {known.state if known else 'not'} in the ledger, and so not open")
         return known
 
     def epsilon(self, client: int, more: Charge | None = None) -> float:
-        """Return the epsilon spent by a client, with the round `more` if given; infinity if no delta is left."""
+        """Return the epsilon spent by a client, after the round `more` if given; infinity if no delta is left."""
         if self.budget.records is not None:
             return self.epsilon_of_records()
         return self.compose(self._paid(client, more), self.budget.delta - float(self.failure(more)))
 
     def epsilon_of_records(self) -> float:
-        """Return the epsilon of all planned events of one record, however many of them took place."""
+        """Return the epsilon of one record over all planned events, whether or not they took place."""
         planned = self.budget.records
         if planned is None:
             raise InputError("the unit of privacy of this run is the client")
@@ -294,9 +294,9 @@ class Account:
         return record_accounting.epsilon(planned, left) if left > 0 else math.inf
 
     def failure(self, more: Charge | None = None) -> Fraction:
-        """Return the chance that a graph or draw failed under any index so far, with the round `more` if given.
+        """Return the chance that a graph or selection failed under any index so far, or of the round `more`.
 
-        Indices without a round count too: the server chose among the indices.
+        Unused indices count too, because the server chose among the indices.
         """
         indices, likeliest = self._indices_with(more)
         earlier = (account._indices * account._likeliest for account in self.lineage() if account is not self)
@@ -304,26 +304,26 @@ class Account:
         return indices * likeliest + sum(earlier, Fraction(0)) + runs
 
     def _indices_with(self, more: Charge | None) -> tuple[int, Fraction]:
-        """Return the number of indices, and the largest chance of failure of a round."""
+        """Return the number of indices up to the last one, and the largest chance of failure of a round."""
         if more is None:
             return self._indices, self._likeliest
         return max(self._indices, more.index + 1), max(self._likeliest, more.failure)
 
     def costs(self, client: int, more: Charge | None = None) -> Counter[ReleaseCost]:
-        """Return the costs that a client has paid, with those of the round `more` if given."""
+        """Return the costs that a client has paid, after the round `more` if given."""
         runs = Counter(charge.cost for charge in self.runs.values())
         payer = _EVERYBODY if self.budget.paper else client
-        return self._spent.get(payer, Counter()) + Counter(more.reserved if more else ()) + runs
+        return self._spent.get(payer, Counter()) + Counter(more.reserved_costs if more else ()) + runs
 
     def _paid(self, client: int, more: Charge | None = None) -> PaidCosts:
-        """Return the same costs as a hashable value: most clients have paid the same."""
+        """Return the same costs as a hashable value, so that equal costs of many clients are composed once."""
         if more is not None or self.runs:
             return frozenset(self.costs(client, more).items())
         payer = _EVERYBODY if self.budget.paper else client
         return frozenset(item for item in self._spent.get(payer, {}).items() if item[1])
 
-    def worst(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
-        """Return the first of the clients with the largest spending, the round `more` included; None for no clients."""
+    def worst_client(self, clients: Iterable[int], more: Charge | None = None) -> int | None:
+        """Return the client with the largest spending, after the round `more` if given; None if `clients` is empty."""
         paid = {u: self._paid(u, more) for u in clients}
         totals = {one: _compose(one) for one in set(paid.values())}
         costs = {u: totals[paid[u]] for u in paid}
@@ -333,27 +333,27 @@ class Account:
 
     @property
     def is_gaussian(self) -> bool:
-        """Tell whether all charges have a theta^2."""
+        """Tell whether all charges can be composed as Gaussian noise, by theta^2."""
         return not self.budget.paper and all(_compose(one) < math.inf for one in set(map(self._paid, self._spent)))
 
     def clients(self) -> list[int]:
-        """Return all clients that were ever in U."""
+        """Return all clients that were ever charged, ascending."""
         return sorted(self._charged)
 
     def check_budget(self, charge: Charge) -> None:
-        """The round, at its reserved noise, takes none of its clients beyond the budget."""
+        """Raise BudgetExceeded if a round, at its reserved noise, takes one of its clients beyond the budget."""
         if self.budget.epsilon is None:
             return
-        worst = self.worst(charge.clients, charge)
+        worst = self.worst_client(charge.clients, charge)
         if worst is not None and (epsilon := self.epsilon(worst, charge)) > self.budget.epsilon:
             raise BudgetExceeded(worst, epsilon, self.budget.epsilon)
 
     def is_beyond_budget(self, charge: Charge) -> bool:
-        """Tell whether a round exceeds the budget by its cost alone, without the delta that its index takes."""
+        """Tell whether a round exceeds the budget by its cost alone, before delta is reduced for its index."""
         if self.budget.records is not None:
             return False
         left = self.budget.delta - float(self.failure())
-        worst = self.worst(charge.clients, charge)
+        worst = self.worst_client(charge.clients, charge)
         if self.budget.epsilon is None or worst is None or left <= 0:
             return False
         return self.compose(self._paid(worst, charge), left) > self.budget.epsilon

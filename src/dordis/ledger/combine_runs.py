@@ -1,7 +1,7 @@
-"""The combined epsilon of several runs and queries over one population, each with its stated epsilon.
+"""The combined epsilon of several runs and ledgers of queries over one population.
 
-Clients are matched by their registered keys if a run has its registry.  Without a registry clients cannot be matched,
-and the largest spending of a client in that run is counted for all clients.
+Clients of different runs are matched by their registered keys.  In a run without a registry clients cannot be matched,
+so its largest spending of a client counts for all clients.
 """
 
 import math
@@ -24,12 +24,12 @@ from dordis.records.run_records import LEDGER, MANIFEST, REGISTRY
 
 Costs = Counter[ReleaseCost]
 NOBODY = -1
-"""No client has this id; its costs are those of whole runs, which count for every client."""
+"""An id that no client has; its costs are those of runs charged as a whole, which count for every client."""
 
 
 @dataclass(frozen=True)
 class LedgerPart:
-    """One run, or one ledger of queries: its costs, and the keys of its clients if it has a registry."""
+    """One run or one ledger of queries: its account, stated epsilon, and clients' keys; empty without a registry."""
 
     path: Path
     account: Account
@@ -37,18 +37,18 @@ class LedgerPart:
     keys: dict[int, str]
 
     @property
-    def worst(self) -> Costs:
-        """Return the costs of the client that has spent most, or of the stated epsilon if that is larger."""
-        client = self.account.worst(self.account.clients())
+    def worst_costs(self) -> Costs:
+        """Return the costs of the client that has spent most, or of the stated epsilon if it is larger."""
+        client = self.account.worst_client(self.account.clients())
         return self.costs(NOBODY if client is None else client)
 
     def costs(self, client: int) -> Costs:
-        """Return the costs of a client, or of the stated epsilon if that is larger than the epsilon spent."""
+        """Return the costs of a client, or of the stated epsilon if it is larger than the epsilon spent."""
         return self.account.costs(client) if self.stated.is_spent else self._stated_costs
 
     @cached_property
     def _stated_costs(self) -> Costs:
-        """Return one Gaussian release with the largest theta^2 whose epsilon is the stated one."""
+        """Return the cost of one Gaussian release with the stated epsilon; empty if that is the epsilon spent."""
         if self.stated.is_spent:
             return Counter()
         check_gaussian(self)
@@ -58,18 +58,18 @@ class LedgerPart:
 
     @property
     def epsilon(self) -> float:
-        """Return its stated epsilon at its own delta."""
+        """Return the stated epsilon of this part, at its own delta."""
         return self.stated.epsilon
 
     @property
     def how(self) -> str:
-        """Say how the spending of this part's clients is combined with that of other parts."""
+        """Return a clause for the table: how clients of this part are matched with those of others."""
         return "known by their keys" if self.keys else "the worst stands for all"
 
 
 @dataclass(frozen=True)
 class CombinedEpsilon:
-    """The largest epsilon of a client over all parts, at `delta`; `parts` has no run that another part includes."""
+    """The largest epsilon of a client over all parts, at `delta`; a run included in another part is not in `parts`."""
 
     epsilon: float
     delta: float
@@ -77,9 +77,10 @@ class CombinedEpsilon:
 
 
 def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> CombinedEpsilon:
-    """Return the combined epsilon of runs and ledgers at `delta`, by default the smallest delta of them.
+    """Return the combined epsilon of runs and ledgers at `delta`, by default the smallest delta of the parts.
 
-    A run that another part includes, as a predecessor or charged to a ledger as a whole, is counted once.
+    A run that another part includes, as a predecessor or as a whole run, is counted once.  Raise InputError if the
+    parts cannot be combined.
     """
     if not paths:
         raise InputError("name the runs or ledgers to combine")
@@ -88,7 +89,7 @@ def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> Combi
     parts = without_covered(parts)
     joined = [part for part in parts if part.keys]
     added = [part for part in parts if not part.keys]
-    everybody: Costs = sum((part.worst for part in added), Counter())
+    everybody: Costs = sum((part.worst_costs for part in added), Counter())
     clients: dict[str, Costs] = {}
     for part in joined:
         for client in part.account.clients() if part.stated.is_spent else part.keys:
@@ -111,7 +112,7 @@ def combined_epsilon(paths: Sequence[Path], delta: float | None = None) -> Combi
 
 
 def read_part(path: Path) -> LedgerPart:
-    """Read a run, whose files must agree, or a ledger alone."""
+    """Return the part of a run's directory or of a ledger file; raise if the files of the run disagree."""
     if not (path / MANIFEST).is_file():
         file = path / LEDGER if path.is_dir() else path
         account, _ = ledger.read_ledger(file)
@@ -119,13 +120,13 @@ def read_part(path: Path) -> LedgerPart:
     stored = run_records.load_run(path)
     summary = evidence.check_evidence(stored)
     if summary is None:
-        raise InputError(f"the run at {path} proves nothing, so it cannot be combined with others: leave it out")
+        raise InputError(f"the run at {path} has no epsilon, so it cannot be combined with others: leave it out")
     account, _ = ledger.read_ledger(path / LEDGER, stored.id)
     return LedgerPart(path, account, summary.stated, registered_keys(path, stored.manifest.registry, account))
 
 
 def registered_keys(path: Path, root: str, account: Account) -> dict[int, str]:
-    """Return the keys of a run's clients from its registry; empty without a registry."""
+    """Return the fingerprints of the keys of a run's clients, by id; empty without a registry."""
     if not (path / REGISTRY).is_file():
         return {}
     registry = Registry.load(path / REGISTRY)
@@ -135,13 +136,13 @@ def registered_keys(path: Path, root: str, account: Account) -> dict[int, str]:
 
 
 def check_root(path: Path, registry: Registry, root: str) -> None:
-    """The registry has the root in the manifest."""
+    """Raise LedgerDamaged unless the registry has the root in the manifest."""
     if registry.root().hex() != root:
         raise LedgerDamaged(f"{path / REGISTRY} is not the registry that the run began with: restore it")
 
 
 def check_gaussian(part: LedgerPart) -> None:
-    """A run that states more than it spent has Gaussian noise only: other noise cannot be combined."""
+    """Raise InputError if a run states more than it spent and its noise is not Gaussian: it cannot be combined."""
     if not part.account.is_gaussian:
         raise InputError(
             f"{part.path} states more than it spent, and its noise is not Gaussian, so it cannot be combined with "
@@ -150,15 +151,15 @@ def check_gaussian(part: LedgerPart) -> None:
 
 
 def check_once(parts: Sequence[LedgerPart]) -> None:
-    """No run is named twice."""
+    """Raise InputError if a run is given twice."""
     runs = Counter(part.account.run for part in parts)
     for run, times in runs.items():
         if times > 1:
-            raise InputError(f"the run {run.hex()[:16]} is named twice: name it once")
+            raise InputError(f"the run {run.hex()[:16]} is given twice: give it once")
 
 
 def without_covered(parts: Sequence[LedgerPart]) -> tuple[LedgerPart, ...]:
-    """Leave out runs whose cost another part includes: its predecessors, and runs charged to it as a whole."""
+    """Return the parts except runs whose cost another part includes, as a predecessor or as a whole run."""
     lines = [{account.run for account in part.account.lineage()} | part.account.runs.keys() for part in parts]
     covered = {run for part, line in zip(parts, lines, strict=True) for run in line - {part.account.run}}
     return tuple(part for part in parts if part.account.run not in covered)

@@ -1,8 +1,8 @@
-"""The ledger of a data set: one budget over all queries and runs on the same data.
+"""The ledger of a data set: one budget for all queries and runs on the same data.
 
-Queries are charged round by round.  A run has a ledger of its own; here it is charged as a whole, to every client: at
-its planned epsilon before it starts, and at its actual cost when it has ended.  Its directory names the ledger, so that
-the runs that resume or succeed it are charged there too.
+Queries are charged round by round.  A run has its own ledger; here it is charged as a whole, to every client: at its
+planned epsilon before it starts, and at its actual cost when it has ended.  The run's directory stores the path of this
+ledger, so that a resumed or successor run is charged here too.
 """
 
 import secrets
@@ -21,11 +21,11 @@ from dordis.protocols.parameters import RUN_BYTES
 from dordis.records.run_records import LEDGER
 
 DATA_LEDGER = "data_ledger.txt"
-"""File in the directory of a run with the path of the ledger of its data set."""
+"""Name of the file in a run's directory that has the path of the ledger of its data set."""
 
 
 def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Ledger:
-    """Open the ledger of a data set, or create it with this budget; raise if it began with another budget."""
+    """Return the ledger of a data set, created with this budget if missing; raise InputError if its budget differs."""
     where = Path(path)
     try:
         if not where.exists():
@@ -34,12 +34,12 @@ def open_data_ledger(path: str | Path, delta: float, budget: float | None) -> Le
     except OSError as error:
         raise InputError(f"cannot keep a ledger at {where}: {error.strerror}") from None
     if budget not in (None, ledger.summary().budget):
-        raise InputError(f"the ledger {where} has begun with another budget: it is set once, leave it out")
+        raise InputError(f"the ledger {where} has another budget, which cannot be changed: give no budget")
     return ledger
 
 
 def find_data_ledger(run: Path) -> Path | None:
-    """Return the ledger that a run is charged to, or None; raise if it is named and missing."""
+    """Return the path of the ledger that a run is charged to, or None; raise InputError if that file is missing."""
     try:
         path = Path((run / DATA_LEDGER).read_text(encoding="utf-8").strip())
     except OSError:
@@ -51,16 +51,16 @@ def find_data_ledger(run: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that is charged to the ledger of its data set: `start` before its first round, `settle` when it has ended.
+    """A run's charge in the ledger of its data set: call `start` before its first round, `settle` after its end.
 
     An interrupted run stays charged at its planned epsilon, so that it can be resumed.
     """
 
     ledger: Ledger
     charge: RunCharge
-    """The cost of the run, beyond that of its predecessors."""
+    """The cost of the run without that of its predecessors."""
     covered: float = 0.0
-    """The theta^2 at which its predecessors are charged already: its own account contains their rounds."""
+    """The theta^2 already charged for its predecessors, whose rounds its account contains too."""
 
     @classmethod
     def open(
@@ -72,12 +72,15 @@ class PlannedRun:
         failure: float,
         predecessor: Path | None = None,
     ) -> "PlannedRun":
-        """Open the ledger, or create it with the epsilon `limit`; raise `BudgetExceeded` if it cannot pay for the run.
+        """Return the planned charge of a run; raise `BudgetExceeded` if the ledger's budget does not cover it.
 
-        `budget` is the run's own; its epsilon is None if the run proves nothing, or does not stop at an epsilon.
+        The ledger is created with the epsilon `limit` if missing.  `budget` is the run's own; its epsilon is None if
+        the run has no epsilon, or does not stop at one.
         """
         if budget.epsilon is None:
-            raise InputError("this run has no epsilon at which it stops, so no ledger over several runs can hold it")
+            raise InputError(
+                "this run has no epsilon at which it stops, so it cannot be charged to a ledger over several runs"
+            )
         ledger = open_data_ledger(path, budget.delta, limit)
         covered = 0.0 if predecessor is None else _theta_charged(ledger, predecessor)
         planned = _beyond(gdp.theta_budget(budget.epsilon, budget.delta), covered)
@@ -87,7 +90,7 @@ class PlannedRun:
 
     @classmethod
     def resume(cls, run: Path) -> "PlannedRun | None":
-        """Return the charge of a run that is resumed, or None if it has no ledger of its data set."""
+        """Return the planned charge of a resumed run; None if it is charged to no ledger of a data set."""
         path = find_data_ledger(run)
         if path is None:
             return None
@@ -98,14 +101,14 @@ class PlannedRun:
         return cls(Ledger.open(path), charged[own.run], before)
 
     def start(self, run: bytes, path: Path) -> None:
-        """Charge the run at its planned epsilon, which no client exceeds, and name the ledger in its directory."""
+        """Charge the run at its planned epsilon, and write the path of the ledger into the run's directory."""
         self.ledger.charge_run(run, self.charge)
         write_atomically(path / DATA_LEDGER, f"{self.ledger.path.resolve()}\n".encode())
 
     def settle(self, run: bytes, path: Path) -> float:
-        """Charge the run at the cost of the client that has spent most, if less; return the ledger's epsilon."""
+        """Charge the run at its actual largest spending of a client, if that is less; return the ledger's epsilon."""
         part = read_part(path)
-        spent = accounting.compose_costs((theta_squared(cost.event), times) for cost, times in part.worst.items())
+        spent = accounting.compose_costs((theta_squared(cost.event), times) for cost, times in part.worst_costs.items())
         if spent > 0 and _beyond(spent, self.covered) < self.charge.theta_squared:
             failure = min(self.charge.failure, part.account.failure())
             self.ledger.charge_run(run, RunCharge(self.charge.label, _beyond(spent, self.covered), failure))
@@ -113,11 +116,11 @@ class PlannedRun:
 
 
 def _beyond(theta_squared: float, covered: float) -> float:
-    """Return the part of a theta^2 that is not covered yet; never 0, because every run has a charge."""
+    """Return `theta_squared - covered`, but always above 0, because every run has a charge."""
     return max(theta_squared - covered, 2.0**-40 * theta_squared)
 
 
 def _theta_charged(ledger: Ledger, run: Path) -> float:
-    """Return the theta^2 at which a run and its predecessors are charged in a ledger."""
+    """Return the theta^2 charged in a ledger for a run and its predecessors."""
     charged = read_ledger(ledger.path)[0].runs
     return sum(charged[one.run].theta_squared for one in read_ledger(run / LEDGER)[0].lineage() if one.run in charged)

@@ -1,7 +1,7 @@
 """The entries of a privacy ledger and the encoding of its lines.
 
-A line is JSON.  It holds the SHA-256 of the line before (the first line: the run id, which is the hash of the run's
-manifest) and ends with a hash of itself, so that the last line is covered too.
+A line is JSON.  It has the SHA-256 of the line before (the first line has the run id, the hash of the manifest) and a
+hash of itself at its end, so that the last line is covered too.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ _LINE = re.compile(rb'(\{[^\n]*),"check":"([0-9a-f]{64})"\}\n')
 
 
 class Opened(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="opened"):
-    """The first line: the run and its budget."""
+    """The first line: the run id and the budget."""
 
     previous: str
     delta: float
     budget: float | None
     format: Literal["dordis ledger 2"] = "dordis ledger 2"
     records: SampledEvents | msgspec.UnsetType = msgspec.UNSET
-    """The planned events of one record, where records are the unit of privacy."""
+    """The planned events of one record, if records are the unit of privacy."""
     accounting: Literal["paper"] | msgspec.UnsetType = msgspec.UNSET
-    """`paper` if every client pays for every round and Renyi divergences are added up."""
+    """`paper` for the paper's accounting: every client pays for every round, and Renyi divergences are added up."""
 
 
 class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="counted"):
-    """Clients are asked for uploads, so their owners may have counted this cost, even if the round fails.
+    """Clients are asked for uploads; their owners may have counted this cost even if the round fails.
 
     The cost is None if owners count none.
     """
@@ -47,14 +47,14 @@ class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Reserved(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="reserved"):
-    """A round is charged; after this entry an unmask request may leave."""
+    """A round is charged at the least noise it may have; only after this line may an unmask request leave."""
 
     previous: str
     charge: Charge
 
 
 class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="refused"):
-    """The budget refused a round; as the last line it says that the budget ended the run."""
+    """A round would exceed the budget; if this is the last line, the budget ended the run."""
 
     previous: str
     charge: Charge
@@ -69,7 +69,7 @@ class Completed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="run"):
-    """A whole run over the same data, charged to every client at a theta^2; a later line of the run replaces it."""
+    """A whole run over the same data is charged to every client at a theta^2; a later line of that run replaces it."""
 
     previous: str
     run: str
@@ -79,7 +79,7 @@ class RunCharged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class Succeeded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="succeeded"):
-    """The run ends, and a successor with other members begins; the spending continues."""
+    """The run ends and a successor with other members begins, which continues the spending of every client."""
 
     previous: str
     run: str
@@ -91,13 +91,13 @@ Entry = Opened | Counted | Reserved | Refused | Completed | RunCharged | Succeed
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Encode an entry as a line, with a hash of itself at the end."""
+    """Return an entry as a line, with a hash of itself at the end."""
     body = msgspec.json.encode(entry, enc_hook=write_fraction)[:-1]
     return b'%b,"check":"%b"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
 
 
 def decode_entry(line: bytes, number: int) -> Entry:
-    """Decode a line; raise LedgerDamaged if it is not exactly as `encode_entry` writes it."""
+    """Return the entry in a line; raise LedgerDamaged unless `encode_entry` gives exactly this line."""
     match = _LINE.fullmatch(line)
     entry: Entry | None = None
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -113,14 +113,14 @@ def decode_entry(line: bytes, number: int) -> Entry:
 
 
 def write_fraction(value: object) -> str:
-    """Encode a fraction as text, for msgspec."""
+    """Return a fraction as text: the encoding hook for msgspec."""
     if isinstance(value, Fraction):
         return str(value)
     raise NotImplementedError
 
 
 def read_fraction(kind: type, value: object) -> Fraction:
-    """Decode the text of a fraction, for msgspec."""
+    """Return the fraction in a text: the decoding hook for msgspec."""
     if kind is not Fraction or not isinstance(value, str) or not _FRACTION.fullmatch(value):
         raise ValueError("a variance is written as a fraction")
     try:

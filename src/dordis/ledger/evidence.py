@@ -1,8 +1,8 @@
-"""Checks that the files of a run agree: its ledger, receipts, records of rounds, and model.
+"""Checks that the files of a run agree: ledger, receipts, records of rounds, and model.
 
-A ledger that was shortened, or altered and hashed again, is valid by itself.  The receipts name its head after every
-finished round, and records and model name the rounds: together they show what is missing.  Consistent changes of all
-files show only to signatures (`verification`), and to parties that kept a head or a receipt elsewhere.
+A ledger that was shortened, or altered and hashed again, is valid by itself.  But receipts name the ledger's head after
+every finished round, and records and model name the rounds, so missing lines are found.  Consistent changes of all
+files are found only by signatures (`verification`), or by parties that kept a head or a receipt.
 """
 
 import math
@@ -21,12 +21,12 @@ _CLOSE = 1e-6
 
 
 def check_evidence(run: StoredRun) -> LedgerSummary | None:
-    """Return the summary of a run's ledger if all files of the run agree; None if the run proves nothing.
+    """Return the summary of a run's ledger; None if the run has no epsilon.
 
-    Raise `LedgerDamaged` if they disagree: then no epsilon can be stated.
+    Raise `LedgerDamaged` if the files of the run disagree: then no epsilon can be stated.
     """
     check_order(run)
-    if run.result is not None:  # while a run is open, its model may be older than the lines
+    if run.result is not None:  # while a run is open, its model may be older than its records
         check_last(run)
     if not run.manifest.trust.proves:
         return None
@@ -44,16 +44,16 @@ def check_evidence(run: StoredRun) -> LedgerSummary | None:
 
 
 def check_predecessor(named: Predecessor | None, account: Account, heads: Collection[str]) -> None:
-    """The ledger continues that of the predecessor in the manifest, if there is one."""
+    """Raise LedgerDamaged unless the ledger contains that of the predecessor in the manifest, if there is one."""
     before = "" if account.predecessor is None else account.predecessor.run.hex()
     if before != ("" if named is None else named.run) or (named is not None and named.head not in heads):
         raise LedgerDamaged(
-            "the privacy ledger lacks the rounds of the predecessor, which its clients paid for: restore it"
+            "the privacy ledger lacks the rounds of the predecessor run, which count for the same clients: restore it"
         )
 
 
 def read_receipts(run: StoredRun) -> dict[int, Receipt]:
-    """Return the receipts of a run by index; raise LedgerDamaged for one that is malformed or of another run."""
+    """Return the receipts of a run by index; raise LedgerDamaged if one is malformed or of another run."""
     receipts = read_receipt_files(run.path / RECEIPTS)
     for receipt in receipts.values():
         check_receipt(receipt, run)
@@ -61,13 +61,13 @@ def read_receipts(run: StoredRun) -> dict[int, Receipt]:
 
 
 def check_receipt(receipt: Receipt, run: StoredRun) -> None:
-    """The receipt is of this run."""
+    """Raise LedgerDamaged unless a receipt is of this run."""
     if receipt.run != run.id.hex():
         raise LedgerDamaged(f"the receipt {receipt.file_name} is of another run or round: restore the right one")
 
 
 def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Collection[str]) -> None:
-    """The ledger has the head of every receipt, and its round with the same clients and dropouts."""
+    """Raise LedgerDamaged if the ledger lacks the head in a receipt, or its round, clients and dropouts differ."""
     for index, receipt in receipts.items():
         if receipt.ledger not in heads:
             raise LedgerDamaged(
@@ -79,7 +79,7 @@ def check_receipts(receipts: Mapping[int, Receipt], account: Account, heads: Col
 
 
 def check_order(run: StoredRun) -> None:
-    """Recorded rounds have consecutive numbers and increasing indices, including the round of the model."""
+    """Raise LedgerDamaged unless recorded rounds and model have consecutive numbers and increasing indices."""
     numbers, indices = [record.number for record in run.rounds], [record.index for record in run.rounds]
     expected = list(range(run.manifest.before + 1, run.manifest.before + 1 + len(numbers)))
     if numbers != expected or indices != sorted(set(indices)):
@@ -87,19 +87,21 @@ def check_order(run: StoredRun) -> None:
 
 
 def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt], account: Account) -> None:
-    """Every finished round has a receipt and a completed charge with the same clients."""
+    """Raise LedgerDamaged if a recorded round lacks a receipt, or a completed charge, with the same clients."""
     for record in rounds:
         known = account.rounds.get(record.index)
         if known is None or known.state != "completed":
-            raise LedgerDamaged(f"round {record.number} is recorded and not in the privacy ledger: restore the ledger")
+            raise LedgerDamaged(
+                f"round {record.number} is in {ROUNDS} but not in the privacy ledger: restore the ledger"
+            )
         if record.index not in receipts:
             raise LedgerDamaged(f"the receipt of round {record.number} is missing: restore the directory {RECEIPTS}")
-        if not receipts[record.index].is_of(record):
+        if not receipts[record.index].matches_record(record):
             raise LedgerDamaged(f"round {record.number}: {ROUNDS} and the receipt disagree; restore both from a backup")
 
 
 def check_course(rounds: Collection[RoundRecord], account: Account) -> None:
-    """The epsilon recorded after each round equals the one recomputed from the ledger."""
+    """Raise LedgerDamaged if the epsilon recorded after a round differs from the one recomputed from the ledger."""
     for record in rounds:
         if not is_close(record.epsilon, account.epsilon_after(record.index)):
             raise LedgerDamaged(
@@ -109,12 +111,12 @@ def check_course(rounds: Collection[RoundRecord], account: Account) -> None:
 
 
 def is_close(first: float | None, second: float | None) -> bool:
-    """Tell whether two epsilons are equal but for rounding on another machine; False if one is missing."""
+    """Tell whether two epsilons are equal up to rounding on another machine; False if one is None."""
     return first is not None and second is not None and math.isclose(first, second, rel_tol=_CLOSE)
 
 
 def check_recorded(run: StoredRun, stated: StatedEpsilon) -> None:
-    """Spent and stated epsilon in the result are not above those from the ledger."""
+    """Raise LedgerDamaged if the result states or spends a larger epsilon than the ledger gives."""
     if run.result is None:
         return
     for said, known in ((run.result.spent, stated.spent), (run.result.epsilon, stated.epsilon)):
@@ -126,13 +128,13 @@ def check_recorded(run: StoredRun, stated: StatedEpsilon) -> None:
 
 
 def check_model(run: StoredRun) -> None:
-    """A run with finished rounds has a model, without which it cannot be resumed."""
+    """Raise LedgerDamaged if a run has finished rounds but no model: it cannot be resumed."""
     finished = run.rounds or (run.result is not None and run.result.rounds > run.manifest.before)
     if finished and not (run.path / MODEL).exists():
         raise LedgerDamaged(f"the run at {run.path} has finished rounds and no {MODEL}: restore it, or start a new run")
 
 
 def check_last(run: StoredRun) -> None:
-    """The model, if there is one, is that after the last round."""
+    """Raise LedgerDamaged if the model is not the one after the last recorded round."""
     if run.rounds and run.rounds[-1] != run.last and (run.path / MODEL).exists():
-        raise LedgerDamaged(f"the {MODEL} of the run at {run.path} is not that after its last round: restore it")
+        raise LedgerDamaged(f"the {MODEL} of the run at {run.path} is not the one after its last round: restore it")

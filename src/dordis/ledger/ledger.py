@@ -1,7 +1,7 @@
-"""The privacy ledger of a run: a round is charged here, on disk, before anything that costs privacy is requested.
+"""The privacy ledger of a run: it charges a round, on disk, before the server asks for anything that costs privacy.
 
-Every line holds the hash of the line before, so that altered, moved or missing lines raise `LedgerDamaged`.  The file
-alone cannot show that its last lines are missing: for that, keep an earlier `head` and pass it to `verify_ledger`.
+Every line has the hash of the line before, so that altered, moved or missing lines raise `LedgerDamaged`.  The file
+alone cannot show that its last lines are missing: keep an earlier `head`, and pass it to `verify_ledger`.
 """
 
 import hashlib
@@ -45,9 +45,9 @@ _CHANGED = "the privacy ledger lost or changed lines since it was last read: res
 
 
 class Ledger:
-    """Charge the rounds of a run: `reserve` before the first unmask request leaves, then `complete`.
+    """The ledger of a run: `reserve` charges a round before its first unmask request, `complete` after its output.
 
-    A round without an output stays charged in full, and so does one that was reserved before a restart.
+    A round without an output stays charged in full, and so does a round that was reserved before a restart.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, run: bytes, budget: Budget) -> "Ledger":
-        """Create the ledger of a run; `run` is the hash of its manifest."""
+        """Create the ledger of a run, whose id `run` is the hash of its manifest; raise InputError if a file exists."""
         try:
             write_new(path, _first_line(run, budget))
         except FileExistsError:
@@ -72,12 +72,12 @@ class Ledger:
 
     @classmethod
     def open(cls, path: Path, run: bytes | None = None) -> "Ledger":
-        """Open a ledger to add to it; raise `LedgerDamaged` if a line is not as it was written."""
+        """Open a ledger to add lines; raise `LedgerDamaged` if a line was altered or the ledger is of another run."""
         return cls(path, run)
 
     @classmethod
     def succeed(cls, earlier: "Ledger", path: Path, run: bytes, budget: Budget) -> "Ledger":
-        """Create the ledger of a successor run with all lines of the earlier one, which is closed."""
+        """Create the ledger of a successor run from all lines of the earlier ledger, which takes no more lines."""
         check_run_id(run)
         check_client_unit(budget)
         epsilon = None if budget.epsilon is None else float(budget.epsilon)
@@ -94,9 +94,9 @@ class Ledger:
             return account.run
 
     def check_budget(self, charge: Charge) -> None:
-        """Raise `BudgetExceeded` if the round, at its reserved noise, takes one of its clients beyond the budget.
+        """Raise `BudgetExceeded` if a round, at its reserved noise, takes one of its clients beyond the budget.
 
-        A round that is charged already passes.
+        A round that is already charged is accepted.
         """
         with self._locked() as (account, _):
             known = account.rounds.get(charge.index)
@@ -104,10 +104,10 @@ class Ledger:
                 account.check_budget(charge)
 
     def record_owner_charges(self, index: int, clients: Iterable[int], cost: RoundCost) -> None:
-        """Record durably what owners may count, before the first request for an upload leaves.
+        """Record durably, before the first upload request, the cost that the owners of these clients may count.
 
-        Where clients come by themselves, each is recorded: only the last line is read then.  `reserve` reads all
-        lines again before anything is disclosed.
+        With open arrival every client is recorded when it comes; then only the last earlier line is verified.
+        `reserve` verifies all lines before the disclosure.
         """
         known = None if cost.theta_squared == math.inf else cost.theta_squared
         charge = OwnerCharge(tuple(sorted(clients)), known, cost.distance)
@@ -116,7 +116,7 @@ class Ledger:
             self._record(file, Counted(self._reader.head, index, *astuple(charge)))
 
     def reserve(self, charge: Charge) -> None:
-        """Charge a round durably, before its first unmask request leaves; raise `BudgetExceeded` beyond the budget.
+        """Charge a round durably, before its first unmask request; raise `BudgetExceeded` beyond the budget.
 
         A resumed round with the same charge is not charged again.
         """
@@ -129,7 +129,7 @@ class Ledger:
             self._record(file, Reserved(self._reader.head, charge))
 
     def refuse(self, charge: Charge) -> None:
-        """Record that the budget refused a round and so ended the run."""
+        """Record that a round would exceed the budget, which ends the run."""
         with self._locked() as (account, file):
             account.check_refusable(charge)
             self._record(file, Refused(self._reader.head, charge))
@@ -146,9 +146,9 @@ class Ledger:
             self._record(file, Completed(self._reader.head, index, outcomes))
 
     def charge_run(self, run: bytes, charge: RunCharge) -> None:
-        """Charge a whole run over the same data, durably; raise `BudgetExceeded` if a client cannot afford it.
+        """Charge a whole other run over the same data, durably; raise `BudgetExceeded` if a client cannot afford it.
 
-        A later, smaller charge of the run replaces the first one.
+        A later, smaller charge of the same run replaces the earlier one.
         """
         with self._locked() as (account, file):
             if account.runs.get(run) == charge:
@@ -163,22 +163,22 @@ class Ledger:
             account.check_run_chargeable(b"", charge)
 
     def round(self, index: int) -> LedgerRound | None:
-        """Return a round of the ledger; None if it has none with this index."""
+        """Return the round with this index; None if the ledger has none."""
         with self._locked() as (account, _):
             return account.rounds.get(index)
 
     def owner_charges(self) -> dict[tuple[bytes, int], OwnerCharge]:
-        """Return by run and index what owners may have counted in this run and its predecessors."""
+        """Return the costs that owners may have counted in this run and its predecessors, by run and index."""
         with self._locked() as (account, _):
             return account.owner_charges()
 
     def last_index(self) -> int:
-        """Return the largest index that was ever used, or -1."""
+        """Return the largest round index in the ledger; -1 if there is none."""
         with self._locked() as (account, _):
             return max(account.used_indices, default=-1)
 
     def summary(self) -> LedgerSummary:
-        """Return the summary of the ledger."""
+        """Return the summary of the ledger, with the epsilon spent by every client."""
         with self._locked() as (account, _):
             return summarise(account, self._reader.heads)
 
@@ -188,13 +188,16 @@ class Ledger:
             return account.epsilon_with_run(), self._reader.head
 
     def stated(self, manifest: Manifest, recorded: int) -> StatedEpsilon:
-        """Return the stated epsilon of the run, of which `recorded` rounds are finished."""
+        """Return the stated epsilon of the run, given the number of its finished rounds, `recorded`."""
         with self._locked() as (account, _):
             return stated_epsilon(account, manifest, recorded)
 
     @contextmanager
     def _locked(self, *, whole: bool = True) -> Iterator[tuple[Account, LockedFile]]:
-        """Lock the file; give the account of its lines, and the file; lines before the last known one if `whole`."""
+        """Lock the file; yield the account of its lines and the file.
+
+        All lines are verified again if `whole`; otherwise only the last known line and those after it.
+        """
         try:
             with self._file.locked() as file:
                 account = self._reader.read(file.read()) if whole else self._reader.read_new(file)
@@ -211,7 +214,7 @@ class Ledger:
 
 
 class _LedgerReader:
-    """The account of the lines read so far; an invalid line raises `LedgerDamaged`, also on later reads."""
+    """Reads the lines of a ledger into an account; once a line is invalid, every read raises `LedgerDamaged`."""
 
     def __init__(self) -> None:
         self.heads: list[str] = []
@@ -224,20 +227,20 @@ class _LedgerReader:
         return self.heads[-1]
 
     def read(self, data: bytes) -> Account:
-        """Read the lines added since the last call; raise if earlier lines changed."""
+        """Return the account with the lines added since the last call; raise LedgerDamaged if earlier lines changed."""
         if hashlib.sha256(data[: self._size]).digest() != self._hash.digest():
             raise LedgerDamaged(_CHANGED)
         return self._read_lines(data[self._size :])
 
     def read_new(self, file: LockedFile) -> Account:
-        """Do as `read`, but of the earlier lines look at the last one only: it has the hash of all before it."""
+        """Return the same account, but verify only the last earlier line, which has the hash of all before it."""
         data = file.read(self._size - self._last)
         if self.heads and hashlib.sha256(data[: self._last]).hexdigest() != self.head:
             raise LedgerDamaged(_CHANGED)
         return self._read_lines(data[self._last :])
 
     def _read_lines(self, data: bytes) -> Account:
-        """Check and apply the lines that follow those read so far."""
+        """Verify the lines after those read so far, apply them to the account, and return it."""
         for line in data.splitlines(keepends=True):
             check_whole(line, len(self.heads) + 1, self._size)
             self._apply(decode_entry(line, len(self.heads) + 1), len(self.heads) + 1)
@@ -249,7 +252,7 @@ class _LedgerReader:
         return self._account
 
     def _apply(self, entry: Entry, number: int) -> None:
-        """Check an entry against those before it, and apply it to the account."""
+        """Check an entry against earlier entries, and apply it to the account."""
         account = self._account
         if isinstance(entry, Opened):
             if account is not None:
@@ -278,9 +281,10 @@ class _LedgerReader:
 
 
 def verify_ledger(path: Path, *, run: bytes | None = None, head: str | None = None) -> LedgerSummary:
-    """Read a ledger, check every line against those before it, and recompute every charge and epsilon.
+    """Return the summary of a ledger, with every line verified and every charge and epsilon recomputed.
 
-    Raise `LedgerDamaged` if the ledger is not of the given `run`, or lacks the line with the hash `head`.
+    Raise `LedgerDamaged` if a line is invalid, if the ledger is not of the given `run`, or if no line has the hash
+    `head`.
     """
     account, heads = read_ledger(path, run)
     if head is not None and head not in heads:
@@ -289,7 +293,7 @@ def verify_ledger(path: Path, *, run: bytes | None = None, head: str | None = No
 
 
 def read_ledger(path: Path, run: bytes | None = None) -> tuple[Account, Sequence[str]]:
-    """Read a ledger, check every line against those before it; return its account and the hashes of its lines."""
+    """Return the account of a ledger and the hashes of its lines; raise `LedgerDamaged` if a line is invalid."""
     try:
         data = AppendOnlyFile(path).read()
     except FileNotFoundError:
@@ -299,13 +303,13 @@ def read_ledger(path: Path, run: bytes | None = None) -> tuple[Account, Sequence
     reader = _LedgerReader()
     account = reader.read(data)
     if account.predecessor is not None and account.predecessor.run == run and not account.rounds:
-        account = account.predecessor  # the last line is for the successor, which has its own ledger
+        account = account.predecessor  # the last line begins the successor, which has its own ledger
     check_run(account, run)
     return account, reader.heads
 
 
 def check_whole(line: bytes, number: int, before: int) -> None:
-    """The line is complete."""
+    """Raise LedgerDamaged unless the line ends with a newline."""
     if not line.endswith(b"\n"):
         raise LedgerDamaged(
             "has no end, as if the machine had stopped while it was written. Nothing is sent before its line is "
@@ -316,13 +320,13 @@ def check_whole(line: bytes, number: int, before: int) -> None:
 
 
 def check_chained(entry: Entry, head: str, number: int) -> None:
-    """The line has the hash of the line before it."""
+    """Raise LedgerDamaged unless the line has the hash of the line before it."""
     if entry.previous != head:
         raise LedgerDamaged("does not follow the line before it: one is missing, or was moved or altered", number)
 
 
 def check_run(account: Account, run: bytes | None) -> None:
-    """The ledger is of the given run, if any."""
+    """Raise LedgerDamaged if the ledger is of another run than the given one, or if that run was succeeded."""
     if run is not None and account.predecessor is not None and account.predecessor.run == run:
         raise LedgerDamaged(
             f"this run was succeeded by the run {account.run.hex()[:16]}: continue that one; if the machine stopped "
@@ -333,7 +337,7 @@ def check_run(account: Account, run: bytes | None) -> None:
 
 
 def check_client_unit(budget: Budget) -> None:
-    """A successor counts by clients: the plan of sampled records is fixed for one run, and is not replanned."""
+    """Raise InputError for a successor of a run that protects records: its plan of sampled events is for one run."""
     if budget.records is not None:
         raise InputError("a run whose unit of privacy is a record has no successor: start a new run")
 

@@ -1,8 +1,8 @@
-"""The receipt of a round: the evidence about one round that server, clients and auditors keep.
+"""The receipt of a round: the evidence about it that server, clients and auditors keep.
 
-It contains the agreed parameters, the survivors with the quorum's signatures, the noise planned and charged, the
-epsilon spent so far, and the head of the privacy ledger after the round: a ledger that later lacks that line was cut.
-Every receipt names the hash of the one before it, so that the last one stands for all.
+It has the agreed parameters, the survivors with the quorum's signatures, the noise planned and charged, the epsilon
+spent so far, and the head of the privacy ledger after the round: a ledger without that line was cut.  Every receipt has
+the hash of the receipt before it, so that the last one commits to all.
 """
 
 import hashlib
@@ -20,16 +20,16 @@ from dordis.protocols.parameters import Parameters
 from dordis.records.run_records import RoundRecord
 
 FIRST = "0" * 64
-"""Stands for the hash of the receipt before the first one."""
+"""The value of `previous` in the first receipt of a run."""
 
 
 def receipt_name(index: int) -> str:
-    """Return the name of the file of a round's receipt."""
+    """Return the file name of the receipt of a round, from the round's index."""
     return f"{index:06d}.json"
 
 
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The receipt of a round; variances are by chunk, as fractions in squared integer units."""
+    """The receipt of a round; variances are given for every chunk, in squared integer units."""
 
     run: str
     index: int
@@ -37,20 +37,20 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameters: str
     """The hash of the agreed parameters."""
     agreed: bytes
-    """The agreed parameters, as they went over the wire."""
+    """The agreed parameters, encoded as on the wire."""
     model: str
     clients: tuple[int, ...]
     survivors: tuple[tuple[int, ...], ...]
     """U3 of every chunk."""
     signatures: tuple[dict[int, bytes], ...]
-    """A quorum's signatures on U3 of every chunk; empty against a semi-honest server."""
+    """A quorum's signatures on U3 of every chunk, by client; empty in semi-honest mode."""
     planned: tuple[str, ...]
     left: tuple[str, ...]
     charged: tuple[str, ...]
     epsilon: float | None
-    """Largest epsilon spent by a client after the round; None if nothing is proved."""
+    """The largest epsilon spent by a client after the round; None if the run has no epsilon."""
     ledger: str
-    """Hash of the ledger's last line after the round; empty without a ledger."""
+    """Hash of the ledger's last line after the round; empty if the run has no ledger."""
     previous: str
     """Hash of the receipt before this one in the run."""
 
@@ -65,7 +65,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         previous: str,
         arrived: Collection[int] = (),
     ) -> "Receipt":
-        """Return the receipt of a finished round; `arrived` are its clients where no list U was fixed."""
+        """Return the receipt of a finished round; `arrived` has its clients if arrival was open and no U was fixed."""
         return cls(
             run=parameters.run.hex(),
             index=parameters.index,
@@ -86,7 +86,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> "Receipt":
-        """Read a receipt in the one form in which it is written; raise LedgerDamaged for any other bytes."""
+        """Return the receipt in the content of a file; raise LedgerDamaged unless `to_bytes` gives the same content."""
         try:
             receipt = msgspec.json.decode(data, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -101,12 +101,12 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def digest(self) -> str:
-        """Return the hash by which the next receipt names this one, in hex."""
+        """Return the hash of this receipt, in hex, which the next receipt has as `previous`."""
         return hashlib.sha256(b"dordis/v1/receipt" + self.to_bytes()).hexdigest()
 
     @property
     def file_name(self) -> str:
-        """Return the name of its file, by the round's index."""
+        """Return the name of the receipt's file."""
         return receipt_name(self.index)
 
     def save(self, directory: Path) -> None:
@@ -115,20 +115,20 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         write_atomically(directory / self.file_name, self.to_bytes())
 
     def agrees_with(self, charged: LedgerRound | None) -> bool:
-        """Tell whether the ledger has the round with the same parameters, clients and dropouts."""
+        """Tell whether the ledger's round has the same parameters, clients and dropouts; False if it is missing."""
         if charged is None or (charged.charge.parameters, charged.charge.clients) != (self.parameters, self.clients):
             return False
         everyone = set(self.clients)
         lost = [tuple(sorted(everyone.difference(present))) for present in self.survivors]
         return lost == [outcome.dropped for outcome in charged.outcomes]
 
-    def is_of(self, record: RoundRecord) -> bool:
-        """Tell whether a record has the same clients and numbers of survivors."""
+    def matches_record(self, record: RoundRecord) -> bool:
+        """Tell whether the record of a round has the receipt's clients and numbers of survivors."""
         return (self.clients, tuple(map(len, self.survivors))) == (record.clients, record.survivors)
 
 
 def read_receipt_files(directory: Path) -> dict[int, Receipt]:
-    """Return the receipts in a directory by index; raise LedgerDamaged for a damaged or misnamed one."""
+    """Return the receipts in a directory by index; raise LedgerDamaged if one is damaged or has the wrong file name."""
     receipts = {}
     for path in sorted(directory.glob("*.json")):
         receipt = Receipt.from_bytes(path.read_bytes(), path.name)
@@ -139,17 +139,17 @@ def read_receipt_files(directory: Path) -> dict[int, Receipt]:
 
 
 def last_digest(directory: Path, open_round: int | None = None) -> str:
-    """Return the hash that the next receipt in a directory names.
+    """Return the hash of the last receipt in a directory, for the next receipt; FIRST if there is none.
 
-    `open_round` is the index of a round that a stopped process has not finished: if its receipt is there already, the
-    resumed round writes the same one again, which must not name itself.
+    `open_round` is the index of an unfinished round that is resumed.  Its receipt, if present, is left out, because the
+    resumed round writes it again.
     """
     names = sorted(path for path in directory.glob("*.json") if open_round is None or int(path.stem) < open_round)
     return Receipt.from_bytes(names[-1].read_bytes(), names[-1].name).digest if names else FIRST
 
 
 def check_chain(receipts: Mapping[int, Receipt]) -> None:
-    """Every receipt names the one before it: none was replaced, inserted or left out before the last."""
+    """Raise LedgerDamaged unless every receipt has the hash of the one before: none was replaced, added or removed."""
     previous = FIRST
     for index, receipt in sorted(receipts.items()):
         if receipt.previous != previous:

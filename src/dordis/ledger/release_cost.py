@@ -1,13 +1,13 @@
 """The cost of a noisy sum as data, so that it can be recomputed without the code of its mechanism.
 
 - The cost of Skellam noise, the protocol's own, follows from Delta2, the length and the variance that counts.
-- For every other mechanism the ledger stores a price list: the result of its `release` for each variance that may count
-  with |D| <= T; no round has an output with more dropouts.  The variance is that of the protocol's noise, or of the
-  shares that clients add themselves, which the ledger describes by the scheme `orig`.  A mechanism with neither, such
-  as the Gaussian baselines, has one price, which must hold for every dropout.
+- For other mechanisms the ledger stores a price list: the cost for each variance that may count with |D| <= T.  Rounds
+  with more dropouts have no output.  The variance is that of the protocol's noise, or of noise shares that clients add
+  outside the protocol, which the ledger lists under the scheme `orig`.  A mechanism with neither, such as the Gaussian
+  baselines, has one price, which must hold for every dropout.
 
 The samplers of Skellam and discrete Gaussian noise deviate slightly from their laws; this distance is charged.  Other
-noise is charged as its mechanism states: the Gaussian baselines as if their floats were real numbers.
+noise is charged as its mechanism states: the Gaussian baselines as if floats were real numbers.
 """
 
 from collections.abc import Sequence
@@ -37,19 +37,19 @@ class _Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class SkellamTerm(_Term, frozen=True, tag="skellam"):
-    """A sum under Skellam noise, `times` times."""
+    """The cost of `times` sums under Skellam noise."""
 
     event: SkellamSum
 
 
 class DiscreteGaussianTerm(_Term, frozen=True, tag="discrete-gaussian"):
-    """A sum under discrete Gaussian noise, `times` times."""
+    """The cost of `times` sums under discrete Gaussian noise."""
 
     event: DiscreteGaussianSum
 
 
 class GaussianTerm(_Term, frozen=True, tag="gaussian"):
-    """A release under Gaussian noise, `times` times."""
+    """The cost of `times` releases under Gaussian noise."""
 
     event: Gaussian
 
@@ -58,23 +58,23 @@ Term = SkellamTerm | DiscreteGaussianTerm | GaussianTerm
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cost of a release if this variance of the protocol's noise counts."""
+    """The cost of a release if this variance of the noise counts for privacy."""
 
     variance: Fraction
     terms: tuple[Term, ...]
 
     @property
     def event(self) -> Event:
-        """Return all terms as one event."""
+        """Return the composition of all terms as one event."""
         return Composed(tuple(Repeated(term.event, term.times) for term in self.terms))
 
 
 class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One noisy sum over one chunk or several: its sensitivity, and the least noise of any of them.
+    """One noisy sum over one or several chunks: its sensitivity, and the least noise variance of these chunks.
 
-    `l2_squared` is Delta2^2 and `l1` is Delta1, in integer units; `variance` counts for privacy.  `mechanism` is None
-    for Skellam noise, the protocol's own.  `brought` says that clients add the noise of the plan outside the protocol,
-    so that the protocol's outputs do not include it.
+    `l2_squared` is Delta2^2 and `l1` is Delta1, in integer units; `variance` is the one that counts for privacy.
+    `mechanism` is None for Skellam noise, the protocol's own.  If `brought`, clients add the noise outside the
+    protocol, so that the protocol's outputs do not include it.
     """
 
     l2_squared: int
@@ -92,7 +92,10 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return self.mechanism or mechanism_name(DSkellam)
 
     def cost(self, variance: Fraction, samples: int) -> ReleaseCost:
-        """Return the cost of the sum if this variance counts, for noise made of `samples` samples."""
+        """Return the cost of the sum if this variance counts, for noise made of `samples` samples.
+
+        Raise InputError if the price list lacks the variance.
+        """
         distance = samples * accounting.SAMPLE_DISTANCE
         if self.mechanism is None:
             return ReleaseCost(SkellamSum(self.l2_squared, self.l1, float(variance)), distance)
@@ -103,7 +106,7 @@ class NoisySum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> Mechanism | None:
-    """Return the given mechanism, or the parameters' own, if it has a price list; else None."""
+    """Return the given mechanism, or else that of the parameters, if it has a price list; otherwise None."""
     if given is not None:
         check_agreed(parameters, given)
         check_scheme(parameters, given)
@@ -113,7 +116,7 @@ def priced_mechanism(parameters: Parameters, given: Mechanism | None = None) -> 
 
 
 def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[NoisePlan, ...]:
-    """Return the noise plan of each chunk: the protocol's, or that of the shares that clients add themselves."""
+    """Return the noise plan of each chunk: the protocol's, or that of noise which clients add outside the protocol."""
     if priced is None or not priced.share:
         return parameters.plans
     if parameters.encoding.further_releases:
@@ -129,7 +132,7 @@ def noise_plans(parameters: Parameters, priced: Mechanism | None) -> tuple[Noise
 def noisy_sums(
     plans: Sequence[NoisePlan], sums: Sequence[tuple[Sensitivity, Sequence[int]]], priced: Mechanism | None
 ) -> tuple[NoisySum, ...]:
-    """Return the sums of a round: the first with the price list, if any, the others under Skellam noise."""
+    """Return the noisy sums of a round: the first with the price list, if any, the others under Skellam noise."""
     releases: list[NoisySum] = []
     for changed, chunks in sums:
         noise = [plans[chunk] for chunk in chunks]
@@ -143,7 +146,7 @@ def noisy_sums(
 
 
 def price_terms(event: Event, times: int = 1) -> tuple[Term, ...]:
-    """Write an event down as the terms that it is composed of."""
+    """Return the terms of an event, repeated `times` times; raise InputError for an event without a known bound."""
     match event:
         case SkellamSum(l2_squared, l1, variance):
             return (SkellamTerm(times, SkellamSum(float(l2_squared), float(l1), float(variance))),)
@@ -160,7 +163,7 @@ def price_terms(event: Event, times: int = 1) -> tuple[Term, ...]:
 
 
 def check_release(release: NoisySum, plans: Sequence[NoisePlan], least: Fraction) -> None:
-    """The sensitivity of a release is valid, and its variance is the least of its chunks."""
+    """Raise InputError unless a sum's sensitivity is valid and its variance is the least of its chunks."""
     if release.l2_squared < (0 if release.prices else 1) or release.dim < 1:
         raise InputError(f"a sum has Delta2^2 and a length of 1 or more, not {release.l2_squared} and {release.dim}")
     if release.l1 != Sensitivity(release.l2_squared, release.dim).l1:
@@ -171,7 +174,7 @@ def check_release(release: NoisySum, plans: Sequence[NoisePlan], least: Fraction
 
 
 def check_noise(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
-    """The cost of the sum follows from the plans of its chunks or from a valid price list."""
+    """Raise InputError unless the cost of a sum follows from the noise plans of its chunks or a valid price list."""
     if release.mechanism is not None and not release.prices:
         raise InputError(f"the sum under '{release.mechanism}' has no prices: restore the ledger from a backup")
     if release.mechanism is None and (release.prices or release.brought):
@@ -180,13 +183,13 @@ def check_noise(release: NoisySum, plans: Sequence[NoisePlan]) -> None:
         raise InputError("noise that clients add themselves has the scheme 'orig'")
     variances = [price.variance for price in release.prices]
     if release.prices and variances != _countable(plans):
-        raise InputError("the prices of a sum are not for the variances that may count in its chunks")
+        raise InputError("the price list of a sum does not have the variances that may count in its chunks")
     for price in release.prices:
         check_price(price, plans[0].clients, price.variance if release.brought else None)
 
 
 def check_price(price: Price, clients: int, brought: Fraction | None = None) -> None:
-    """A price has terms with numbers in range, and its divergence is known."""
+    """Raise InputError if a price has no terms, a number out of range, or an unknown divergence."""
     if not price.terms:
         raise InputError("a price has no terms, so the release would cost nothing")
     for term in price.terms:
@@ -200,7 +203,7 @@ def check_price(price: Price, clients: int, brought: Fraction | None = None) -> 
 
 
 def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | None) -> None:
-    """The noise in a price is from no more clients than take part, and no more than they add."""
+    """Raise InputError if a price assumes noise of more clients than take part, or more noise than they add."""
     if event.clients > clients:
         raise InputError(f"a price has noise of {event.clients} clients, and only {clients} take part")
     if brought is not None and event.clients * event.scale**2 > brought * (1 + _CLOSE):
@@ -208,7 +211,7 @@ def check_shares(event: DiscreteGaussianSum, clients: int, brought: Fraction | N
 
 
 def counted_variance(plan: NoisePlan, dropped: int | None) -> Fraction:
-    """Return the variance that counts for privacy after `dropped` dropouts; the least one for None."""
+    """Return the variance that counts for privacy after `dropped` dropouts; if None, the least for any |D| <= T."""
     return _reserved(plan) if dropped is None else plan.charged_variance(range(plan.clients - dropped), b"")
 
 
@@ -227,5 +230,5 @@ def _reserved(plan: NoisePlan) -> Fraction:
 
 @lru_cache(maxsize=1 << 10)
 def _charged(plan: NoisePlan) -> frozenset[Fraction]:
-    """Return the variances that count for all numbers of dropouts; the clients that drop out do not matter."""
+    """Return the variances that count for the numbers of dropouts 0..T, whichever clients drop out."""
     return frozenset(plan.charged_variance(range(plan.clients - dropped), b"") for dropped in range(plan.tolerance + 1))

@@ -1,10 +1,10 @@
-"""The charge of a round: its privacy cost and the clients that pay it, as frozen data.
+"""The charge of a round: its privacy cost and the clients that pay, as frozen data.
 
-A round is charged before its first unmask request leaves, at the least noise that its parameters allow.  When it is
-complete, it is charged at the noise actually left.  The clients whose input may be in an opened sum pay:
+A round is charged before its first unmask request, at the least noise that its parameters allow.  When it is complete,
+it is charged at the noise actually left.  The clients whose input may be in an opened sum pay:
 
-- for a reserved round, all of U: an unmask request may have left, for an unknown U3; where no U is fixed, all clients
-  that came;
+- for a reserved round, all of U, because an unmask request may have left for an unknown U3; with open arrival, all
+  clients that came;
 - for a completed round, the clients in U3 of at least one chunk, for the whole vector.  The input of a client outside
   U3 stays hidden by its self-mask, even if the upload came late: no honest client gives a share of that mask.
 
@@ -44,11 +44,11 @@ theta_squared = lru_cache(maxsize=1 << 12)(accounting.theta_squared)  # most rou
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
-    """The cost of a round by its parameters: its clients, the noise of every chunk, and the releases.
+    """The data from which the cost of a round follows: clients, noise plan of every chunk, and releases.
 
-    A chunk whose U3 is not fixed yet is charged at the least noise over all |D| <= T.  Every release is charged,
-    the update and each further one.  `failure` is the chance that the graph of the round fails, or that
-    the round has more than T_C colluders.
+    A chunk whose U3 is not fixed yet is charged at the least noise over all |D| <= T.  The update and every further
+    release are charged.  `failure` is the chance that the round's graph is insecure or that the round has more than T_C
+    colluders.
     """
 
     index: int
@@ -63,9 +63,9 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     releases: tuple[NoisySum, ...]
     failure: Fraction = NEVER
     dropped: tuple[int | None, ...] = ()
-    """|D| of each chunk, None where U3 was not fixed when the round was charged; empty if it was for none."""
+    """|D| of each chunk, None for chunks without a fixed U3 when the round was charged; empty if all are None."""
     n_max: int = 0
-    """The largest number of clients in a sum, where no list U was fixed and `clients` are those that came; else 0."""
+    """With open arrival the largest number of clients in a sum, and `clients` are those that came; otherwise 0."""
 
     @classmethod
     def from_parameters(
@@ -76,9 +76,10 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         draw_failure: Fraction = NEVER,
         arrived: Collection[ClientId] = (),
     ) -> "Charge":
-        """Return the charge of a round for each sum and its chunks, by default those of the parameters.
+        """Return the charge of a round from its parameters.
 
-        A third party's `mechanism` must be given; its prices are for the first sum, the update.
+        `releases` has each sum's sensitivity and chunks, by default those of the parameters.  A third party's
+        `mechanism` must be given; its price list is for the first sum, the update.
         """
         priced = priced_mechanism(parameters, mechanism)
         plans, sums = noise_plans(parameters, priced), releases or releases_of(parameters)
@@ -94,7 +95,7 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             reserve=parameters.reserve,
             variances=tuple(plan.variance for plan in plans),
             releases=noisy_sums(plans, sums, priced),
-            failure=(draw_failure + graph_failure(parameters)) or NEVER,  # NEVER is left out of the file
+            failure=(draw_failure + graph_failure(parameters)) or NEVER,  # a chance of NEVER is not written to the file
             n_max=0 if parameters.clients else parameters.n_max,
         )
         check_charge(charge)
@@ -108,11 +109,11 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def largest(self) -> int:
-        """Return the largest number of clients in a sum: |U|, or n_max."""
+        """Return the largest number of clients in a sum: |U|, or n_max with open arrival."""
         return self.n_max or len(self.clients)
 
     def after_dropouts(self, dropped: Mapping[int, int]) -> "Charge":
-        """Return the charge of the round when |D| of some chunks is known."""
+        """Return this charge with |D| known for some chunks: `dropped` has |D| by chunk."""
         known = tuple(dropped.get(chunk) for chunk in range(len(self.variances)))
         charge = msgspec.structs.replace(self, dropped=known)
         releases = (msgspec.structs.replace(one, variance=charge.least_variance(one.chunks)) for one in self.releases)
@@ -120,17 +121,17 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def without_dropout(self) -> "Charge":
-        """Return the charge of the round if no client drops out, its least cost."""
+        """Return this charge if no client drops out, which is the least cost of the round."""
         return self.after_dropouts(dict.fromkeys(range(len(self.variances)), 0))
 
     def least_variance(self, chunks: Sequence[int]) -> Fraction:
-        """Return the least noise variance of these chunks, for the actual dropouts if known, else for the worst."""
+        """Return the least noise variance of these chunks, at the known |D|, or else at the worst |D| <= T."""
         return min(
             counted_variance(self.plans[chunk], self.dropped[chunk] if self.dropped else None) for chunk in chunks
         )
 
     def costs(self, charged: Sequence[Fraction] | None = None) -> tuple[ReleaseCost, ...]:
-        """Return the cost of every release at the variances charged to the chunks, by default the reserved ones."""
+        """Return the cost of every release, given the charged variance of every chunk; by default the reserved ones."""
         components = len(self.plans[0].base) + len(self.plans[0].removable)
         costs = []
         for release in self.releases:
@@ -139,25 +140,25 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return tuple(costs)
 
     @cached_property
-    def reserved(self) -> tuple[ReleaseCost, ...]:
-        """Return the cost of every release at the reserved variances."""
+    def reserved_costs(self) -> tuple[ReleaseCost, ...]:
+        """Return the cost of every release at the reserved noise."""
         return self.costs()
 
     @property
     def owner_charge(self) -> "OwnerCharge":
-        """Return the charge of all owners, if the ledger has no record of the clients asked for uploads."""
+        """Return the cost that the owners of all clients may count, for a round without a `Counted` line."""
         costs = msgspec.structs.replace(self, dropped=()).after_dropouts({}).costs()
         cost = accounting.compose_costs((theta_squared(one.event), 1) for one in costs)
         return OwnerCharge(self.clients, None if math.isinf(cost) else cost, math.fsum(one.distance for one in costs))
 
     @property
-    def brought(self) -> NoisePlan | None:
-        """Return the plan of the noise that clients add outside the protocol; None if there is none."""
+    def noise_added_by_clients(self) -> NoisePlan | None:
+        """Return the plan of noise that clients add outside the protocol; None if they add none."""
         return self.plans[0] if self.releases[0].brought else None
 
 
 class ChunkOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a chunk: D = U without U3, the variance left in the sum, and the variance that counts."""
+    """The outcome of a chunk: the dropouts D = U minus U3, the variance left in the sum, and the variance charged."""
 
     dropped: tuple[int, ...]
     left: Fraction
@@ -165,12 +166,12 @@ class ChunkOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
-    """Return the outcome of a chunk from the protocol's output."""
+    """Return the outcome of a chunk from the protocol's output; raise InputError if a survivor is not a client."""
     survivors = {int(u) for u in outcome.survivors}
     if not survivors <= set(charge.clients):
         raise InputError(f"a survivor of round {charge.index} is not among its clients")
     dropped = tuple(u for u in charge.clients if u not in survivors)
-    if (plan := charge.brought) is None:
+    if (plan := charge.noise_added_by_clients) is None:
         return ChunkOutcome(dropped, outcome.left, outcome.charged)
     return ChunkOutcome(
         dropped,
@@ -181,7 +182,7 @@ def outcome_from_output(charge: Charge, outcome: ChunkOutput) -> ChunkOutcome:
 
 @dataclass(frozen=True)
 class OwnerCharge:
-    """The largest cost that owners of some clients counted for a round, as theta^2; None if they count no cost."""
+    """The largest cost, as theta^2, that the owners of some clients counted for a round; None if they count none."""
 
     clients: tuple[int, ...]
     cost: float | None
@@ -190,7 +191,7 @@ class OwnerCharge:
 
 @dataclass(frozen=True)
 class RunCharge:
-    """The cost of a whole run for each of its clients: a theta^2, and the chance that a graph or draw fails."""
+    """The cost of a whole run for each client: theta^2, and the chance that a graph or a selection fails."""
 
     label: str
     theta_squared: float
@@ -198,12 +199,12 @@ class RunCharge:
 
     @property
     def cost(self) -> ReleaseCost:
-        """Return the cost as one Gaussian release."""
+        """Return the cost as that of one Gaussian release."""
         return ReleaseCost(accounting.Gaussian(1 / math.sqrt(self.theta_squared)), 0.0)
 
 
 def check_charge(charge: Charge) -> None:
-    """The fields of a charge are consistent."""
+    """Raise InputError if a field of a charge is out of range or contradicts another."""
     check_index(charge.index)
     check_clients(charge.clients)
     if charge.n_max and charge.n_max < len(charge.clients):
@@ -221,40 +222,43 @@ def check_charge(charge: Charge) -> None:
 
 
 def check_clients(clients: Sequence[int]) -> None:
-    """Client ids are distinct, ascending, and not negative."""
+    """Raise InputError unless client ids are distinct, ascending, and not negative."""
     if not clients or list(clients) != sorted(set(clients)) or clients[0] < 0:
         raise InputError("the clients of a round are distinct ids in ascending order")
 
 
 def check_dropped(charge: Charge) -> None:
-    """|D| is given for every chunk or for none, and is at most T."""
+    """Raise InputError unless |D| is given for every chunk or for none, and is at most T."""
     if charge.dropped and len(charge.dropped) != len(charge.variances):
         raise InputError("the dropouts of a round are given for every chunk or for none")
     if any(lost is not None and not 0 <= lost <= charge.tolerance for lost in charge.dropped):
-        raise InputError(f"a chunk that is opened has lost 0 to {charge.tolerance} clients")
+        raise InputError(f"an opened chunk has 0 to {charge.tolerance} dropouts")
 
 
 def check_known_dropouts(charge: Charge, chunk: int, outcome: "ChunkOutcome") -> None:
-    """A chunk whose |D| was known when it was charged has that |D|."""
+    """Raise InputError if a chunk was charged for a known |D| and its outcome has another."""
     lost = charge.largest - len(charge.clients) + len(outcome.dropped)
     if charge.dropped and charge.dropped[chunk] not in (None, lost):
-        raise InputError(f"chunk {chunk} was charged after {charge.dropped[chunk]} dropouts, not {lost}")
+        raise InputError(f"chunk {chunk} was charged for {charge.dropped[chunk]} dropouts and has {lost}")
 
 
 def check_chunks_covered(spread: Sequence[Sequence[int]], chunks: int) -> None:
-    """Every chunk belongs to one release, and every release has a chunk."""
+    """Raise InputError unless every chunk belongs to exactly one release, and every release has a chunk."""
     if not chunks or sorted(chunk for some in spread for chunk in some) != list(range(chunks)) or not all(spread):
         raise InputError("every chunk of a round belongs to one release, and every release has a chunk")
 
 
 def check_outcome(charge: Charge, run: bytes, chunk: int, outcome: ChunkOutcome) -> None:
-    """The variances follow from the plan and U3; excess noise that could not be removed may be left in addition."""
+    """Raise InputError unless the variances of a chunk follow from the noise plan and U3.
+
+    The variance left may be larger than the charged one, by excess noise that could not be removed.
+    """
     gone, plan = set(outcome.dropped), charge.plans[chunk]
     survivors = [u for u in charge.clients if u not in gone]
     if len(survivors) + len(outcome.dropped) != len(charge.clients) or list(outcome.dropped) != sorted(gone):
-        raise InputError(f"the clients dropped from chunk {chunk} are not distinct clients of the round, ascending")
+        raise InputError(f"the dropouts of chunk {chunk} are not distinct clients of the round in ascending order")
     named = removal_context(run + charge.index.to_bytes(INDEX_BYTES, "big"), chunk, bytes.fromhex(charge.parameters))
     if outcome.charged != plan.charged_variance(survivors, named):
-        raise InputError(f"the variance charged to chunk {chunk} is not what its survivors keep")
+        raise InputError(f"the variance charged to chunk {chunk} is not the one that its survivors give")
     if outcome.left < plan.variance_left(survivors, named):
-        raise InputError(f"the variance left in chunk {chunk} is less than what its survivors keep")
+        raise InputError(f"the variance left in chunk {chunk} is less than the one that its survivors give")

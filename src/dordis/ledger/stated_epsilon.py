@@ -1,8 +1,8 @@
-"""The stated epsilon of a run: one function of its ledger and its manifest, for every command, page and file.
+"""The stated epsilon of a run, from its ledger and its manifest, for all commands, pages and files.
 
 The epsilon spent may be stated if all planned rounds took place, or if the budget refused the next round: then the end
-of the run did not depend on its results.  In every other case the budget is stated.  A successor states at least the
-budget of every predecessor: otherwise a smaller budget would hide that somebody stopped a run because of its results.
+of the run did not depend on its results.  In all other cases the budget is stated.  A successor states at least the
+budget of every predecessor: otherwise a smaller budget could hide that a run was stopped because of its results.
 """
 
 from collections import Counter
@@ -37,13 +37,13 @@ class Basis(Enum):
 
 @dataclass(frozen=True)
 class StatedEpsilon:
-    """The stated epsilon of a run at `delta`, and the epsilon spent by the client that has spent most."""
+    """The stated epsilon of a run at `delta`, and the largest epsilon spent by a client."""
 
     epsilon: float
     spent: float
     delta: float
     budget: float | None
-    """The planned epsilon of the run; None if no budget was set."""
+    """The planned epsilon of the run; None if it had no budget."""
     basis: Basis
 
     @property
@@ -53,12 +53,12 @@ class StatedEpsilon:
 
 
 def stated_epsilon(account: Account, manifest: Manifest | None = None, recorded: int = 0) -> StatedEpsilon:
-    """Return the epsilon to state of a run, from its ledger and its manifest, or of a ledger without a manifest.
+    """Return the stated epsilon of a run, from its ledger and manifest, or of a ledger without a manifest.
 
-    `recorded` is the number of finished rounds that receipts, records and model confirm, predecessors included.  Fewer
-    than planned raise the stated epsilon; more than the ledger has completed do not lower it.
+    `recorded` is the number of finished rounds, with those of predecessors, that receipts, records and model confirm.
+    The run counts as finished only if both `recorded` and the ledger reach the planned number of rounds.
     """
-    worst, delta = account.worst(account.clients()), account.budget.delta
+    worst, delta = account.worst_client(account.clients()), account.budget.delta
     spent = account.epsilon_with_run() if worst is None else account.epsilon(worst)
     budget = account.budget.epsilon if manifest is None else manifest.budget
     if account.budget.records is not None:
@@ -80,7 +80,7 @@ def _basis(account: Account, manifest: Manifest | None, recorded: int) -> Basis:
 
 
 def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Budget]:
-    """Return the budgets of all predecessors: those in the ledger, and the largest one, which the manifest names."""
+    """Return the budgets of all predecessors in the ledger, and the largest one, which the manifest names."""
     budgets = [one.budget for one in account.lineage() if one is not account and one.budget.epsilon is not None]
     before = None if manifest is None else manifest.predecessor
     if before is not None and before.budget is not None:
@@ -89,7 +89,7 @@ def predecessor_budgets(account: Account, manifest: Manifest | None) -> list[Bud
 
 
 def epsilon_at_delta(budget: Budget, delta: float) -> float:
-    """Return the epsilon of a budget at another delta: unchanged at a larger one, from its theta^2 at a smaller one."""
+    """Return the epsilon of a budget at another delta: unchanged at a larger delta, from theta^2 at a smaller one."""
     if budget.epsilon is None or delta >= budget.delta:
         return budget.epsilon or 0.0
     return max(budget.epsilon, gdp.epsilon(gdp.theta_budget(budget.epsilon, budget.delta), delta))
@@ -98,9 +98,9 @@ def epsilon_at_delta(budget: Budget, delta: float) -> float:
 def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
     """Tell whether the last ledger line is a planned round that the budget refused.
 
-    Reading the ledger checks that the refused round exceeds the budget.  Here it is compared with the plan: it is like
-    the rounds of the run, it exceeds the budget at the delta that is left, and without dropout as many such rounds as a
-    client may take part in stay within the budget.  So a forged line gains about the cost of one round.
+    Reading the ledger has checked that the refused round exceeds the budget.  Here it is compared with the plan: it
+    must be like the run's rounds, exceed the budget at the remaining delta, and be affordable without dropout as often
+    as a client may take part.  So a forged line gains about the cost of one round.
     """
     refused = account.refused
     if refused is None or not manifest.trust.stops or manifest.budget is None:
@@ -111,10 +111,10 @@ def is_ended_by_budget(account: Account, manifest: Manifest) -> bool:
 
 
 def is_like_rounds(refused: Charge, account: Account, manifest: Manifest) -> bool:
-    """Tell whether a refused round has the plan's T_C, at most its fraction of dropouts, and the noise of the run.
+    """Tell whether a refused round has the plan's T_C, at most its fraction T / n, and the noise law of the run.
 
     Scheme, chance of failure and prices must be those of the first charged round, which the receipts confirm: with
-    others a forged round could cost little without dropout, and any amount with it.
+    others a forged round could be cheap without dropout and expensive with it.
     """
     charged = [next(iter(one.rounds.values())).charge for one in account.lineage() if one.rounds]
     if not charged or _noise_law(refused) != _noise_law(charged[0]) or refused.colluders != manifest.plan.colluders:
@@ -127,14 +127,14 @@ def _noise_law(charge: Charge) -> tuple[object, ...]:
 
 
 def _planned_epsilon(charge: Charge, account: Account, cap: int) -> float:
-    """Return the epsilon of `cap` rounds like this one, without dropout."""
+    """Return the epsilon of `cap` rounds like this one without dropout."""
     left = account.budget.delta - float(account.failure(charge))
     costs = Counter({cost: cap * times for cost, times in Counter(charge.without_dropout.costs()).items()})
     return account.compose(frozenset(costs.items()), left)
 
 
 def check_budget_stated(account: Account, manifest: Manifest) -> None:
-    """The ledger's budget equals the manifest's; its epsilon is None for strategies that never stop."""
+    """Raise LedgerDamaged unless the budget in the ledger is the manifest's; None for runs that never stop."""
     planned = manifest.plan.records or None
     paper = manifest.config.get("privacy", {}).get("accounting") == PAPER
     expected = Budget(manifest.budget if manifest.trust.stops else None, manifest.plan.delta, planned, paper)
@@ -151,7 +151,7 @@ def _describe(budget: Budget) -> str:
 
 @dataclass(frozen=True)
 class LedgerSummary:
-    """The summary of a ledger, recomputed: epsilon spent by every client at `delta`; `worst` has spent most.
+    """The recomputed content of a ledger: epsilon spent by every client at `delta`; client `worst` has spent most.
 
     `head` is the hash of the last line; keep it to verify later that no line is missing.
     """
@@ -160,23 +160,23 @@ class LedgerSummary:
     head: str
     lines: int
     reserved: int
-    """Rounds charged in full: open, or failed after an unmask request left."""
+    """Number of rounds charged in full: still open, or failed after an unmask request."""
     completed: int
     delta: float
     budget: float | None
     epsilon: float
-    """The epsilon spent by the client `worst`; `stated` is the epsilon to publish."""
+    """The epsilon spent by the client `worst`; the epsilon to publish is `stated`."""
     stated: StatedEpsilon
     worst: int | None
     clients: dict[int, float]
     mechanisms: tuple[str, ...]
-    """Names of the mechanisms that were charged."""
+    """Names of all mechanisms in the charges."""
     gaussian: bool = True
-    """Whether all charges were composed as Gaussian noise; otherwise as Renyi divergences."""
+    """Whether all charges were composed as Gaussian noise; False if they were composed by Renyi divergences."""
     predecessors: tuple[str, ...] = ()
-    """The predecessors, the latest first, whose rounds are counted too."""
+    """Run ids of the predecessors, the latest first; their rounds are counted too."""
     failure: float = 0.0
-    """The part of delta for failed graphs and draws of the rounds."""
+    """The part of delta that covers failures of graphs and selections."""
 
     def check_budget(self) -> None:
         """Raise `BudgetExceeded` if a client has spent more than the budget."""
@@ -185,9 +185,9 @@ class LedgerSummary:
 
 
 def summarise(account: Account, heads: Sequence[str], stated: StatedEpsilon | None = None) -> LedgerSummary:
-    """Summarise an account; if `stated` is None, the stated epsilon follows from the ledger alone."""
+    """Return the summary of an account; if `stated` is None, the stated epsilon is computed without a manifest."""
     spent = {u: account.epsilon(u) for u in account.clients()}
-    worst = account.worst(spent)
+    worst = account.worst_client(spent)
     rounds = [entry for one in account.lineage() for entry in one.rounds.values()]
     states, charged = Counter(entry.state for entry in rounds), [entry.charge for entry in rounds]
     return LedgerSummary(

@@ -1,8 +1,8 @@
-"""Verification of receipts and runs without trust in the server that wrote them, offline, on any machine.
+"""Offline verification of receipts and runs, without trust in the server that wrote them.
 
-A receipt is recomputed: the parameters must have its hash and keep the protocol's rules, the noise charged must follow
-from the noise plan and the survivors, and a quorum must have signed the survivors.  A run is verified when all its
-files agree (`evidence`), every receipt is verified, and the ledger charged what the parameters of each round cost.
+A receipt is recomputed: its parameters must have the stated hash and keep the protocol's rules, the charged noise must
+follow from noise plan and survivors, and a quorum must have signed the survivors.  A run is verified if its files agree
+(`evidence`), all its receipts verify, and the ledger charges every round what its parameters cost.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from dordis.records.run_records import LEDGER, REGISTRY, StoredRun
 
 @dataclass(frozen=True)
 class VerifiedReceipt:
-    """A receipt whose contents follow from each other; `signers` are those of every chunk, empty if not verified."""
+    """A verified receipt; `signers` has the verified signers of every chunk, empty if signatures were not verified."""
 
     receipt: Receipt
     parameters: Parameters
@@ -37,13 +37,13 @@ class VerifiedReceipt:
 
     @property
     def is_signed(self) -> bool:
-        """Tell whether a quorum's signatures on the survivors of every chunk were verified."""
+        """Tell whether the survivors of every chunk are signed by a quorum, and the signatures were verified."""
         return all(self.signers)
 
 
 @dataclass(frozen=True)
 class VerifiedRun:
-    """A run whose files agree and whose receipts are verified; `summary` is None if the run proves nothing."""
+    """A run whose files agree and whose receipts verify; `summary` is None if the run has no epsilon."""
 
     run: StoredRun
     receipts: tuple[VerifiedReceipt, ...]
@@ -52,15 +52,15 @@ class VerifiedRun:
 
     @property
     def signed(self) -> int:
-        """Return the number of rounds whose survivors a quorum signed."""
+        """Return the number of rounds with verified signatures of a quorum."""
         return sum(one.is_signed for one in self.receipts)
 
 
 def verify_run(run: StoredRun, registry: Registry | None = None) -> VerifiedRun:
     """Verify all files of a run; raise LedgerDamaged if they disagree, or if a receipt does not verify.
 
-    Signatures are verified with the keys of the `registry`, or of the one that the server stored with the run; both
-    must be the registry of the manifest.
+    Signatures are verified with the keys of `registry`, or else of the registry that the server stored with the run.
+    Either must have the root in the manifest.
     """
     stored = read_stored_registry(run)
     for known in (stored, registry):
@@ -69,7 +69,7 @@ def verify_run(run: StoredRun, registry: Registry | None = None) -> VerifiedRun:
             check_root(registry, run)
     summary = evidence.check_evidence(run)
     receipts = evidence.read_receipts(run)
-    known = None if run.manifest.fidelity == "ideal" else registry  # no message was sent, and nothing signed
+    known = None if run.manifest.fidelity == "ideal" else registry  # in ideal runs no message is sent or signed
     keys = None if known is None else known.signing_keys()
     verified = tuple(verify_receipt(one, keys) for _, one in sorted(receipts.items()))
     if summary is not None:
@@ -81,14 +81,14 @@ def verify_run(run: StoredRun, registry: Registry | None = None) -> VerifiedRun:
 
 
 def read_stored_registry(run: StoredRun) -> Registry | None:
-    """Return the registry that the server stored with a run; None for simulated runs, which store none."""
+    """Return the registry that the server stored with a run; None if it stored none, as for simulated runs."""
     return Registry.load(run.path / REGISTRY) if (run.path / REGISTRY).exists() else None
 
 
 def verify_receipt(receipt: Receipt, keys: Mapping[ClientId, bytes] | None = None) -> VerifiedReceipt:
     """Verify one receipt by itself; raise LedgerDamaged if its contents contradict each other.
 
-    `keys` are the signing keys of a registry; without them the signatures are not verified.
+    `keys` are the clients' public signing keys; if None, the signatures are not verified.
     """
     protocol = builtin_protocol(receipt.protocol)
     try:
@@ -105,7 +105,7 @@ def verify_receipt(receipt: Receipt, keys: Mapping[ClientId, bytes] | None = Non
 
 
 def builtin_protocol(name: str) -> SummingProtocol:
-    """Return a protocol that comes with dordis; no other is loaded because a receipt names it."""
+    """Return a protocol of dordis by name; raise InputError for others, because a receipt must not make code load."""
     if name not in SUMMING:
         raise InputError(
             f"the receipt names the protocol '{name[:80]}', which does not come with dordis: its authors have to "
@@ -115,7 +115,7 @@ def builtin_protocol(name: str) -> SummingProtocol:
 
 
 def check_root(registry: Registry, run: StoredRun) -> None:
-    """The registry is the one that the manifest names."""
+    """Raise LedgerDamaged unless the registry has the root in the run's manifest."""
     if registry.root().hex() != run.manifest.registry:
         raise LedgerDamaged(
             f"the manifest of the run at {run.path} names another registry than the given one: get the registry that "
@@ -124,7 +124,7 @@ def check_root(registry: Registry, run: StoredRun) -> None:
 
 
 def check_parameters(receipt: Receipt, parameters: Parameters) -> None:
-    """The parameters have the receipt's hash, and its run, index, model and clients."""
+    """Raise LedgerDamaged unless the parameters in a receipt have its hash, run, index, model and clients."""
     written = (receipt.parameters, receipt.run, receipt.index, receipt.model)
     if written != (parameters.digest.hex(), parameters.run.hex(), parameters.index, parameters.model.hex()):
         raise LedgerDamaged(f"the receipt of round index {receipt.index} does not fit the parameters in it")
@@ -133,7 +133,10 @@ def check_parameters(receipt: Receipt, parameters: Parameters) -> None:
 
 
 def check_noise(receipt: Receipt, parameters: Parameters) -> None:
-    """Planned and charged noise of every chunk follow from the plan and the survivors; no less is left in the sum."""
+    """Raise LedgerDamaged unless planned and charged noise of every chunk follow from noise plan and survivors.
+
+    The noise left in the sum must not be less than the charged noise.
+    """
     chunks = range(len(parameters.chunks))
     stated = (receipt.survivors, receipt.signatures, receipt.planned, receipt.left, receipt.charged)
     if {len(one) for one in stated} != {len(chunks)}:
@@ -161,7 +164,7 @@ def verify_signatures(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the verified signers of every chunk; raise if a quorum's signatures are wrong or missing.
 
-    Nobody signs against a semi-honest server, and without keys nothing is verified: then all are empty.
+    In semi-honest mode nobody signs, and without keys nothing is verified: then every chunk has no signers.
     """
     if keys is None or protocol.check_signed is None or not parameters.is_malicious:
         return tuple(() for _ in receipt.survivors)
@@ -172,26 +175,29 @@ def verify_signatures(
 
 
 def check_charge(parameters: Parameters, account: Account) -> None:
-    """The ledger charged the round by its parameters: clients, noise plan, and sensitivity and size of every sum.
+    """Raise LedgerDamaged if the ledger's charge of a round does not follow from its parameters.
 
-    The cost of a third party's mechanism cannot be recomputed: its ledger entry is taken as it is.
+    Compared are clients, noise plan, and sensitivity and length of every sum.  The cost of a third party's mechanism
+    cannot be recomputed; the ledger's entry is believed.
     """
     charged = account.rounds[parameters.index].charge
     if parameters.encoding.mechanism not in TABLE:
         return
     due = Charge.from_parameters(parameters, arrived=[ClientId(u) for u in charged.clients])
     if _terms(due) != _terms(charged) or charged.failure < due.failure:
-        raise LedgerDamaged(f"the ledger charges round index {parameters.index} otherwise than its parameters cost")
+        raise LedgerDamaged(
+            f"the ledger's charge of round index {parameters.index} does not follow from its parameters"
+        )
 
 
 def _terms(charge: Charge) -> tuple[object, ...]:
-    """Return everything in a charge that follows from the parameters alone."""
+    """Return the fields of a charge that follow from the parameters alone."""
     shared = (charge.clients, charge.scheme, charge.tolerance, charge.colluders, charge.fraction, charge.reserve)
     return *shared, charge.variances, charge.n_max, charge.without_dropout.releases
 
 
 def check_epsilon(receipt: Receipt, account: Account) -> None:
-    """The epsilon of the receipt is the one that the ledger gives after the round."""
+    """Raise LedgerDamaged unless the epsilon in a receipt is the ledger's after that round."""
     if receipt.epsilon is None or not evidence.is_close(receipt.epsilon, account.epsilon_after(receipt.index)):
         raise LedgerDamaged(
             f"the receipt of round index {receipt.index} states the epsilon {receipt.epsilon}, and the ledger gives "
