@@ -1,8 +1,8 @@
-"""The directory of a client: its state that must survive a restart, and files that save it work.
+"""The directory of a client: the state that must survive a restart, and caches.
 
-`journals/` keeps the open round, `participations` the count of all rounds, `trainings` the training count since the
-last counted round, `status.json` the outcome of trainings, `model` the last model, `registry-*.json` the newest
-registry of every authority, `runs` the accepted runs, and `receipts/` what was kept of them.
+`journals/` has the open round, `participations` the participation count, `trainings` the training count since the last
+participation, `status.json` the outcome of trainings, `model` the last model, `registry-*.json` the newest registry of
+every authority, `runs` the accepted runs, and `receipts/` the client's notes and receipts of them.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ DAY = timedelta(days=1)
 
 
 def default_state(key_file: Path) -> Path:
-    """Return the state directory of a client that names none: beside its key file, by the name in its certificate.
+    """Return the default state directory of a client: beside its key file, with the name in its certificate.
 
-    New keys of a client keep its name, so its participation count survives their rotation.
+    A client keeps its name when its keys are rotated, and so its participation count.
     """
     certificate, _ = read_certificates(key_file.with_suffix(CERTIFICATE))
     return key_file.with_name(f"{subject_name(certificate)}.state")
@@ -41,9 +41,9 @@ def default_state(key_file: Path) -> Path:
 
 @dataclass(frozen=True)
 class ClientDirectory:
-    """Open the files that a `dordis.rounds.client.Client` and its owner need to survive a restart.
+    """The files of a client and its owner that survive a restart.
 
-    After a restart, `client.restore(round)` for each of `journals.unfinished()` continues the round.
+    After a restart, `client.restore(round)` continues each round in `journals.unfinished()`.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class ClientDirectory:
 
     @property
     def trainings(self) -> FileTrainings:
-        """Return the training count since the last counted round."""
+        """Return the training count since the last counted participation."""
         return FileTrainings(self.path / "trainings")
 
     @property
@@ -86,7 +86,7 @@ class ClientDirectory:
         return AcceptedRuns(self.path / "runs")
 
     def remember(self, registry: SignedRegistry, authority: x509.Certificate) -> None:
-        """Keep the newest registry of an authority; raise if this one brings back a client revoked in a later one."""
+        """Store the newest registry of an authority; raise InputError if an older one brings back a revoked client."""
         path = self.path / f"registry-{fingerprint(to_der(authority))}.json"
         newest = SignedRegistry.load(path, authority) if path.exists() else registry
         check_not_older(registry, newest)
@@ -95,7 +95,7 @@ class ClientDirectory:
 
 
 class FileModel(LastModel):
-    """Keep the last model in a file too, so that a restarted client need not receive it again."""
+    """The last model in memory and in a file, so that a restarted client need not receive it again."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -106,17 +106,17 @@ class FileModel(LastModel):
         return super().get(digest) or self._read(digest)
 
     def last(self) -> ModelBytes | None:
-        """Return the last model, from memory or else from the file."""
+        """Return the last model, from memory or else the file; None if there is none."""
         return super().last() or self._read()
 
     def keep(self, model: ModelBytes) -> None:
-        """Keep a model in place of the last one."""
+        """Store a model in place of the last one."""
         if super().get(model.digest) is None:
             write_atomically(self._path, model.dtype.encode() + b"\n" + model.data)
         super().keep(model)
 
     def _read(self, digest: bytes | None = None) -> ModelBytes | None:
-        """Read the file; return None if its model is damaged or has another digest."""
+        """Return the model in the file; None if it is damaged or has another digest than the given one."""
         if not self._path.exists():
             return None
         dtype, _, data = self._path.read_bytes().partition(b"\n")
@@ -129,28 +129,28 @@ class FileModel(LastModel):
 
 
 class AcceptedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An accepted run: a line of the file `runs`."""
+    """A line of the file `runs`: a run that the client has accepted."""
 
     run: str
-    """Its run id, in hex: the SHA-256 of its manifest."""
+    """The run id in hex, which is the SHA-256 of the manifest."""
     created: str
-    """When it began, as its manifest says."""
+    """The creation time in the manifest."""
     seen: datetime
-    """When this client first saw it."""
+    """When this client first saw the run."""
 
 
 @dataclass(frozen=True)
 class AcceptedRuns:
-    """The runs that a client has accepted, and the bound on new runs per day.
+    """The runs that a client has accepted, with a bound on new runs per day.
 
     A run id decides the selection of every round.  Without the bound a server could start run after run, see each time
-    in which rounds the client takes part, and continue with the most convenient run.
+    in which rounds the client is selected, and continue with the most convenient run.
     """
 
     path: Path
 
     def accept(self, run: bytes, created: str, now: datetime, runs_a_day: int) -> None:
-        """Record a new run durably, or raise beyond `runs_a_day`; a known run is always accepted."""
+        """Record a new run durably; raise ParametersRefused beyond `runs_a_day`. A known run is always accepted."""
         with AppendOnlyFile(self.path, PRIVATE).locked() as file:
             data = file.read()
             complete = data[: data.rfind(b"\n") + 1]
@@ -169,7 +169,7 @@ class AcceptedRuns:
 
 
 def check_runs_a_day(known: tuple[AcceptedRun, ...], now: datetime, runs_a_day: int) -> None:
-    """The client has accepted fewer than `runs_a_day` new runs in the last 24 hours."""
+    """Raise ParametersRefused if the client has accepted `runs_a_day` new runs in the last 24 hours."""
     recent = [one for one in known if one.seen > now - DAY]
     if len(recent) >= runs_a_day:
         raise ParametersRefused(
@@ -187,17 +187,17 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     last: str = ""
-    """The last training: whose, and in which round."""
+    """The last training: its application and its round."""
     zero_updates: int = 0
-    """Updates that were zero because something failed."""
+    """Number of updates that were zero because training failed."""
     failures: dict[str, int] = {}
-    """The same by the kind of failure."""
+    """Number of zero updates by kind of failure."""
     last_error: str = ""
     """Time of the last failure, in UTC."""
     server: str = ""
     """Address of the server that the client joined last."""
     epsilon: float | None = None
-    """The owner's budget over all runs and servers, as of the last start; None if it has none."""
+    """The owner's budget over all runs and servers at the last start of the client; None if there is none."""
     delta: float | None = None
     last_contact: str = ""
     """Time of the last log-in or training, in UTC."""
@@ -205,7 +205,7 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why the client is not connected; empty if it is."""
 
     def after(self, what: str, failure: str, now: str) -> "ClientStatus":
-        """Return the status after a training and its failure; either is empty where there is nothing new to note."""
+        """Return the status after an event; `what` is a training or empty, `failure` its kind of failure or empty."""
         status = msgspec.structs.replace(self, last=what or self.last, last_contact=now)
         if not failure:
             return status
@@ -224,39 +224,39 @@ class ClientStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _STATUS_LOCK = threading.Lock()
-"""The application's thread and the network's both change the status."""
+"""Held to change the status: the application's thread and the network's thread both do."""
 
 
 @dataclass(frozen=True)
 class StatusFile:
-    """The status of a client in a file; if it is missing or damaged, the counts start again.
+    """The status of a client in a file; if the file is missing or damaged, counting starts again.
 
-    It is written after every training, failed or not, so that the time this takes tells a server nothing.  It holds no
-    data, and no message of an exception, which may quote data.
+    It is written after every training, failed or not, so that the duration does not tell a server which.  It has no
+    data, and no messages of exceptions, which may quote data.
     """
 
     path: Path
 
     def read(self) -> ClientStatus:
-        """Return the status."""
+        """Return the status in the file; an empty one if the file is missing or damaged."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=ClientStatus)
         except (OSError, msgspec.DecodeError):
             return ClientStatus()
 
     def note(self, what: str, failure: str) -> None:
-        """Record a training, and why its update is zero if it is."""
+        """Record a training; `failure` says why its update is zero, and is empty if it is not."""
         self._change(lambda status: status.after(what, failure, timestamp()))
 
     def set_terms(self, server: str, budget: tuple[float, float] | None) -> None:
-        """Record the server, and the epsilon and delta that the owner allows."""
+        """Record the address of the server, and the epsilon and delta of the owner's budget."""
         epsilon, delta = budget or (None, None)
         self._change(lambda status: msgspec.structs.replace(status, server=server, epsilon=epsilon, delta=delta))
 
     def note_event(self, problem: str) -> None:
-        """Record a log-in (an empty problem), or why the client is not connected."""
+        """Record a log-in if `problem` is empty, otherwise the reason why the client is not connected."""
         changes = {"problem": problem} if problem else {"problem": "", "last_contact": timestamp()}
-        with contextlib.suppress(OSError):  # a full disk does not end a client that only reconnects
+        with contextlib.suppress(OSError):  # a client with a full disk should still reconnect
             self._change(lambda status: msgspec.structs.replace(status, **changes))
 
     def _change(self, change: Callable[[ClientStatus], ClientStatus]) -> None:

@@ -45,7 +45,7 @@ _ZEROS = bytes(cipher.KEY_BYTES)
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, tag="Claimed"):
-    """An answer: the key and digest of the request, the changes of the client's state, and the reply."""
+    """A record of an answer: key and digest of the request, changes of the client's state, and the reply."""
 
     key: str
     digest: bytes
@@ -54,7 +54,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, tag="Claimed"):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, tag="Noted"):
-    """An event of the round."""
+    """A record of an event of the round, encoded."""
 
     event: bytes
 
@@ -91,11 +91,11 @@ class FileJournals:
         return FileJournal(round, path, key, self.entropy)
 
     def unfinished(self) -> tuple[bytes, ...]:
-        """Return the rounds that were open when the process stopped: at most one, unless it stopped between two."""
+        """Return the rounds that were open when the process stopped: at most one, or two after a stop between them."""
         return tuple(round for round in self._rounds() if self._files(round)[1].read_bytes() != _ZEROS)
 
     def _rounds(self) -> list[bytes]:
-        """Return the rounds that have a journal and a key."""
+        """Return the rounds that have a journal file and a key file."""
         rounds = sorted(bytes.fromhex(path.stem) for path in self.directory.glob("*.journal"))
         return [round for round in rounds if self._files(round)[1].exists()]
 
@@ -104,7 +104,7 @@ class FileJournals:
         return self.directory / LEFT
 
     def _record_left(self, current: Path) -> dict[str, int]:
-        """Mark all rounds but the current one as left and destroy their keys; return the last such index by run."""
+        """Mark all rounds except the current one as left and destroy their keys; return the last left index by run."""
         left = read_last_left(self._record)
         old_keys = [key for key in self.directory.glob("*.key") if key != current]
         for key in old_keys:
@@ -113,7 +113,7 @@ class FileJournals:
         if old_keys:
             write_atomically(self._record, msgspec.json.encode(left))
         for key in old_keys:
-            overwrite_with_zeros(key)  # the key of a round whose journal was lost is still there
+            overwrite_with_zeros(key)  # leave_round does not destroy the key if the journal was lost
             key.unlink()
         return left
 
@@ -137,7 +137,7 @@ def _split_round_id(round: bytes) -> tuple[str, int]:
 
 
 def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
-    """The round is later than every round of its run that this client has left: there it may have answered already."""
+    """Raise Aborted if this client has left the round or a later one of its run: it may have answered there."""
     run, index = _split_round_id(round)
     if index <= left.get(run, -1):
         raise Aborted(
@@ -146,7 +146,7 @@ def check_ahead(round: bytes, left: Mapping[str, int]) -> None:
 
 
 def check_in_round(path: Path, key: Path) -> None:
-    """This client has not left the round and still has its journal; without it, it could answer twice."""
+    """Raise Aborted if this client has left the round, or lost its journal: it could answer twice."""
     if key.read_bytes() == _ZEROS:
         raise Aborted("this client has left the round")
     if not path.exists():
@@ -154,9 +154,9 @@ def check_in_round(path: Path, key: Path) -> None:
 
 
 def check_alone(descriptor: int) -> None:
-    """No other process has this journal open: two processes could answer one request differently."""
+    """Raise InputError if another process has this journal open: the two could answer a request differently."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # closing releases it, as the end of the process does
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends when the file is closed or the process ends
     except BlockingIOError:
         raise InputError("another process of this client is in this round: stop it, or use another directory") from None
 
@@ -197,7 +197,11 @@ class FileJournal:
         return f"<FileJournal of {len(self._places)} records>"
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the stored reply of a request; if there is none, `respond` makes the state changes and the reply."""
+        """Return the stored reply of a request; if there is none, store and return the one that `respond` makes.
+
+        `respond` returns the changes of the client's state and the reply.  Raise if the request differs from the stored
+        one.
+        """
         self._check_open()
         if key in self._claims:
             claimed, number = self._claims[key]
@@ -213,12 +217,12 @@ class FileJournal:
         return [self._record(number, StoredAnswer).changes for number in numbers[claims:]]
 
     def note(self, event: msgspec.Struct) -> None:
-        """Store an event."""
+        """Store an event; it is on disk when this returns."""
         self._check_open()
         self._append(StoredEvent(ENCODER.encode(event)))
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return the stored events in order, as structs of a type or of a union of types."""
+        """Return all stored events in order, decoded as structs of the given type or union of types."""
         decoder = msgspec.msgpack.Decoder(kind)
         return [decoder.decode(self._record(number, StoredEvent).event) for number in self._notes]
 
@@ -250,7 +254,7 @@ class FileJournal:
         self._index_record(record, len(sealed))
 
     def _index_record(self, record: StoredAnswer | StoredEvent, size: int) -> None:
-        """Remember the position of a record."""
+        """Store the position of a record in memory."""
         if isinstance(record, StoredAnswer):
             self._claims[record.key] = (record.digest, len(self._places))
         else:
@@ -259,7 +263,7 @@ class FileJournal:
         self._end += _SIZE_BYTES + size
 
     def _find_records(self) -> None:
-        """Find all records; cut an incomplete last one."""
+        """Find the positions of all records; cut an incomplete last one."""
         total = os.fstat(self._file.descriptor).st_size
         while self._end + _SIZE_BYTES <= total:
             size = int.from_bytes(os.pread(self._file.descriptor, _SIZE_BYTES, self._end), "big")
@@ -275,7 +279,7 @@ class FileJournal:
         return cast(Record, self._decrypt(number, *self._places[number], kind))
 
     def _decrypt(self, number: int, place: int, size: int, kind: Any) -> Any:
-        """Read a record and decrypt it."""
+        """Return a record, read and decrypted; raise Aborted if it is damaged."""
         data = os.pread(self._file.descriptor, size, place)
         nonce, sealed = data[: cipher.NONCE_BYTES], data[cipher.NONCE_BYTES :]
         try:

@@ -1,7 +1,8 @@
-"""Checks of a run's manifest by a client at log-in, before it answers anything.
+"""Checks of a run's manifest by a client at log-in, before it answers any request.
 
-The run id must be the manifest's hash, its configuration and plan those that the owner agreed to, its members those of
-the client's registry or of an earlier one, and the beacon line that draws the clients later than the manifest.
+The run id must be the manifest's hash.  Configuration and plan must be those that the owner agreed to, and the members
+those of the client's registry or of an earlier one.  The beacon line that selects the clients must be later than the
+manifest.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from dordis.records.manifest import Manifest
 from dordis.selection.beacon import FileBeacon
 
 LARGEST = 1 << 20
-"""Largest size of a manifest in bytes without its members; usual ones have about 5,000."""
+"""Largest size of a manifest in bytes, without its members; usual manifests have about 5,000."""
 MEMBER_BYTES = 64
 """Largest size of a member in bytes: its id and the fingerprint of its keys."""
 CLOCK_ERROR = timedelta(minutes=10)
@@ -60,11 +61,11 @@ MAY_DIFFER = frozenset(
         "config.deployment.trainings",
     }
 )
-"""Fields in which the server's manifest may differ: settings of one machine, or compared by other checks."""
+"""Fields that may differ in the server's manifest: settings of a machine, and fields that other checks compare."""
 
 
 def read_manifest(data: bytes, members: int) -> Manifest:
-    """Decode the manifest of a run with this number of members; raise if it is too large or malformed."""
+    """Return the manifest of a run with this number of members; raise ProtocolError if it is too large or malformed."""
     limit = LARGEST + MEMBER_BYTES * members
     if len(data) > limit:
         raise MalformedMessage(f"the manifest of the run has {len(data)} bytes, more than {limit}")
@@ -75,14 +76,17 @@ def read_manifest(data: bytes, members: int) -> Manifest:
 
 
 def run_beacon(manifest: Manifest, published: FileBeacon) -> FileBeacon:
-    """Return the beacon of a run, which begins at the manifest's first line and is later than the manifest."""
+    """Return the beacon of a run, which begins at the manifest's first line and accepts only lines after its creation.
+
+    Raise ParametersRefused if the manifest names no first line.
+    """
     if manifest.first_line is None or manifest.first_line < 0:
         raise ParametersRefused("the manifest names no first line of the beacon, which this run needs")
     return replace(published, first=manifest.first_line, after=creation_time(manifest))
 
 
 def creation_time(manifest: Manifest) -> datetime:
-    """Return the creation time that a manifest states."""
+    """Return the creation time in a manifest; raise MalformedMessage if it is not a time in UTC."""
     try:
         date = datetime.fromisoformat(manifest.created)
     except ValueError:
@@ -93,7 +97,7 @@ def creation_time(manifest: Manifest) -> datetime:
 
 
 def check_run_hash(run: bytes, manifest: bytes) -> None:
-    """The run id is the hash of the manifest: a free choice of it could give a convenient selection."""
+    """Raise ProtocolError unless the run id is the manifest's hash: a server could choose an id for its selection."""
     if hashlib.sha256(manifest).digest() != run:
         raise ProtocolError("the server's run id is not the hash of the manifest that it shows")
 
@@ -101,11 +105,14 @@ def check_run_hash(run: bytes, manifest: bytes) -> None:
 def run_members(
     theirs: Manifest, own: Registry, revoked: Sequence[RevokedKeys], me: ClientId, planned: int
 ) -> Registry:
-    """Return the run's members, from this client's registry and the keys revoked since the run began."""
+    """Return the registry of a run's members, from the client's registry and the keys revoked since the run began.
+
+    Raise ParametersRefused if they are not the members in the manifest.
+    """
     listed = theirs.members or {}
     if me not in listed:
         raise ParametersRefused(
-            f"client {me} is not a member of the server's run: who was approved after a run began joins its successor"
+            f"client {me} is not a member of the server's run: a client approved after a run began joins its successor"
         )
     members = members_before(own, revoked, listed)
     check_members(theirs, members, planned)
@@ -114,7 +121,7 @@ def run_members(
 
 
 def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
-    """The manifest lists these members, with the same keys, and as many as the run is planned for."""
+    """Raise ParametersRefused unless the manifest lists these members and keys, and as many as were planned."""
     listed, known = theirs.members or {}, members.fingerprints()
     for u in sorted(listed.keys() | known.keys()):
         if listed.get(u) != known.get(u):
@@ -131,7 +138,7 @@ def check_members(theirs: Manifest, members: Registry, planned: int) -> None:
 
 
 def check_revocations(theirs: Manifest, revoked: Sequence[RevokedKeys]) -> None:
-    """The run began before any of its members was revoked."""
+    """Raise ParametersRefused if a run began with keys that were already revoked."""
     listed = theirs.members or {}
     for gone in revoked:
         if listed.get(gone.client) != gone.keys.identity.fingerprint(ClientId(gone.client)):
@@ -148,7 +155,7 @@ def _describe_member(fingerprint: str | None) -> str:
 
 
 def check_agreed(theirs: Manifest, own: Manifest) -> None:
-    """The run has the registry, configuration and plan that this client's owner agreed to."""
+    """Raise ParametersRefused unless the run has the registry, configuration and plan that the owner agreed to."""
     found = _difference(_plain(own), _plain(theirs))
     if found is not None:
         field, here, there = found
@@ -166,7 +173,7 @@ def _plain(manifest: Manifest) -> Any:
 
 
 def _difference(own: Any, theirs: Any, field: str = "") -> tuple[str, str, str] | None:
-    """Return the first field that differs and both values, or None; only fields of `own` are descended into."""
+    """Return the first differing field and both values, or None; fields that are only in `theirs` are ignored."""
     if field in MAY_DIFFER:
         return None
     if isinstance(own, dict) and isinstance(theirs, dict):
@@ -189,5 +196,5 @@ def _describe_value(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return the first 80 characters of a server's text without control characters, safe to print."""
+    """Return the first 80 characters of a server's text, safe to print: control characters are replaced."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:80])

@@ -1,4 +1,4 @@
-"""The owner of a client: policy, verification of the selection, and the participation count."""
+"""The owner of a client: its policy, the verification of selections, and its participation count."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +18,10 @@ from dordis.selection.selection import Selection, draw_failure_probability
 
 @dataclass(frozen=True)
 class Owner:
-    """Decide for one client whether to take part, and record its participation before the upload.
+    """Decides for one client whether it takes part, and counts its participation before the upload.
 
-    `registry` is the root of the pinned registry; `vrf_key` is used by VRF selection.  The `beacon` verifies sparse
-    graphs.  `mechanism` is a third party's, if the owner has installed one, and tells the cost of its rounds.
+    `registry` is the root of the pinned registry, `vrf_key` the private key for selection by VRF, and `beacon` verifies
+    sparse graphs.  `mechanism` is a third party's that the owner has installed, which gives the cost of its rounds.
     """
 
     me: ClientId
@@ -34,10 +34,13 @@ class Owner:
     mechanism: type[Mechanism] | None = None
     trainings: MemoryTrainings = field(default_factory=MemoryTrainings, repr=False)
     receipts: KeptReceipts | None = None
-    """Notes of the client's rounds; None in simulations, where one program has everything."""
+    """The client's receipts of its rounds; None in simulations, where one program has all files."""
 
     def accept(self, invite: Invite) -> bytes | None:
-        """Return the proof of selection; raise for another registry, a broken policy line, or too little budget."""
+        """Return the proof of selection for an invitation, or None if this client is not selected.
+
+        Raise if the invitation is for another registry, breaks the policy, or costs more than the remaining budget.
+        """
         check_pinned(invite, self.registry)
         self.policy.check_invite(invite)
         records = invite.terms.records
@@ -47,15 +50,15 @@ class Owner:
         return self.selection.claim(invite, self.me, self.vrf_key)
 
     def take_piece(self, count: int) -> None:
-        """Raise if a model has more pieces than the policy allows."""
+        """Raise ParametersRefused if a model has more pieces than the policy allows."""
         check_pieces(self.policy, count)
 
     def train(self, invite: Invite) -> None:
-        """Count a training; raise beyond the policy's number of trainings since the last counted participation."""
+        """Count a training; raise if the policy allows no more until a participation is counted."""
         self.trainings.begin(self.participation.count(), self.policy.trainings)
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
-        """Raise if the parameters break the policy or the budget, or if clients or graph were not drawn as agreed."""
+        """Raise if the parameters break policy or budget, or if clients or graph were not drawn by the agreed rule."""
         checked = ("policy", self.policy, self.mechanism)
         parameters.once(checked, lambda: self.policy.check(parameters, self.mechanism))
         cost = self._cost(parameters)
@@ -67,14 +70,14 @@ class Owner:
             beacons.check_beacon(parameters, self.beacon)
 
     def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count this round and its cost, once and for one machine; raise beyond the cap or the budget."""
+        """Count the participation in this round and its cost, once and for one machine; raise beyond cap or budget."""
         limits = Limits(self.policy.participations, self.policy.budget, parameters.participations or None)
         self.participation.reserve(parameters.run, parameters.index, machine, self._cost(parameters), limits)
         if self.receipts is not None:
             self.receipts.note_attended(parameters)
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Record that the round's sum arrived whole: later histories of the server must contain its receipt."""
+        """Record that the whole sum of a round arrived, so that later histories of the server must have its receipt."""
         if self.receipts is not None:
             self.receipts.note_delivered(parameters, survivors)
 
@@ -86,12 +89,12 @@ class Owner:
 
 
 def check_pinned(invite: Invite, root: bytes) -> None:
-    """The run has the registry that the owner has pinned."""
+    """Raise ParametersRefused if an invitation has another registry than the one that the owner has pinned."""
     if invite.registry != root:
         raise ParametersRefused("the invitation is for another registry than the one that this owner has pinned")
 
 
 def check_affordable(participation: Participation, requested: Costs, budget: OwnerBudget | None) -> None:
-    """The budget covers a round of this cost; this is checked before any data is used."""
+    """Raise BudgetRefused if the budget does not cover the requested rounds; called before any data are used."""
     if budget is not None:
         check_budget(participation.spent(requested), budget, participation.plans(requested))

@@ -1,8 +1,8 @@
-"""How often a client has taken part and at what cost, over all its runs and servers, counted before each upload.
+"""A client's participation count and its cost, over all runs and servers, recorded before each upload.
 
-The owner's cap and budget rest on this count, so it trusts neither the server's run ids nor its ledger.  Nothing is
-taken back if a round fails: the server may have opened the upload.  An old copy of the file lacks the rounds counted
-since: exclude it from backups that are restored.
+The owner's cap and budget rest on this count, which needs no trust in a server's run ids or ledger.  A failed round
+stays counted, because the server may have opened the upload.  An old copy of the file lacks the latest rounds: exclude
+the file from backups that are restored.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _START = hashlib.sha256(b"dordis/v2/participations").digest()
 
 
 class CountedRound(NamedTuple):
-    """A counted participation: the machine that took part, 32 bytes unique to it, and the cost of the round."""
+    """A counted participation: the id of the machine that took part, 32 bytes, and the cost of the round."""
 
     machine: bytes
     cost: RoundCost
@@ -48,11 +48,11 @@ class CountedRound(NamedTuple):
 Rounds = dict[Attendance, CountedRound]
 NewRound = tuple[Attendance, CountedRound]
 Store = Callable[[NewRound | None], None]
-"""Make a newly counted round durable; for None, sync a line that another process may have written."""
+"""A function that writes a newly counted round to disk; with None it only syncs lines of other processes."""
 
 
 class OwnerBudget(msgspec.Struct, frozen=True):
-    """The largest (epsilon, delta) that all rounds of a client may cost together."""
+    """The largest (epsilon, delta) of all rounds of a client together."""
 
     epsilon: float
     delta: float
@@ -62,7 +62,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
         accounting.check_delta(self.delta)
 
     def covers(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> bool:
-        """Tell whether costs, and whole plans of sampled records, are within the budget."""
+        """Tell whether the cost of rounds, and of planned events of runs with sampled records, is within the budget."""
         if plans:
             return self.epsilon_spent(spent, plans) <= self.epsilon
         exponent = math.ceil(math.log2(spent.distance)) if spent.distance else None
@@ -71,14 +71,15 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> float:
-        """Return the one order at which plans of sampled records are added up: see `filtered_epsilon`."""
+        """Return the Renyi order at which the plans of runs with sampled records are added up (`filtered_epsilon`)."""
         return default_order(self.epsilon, self.delta)
 
     def epsilon_spent(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> float:
-        """Return the epsilon of costs and of whole plans at this delta.
+        """Return the epsilon, at this delta, of rounds that cost `spent` and of the planned events of runs in `plans`.
 
-        A single plan is composed numerically.  Whatever comes beside it is added by Renyi divergences at one order,
-        which holds for plans made from earlier results; rounds of clients are events without sampling.
+        A single plan is composed numerically.  Several plans, or a plan and other rounds, are added up as Renyi
+        divergences at one order, which is valid even if later plans depend on earlier results; rounds that protect
+        clients count as events without sampling.
         """
         left = self.delta - spent.failure
         if math.isinf(spent.theta_squared) or left <= 0:
@@ -92,7 +93,7 @@ class OwnerBudget(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1 << 10)
 def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -> float:
-    """Return the largest theta^2 within a budget, for noise at most 2^exponent away from its law."""
+    """Return the largest theta^2 within a budget, for noise at a distance of at most 2^exponent from its law."""
     distance = 0.0 if exponent is None else 2.0**exponent
     provable = math.log(delta / (4 * distance)) if distance else math.inf  # the planner uses the same bound
     if provable <= 0:
@@ -101,7 +102,7 @@ def _largest_theta_squared(epsilon: float, delta: float, exponent: int | None) -
 
 
 class Limits(NamedTuple):
-    """The largest number of participations, of those in one run, and their budget; None for no limit."""
+    """The cap on all participations, the budget, and the cap on participations in one run; None for no limit."""
 
     cap: int | None = None
     budget: OwnerBudget | None = None
@@ -112,7 +113,7 @@ NO_LIMITS = Limits()
 
 
 class ParticipationTally:
-    """The counted rounds of a client and their total cost."""
+    """The counted rounds of a client, with their total cost."""
 
     def __init__(self, rounds: Rounds | None = None) -> None:
         self.rounds: Rounds = {}
@@ -123,7 +124,7 @@ class ParticipationTally:
             self.add(attendance, counted)
 
     def add(self, attendance: Attendance, counted: CountedRound) -> None:
-        """Count a round."""
+        """Add a counted round."""
         self.rounds[attendance] = counted
         if counted.cost.sampled is None:
             self._spent = self._spent.plus(counted.cost)
@@ -131,14 +132,14 @@ class ParticipationTally:
         self._indices = self._indices_with({attendance: counted.cost})
 
     def spent(self, more: Costs) -> RoundCost:
-        """Return the total cost of the counted rounds and of those of `more` that are not counted yet."""
+        """Return the total cost of the counted rounds and of the rounds in `more`; no round is counted twice."""
         fresh = {attendance: cost for attendance, cost in more.items() if attendance not in self.rounds}
         failure = math.fsum(indices * likeliest for indices, likeliest in self._indices_with(fresh).values())
         by_client = [cost for cost in fresh.values() if cost.sampled is None]
         return reduce(RoundCost.plus, by_client, self._spent)._replace(failure=failure)
 
     def plans(self, more: Costs) -> tuple[SampledEvents, ...]:
-        """Return the plans of sampled records of all runs; a plan counts whole from its first round on."""
+        """Return the planned events of all runs with sampled records; a plan counts in full from the first round on."""
         return tuple(self._plans_with(more).values())
 
     def _plans_with(self, costs: Costs) -> dict[bytes, SampledEvents]:
@@ -149,7 +150,7 @@ class ParticipationTally:
         return plans
 
     def _indices_with(self, costs: Costs) -> dict[bytes, tuple[int, float]]:
-        """Return for every run the number of indices up to its last one, and the largest failure chance of a round."""
+        """Return for every run the number of indices up to the last, and the largest chance of failure of a round."""
         runs = dict(self._indices)
         for (run, index), cost in costs.items():
             indices, likeliest = runs.get(run, (0, 0.0))
@@ -158,14 +159,14 @@ class ParticipationTally:
 
 
 class Participation(ABC):
-    """A client's own participation count; a round counts once, however often it is reserved."""
+    """A client's own participation count; reserving a round twice counts it once."""
 
     def __init__(self, cap: int | None = None) -> None:
         self._cap = cap
 
     @abstractmethod
     def _locked(self) -> AbstractContextManager[tuple[ParticipationTally, Store]]:
-        """Lock the count; yield its tally and the function that stores one more round."""
+        """Lock the count; yield its tally and the function that writes one more round."""
 
     def count(self) -> int:
         """Return the number of counted rounds."""
@@ -173,15 +174,15 @@ class Participation(ABC):
             return len(tally.rounds)
 
     def spent(self, more: Costs = NO_COSTS) -> RoundCost:
-        """Return the total cost of the counted rounds and of those of `more` that are not counted yet.
+        """Return the total cost of the counted rounds and of the rounds in `more`; no round is counted twice.
 
-        The chance of a failure covers all indices of a run up to the last: the server chose among them.
+        The chance of failure covers all indices of a run up to the last one, because the server chose among them.
         """
         with self._locked() as (tally, _):
             return tally.spent(more)
 
     def plans(self, more: Costs = NO_COSTS) -> tuple[SampledEvents, ...]:
-        """Return the plans of sampled records of all runs, with those of some `more` rounds."""
+        """Return the planned events of all runs with sampled records, including the rounds in `more`."""
         with self._locked() as (tally, _):
             return tally.plans(more)
 
@@ -193,10 +194,10 @@ class Participation(ABC):
         cost: RoundCost = FREE,
         limits: Limits = NO_LIMITS,
     ) -> None:
-        """Count a round before its first upload leaves; beyond a limit raise `ParticipationRefused` or `BudgetRefused`.
+        """Count a round before its first upload; beyond a limit raise `ParticipationRefused` or `BudgetRefused`.
 
-        A round is for one machine: a second one would upload again and count once, so it is refused.  If the process
-        stops before this returns, the round may be counted, but nothing was uploaded.
+        A round is counted for one machine, and another one is refused, because it would upload again at no count.  If
+        the process stops before this returns, the round may be counted, but nothing was uploaded.
         """
         check_run_id(run)
         check_index(index)
@@ -218,7 +219,7 @@ class Participation(ABC):
 
 
 class MemoryParticipation(Participation):
-    """A count in memory, for simulations and tests.
+    """A participation count in memory, for simulations and tests.
 
     >>> mine = MemoryParticipation(cap=2)
     >>> mine.reserve(bytes(32), 0)
@@ -235,15 +236,15 @@ class MemoryParticipation(Participation):
         yield self._tally, self._store
 
     def _store(self, new: NewRound | None) -> None:
-        """Store nothing; a subclass may."""
+        """Do nothing; a subclass may store the round."""
 
 
 class FileParticipation(Participation):
-    """A count in an append-only file, one line a round, which processes and threads may share.
+    """A participation count in an append-only file with one line for each round; processes and threads may share it.
 
-    Every line ends with a hash of itself and of all lines before.  If a line was altered, moved or cut, each use raises
-    `InputError` until the owner restores the file.  A last line without its end was being written when the process
-    stopped: nothing was uploaded for it, and it does not count.
+    Every line ends with a hash of itself and of all lines before.  If a line was altered, moved or cut, every use
+    raises `InputError` until the owner restores the file.  An incomplete last line is ignored: the process stopped
+    while writing it, before any upload.
     """
 
     def __init__(self, path: Path, cap: int | None = None) -> None:
@@ -269,29 +270,32 @@ class FileParticipation(Participation):
 
 
 def check_cap(count: int, cap: int | None) -> None:
-    """There is a participation left."""
+    """Raise ParticipationRefused if the owner's cap on participations is reached."""
     if cap is not None and count >= cap:
         raise ParticipationRefused(count, cap)
 
 
 def check_run_cap(count: int, cap: int | None) -> None:
-    """The client has taken part fewer times than the run's noise was planned for."""
+    """Raise ParticipationRefused if the client has taken part as often as the run's noise was planned for."""
     if cap is not None and count >= cap:
         raise ParticipationRefused(count, cap)
 
 
 def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[SampledEvents] = ()) -> None:
-    """The cost of all rounds, with the requested one, is within the budget."""
+    """Raise BudgetRefused if the cost of all rounds, with the requested one, is beyond the budget."""
     if budget is not None and not budget.covers(spent, plans):
         raise BudgetRefused(budget.epsilon_spent(spent, plans), budget.epsilon, budget.delta, spent.failure)
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return the plan of a run with one more of its events, whose sampling and number stay as they were."""
+    """Return a run's planned events after one more round, at the largest cost of its rounds.
+
+    Raise ParametersRefused if the number of events or their sampling changed, or the index is beyond the plan.
+    """
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(
-            f"the plan of this run was {known.events if known else events} events of one sampling: a server cannot "
+            f"this run was planned with {known.events if known else events} events of one sampling: a server cannot "
             "change it or go beyond it"
         )
     theta, distance = (known.theta_squared, known.distance) if known else (0.0, 0.0)
@@ -299,13 +303,13 @@ def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> S
 
 
 def check_machine(counted: bytes, machine: bytes) -> None:
-    """The round was counted for this machine: a client that lost its state does not rejoin."""
+    """Raise ParametersRefused if a round was counted for another machine, as after a loss of the client's state."""
     if counted != machine:
         raise ParametersRefused("this round was counted for another machine of the same client: take the next index")
 
 
 def check_lines(lines: list[bytes]) -> tuple[Rounds, bytes]:
-    """Return the rounds and the last hash of a participation file; raise if a line is not as it was written."""
+    """Return the rounds in a participation file and its last hash; raise InputError if a line was altered."""
     rounds: Rounds = {}
     last = _START
     for number, line in enumerate(lines, 1):
@@ -340,10 +344,10 @@ def _encode_line(attendance: Attendance, counted: CountedRound, last: bytes) -> 
 
 
 class MemoryTrainings:
-    """The number of trainings since a round last counted the client's participation, in memory.
+    """The number of trainings since the client's last counted participation, in memory.
 
-    Training is not known to reveal anything to the server.  The bound limits an unknown leak: a server cannot have a
-    client train again and again without a participation.
+    Training is not known to reveal anything to the server.  The bound limits an unknown leak: no server can make a
+    client train again and again without a counted participation.
 
     >>> mine = MemoryTrainings()
     >>> mine.begin(participations=0, most=1)
@@ -354,7 +358,7 @@ class MemoryTrainings:
         self._counted = (0, 0)
 
     def begin(self, participations: int, most: int | None) -> None:
-        """Count a training before it begins, or raise beyond `most`; a new participation resets the count."""
+        """Count a training before it begins, from 0 after each participation; raise ParametersRefused beyond `most`."""
         if most is None:
             return
         since, count = self._read()
@@ -363,7 +367,7 @@ class MemoryTrainings:
         self._write(participations, count + 1)
 
     def _read(self) -> tuple[int, int]:
-        """Return the number of participations at the last training, and the trainings since then."""
+        """Return the number of participations at the last training, and the number of trainings since then."""
         return self._counted
 
     def _write(self, participations: int, count: int) -> None:
@@ -391,7 +395,7 @@ class FileTrainings(MemoryTrainings):
 
 
 def check_trainings(count: int, most: int) -> None:
-    """The client has trained less often since its last counted participation than its owner allows."""
+    """Raise ParametersRefused if a client has trained as often without a counted participation as its owner allows."""
     if count >= most:
         raise ParametersRefused(
             f"the owner's policy, line 'trainings', forbids this round: this client has trained {count} times since "

@@ -1,7 +1,7 @@
-"""The policy of a client's owner: limits on parameters and a budget, outside which the client sends nothing.
+"""The policy of a client's owner: bounds on parameters, and a budget; the client refuses all other rounds.
 
-A policy without a budget allows nothing.  The budget covers all runs and servers; the client counts the cost of every
-round itself (`dordis.owner.participation`).
+A policy without a budget allows no round.  The budget covers all runs and servers; the client itself adds up the cost
+of its rounds (`dordis.owner.participation`).
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ CLIENT, RECORD = "client", "record"
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits that an owner sets; the defaults are on the safe side.
+    """The bounds that an owner sets; the defaults are strict.
 
     >>> Policy.from_settings({"cohort": 50, "epsilon": 6, "delta": 1e-5}).budget
     OwnerBudget(epsilon=6.0, delta=1e-05)
@@ -39,16 +39,16 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quorum: Fraction = Fraction(1, 2)
     """Least fraction of n that must answer every stage: t / n on the complete graph, q / n for SecAgg+."""
     colluders: int = 1
-    """Least T_C: clients whose own noise does not count."""
+    """Least T_C, the number of clients whose own noise must not be needed."""
     variance: Fraction | None = None
-    """Least noise variance that counts for privacy in every chunk, for every dropout, in squared integer units."""
+    """Least variance, in squared integer units, that counts for privacy in every chunk, for every tolerated dropout."""
     noise: Fraction | None = None
-    """The same divided by the squared sensitivity Delta2^2, for every release: the update and the clipping bit."""
+    """Least ratio of that variance to the squared sensitivity Delta2^2, for every release: update and clipping bit."""
     epsilon: float | None = None
-    """The budget, with `delta`: the largest cost of all rounds together."""
+    """With `delta` the budget: the largest cost of all rounds together."""
     delta: float | None = None
     without_guarantee: bool = False
-    """Whether to allow rounds whose cost this client cannot bound; then it has no budget."""
+    """Whether to allow rounds whose cost this client cannot bound; the client then has no budget."""
     bits: int = 32
     """Largest number of bits of a coordinate."""
     modes: frozenset[str] = frozenset({MALICIOUS})
@@ -56,31 +56,31 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mechanisms: frozenset[str] = frozenset({"skellam"})
     protocols: frozenset[str] = frozenset({"secagg", "secagg+"})
     coordinates: int = 1 << 27
-    """Largest number of coordinates of an update: a client holds several vectors of eight bytes a coordinate."""
+    """Largest number of coordinates of an update; a client holds several vectors with eight bytes per coordinate."""
     model_bytes: int = 1 << 30
-    """Largest size of a model in bytes: it is held in memory and written to the journal."""
+    """Largest size of a model in bytes; it is held in memory and written to the journal."""
     pieces: int = FEW_PIECES + (1 << 30) // SMALLEST_PIECE
-    """Largest number of pieces of a model, each a journal record; short models may have fewer (`check_pieces`)."""
+    """Largest number of pieces of a model; each piece is a record of the journal."""
     units: frozenset[str] = frozenset({CLIENT})
-    """Units of privacy, `client` and `record`: rounds for records hide each record, and not the client as a whole."""
+    """Allowed units of privacy: `client`, or `record`, which protects each record but not the client as a whole."""
     sampling: Fraction = Fraction(1)
     """Largest probability with which a record is sampled."""
     participations: int | None = None
-    """Largest number of rounds over all runs and servers: the cap of `Participation`."""
+    """Largest number of rounds over all runs and servers; None for no limit."""
     helpers: frozenset[int] = frozenset()
-    """Ids of the helpers that may open sums, where the protocol has helpers; no others, and none by default."""
+    """Ids of the helpers that may open sums, for protocols with helpers; none by default."""
     honest_helpers: int = 2
-    """Least m - f: helpers that have to collude before a single update is seen, less one."""
+    """Least m - f, the number of honest helpers in a round."""
     faulty_helpers: int = 1
-    """Least f: colluding helpers that a round withstands."""
+    """Least f, the number of colluding helpers that a round must withstand."""
     no_base: bool = False
     """Whether to allow rounds in which more than f helpers can remove all noise of a client."""
     trainings: int | None = 10
-    """Largest number of trainings before a round counts a participation; above `federation.tries`."""
+    """Largest number of trainings without a counted participation; it must be above `federation.tries`."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Policy":
-        """Read a policy from plain settings; fractions are numbers or texts like "2/3"; raise for unknown keys."""
+        """Return the policy in plain settings, where fractions are numbers or texts like "2/3"; raise InputError."""
         try:
             policy = msgspec.convert(settings, cls, dec_hook=_fraction)
         except msgspec.ValidationError as error:
@@ -105,14 +105,14 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def budget(self) -> OwnerBudget | None:
-        """Return the budget; None if rounds without a guarantee are allowed."""
+        """Return the owner's budget; None if it has none or rounds without a guarantee are allowed."""
         if self.without_guarantee or self.epsilon is None or self.delta is None:
             return None
         return OwnerBudget(self.epsilon, self.delta)
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """List what this policy allows beyond the default policy."""
+        """Return clauses about everything that this policy allows beyond the default policy."""
         default = Policy()
         beyond = (
             (f"a server that is only guarded against as {mode}" for mode in sorted(self.modes - default.modes)),
@@ -129,7 +129,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(said for line in beyond for said in line)
 
     def check(self, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
-        """Raise ParametersRefused, naming the first line of this policy that the parameters break."""
+        """Raise ParametersRefused with the first line of this policy that the parameters of a round break."""
         self.check_terms(Terms.from_parameters(parameters, kind))
         check_quorum(self, parameters)
         check_helpers(self, parameters)
@@ -139,14 +139,14 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_further_scales(parameters)
 
     def check_invite(self, invite: Invite) -> None:
-        """Raise ParametersRefused, naming the first line of this policy that the invitation breaks."""
+        """Raise ParametersRefused with the first line of this policy that an invitation breaks."""
         check_protocol(self, invite)
         check_coordinates(self, invite)
         check_model_bytes(self, invite)
         self.check_terms(invite.terms)
 
     def check_terms(self, terms: Terms) -> None:
-        """Raise ParametersRefused, naming the first line of this policy that the terms break."""
+        """Raise ParametersRefused with the first line of this policy that the terms of a round break."""
         check_mode(self, terms)
         check_cohort(self, terms)
         check_colluders(self, terms)
@@ -160,26 +160,26 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_mode(policy: Policy, terms: Terms) -> None:
-    """The owner accepts the threat model of the round."""
+    """Raise ParametersRefused unless the owner accepts the threat model of the round."""
     if terms.mode not in policy.modes:
         raise _refused("modes", f"'{terms.mode}' is not among them")
 
 
 def check_cohort(policy: Policy, terms: Terms) -> None:
-    """The round has enough clients."""
+    """Raise ParametersRefused if the round has too few clients."""
     if terms.clients < policy.cohort:
         raise _refused("cohort", f"{terms.clients} clients are fewer than {policy.cohort}")
 
 
 def check_quorum(policy: Policy, parameters: Parameters) -> None:
-    """Enough clients must answer."""
+    """Raise ParametersRefused if the round's quorum is too small a fraction of its clients."""
     share = parameters.quorum_fraction
     if share is not None and share < policy.quorum:
         raise _refused("quorum", f"{share} of the clients are fewer than {policy.quorum} of them")
 
 
 def check_helpers(policy: Policy, parameters: Parameters) -> None:
-    """The owner named all helpers of the round, and enough of them must collude before an update is seen."""
+    """Raise ParametersRefused for a helper that the owner did not name, or if m - f or f is too small."""
     trusted = parameters.assistance
     if trusted is None:
         return
@@ -192,74 +192,75 @@ def check_helpers(policy: Policy, parameters: Parameters) -> None:
 
 
 def check_base_noise(policy: Policy, parameters: Parameters) -> None:
-    """Every client keeps noise that no helper can remove, unless the owner agrees to go without."""
+    """Raise ParametersRefused if helpers can remove all noise of a client and the owner did not agree to that."""
     trusted = parameters.assistance
     if trusted is not None and trusted.no_base and not policy.no_base:
         raise _refused("no_base", "more than f helpers could remove all noise of a client")
 
 
 def check_colluders(policy: Policy, terms: Terms) -> None:
-    """The noise is planned for enough colluders."""
+    """Raise ParametersRefused if the noise is planned for too few colluders."""
     if terms.colluders < policy.colluders:
         raise _refused("colluders", f"T_C = {terms.colluders} is below {policy.colluders}")
 
 
 def check_bits(policy: Policy, terms: Terms) -> None:
-    """The upload is not too large."""
+    """Raise ParametersRefused if a coordinate has too many bits."""
     if terms.bits > policy.bits:
         raise _refused("bits", f"{terms.bits} exceed {policy.bits}")
 
 
 def check_mechanism(policy: Policy, terms: Terms) -> None:
-    """The owner accepts the mechanism."""
+    """Raise ParametersRefused unless the owner accepts the mechanism."""
     if terms.mechanism not in policy.mechanisms:
         raise _refused("mechanisms", f"'{terms.mechanism}' is not among them")
 
 
 def check_scheme(policy: Policy, terms: Terms) -> None:
-    """The owner accepts the noise scheme."""
+    """Raise ParametersRefused unless the owner accepts the noise scheme."""
     if terms.scheme not in policy.schemes:
         raise _refused("schemes", f"'{terms.scheme}' is not among them")
 
 
 def check_variance(policy: Policy, parameters: Parameters) -> None:
-    """Every chunk keeps enough noise for every dropout."""
+    """Raise ParametersRefused if some tolerated dropout leaves too little noise in a chunk."""
     least = least_variance(parameters, range(len(parameters.chunks)))
     if policy.variance is not None and least < policy.variance:
         raise _refused("variance", f"the noise of a chunk may be as little as {least}")
 
 
 def check_unit(policy: Policy, terms: Terms) -> None:
-    """The owner agrees that single records are hidden, and the client as a whole is not."""
+    """Raise ParametersRefused unless the owner accepts the unit of privacy, client or record."""
     unit = RECORD if terms.records else CLIENT
     if unit not in policy.units:
         raise _refused("units", f"'{unit}' is not among them")
 
 
 def check_sampling(policy: Policy, terms: Terms) -> None:
-    """Records are not sampled more often than the owner allows."""
+    """Raise ParametersRefused if records are sampled with a larger probability than the owner allows."""
     if terms.records and Fraction(terms.records.sampling, WORD) > policy.sampling:
         raise _refused("sampling", f"records are sampled with probability {terms.records.probability:.4g}")
 
 
 def check_noise(policy: Policy, ratio: Fraction) -> None:
-    """The least ratio of noise variance to squared sensitivity over all releases is large enough.
+    """Raise ParametersRefused if the least ratio of noise variance to squared sensitivity is too small.
 
-    Leaving a client out means a zero update, and zero for every further release.
+    The ratio is the least over all releases.  Neighbouring inputs differ by replacing a client's update, and its
+    further releases, by zero.
     """
     if policy.noise is not None and ratio < policy.noise:
         raise _refused("noise", f"{float(ratio):.4g} of the squared sensitivity is below {policy.noise}")
 
 
 def check_further_scales(parameters: Parameters) -> None:
-    """The scales of further releases, such as the clipping bit, are no larger than any plan makes them."""
+    """Raise ParametersRefused if the scale of a further release, such as the clipping bit, is above LARGEST_SCALE."""
     for release in parameters.encoding.further_releases:
         if release.scale > LARGEST_SCALE:
             raise ParametersRefused(f"the scale of the {release.name} is {LARGEST_SCALE} at most")
 
 
 def check_budgeted(policy: Policy) -> None:
-    """The owner has set a budget, or has allowed rounds without a guarantee."""
+    """Raise ParametersRefused unless the owner has set a budget or allowed rounds without a guarantee."""
     if policy.budget is None and not policy.without_guarantee:
         raise _refused(
             "epsilon", "there is no budget: give epsilon and delta for all rounds together, or set without_guarantee"
@@ -267,25 +268,25 @@ def check_budgeted(policy: Policy) -> None:
 
 
 def check_coordinates(policy: Policy, invite: Invite) -> None:
-    """The update has no more coordinates than the owner allows."""
+    """Raise ParametersRefused if the update has more coordinates than the owner allows."""
     if invite.dim > policy.coordinates:
         raise _refused("coordinates", f"an update of {invite.dim} coordinates exceeds {policy.coordinates}")
 
 
 def check_model_bytes(policy: Policy, invite: Invite) -> None:
-    """The model is not larger than the owner allows."""
+    """Raise ParametersRefused if the model has more bytes than the owner allows."""
     if invite.model_bytes > policy.model_bytes:
         raise _refused("model_bytes", f"a model of {invite.model_bytes} bytes exceeds {policy.model_bytes}")
 
 
 def check_pieces(policy: Policy, count: int) -> None:
-    """The model has no more pieces than the owner allows."""
+    """Raise ParametersRefused if the model has more pieces than the owner allows."""
     if count > policy.pieces:
         raise _refused("pieces", f"a model of {count} pieces exceeds {policy.pieces}")
 
 
 def check_protocol(policy: Policy, invite: Invite) -> None:
-    """The owner accepts the summing protocol."""
+    """Raise ParametersRefused unless the owner accepts the summing protocol."""
     if invite.protocol not in policy.protocols:
         raise _refused("protocols", f"'{invite.protocol}' is not among them")
 

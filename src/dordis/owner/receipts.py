@@ -1,8 +1,8 @@
-"""The receipts that a client keeps of its rounds, and the comparison of a server's history with them.
+"""The notes and receipts that a client stores about its rounds, and the comparison of a server's history with them.
 
-A client notes by itself which parameters it took part under and which sums reached it; no server can prevent that.  A
-server shows its history at log-in and before every round: the hash of every receipt, and the receipts of the client's
-own rounds whole.  A history that contradicts the notes, or what was shown before, is refused.
+The client notes the parameters of its rounds and the arrival of sums itself; no server can prevent that.  At log-in and
+before every round the server shows its history: the hashes of all receipts, and the whole receipts of the client's own
+rounds.  A history that contradicts the notes or an earlier history is refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +20,14 @@ from dordis.protocols.parameters import Parameters
 
 
 class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The client counted a participation in a round with these parameters, by their hash."""
+    """A note: the client counted a participation in this round, whose parameters have this hash."""
 
     index: int
     parameters: str
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """The whole sum of a round reached the client; |U3| of every chunk, as the server said."""
+    """A note: the whole sum of this round arrived; `survivors` has |U3| of every chunk, as the server said."""
 
     index: int
     survivors: tuple[int, ...]
@@ -42,12 +42,12 @@ class Shown(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 History = Mapping[int, Shown]
-"""Entries by the index of their round."""
+"""The entries of a server's history by round index."""
 
 
 @dataclass
 class KeptRun:
-    """Receipts that a client stored of one run, by the index of the round."""
+    """The notes and receipts that a client stored about one run, by round index."""
 
     attended: dict[int, str] = field(default_factory=dict)
     delivered: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class KeptRun:
 
     @classmethod
     def from_lines(cls, data: bytes, path: Path) -> "KeptRun":
-        """Read the lines of a file; raise InputError if one is damaged.  An incomplete last line is left out."""
+        """Return the content of a file; raise InputError if a line is damaged. An incomplete last line is left out."""
         kept = cls()
         for line in data[: data.rfind(b"\n") + 1].splitlines():
             try:
@@ -74,7 +74,7 @@ class KeptRun:
 
 @dataclass(frozen=True)
 class KeptReceipts:
-    """The directory `receipts` of a client's state: one file for every run, to which lines are only added."""
+    """The directory `receipts` of a client: one append-only file for every run."""
 
     path: Path
 
@@ -83,22 +83,22 @@ class KeptReceipts:
         return self.path / f"{run.hex()}.jsonl"
 
     def read(self, run: bytes) -> KeptRun:
-        """Return the stored receipts of a run; empty if the client was never in it."""
+        """Return the notes and receipts of a run; empty if the client has none."""
         return read_kept(self.file(run)) if self.file(run).exists() else KeptRun()
 
     def note_attended(self, parameters: Parameters) -> None:
-        """Note a participation durably, before the upload; once for each round."""
+        """Note a participation durably, before the upload; a second call for the same round does nothing."""
         if parameters.index not in self.read(parameters.run).attended:
             self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex())])
 
     def note_delivered(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Note durably that the whole sum of a round came."""
+        """Note durably that the whole sum of a round arrived."""
         self._add(parameters.run, [Delivered(parameters.index, tuple(survivors))])
 
     def compare(self, run: bytes, shown: Sequence[Shown], keys: Mapping[ClientId, bytes], *, complete: bool) -> None:
-        """Keep the new entries of a server's history; raise HistoryContradicted if it does not fit what was kept.
+        """Store the new entries of a server's history; raise HistoryContradicted if it contradicts stored ones.
 
-        A `complete` history begins with the first round of the run, another one after the last entry kept.
+        A `complete` history begins with the run's first round; otherwise it begins after the last stored entry.
         """
         kept = self.read(run)
         check_history(kept, shown, complete=complete, where=self.file(run))
@@ -119,7 +119,7 @@ class KeptReceipts:
 
 
 def read_kept(path: Path) -> KeptRun:
-    """Read the file of a run."""
+    """Return the notes and receipts in the file of a run; raise InputError if it cannot be read."""
     try:
         return KeptRun.from_lines(path.read_bytes(), path)
     except OSError as error:
@@ -127,14 +127,14 @@ def read_kept(path: Path) -> KeptRun:
 
 
 def check_history(kept: KeptRun, shown: Sequence[Shown], *, complete: bool, where: Path) -> None:
-    """A server's history fits what a client kept; raise HistoryContradicted, which names the round and the file."""
+    """Raise HistoryContradicted, naming round and file, if a server's history contradicts a client's notes."""
     try:
         indices = [entry.index for entry in shown]
         if indices != sorted(set(indices)):
             raise HistoryContradicted("its rounds are not in order")
         history = {entry.index: entry for entry in shown}
         check_nothing_rewritten(kept, history, complete=complete)
-        everything = history | kept.shown  # receipts that were kept are shown by their hash
+        everything = history | kept.shown  # a stored receipt may be shown again by its hash alone
         check_links(everything)
         check_attended(kept, everything)
         check_delivered(kept, everything)
@@ -146,7 +146,7 @@ def check_history(kept: KeptRun, shown: Sequence[Shown], *, complete: bool, wher
 
 
 def check_nothing_rewritten(kept: KeptRun, history: History, *, complete: bool) -> None:
-    """Receipts that were shown before are unaltered, and in a complete history all of them are still there."""
+    """Raise HistoryContradicted if a receipt shown before has changed, or is missing from a complete history."""
     for index, before in kept.shown.items():
         now = history.get(index)
         if complete if now is None else now.digest != before.digest:
@@ -155,7 +155,7 @@ def check_nothing_rewritten(kept: KeptRun, history: History, *, complete: bool) 
 
 
 def check_links(history: History) -> None:
-    """Every receipt that is shown whole has its hash, and names the one before it."""
+    """Raise HistoryContradicted unless every whole receipt has the hash in its entry and the hash of the one before."""
     previous = FIRST
     for index, entry in sorted(history.items()):
         if entry.receipt is not None and (entry.receipt.digest, entry.receipt.previous) != (entry.digest, previous):
@@ -164,7 +164,7 @@ def check_links(history: History) -> None:
 
 
 def check_attended(kept: KeptRun, history: History) -> None:
-    """Rounds of this client are listed with it, its parameters and the survivors that it was told."""
+    """Raise HistoryContradicted unless this client's rounds list it, with its parameters and numbers of survivors."""
     for index, parameters in kept.attended.items():
         entry = history.get(index)
         if entry is None:  # the attempt failed, or is not finished yet
@@ -179,13 +179,13 @@ def check_attended(kept: KeptRun, history: History) -> None:
 
 
 def check_delivered(kept: KeptRun, history: History) -> None:
-    """A round whose sum reached this client has a receipt, once a later one has."""
+    """Raise HistoryContradicted if a round whose sum arrived has no receipt and a later round has one."""
     for index in kept.delivered:
         if index not in history and any(later > index for later in history):
             raise HistoryContradicted(f"round index {index}, whose sum reached this client, is missing")
 
 
 def check_shown_receipt(entry: Shown, run: bytes) -> None:
-    """A receipt is of this run and of the index under which it is shown."""
+    """Raise HistoryContradicted unless a receipt is of this run and of the index of its entry."""
     if entry.receipt is not None and (entry.receipt.run, entry.receipt.index) != (run.hex(), entry.index):
         raise HistoryContradicted(f"the receipt shown for round index {entry.index} is of another run or round")
