@@ -21,7 +21,7 @@ from dordis.protocols.limits import MOST_REPLAYS
 from dordis.protocols.parameters import Parameters, extend
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.rounds.app import AppClient, Task
-from dordis.rounds.catch_up import RecentSums, decoded
+from dordis.rounds.catch_up import RecentSums, decode_missed_sum
 from dordis.rounds.invitation import SendModel, SendSum, SumUsed, Train
 from dordis.rounds.model import LastModel, ModelBytes
 from tests.privacy.clipping_bits import planned_bit
@@ -241,7 +241,7 @@ def asked(model=MODEL, index=9, grid=FOLDED):
         private = DistributedDP.from_parameters(parameters, LENGTH)
         data = private.delivered(0, np.arange(grid.padded, dtype=np.uint32) * 1000)
         requests.append(SendSum(past, extend(parameters, Parameters), {0: 4}, data))
-        target = ModelBytes.from_numbers(stepped(target.array, decoded(requests[-1], LENGTH, None).mean))
+        target = ModelBytes.from_numbers(stepped(target.array, decode_missed_sum(requests[-1], LENGTH, None).mean))
     present = target if model is MODEL else model
     parameters = parameters_of(index, present)
     (accepted,) = member.handle(invite_to(parameters, present, dim=LENGTH))
@@ -335,7 +335,7 @@ def test_more_sums_than_the_ceiling_are_refused():
     held = MODEL
     for _ in range(MOST_REPLAYS):
         (reply,) = member.handle(with_parameters(model=held.digest)(first))
-        held = ModelBytes.from_numbers(stepped(held.array, decoded(first, LENGTH, None).mean))
+        held = ModelBytes.from_numbers(stepped(held.array, decode_missed_sum(first, LENGTH, None).mean))
         assert reply == SumUsed(held.digest)
     with pytest.raises(UnexpectedRequest, match=f"{MOST_REPLAYS + 1} sums"):
         member.handle(with_parameters(model=held.digest)(first))

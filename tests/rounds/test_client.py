@@ -288,7 +288,7 @@ def altered(model):
 )  # fmt: skip
 def test_no_data_is_touched_for_a_model_that_is_not_the_promised_one(invite, sent):
     member = after(invite, *sent)
-    with pytest.raises(ProtocolError, match="not the one that the invitation named"):
+    with pytest.raises(ProtocolError, match="does not have the digest in the invitation"):
         member.handle(Train())
     assert member.diary == ["accept"]
     check_gone(member)

@@ -70,7 +70,7 @@ def test_every_term_is_tested():
 
 @pytest.mark.parametrize("cost", [0.0, -1.0, math.nan])
 def test_a_cost_that_is_none_is_refused(cost):
-    with pytest.raises(ParametersRefused, match="what the round costs"):
+    with pytest.raises(ParametersRefused, match="the cost in an invitation"):
         check_terms(changed(KEPT, cost=cost))
 
 

@@ -1,4 +1,4 @@
-"""The interface of applications: clients turn their data into updates, the server uses their private mean."""
+"""The interface of applications: clients compute updates from their data, and the server uses the private mean."""
 
 import inspect
 import math
@@ -25,8 +25,8 @@ Made = TypeVar("Made")
 class RoundInfo:
     """A round as the application's server and clients see it.
 
-    `number` counts finished rounds, starting at 1; `index` counts tries, failed ones too, starting at 0.
-    A client is told the number of its try, see `told_number`.
+    `number` counts finished rounds from 1, `index` counts all tries from 0.  On a client, `number` follows from the
+    index (`told_number`).
     """
 
     number: int
@@ -35,24 +35,24 @@ class RoundInfo:
     clip: float = math.inf
     """The largest norm of an update in this round."""
     deviation: float = 0.0
-    """Standard deviation of the noise that is left in each coordinate of the sum: known to the server in the end."""
+    """Standard deviation of the noise left in each coordinate of the sum; only the server knows it, after the round."""
 
 
 def told_number(said: int, index: int) -> int:
-    """Return the number of a round that a client's application is told: that of the try, whatever the server says.
+    """Return the round number that a client's application sees: it follows from the index, not from the server's word.
 
-    All clients agree on the index.  If the application trained by a number that the server told each of them, with a
-    rate that falls round by round for instance, the server could have all updates vanish but one.
+    All clients agree on the index.  If the server told each client a number of its own, and the application used it,
+    say for a decaying learning rate, the server could make all updates vanish but one.
     """
     return index + 1
 
 
 @dataclass(frozen=True)
 class Task:
-    """Arguments of an application: the options of its configuration, the number of clients, and a seed.
+    """Arguments of an application: the options in its configuration, the number of clients, and a seed.
 
-    The seed is for data and training in simulations; nothing that protects anybody comes from it.  Relative paths in
-    the options begin at `folder`: that of the configuration.
+    The seed is for data and training in simulations; nothing that protects anybody depends on it.  Relative paths in
+    the options are relative to `folder`, the configuration's directory.
     """
 
     options: Mapping[str, Any]
@@ -60,18 +60,18 @@ class Task:
     seed: int = 0
     folder: Path = Path()
     by_record: bool = False
-    """Whether records are the unit of privacy, so that clients give gradients of single records."""
+    """Whether records are the unit of privacy, so that clients compute one gradient for each record."""
     record: str = ""
     """Column of a table whose rows with the same id are one record; empty if each row is a record."""
 
 
 class AppServer(ABC):
-    """The server's side of an application: what clients start from, and what becomes of their private mean."""
+    """The server's side of an application: the model that clients train from, and the use of their private mean."""
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Make it as a configuration says; by default its options are arguments of the constructor."""
-        return made(cls, **task.options)
+        """Return the application for a configuration; by default its options are arguments of the constructor."""
+        return construct(cls, **task.options)
 
     @property
     @abstractmethod
@@ -80,7 +80,7 @@ class AppServer(ABC):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Return every length that updates of the run may have, of which the next round has `dim`; usually one."""
+        """Return all lengths that updates of the run may have; usually one, `dim`."""
         return (self.dim,)
 
     @property
@@ -90,45 +90,45 @@ class AppServer(ABC):
 
     @property
     def measured(self) -> str:
-        """Say what the metrics are, where their names do not tell: over which vocabulary a perplexity is, and so on."""
+        """Return an explanation of metrics whose names do not suffice, such as the vocabulary of a perplexity."""
         return ""
 
     @property
     def unit(self) -> str:
-        """Say what one client is, whom privacy protects as a whole: "clients = 60 hospitals"; nothing if not known."""
+        """Return what one client is, such as "clients = 60 hospitals"; empty if unknown."""
         return ""
 
     folds: ClassVar[bool] = False
-    """Whether `privacy.projection = "auto"` may fold updates: a sum of many small changes bears it, one whose single
-    coordinates are read does not."""
+    """Whether `privacy.projection = "auto"` may fold updates: not if single coordinates of the sum are read."""
     dtype: ClassVar[str] = "<f4"
-    """How the numbers of the model travel: rounded to 32 bits, unless an application says otherwise."""
+    """Number type of the model on the wire; by default 32-bit floats."""
     evaluates_beside: ClassVar[bool] = False
     """Whether a deployed server may call `evaluate` and `state` while another thread reads `model` and `dim` for the
     next round: then its clients train meanwhile.  Evaluation must not change the model."""
 
     @property
     def further(self) -> tuple[FurtherValue, ...]:
-        """Return the values that clients release beside their updates, each with its part of the privacy budget.
+        """Return the values that clients release in addition to their updates, each with its part of the budget.
 
-        They are the same in every round.  `AppClient.further_values` gives a client's, `Aggregate.further` the sums.
+        They are the same in every round.  `AppClient.further_values` gives a client's values, `Aggregate.further` the
+        sums.
         """
         return ()
 
     def model(self) -> Floats:
-        """Return the public state that the clients of the next round start from; it may be empty."""
+        """Return the public model from which clients of the next round train; it may be empty."""
         return np.zeros(0)
 
     @abstractmethod
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Use the sum of a round; it is private already, so whatever is made of it costs nothing more."""
+        """Use the sum of a round, which is private: computing from it costs no more epsilon."""
 
     def evaluate(self) -> dict[str, float]:
-        """Return metrics after a round.  They are published: make them from the output and public data only."""
+        """Return metrics after a round. They are published, so they may depend on outputs and public data only."""
         return {}
 
     def concerns(self) -> tuple[str, ...]:
-        """Return new warnings about the course of the run, such as a rising loss; asked after every round."""
+        """Return new warnings about the course of the run, such as a rising loss; called after every round."""
         return ()
 
     def result(self) -> Any:
@@ -136,14 +136,14 @@ class AppServer(ABC):
         return None
 
     def export(self, directory: Path) -> None:  # noqa: B027  most applications have their checkpoint only
-        """Write the result to the directory of the run, in a format that others read."""
+        """Write the result into the directory of the run, in a format that other programs read."""
 
     def state(self) -> State:
-        """Return everything that a restarted server needs to go on."""
+        """Return the state from which a restarted server continues."""
         return {}
 
     def restore(self, state: State) -> None:  # noqa: B027  nothing to restore is the default
-        """Go on from what `state` returned."""
+        """Continue from a state that `state` returned."""
 
 
 def check_keeps_state(app: AppServer, rounds: int) -> None:
@@ -160,32 +160,32 @@ def check_keeps_state(app: AppServer, rounds: int) -> None:
 
 @dataclass(frozen=True)
 class AppForm:
-    """Number type and lengths of an application's models and updates, known to the client; invitations must match."""
+    """Number type and lengths of an application's models and updates, which invitations to a client must have."""
 
     dtype: str
     """Number type of a model on the wire."""
     models: frozenset[int]
-    """Lengths that models may have, in numbers."""
+    """All lengths that models may have, in numbers."""
     updates: frozenset[int]
-    """Lengths that updates may have."""
+    """All lengths that updates may have, in coordinates."""
 
     @classmethod
     def from_server(cls, app: AppServer) -> "AppForm":
-        """Return the form of an application, read from its server side, which a client has installed too."""
+        """Return the form of an application from its server side, which a client has installed too."""
         return cls(app.dtype, frozenset(app.model_lengths), frozenset(app.dims))
 
 
 class AppClient(ABC):
-    """One client's side of an application: it holds the client's data."""
+    """The client's side of an application, which has the data of one client."""
 
     @classmethod
     def from_task(cls, task: Task, place: int) -> Self:
         """Construct the client at a zero-based index; by default index and options are arguments of the constructor."""
-        return made(cls, place, **task.options)
+        return construct(cls, place, **task.options)
 
     @classmethod
     def of_records(cls, task: Task, place: int) -> "AppClient":
-        """Make the client at a place for records as the unit of privacy: a `RecordClient`."""
+        """Return the client at a zero-based index as a `RecordClient`, for records as the unit of privacy."""
         raise InputError(
             f"the application {cls.__name__} makes one update of all of a client's data: with records as the unit of "
             "privacy it has to give one gradient for each record (`RecordClient`)"
@@ -193,25 +193,25 @@ class AppClient(ABC):
 
     @abstractmethod
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Return the update of this round; it is clipped.
+        """Return the update of this round, which is then clipped.
 
-        It is not copied: leave the array as it is until the round is over.  If this raises, or does not
-        return finite numbers of the right length, a simulation stops.  A deployed client continues with a zero update
-        and tells its owner only: the server chose the model and must not learn of the failure.
+        The array is not copied: do not change it before the round is over.  If this raises, or does not return finite
+        numbers of the right length, a simulation stops.  A deployed client continues with a zero update and tells only
+        its owner, because the server chose the model and must not learn of the failure.
         """
 
     def is_ready(self, round: RoundInfo) -> bool:
-        """Tell whether this client can take part in a round; asked before the model is known, and the server sees it.
+        """Tell whether this client can take part; called before the model is known, and visible to the server.
 
         "No data today" belongs here: after this answer no client declines because of its data.  The answer must not
-        depend on the outcome of an earlier training, whose model the server chose.
+        depend on an earlier training, whose model the server chose.
         """
         return True
 
     def further_values(self, round: RoundInfo, model: Numbers) -> Mapping[str, npt.ArrayLike]:
-        """Return this client's values for the further releases (`AppServer.further`) by name; missing ones are zero.
+        """Return this client's values for the further releases (`AppServer.further`) by name; missing values are zero.
 
-        Called after `prepare_data`, with the same model.  Values are clipped to the norm that was declared.
+        Called after `prepare_data`, with the same model.  Values are clipped to the declared norm.
         """
         return {}
 
@@ -220,24 +220,24 @@ class AppClient(ABC):
         return {}
 
     def expect(self, round: RoundInfo, peers: Sequence["AppClient"]) -> None:  # noqa: B027  most train alone
-        """Get ready to train together with `peers`; a simulation calls this before they prepare data in one process.
+        """Prepare to train together with `peers`; a simulation calls this before they train in one process.
 
         It is called for the first of the peers only.
         """
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:  # noqa: B027  most clients do nothing
-        """Use the result of a round that this client took part in; only the owner is told of an exception."""
+        """Use the sum of a round that this client took part in; exceptions are reported to the owner only."""
 
     @property
     def follows(self) -> bool:
-        """Tell whether `next_model` needs the last model and the sum alone: then missed sums can be replayed.
+        """Tell whether `next_model` needs only the last model and the sum, so that missed sums can be replayed.
 
         The server sees the answer: it must depend on public settings only, never on the client's data.
         """
         return type(self).next_model is not AppClient.next_model
 
     def next_model(self, round: RoundInfo, model: Numbers, aggregate: Aggregate) -> Floats | None:
-        """Return the model that the server makes of this round, if this client can tell: it need not be sent then.
+        """Return the model after this round, so that the server need not send it; None if the client cannot compute it.
 
         The server sees its hash: compute it from the arguments and public settings only, never from the client's data.
         """
@@ -245,7 +245,7 @@ class AppClient(ABC):
 
 
 class FixedClient(AppClient):
-    """A client that gives the same update in every round."""
+    """A client with the same update in every round."""
 
     def __init__(self, update: Floats) -> None:
         self.update = update
@@ -255,8 +255,8 @@ class FixedClient(AppClient):
         return self.update
 
 
-def made(kind: type[Made], *arguments: Any, **options: Any) -> Made:
-    """Make an object with options from a configuration, or say that they do not fit."""
+def construct(kind: type[Made], *arguments: Any, **options: Any) -> Made:
+    """Return an object of a class with options from a configuration; raise InputError if the options do not fit."""
     if inspect.isabstract(kind):
         missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
         raise InputError(f"the class {kind.__name__} is not complete: it lacks {missing}")

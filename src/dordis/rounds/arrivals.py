@@ -1,6 +1,6 @@
-"""Contributions of clients that come by themselves: counted and durable before they are acknowledged.
+"""Contributions of clients with open arrival: each is stored and counted before it is acknowledged.
 
-A server that restarts in mid-round takes up the contributions that are stored, and goes on admitting others.
+A server that restarts in mid-round continues with the stored contributions and admits more.
 """
 
 import os
@@ -28,11 +28,11 @@ Stored = TypeVar("Stored", bound=msgspec.Struct)
 _LENGTH = 8
 
 COMPLAINTS = "complaints.json"
-"""File, beside the contributions, of what the server remembers of the parties of a run: `SummingSetup.standing`."""
+"""Name of the file, beside the contributions, with the server's standing state about clients and helpers of a run."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """One contribution, as it was on the wire."""
+    """One contribution as it arrived: the client, and the encoded message."""
 
     client: ClientId
     frame: bytes
@@ -40,11 +40,11 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class ArrivalStore:
-    """Keeps the contributions to one round at a time in a file; without a `path` it keeps them until it is gone.
+    """The contributions to one round at a time, in a file; without a `path`, in a temporary file.
 
-    The file has the round, then each contribution, then an empty record once the round takes no more, then U3.  Every
-    record follows its length, and is synced before `add` returns.  A record that a crash cut short was never
-    acknowledged: it is dropped.  Beside the file is another one, of what the server remembers from round to round.
+    The file has the round, the contributions, an empty record when the round is closed, and U3.  Every record is
+    preceded by its length, and synced before `add` returns.  A record that a crash cut short was not acknowledged, and
+    is dropped.  A second file has the server's standing state about the parties, which lasts from round to round.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -57,7 +57,7 @@ class ArrivalStore:
             self.open(path)
 
     def open(self, path: Path) -> None:
-        """Store contributions in a file, and read those that it has."""
+        """Use the file at this path, and read the contributions in it."""
         self._path = path
         self._begun, self.is_closed, self._survivors, self._places = b"", False, b"", {}
         complaints = path.with_name(COMPLAINTS)
@@ -74,47 +74,47 @@ class ArrivalStore:
 
     @property
     def arrivals(self) -> Iterator[Arrival]:
-        """Return the contributions that are in the file of the round, read one by one."""
+        """Yield the contributions in the file, read one by one."""
         records = takewhile(bool, (record for place, record in self._read() if place))
         return (msgspec.msgpack.decode(record, type=Arrival) for record in records)
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Return the clients whose contributions are stored, in the order in which they came."""
+        """Return the clients with stored contributions, in the order of their arrival."""
         return tuple(self._places)
 
     def read(self, client: ClientId) -> Arrival:
-        """Return the contribution of a client once more."""
+        """Return the stored contribution of a client."""
         with self._opened() as file:
             file.seek(self._places[client])
             record = file.read(int.from_bytes(file.read(_LENGTH), "big"))
         return msgspec.msgpack.decode(record, type=Arrival)
 
     def round(self, kind: type[Stored]) -> Stored | None:
-        """Return the round that was begun last."""
+        """Return the stored round, decoded as `kind`; None if none was begun."""
         return msgspec.msgpack.decode(self._begun, type=kind) if self._begun else None
 
     def begin(self, round: msgspec.Struct) -> None:
-        """Begin a round, in the place of the one before; a round that was begun already goes on."""
+        """Begin a round in place of the stored one; if it is the stored one, its contributions stay."""
         begun = ENCODER.encode(round)
         if self._begun != begun:
             self._write(begun, begin=True)
             self._begun, self.is_closed, self._survivors, self._places = begun, False, b"", {}
 
     def add(self, arrival: Arrival) -> None:
-        """Store a contribution, durably when this returns."""
+        """Store a contribution; it is on disk when this returns."""
         self._places[arrival.client] = self._write(ENCODER.encode(arrival))
 
     def close(self) -> None:
-        """Store that the round takes no more contributions."""
+        """Store that the round accepts no more contributions."""
         if not self.is_closed:
             self._write(b"")
             self.is_closed = True
 
     def fix_survivors(self, survivors: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
-        """Return the U3 that was fixed for this round; if there is none, fix these, durably when this returns.
+        """Return the U3 that is stored for this round; if there is none, store and return the given one.
 
-        Helpers agree on one U3 under an index: a server that restarts must not ask them for another one.
+        Helpers agree on one U3 for an index, so a restarted server must not ask them for another.
         """
         if not self._survivors and self.is_closed:
             words = pack_words(survivors)
@@ -123,23 +123,23 @@ class ArrivalStore:
         return tuple(map(ClientId, unpack_words(self._survivors))) if self._survivors else survivors
 
     def erase(self) -> None:
-        """Remove the file of contributions: the run is over and will not be resumed."""
+        """Remove the file of contributions, when the run is over and will not be resumed."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
     def standing(self, kind: type[Stored]) -> Stored | None:
-        """Return the stored state about the parties of the run; None if nothing was stored."""
+        """Return the standing state about the parties of the run; None if none was stored."""
         return decode_standing(self._standing, kind, self._path) if self._standing else None
 
     def keep_standing(self, standing: msgspec.Struct) -> None:
-        """Store what the server remembers of the parties of the run, durably when this returns."""
+        """Store the standing state about the parties of the run; it is on disk when this returns."""
         encoded = msgspec.json.encode(standing, order="deterministic")
         if self._path is not None and encoded != self._standing:
             write_atomically(self._path.with_name(COMPLAINTS), encoded)
         self._standing = encoded
 
     def _opened(self) -> AbstractContextManager[IO[bytes]]:
-        """Open what is stored for reading; without a path for writing, too."""
+        """Open the file for reading; a temporary file, which has no path, also for writing."""
         if self._path is not None:
             return self._path.open("rb")
         if self._unnamed is None:
@@ -148,7 +148,7 @@ class ArrivalStore:
         return nullcontext(self._unnamed)
 
     def _read(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the place of every record, and the record."""
+        """Yield every record with its offset in the file."""
         if self._path is None or not self._path.exists():
             return
         size, place = self._path.stat().st_size, 0
@@ -164,7 +164,7 @@ class ArrivalStore:
                 cut.truncate(place)
 
     def _write(self, record: bytes, *, begin: bool = False) -> int:
-        """Append a record, durably if the file has a name, and return its place; the first one replaces all others."""
+        """Append a record and return its offset; if `begin`, the record replaces the content of the file."""
         framed = len(record).to_bytes(_LENGTH, "big") + record
         if self._path is None:
             with self._opened() as unnamed:
@@ -182,7 +182,7 @@ class ArrivalStore:
 
 
 def decode_standing(encoded: bytes, kind: type[Stored], path: Path | None) -> Stored:
-    """Decode what a server stored of the parties of a run; `path` is a file of the run, for the error."""
+    """Return the decoded standing state of a run; `path` is a file of the run, for the error message."""
     try:
         return msgspec.json.decode(encoded, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -192,17 +192,17 @@ def decode_standing(encoded: bytes, kind: type[Stored], path: Path | None) -> St
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Answer the open call of a round: with the stored contributions, then with those of clients that come."""
+    """Answers the open call of a round with the stored contributions, then with those of arriving clients."""
 
     store: ArrivalStore
     gate: PrivacyGate
     visit: Callable[[ClientId], InvitationServer]
-    """Returns the server of the steps that a client goes through before it contributes."""
+    """Returns the machine that invites an arriving client, sends it the model and lets it train."""
     close_at: int | None = None
-    """Contributions at which the call is closed, if they are fewer than its most."""
+    """Number of contributions at which the call is closed; None for the largest number of the call."""
 
     async def take(self, call: OpenCall, exchange: AsyncExchange) -> Replies:
-        """Return the contributions one by one; the call ends when it is full or the exchange has no more."""
+        """Yield the contributions; the call ends when it is full or the exchange has no more."""
         kind, most = reply_to(call.request), min(call.most, self.close_at or call.most)
         arrived, before = dict.fromkeys(self.store.clients), frozenset(self.store.clients)
 
@@ -234,12 +234,12 @@ class Arrivals:
 
 
 def check_open(is_closed: bool, client: ClientId) -> None:
-    """Refuse a contribution that comes after the round was closed: U3 is fixed then."""
+    """Raise UnexpectedRequest for a contribution after the round was closed, when U3 is fixed."""
     if is_closed:
         raise UnexpectedRequest(f"the contribution of client {client} came after the round was closed")
 
 
 def check_admissible(client: ClientId, arrived: Collection[ClientId], most: int) -> None:
-    """Refuse a second contribution of a client, and any after the round has n_max of them."""
+    """Raise UnexpectedRequest for a second contribution of a client, or for one beyond n_max."""
     if client in arrived or len(arrived) >= most:
         raise UnexpectedRequest(f"client {client} contributed before, or the round has all its {most} contributions")

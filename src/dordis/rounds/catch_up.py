@@ -1,7 +1,7 @@
-"""Rounds that a client missed: the server keeps their sums, and a client makes the model from the one it has by them.
+"""Replay of missed sums: a client computes the present model from its last model and the sums since then.
 
-Sums are replayed where they are shorter than the model together.  They are public, and nothing that a client makes of
-them is trained from unless it has the digest that the invitation names: otherwise the model is sent.
+Sums are sent instead of the model if they are shorter together.  They are public.  A client trains only from a model
+with the digest in the invitation; if replay does not give it, the server sends the model.
 """
 
 from collections.abc import Sequence
@@ -27,26 +27,26 @@ from dordis.rounds.user_code import UserCode
 
 
 def missed_sum(number: int, parameters: Parameters, sums: Sequence[Dispatch]) -> SendSum:
-    """Write down the sum of a round, with what decoding needs of its parameters."""
+    """Return the message with the sum of a finished round, and those of its parameters that decoding needs."""
     bare = replace(extend(parameters, Parameters), variances={}, tables=b"", beacon=b"")
     return SendSum(number, bare, {s.chunk: s.survivors for s in sums}, b"".join(s.vector for s in sums))
 
 
 class RecentSums:
-    """The delivered sums of the last rounds of a run, as many as are together shorter than its model."""
+    """The delivered sums of a run's last rounds: as many as are shorter together than the model."""
 
     def __init__(self) -> None:
         self._sums: list[SendSum] = []
         self._length: tuple[int, int] = (0, 0)
 
     def begin(self, invite: Invite) -> None:
-        """Take note of the lengths of model and update; sums of another length lead nowhere."""
+        """Record the lengths of model and update for a round; if they changed, stored sums are dropped."""
         length = invite.model_bytes, invite.dim
         if length != self._length:
             self._sums, self._length = [], length
 
     def keep(self, number: int, parameters: Parameters, sums: Sequence[Dispatch | None]) -> None:
-        """Keep the sum of a round; one that was delivered to nobody cannot be followed, nor those before it."""
+        """Store the sum of a round; if it was not delivered, drop all sums, since replay cannot pass the gap."""
         delivered = [s for s in sums if s is not None]
         if len(delivered) < len(sums):
             self._sums = []
@@ -58,23 +58,23 @@ class RecentSums:
 
     @property
     def all(self) -> Sequence[SendSum]:
-        """Return the sums that are kept, oldest first."""
+        """Return the stored sums, oldest first."""
         return tuple(self._sums)
 
     def since(self, digest: bytes) -> Sequence[SendSum]:
-        """Return the sums that lead from a model to the present one, if they are here."""
+        """Return the sums by which the model with this digest becomes the present one; empty if some are missing."""
         starts = [place for place, s in enumerate(self._sums) if s.parameters.model == digest]
         return self._sums[starts[-1] :] if starts else ()
 
 
 def find_held_model(app: AppClient, models: ModelCache, invite: Invite) -> bytes | UnsetType:
-    """Return the digest of the model that a client has, if sums lead on from it."""
+    """Return the digest of the client's cached model if sums can be replayed on it, otherwise UNSET."""
     last = models.last() if app.follows else None
     return UNSET if last is None or last.dtype != invite.dtype else last.digest
 
 
 class ModelCatchUp:
-    """Make the model of a round from one that this client has, by the sums that it missed."""
+    """Computes the model of a round from the client's cached model and the sums that it missed."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ModelCatchUp:
         self._count = self._size = 0
 
     def take(self, request: SendSum) -> ModelBytes | None:
-        """Return the client's progress after one more sum; a sum out of order changes nothing."""
+        """Return the model after one more sum, or None if it cannot be computed; a sum out of order changes nothing."""
         invite, parameters = self._invited.invite, request.parameters
         checks.check_missed(invite, parameters)
         if self._model is None or parameters.model != self._model.digest:
@@ -99,7 +99,7 @@ class ModelCatchUp:
         checks.check_shorter(invite, self._count, self._size)
         number = told_number(request.number, parameters.index)
         info = RoundInfo(number, parameters.index, parameters.run, parameters.encoding.clip)
-        aggregate = decoded(request, invite.dim, self._kind)
+        aggregate = decode_missed_sum(request, invite.dim, self._kind)
         self._model = next_model(self._user_code, self._app, info, self._model, aggregate)
         return self._model
 
@@ -107,7 +107,7 @@ class ModelCatchUp:
 def next_model(
     user_code: UserCode, app: AppClient, info: RoundInfo, model: ModelBytes, aggregate: Aggregate
 ) -> ModelBytes | None:
-    """Return the model that an application makes of the last one and the sum, if it can tell."""
+    """Return the model that an application computes from the last model and a sum; None if it cannot."""
 
     def follow() -> ModelBytes | None:
         following = app.next_model(info, model.array, aggregate)
@@ -116,8 +116,8 @@ def next_model(
     return user_code.call("next_model of the application", follow)
 
 
-def decoded(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggregate:
-    """Return the sum in real units."""
+def decode_missed_sum(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggregate:
+    """Return the sum in a message, in real units; raise if it does not fit its parameters."""
     check_readable(request.parameters)
     private = DistributedDP.from_parameters(request.parameters, dim, kind)
     check_whole(request, private)
@@ -127,7 +127,7 @@ def decoded(request: SendSum, dim: int, kind: type[Mechanism] | None) -> Aggrega
 
 
 def check_readable(parameters: Parameters) -> None:
-    """The known parameters of a past round keep the rules and their ceilings."""
+    """Raise ParametersRefused if the parameters of a past round break a rule or exceed a limit."""
     check_ceilings(parameters)
     check_vector(parameters)
     check_projection(parameters)
@@ -136,7 +136,7 @@ def check_readable(parameters: Parameters) -> None:
 
 
 def check_whole(request: SendSum, private: DistributedDP) -> None:
-    """There is a sum over some clients for every chunk, and nothing more."""
+    """Raise ProtocolError unless there is exactly one sum, over at least one client, for every chunk."""
     chunks = range(len(private.parameters.chunks))
     if list(request.survivors) != list(chunks) or not all(0 < s <= MOST_CLIENTS for s in request.survivors.values()):
         raise ProtocolError("a sum is over one or more clients in each chunk")

@@ -1,7 +1,7 @@
-"""A client: one object that handles every message of every round, and the only one that sees a client's data.
+"""A client: the one object that handles all messages of all rounds, and has access to the client's data.
 
 A round: invitation (the owner consents), model, training, parameters (the owner consents again), encoding, summing
-protocol, delivery.  No data is touched before consent.  An unexpected message aborts the round for good.  A stopped
+protocol, delivery.  No data are used before consent.  An unexpected message aborts the round for good.  A stopped
 client resumes from a journal on disk (`Client.restore`).
 """
 
@@ -39,16 +39,17 @@ from dordis.rounds.user_code import Prepared, StopOnFailure, UserCode, prepare, 
 
 MACHINE_BYTES = 32
 EARLY = (SendModel, SendSum, Train, Opening)
-"""What a client reads between an invitation and the parameters of the round."""
+"""Requests that a client accepts between the invitation and the parameters of a round."""
 
 
 class Client:
     """One client of a federation, made once: application, owner, keys, and a journal for every round.
 
-    A `mechanism` that does not come with dordis is installed by the owner and given here: a server's word loads none.
+    A `mechanism` of a third party is installed by the owner and given here; no server can make a client load one.
     `user_code` decides what a failure of the application does: stop the run (`StopOnFailure`, the default), or give a
-    zero update and tell the owner (`ZeroOnFailure`, for deployments).  With a `form`, other lengths are refused unread.
-    A client that `sums_at_opening` sums records when the parameters come: its process may end before that.
+    zero update and tell the owner (`ZeroOnFailure`, for deployments).  With a `form`, models and updates of other
+    lengths are refused unread.  With `sums_at_opening`, records are summed when the parameters arrive, not at training:
+    for clients whose process may end in between.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Client:
         self.me, self.app, self.owner, self.protocol = me, app, owner, protocol
         self.signing, self.registry, self.suite = signing, registry or {}, suite
         self.members = self.registry
-        """Signing keys of all members of the run; `registry` may lack those that were revoked since it began."""
+        """Signing keys of all members of the run; `registry` lacks keys that were revoked after the run began."""
         self.mechanism, self.journals, self.entropy, self.form = mechanism, journals, entropy, form
         self.sums_at_opening = sums_at_opening
         self.user_code: UserCode = StopOnFailure() if user_code is None else user_code
@@ -85,7 +86,7 @@ class Client:
         return f"<Client {self.me}>"
 
     def check_expected(self, kind: type[Message], size: int = 0) -> None:
-        """Refuse, before it is read, a message of a kind or size that has no place now; others may be in work."""
+        """Raise UnexpectedRequest for a message whose type or size is not allowed now; called before it is read."""
         round = self.round
         begun = round is not None and round.summing is not None
         if not (begun or issubclass(kind, Invite) or (round is not None and issubclass(kind, EARLY))):
@@ -95,7 +96,7 @@ class Client:
             raise UnexpectedRequest(f"{kind.__name__} comes with {size} bytes; this round allows at most {most}")
 
     def handle(self, request: Message) -> Message:
-        """Answer a request, or raise."""
+        """Return the reply to a request; raise if the client refuses it."""
         if isinstance(request, Invite):
             return self._invited(request)
         if self.round is None:
@@ -103,19 +104,19 @@ class Client:
         return self.round.handle(request)
 
     def close(self) -> None:
-        """Leave the round that is under way, if any."""
+        """Leave the open round, if any, for good."""
         if self.round is not None:
             self.round.close()
 
     def stop(self) -> None:
-        """Stop without leaving the round that is under way: it can be restored, here or in another process."""
+        """Stop without leaving the open round: it can be restored, here or in another process."""
         if self.round is not None:
             self.round.stop()
             self.round = None
         self.user_code.stop()
 
     def _invited(self, invite: Invite) -> Accepted:
-        """Ask the owner; a new round ends the one before, for good."""
+        """Return the answer to an invitation, after the owner's consent; a new round ends the open one for good."""
         if self.round is not None and self.round.invite.round == invite.round:
             return self.round.accepted_again(invite)
         checks.check_invite(invite)
@@ -125,7 +126,7 @@ class Client:
         proof = self.owner.accept(invite)
         if proof is not None:
             self._check_ready(invite)
-        if proof != b"":  # a lot was drawn
+        if proof != b"":  # selection was by VRF
             checks.check_forward(invite, self._shown)
             self._shown[invite.info.run] = invite.info.index
         if self.round is not None:
@@ -142,21 +143,21 @@ class Client:
         return self.round.accepted
 
     def _check_ready(self, invite: Invite) -> None:
-        """Raise NotReady if the application is not ready; the last answer of this round that may depend on data."""
+        """Raise NotReady if the application is not ready: the last answer in this round that may depend on data."""
         if not self.user_code.call("is_ready of the application", lambda: self.app.is_ready(invite.info)):
             raise NotReady(f"the application of client {self.me} is not ready for round {invite.number}")
 
     def restore(self, round: bytes) -> None:
-        """Go on in a round that was under way when the process stopped, as its journal tells."""
+        """Continue, from its journal, the round that was open when the process stopped."""
         journal = self.journals(round)
         if journal.events(self.events):
             self.round = ClientRound.restored(self, journal)
-        else:  # nothing has left yet: the invitation will come again
+        else:  # nothing was sent yet, so the server repeats the invitation
             journal.release()
 
 
 class ClientRound:
-    """One round of a client, from its invitation on."""
+    """One round of a client, from its invitation to the delivery of the sum."""
 
     def __init__(self, client: Client, journal: Journal, invited: Invited) -> None:
         self._client, self._journal, self._machine = client, journal, invited.machine
@@ -171,7 +172,7 @@ class ClientRound:
 
     @classmethod
     def entered(cls, client: Client, journal: Journal, invite: Invite, proof: bytes) -> "ClientRound":
-        """Enter a round that the owner consents to."""
+        """Return a new round that the owner has consented to."""
         has_model = client.models.get(invite.model) is not None or not invite.model_bytes
         holds = UNSET if has_model else find_held_model(client.app, client.models, invite)
         accepted = Accepted(selected=True, has_model=has_model, proof=proof, holds=holds)
@@ -181,7 +182,7 @@ class ClientRound:
 
     @classmethod
     def restored(cls, client: Client, journal: Journal) -> "ClientRound":
-        """Return a round as it was when the process stopped; an answer that had not left is made or given again."""
+        """Return the round in a journal as it was when the process stopped; unsent answers are made again."""
         invited, *events = journal.events(client.events)
         restored = cls(client, journal, invited)
         for event in events:
@@ -205,13 +206,13 @@ class ClientRound:
                 self._delivering.handle(event)
 
     def most_bytes(self, kind: type[Message]) -> int:
-        """Return the bytes that may come beside the frame of a request of this kind."""
+        """Return the largest size of the bulk field of a request of this type, in bytes."""
         if issubclass(kind, SendModel | SendSum):
             return self.invite.model_bytes
         return self._delivering.longest if issubclass(kind, Dispatch) and self._delivering is not None else 0
 
     def handle(self, request: Message) -> Message:
-        """Answer a request, or leave the round."""
+        """Return the reply to a request; if it is refused, leave the round and raise."""
         answered = False
         try:
             if self._closed:
@@ -224,7 +225,7 @@ class ClientRound:
                 self.close()
 
     def close(self) -> None:
-        """Leave the round, whether it ended well or not: erase secrets and data."""
+        """Leave the round, whether it succeeded or not, and erase its secrets and data."""
         self._closed = True
         self._update = None
         self._intake.forget()
@@ -234,12 +235,12 @@ class ClientRound:
                 machine.close()
 
     def stop(self) -> None:
-        """Answer nothing any more, and leave the journal as it is."""
+        """Answer no more requests, and leave the journal as it is."""
         self._closed = True
         self._journal.release()
 
     def accepted_again(self, invite: Invite) -> Accepted:
-        """Answer a repeated invitation alike; another one for the same round ends it."""
+        """Return the same answer to a repeated invitation; raise for a different invitation to the same round."""
         if self._closed or invite != self.invite:
             self.close()
             raise UnexpectedRequest("there was another invitation to this round")
@@ -260,7 +261,7 @@ class ClientRound:
         return self.sum(request)
 
     def train(self) -> Ready:
-        """Have the application make the update from the model of the invitation.
+        """Compute the update from the model of the invitation, and store it.
 
         From here on no answer depends on the data: a failure gives a zero update.
         """
@@ -283,7 +284,7 @@ class ClientRound:
         return Ready()
 
     def _sum_records(self, encoding: RecordEncoding) -> RecordSum:
-        """Have the application differentiate a fresh sample of records; nothing of the sample is stored or told."""
+        """Return the sum of gradients of a fresh sample of records; the sample itself is not stored or reported."""
         client, info, dim = self._client, self.invite.info, self.invite.dim
         source = as_record_client(client.app)
         check_event(info, encoding)
@@ -293,7 +294,7 @@ class ClientRound:
         return sum_for_round(client.user_code, whose, source, info, model, dim, encoding, client.entropy)
 
     def begin(self, request: Opening) -> Message:
-        """Consent to the parameters, encode the update by them, and enter the summing protocol."""
+        """Consent to the parameters, encode the update, and return the first reply of the summing protocol."""
         private = self.consent(request.parameters, request.proofs)
         if self._client.sums_at_opening and self.invite.terms.records:
             self._update = self._sum_records(self.invite.terms.records)
@@ -302,7 +303,7 @@ class ClientRound:
         return self._count_upload(request, self._enter(private, vector).handle(request))
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> DistributedDP:
-        """Return the encoding that the parameters name; raise if they break a rule or the owner refuses."""
+        """Return the encoding by the parameters; raise if they break a rule or the owner refuses."""
         client, dim = self._client, self.invite.dim
         parameters.once("rules", lambda: rules.check_rules(parameters))
         checks.check_fits(self.invite, parameters, client.mechanism)
@@ -312,7 +313,7 @@ class ClientRound:
         return parameters.once(("encoding", dim, kind), lambda: DistributedDP.from_parameters(parameters, dim, kind))
 
     def encode(self, private: DistributedDP) -> Vector:
-        """Return the update, clipped and encoded by the parameters of the round, and forget it."""
+        """Return the update, clipped and encoded by the parameters, and drop it from memory."""
         if isinstance(self._update, RecordSum):
             summed, self._update, self._parameters = self._update, None, private.parameters
             return private.encode_records(summed.total, {CLIPPING_BIT: summed.below}, self._client.entropy)
@@ -323,14 +324,14 @@ class ClientRound:
         return private.encode(zero_update(self.invite.dim), entropy) if vector is None else vector
 
     def take_update(self, parameters: Parameters) -> Prepared:
-        """Return the update, drop it from memory and store the round's `parameters`."""
+        """Return the update and drop it from memory; store the round's `parameters`."""
         if self._update is None or isinstance(self._update, RecordSum):
             raise UnexpectedRequest("the round begins before the update is made")
         update, self._update, self._parameters = self._update, None, parameters
         return update
 
     def _enter(self, private: DistributedDP, vector: Vector) -> SummingClient[Any]:
-        """Make the machines of the summing protocol and of the delivery."""
+        """Create the machines of the summing protocol and of the delivery; return the former."""
         client, self._parameters = self._client, private.parameters
         self._delivering = DeliveryClient(private)
         self.summing = client.protocol.client(
@@ -345,25 +346,25 @@ class ClientRound:
         return self.summing
 
     def sum(self, request: Message) -> Message:
-        """Take part in the summing protocol; the participation is counted before data leaves."""
+        """Return the reply to a request of the summing protocol; before an upload the participation is counted."""
         if self.summing is None:
             raise UnexpectedRequest(f"{type(request).__name__} came before the round began")
         return self._count_upload(request, self.summing.handle(request))
 
     def _count_upload(self, request: Message, reply: Message) -> Message:
-        """Return the reply to a request, once the owner has counted the participation if it is an upload."""
+        """Return the reply unchanged; if the request asks for an upload, the owner counts the participation first."""
         if request.uploads:
             self.attend()
         return reply
 
     def attend(self) -> None:
-        """Have the owner count the participation; raise if no round has begun."""
+        """Have the owner count the participation; raise if the summing protocol has not begun."""
         if self._parameters is None:
             raise ProtocolError("no round has begun")
         self._client.owner.attend(self._parameters, self._machine)
 
     def receive(self, request: Message) -> Message:
-        """Take the sum of a chunk; after the last one, tell the application."""
+        """Return the reply to the delivered sum of a chunk; after the last chunk, give the sum to the application."""
         if self._delivering is None:
             raise UnexpectedRequest(f"{type(request).__name__} came before the round began")
         answered = self._delivering.state.answered
@@ -377,7 +378,7 @@ class ClientRound:
         return reply
 
     def use(self, aggregate: Aggregate) -> None:
-        """Let the application use the sum; with it the round is over for the summing protocol."""
+        """Give the decoded sum to the application, and end the round."""
         self._used = True
         if self._parameters is not None:
             self._client.owner.conclude(self._parameters, aggregate.survivors)
@@ -390,7 +391,7 @@ class ClientRound:
             self._delivering.forget()
 
     def _make_next_model(self, aggregate: Aggregate) -> None:
-        """Keep the model that follows, if the application can tell: it need not be sent then."""
+        """Cache the model after this round if the application can compute it, so that the server need not send it."""
         client, model = self._client, self._intake.model
         if model is not None:
             following = next_model(client.user_code, client.app, self.invite.info, model, aggregate)

@@ -1,4 +1,4 @@
-"""The interface of a client's owner, whose consent a client needs before it answers."""
+"""The interface of a client's owner, who must consent before the client answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,10 +8,10 @@ from dordis.rounds.invitation import Invite
 
 
 class ClientOwner(Protocol):
-    """The owner of a client, who consents to its rounds; every method may raise, and then nothing leaves."""
+    """The owner of a client, who consents to its rounds; if a method raises, the client sends nothing."""
 
     def accept(self, invite: Invite) -> bytes | None:
-        """Consent to an invitation; return the proof of selection, or None if the client is not selected."""
+        """Return the proof of selection for an invitation, None if the client is not selected; raise to refuse it."""
         ...
 
     def take_piece(self, count: int) -> None:
@@ -23,16 +23,16 @@ class ClientOwner(Protocol):
         ...
 
     def consent(self, parameters: Parameters, proofs: Mapping[int, bytes]) -> None:
-        """Accept the round: its parameters, and that its clients were selected as they should be."""
+        """Raise unless the owner accepts the parameters, and the round's clients were selected by the agreed rule."""
         ...
 
     def attend(self, parameters: Parameters, machine: bytes) -> None:
-        """Count a participation, durably, before the first upload of the round; again for the same machine: once.
+        """Count a participation durably before the first upload of a round; a repeated call counts once.
 
-        `machine` is 32 bytes that only this machine has: a second one in the same round must be refused.
+        `machine` is 32 bytes that only this machine has.  Raise if the round was counted for another machine.
         """
         ...
 
     def conclude(self, parameters: Parameters, survivors: Sequence[int]) -> None:
-        """Record that the round's sum arrived whole, with the number of survivors of each chunk."""
+        """Record that the whole sum of a round arrived, with the number of survivors of each chunk."""
         ...

@@ -1,6 +1,6 @@
-"""The one engine of a round, over any protocol that sums: gather, then set-up, chunks, decoding and delivery.
+"""The engine that runs a round over any summing protocol: gather clients, set up, sum chunks, decode, deliver.
 
-Where the clients are is the business of the exchange; the pipeline executor decides when each step runs.
+The exchange knows where the clients are; the pipeline executor decides when each step runs.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ from dordis.rounds.meter import MessageMeter, Traffic
 from dordis.rounds.watch import Watch, WatchedExchange, silent
 
 Execute = Callable[[Iterable[Step], Sequence[Iterable[Step]], AsyncExchange, Compute], Coroutine[Any, Any, Timeline]]
-"""How steps follow each other: chunks in a pipeline, or all of them together."""
+"""Runs the steps of set-up and chunks: chunks in a pipeline, or all in lockstep."""
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
-    """Compute where the round is run, and nowhere else."""
+    """Run `work` in the thread that runs the round, and return its result."""
     return work()
 
 
@@ -54,33 +54,33 @@ Kind = TypeVar("Kind", bound=Parameters)
 
 
 class InterruptedRound(msgspec.Struct, Generic[Kind], frozen=True):
-    """State of a round whose parameters were fixed before a restart, from which the server continues it."""
+    """The state of a round with fixed parameters, from which a restarted server continues."""
 
     number: int
     parameters: Kind
     proofs: dict[ClientId, bytes]
     invited: int
     allowed: float
-    """The largest cost that its clients can pay."""
+    """The largest cost that all clients of the round can afford."""
 
 
 @dataclass(frozen=True)
 class AgreedRound:
-    """A round whose cohort and parameters are fixed."""
+    """A round whose clients and parameters are fixed."""
 
     parameters: Parameters
     mechanism: Mechanism
     proofs: Mapping[ClientId, bytes] = field(default_factory=dict)
     gate: PrivacyGate = field(default_factory=PrivacyGate)
-    """Counts and charges before requests of the summing protocol leave."""
+    """Counts participations and charges the ledger before requests of the summing protocol leave."""
     number: int = 0
-    """The round's number, for people."""
+    """The round's number, which counts finished rounds from 1."""
     invited: int = 0
-    """Clients that were asked."""
+    """Number of invited clients."""
     allowed: float = 0.0
-    """The largest cost that its clients can pay; stored for a restart."""
+    """The largest cost that all clients of the round can afford; stored for a restart."""
     invitation: Invitation | None = None
-    """Shown to clients that come, where the protocol has no cohort."""
+    """The invitation for arriving clients, if the protocol has open arrival; otherwise None."""
 
     def as_interrupted(self) -> InterruptedRound[Any]:
         """Return the state from which a restarted server continues this round."""
@@ -90,57 +90,57 @@ class AgreedRound:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round came to: the sum of every chunk, the aggregate, and what happened on the way."""
+    """The result of a round: the sum of every chunk, the aggregate, times, dropouts and bytes."""
 
     outputs: tuple[ChunkOutput, ...]
     aggregate: Aggregate = field(repr=False)
     stages: Mapping[str, float] = field(default_factory=dict)
     """Seconds of every step, by name."""
     dropped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Clients that stopped answering, by the first request that was not answered."""
+    """Clients that dropped out, by the stage of their first missing answer."""
     up: int | None = None
     down: int | None = None
     timeline: Timeline | None = None
     sum_check: str = NOT_CHECKED
     """Outcome of the check for impossible sums: `passed`, `vacuous` or `not checked` (`rounds.impossible_sums`)."""
     clients: tuple[ClientId, ...] = ()
-    """U, or the clients that came."""
+    """The clients of the round: U, or with open arrival those that came."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """Who is ready to be in the round, with the proofs of their selection, and what it took to gather them."""
+    """The clients that are ready for a round, with proofs of selection, and the time and bytes of gathering them."""
 
     ready: Mapping[ClientId, bytes]
     stages: Mapping[str, float] = field(default_factory=dict)
     up: int | None = None
     down: int | None = None
     model_bytes: int | None = None
-    """Of `down`, what the model takes, over all clients."""
+    """The part of `down` that models took, over all clients; None if not counted."""
     replay_bytes: int | None = None
-    """Of `down`, what sums take that clients had missed."""
+    """The part of `down` that missed sums took, over all clients; None if not counted."""
     introductions: Mapping[ClientId, Message] = field(default_factory=dict)
-    """Replies of helpers, from which the parameters are made."""
+    """Introductions of the helpers, from which the parameters are made."""
 
 
 class RoundRunner(Protocol):
-    """Whatever runs rounds with clients: the engine below, or what computes the same without messages."""
+    """The interface of a party that runs rounds with clients: this engine, or ideal rounds without messages."""
 
     def available(self, index: int) -> Collection[ClientId]:
-        """Return the clients that can be invited."""
+        """Return the clients that can be invited to the round with this index."""
         ...
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite clients, and have them train."""
+        """Invite clients and let them train; return those that are ready."""
         ...
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Sum their updates, decode and deliver the sum."""
+        """Sum the updates of the round's clients, decode and deliver the sum, and return the result."""
         ...
 
 
 class RoundChunk(PrivateChunk):
-    """One chunk: the paper's five stages."""
+    """The server's machine of one chunk, with the paper's five stages."""
 
     def __init__(
         self,
@@ -157,11 +157,11 @@ class RoundChunk(PrivateChunk):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps that make the sum, then those that use it."""
+        """Return the steps in order: summing, decoding, delivery."""
         return *super().workflow, Step(self.decode, Resource.SERVER), *self.delivery.workflow
 
     def decode(self) -> Flow | None:
-        """Turn the sum into real units; raise ImpossibleSum if it is too long."""
+        """Decode the sum to real units; raise ImpossibleSum if it is too long."""
         summed = self.output()
         check_possible(self._private, self.chunk, summed)
         if self._private.mechanism.is_decoded_by_chunk:
@@ -170,17 +170,17 @@ class RoundChunk(PrivateChunk):
 
     @property
     def decoded(self) -> DecodedChunk:
-        """Return the sum in real units."""
+        """Return the sum in real units; raise if it is not decoded yet."""
         if self._decoded is None:
             raise InputError(f"chunk {self.chunk} is not decoded yet")
         return self._decoded
 
 
 class RoundServer(PrivateServer):
-    """The set-up of a protocol that sums, then every chunk from its inputs to its delivery.
+    """The server's machine of a round: set-up of the summing protocol, then every chunk from inputs to delivery.
 
-    The sums go to everyone who completed the set-up, or to the `receivers` that are named; where the server adds noise
-    of its own to the whole sum, to nobody.
+    The sums are delivered to all clients that completed the set-up, or to `receivers` if given.  If the server adds
+    noise of its own to the whole sum, they are delivered to nobody.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class RoundServer(PrivateServer):
         self._by_chunk = private.mechanism.is_decoded_by_chunk
         named = receivers if self._by_chunk else ()
         self.is_public = named is None
-        """Whether every client may have the sums."""
+        """Whether the sums may be sent to any client."""
 
         def receiving() -> Collection[ClientId]:
             return self.setup.ready if named is None else named
@@ -201,27 +201,27 @@ class RoundServer(PrivateServer):
         ]
 
     def dropped(self) -> dict[int, int]:
-        """Return |D| of every chunk whose U3 is closed."""
+        """Return |D| of every chunk whose U3 is fixed."""
         n = self._private.parameters.n_max
         return {chunk.chunk: n - len(chunk.u3) for chunk in self.chunks if chunk.u3}
 
     def sum_check(self) -> str:
-        """Return the outcome of the check for impossible sums, once every chunk is decoded."""
+        """Return the outcome of the check for impossible sums, after every chunk is decoded."""
         return describe_check(self._private, self.output())
 
     def aggregate(self) -> Aggregate:
-        """Return the decoded sum and its mean, once every chunk is decoded; stripes are undone here."""
+        """Return the decoded sum and its mean, in the original order of coordinates, after all chunks are decoded."""
         if not self._by_chunk:
             return self._private.decode(self.output())
         return self._private.assemble([chunk.decoded for chunk in self.chunks])
 
 
 class RoundEngine:
-    """Run rounds over an exchange; `run` and `compute` say in which time, and where the server computes.
+    """Runs rounds over an exchange; `run` runs coroutines, and `compute` runs the server's computations.
 
-    `execute` says in which order the steps of several chunks are run, `vectors` where the server computes on these.
-    Without `delivers` the sums go to nobody: the clients hear of them in another way.  With open arrival, a round is
-    closed at `close_at` contributions.
+    `execute` orders the steps of several chunks; `vectors` computes on the server's vectors.  If not `delivers`, sums
+    are delivered to nobody, because clients get them in another way.  With open arrival, a round is closed at
+    `close_at` contributions.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class RoundEngine:
         self.recent_sums = RecentSums()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite clients, send the model, or sums that lead to it, to those who lack it, and have them train."""
+        """Invite clients, send them the model or missed sums as needed, and let them train; return the ready ones."""
         self.recent_sums.begin(invitation.invite)
         if not self._protocol.has_cohort:
             introductions, traffic = self._introduce(invitation.invite.round, watch), self._traffic()
@@ -263,7 +263,7 @@ class RoundEngine:
         return Gathered(server.output(), step_seconds(timeline), *self._traffic().since(before))
 
     def _introduce(self, round: bytes, watch: Watch) -> dict[ClientId, Message]:
-        """Have the helpers introduce themselves for a round."""
+        """Return the helpers' introductions to a round; empty if the protocol has no helpers."""
         if self._protocol.introduces is None:
             return {}
         request, introductions = self._protocol.introduces(round), dict[ClientId, Message]()
@@ -277,7 +277,7 @@ class RoundEngine:
         return introductions
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Run the summing protocol, decode, and deliver."""
+        """Run the summing protocol, decode and deliver the sums, and return the result."""
         parameters, before = agreed.parameters, self._traffic()
         refused = 0 if self._meter is None else len(self._meter.errors)
         server = self.server(agreed)
@@ -285,7 +285,7 @@ class RoundEngine:
         exchange = WatchedExchange(self._exchange, watch, admit, self._open(agreed))
         try:
             timeline = self._execute(server.setup.workflow, [chunk.workflow for chunk in server.chunks], exchange)
-        finally:  # a failed round, too, may have shown who lies
+        finally:  # complaints of a failed round count too
             if server.setup.standing is not None:
                 self._arrivals.keep_standing(server.setup.standing)
         traffic = self._traffic().since(before)
@@ -304,13 +304,13 @@ class RoundEngine:
         )
 
     def _published(self, server: RoundServer) -> list[Dispatch | None]:
-        """Return the sums that clients of later rounds may have; those of clients that come go to nobody at once."""
+        """Return the sum of every chunk that clients of later rounds may replay; None if it was not delivered."""
         if self._protocol.has_cohort or not server.is_public:
             return [chunk.delivery.dispatched for chunk in server.chunks]
         return [chunk.delivery.publish() for chunk in server.chunks]
 
     def _open(self, agreed: AgreedRound) -> Arrivals | None:
-        """Return the store of contributions to an open round; contributions on disk are read first."""
+        """Return the contributions of a round with open arrival, with those already on disk; else None."""
         invitation = agreed.invitation
         if invitation is None:
             return None
@@ -323,7 +323,7 @@ class RoundEngine:
         )
 
     def server(self, agreed: AgreedRound) -> RoundServer:
-        """Return the server's machine of a round."""
+        """Return the server's machine of an agreed round."""
         parameters = agreed.parameters
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
         summing.setup.vectors, summing.setup.fix_survivors = self._vectors, self._arrivals.fix_survivors
@@ -341,7 +341,7 @@ class RoundEngine:
 
 
 def step_seconds(timeline: Timeline) -> dict[str, float]:
-    """Return the seconds of every step, over all chunks, by its name."""
+    """Return the seconds of every step by name, added up over all chunks."""
     seconds: Counter[str] = Counter()
     for span in timeline.spans:
         seconds[span.step.replace("_", " ")] += span.end - span.start  # type: ignore[assignment]

@@ -1,7 +1,7 @@
-"""What a journal keeps of a client's round beside the answers of the summing protocol, so that it can be restored.
+"""The events in the journal of a client's round, from which the round is restored after a restart.
 
-Pieces of the model and delivered sums are kept as the requests that brought them.  Update and input are secret: a
-journal erases them with the round.
+Pieces of the model and delivered sums are stored as the requests that brought them.  Update and encoded input are
+secret, and are erased with the journal of the round.
 """
 
 from typing import Any, Generic, TypeVar
@@ -17,14 +17,14 @@ Kind = TypeVar("Kind", bound=Parameters)
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
-    """Something that happened to a client in a round."""
+    """An event of a client's round."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
 
 class Invited(Event, frozen=True):
-    """The owner consented to an invitation; the round is counted for this machine."""
+    """The owner consented to an invitation; the round may be counted for this machine only."""
 
     invite: Invite
     accepted: Accepted
@@ -32,7 +32,7 @@ class Invited(Event, frozen=True):
 
 
 class Trained(Event, frozen=True):
-    """The application made an update, and its values for further releases, as doubles."""
+    """The application computed an update and its further values, as doubles."""
 
     dtype: str
     update: memoryview
@@ -40,12 +40,12 @@ class Trained(Event, frozen=True):
 
 
 class Encoded(Event, Generic[Kind], frozen=True):
-    """The update was encoded by the parameters; it counts once the summing protocol has answered its first request."""
+    """The update was encoded by the parameters; valid once the summing protocol has answered its first request."""
 
     parameters: Kind
     vector: memoryview
 
 
 def event_kinds(parameters: type[Parameters]) -> Any:
-    """Return the union of all events in rounds whose parameters are of this kind."""
+    """Return the union of all event types, for rounds with parameters of this type."""
     return Invited | SendModel | Trained | Encoded[parameters] | Dispatch | Store  # type: ignore[valid-type]

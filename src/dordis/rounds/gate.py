@@ -1,8 +1,8 @@
-"""The privacy gate: count participations before data is uploaded, charge the ledger before a sum is disclosed.
+"""The privacy gate: it counts participations before uploads, and charges the ledger before a disclosure.
 
-Where clients come by themselves, each is counted at its arrival, before its contribution is acknowledged.
-Every request of a summing protocol passes the gate of its round before it leaves, whatever exchange carries it.  It is
-the only place at which a server counts or charges.  The caller supplies both functions: a run writes to its ledger.
+Every request of a summing protocol passes the gate of its round before it leaves, over every exchange.  With open
+arrival a client is counted when its contribution arrives, before that is acknowledged.  A server counts and charges
+nowhere else.  The caller supplies both functions; a run writes to its ledger.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -11,23 +11,23 @@ from dordis.errors import UnexpectedRequest
 from dordis.protocol import ClientId, Requests
 
 Count = Callable[[Collection[ClientId]], None]
-"""Count one participation of each of these clients; the count is durable when it returns, and it may raise."""
+"""Counts one participation of each of these clients; the count is durable when it returns, and it may raise."""
 Dropped = Mapping[int, int]
-"""|D| of every chunk whose U3 is closed."""
+"""|D| of every chunk whose U3 is fixed."""
 Charge = Callable[[Dropped], None]
-"""Charge the round; the charge is durable when it returns, and it may raise."""
+"""Charges the round, given |D| of chunks; the charge is durable when it returns, and it may raise."""
 
 
 def count_nothing(clients: Collection[ClientId]) -> None:
-    """Count nothing: there is no ledger."""
+    """Do nothing: the gate of rounds without a ledger."""
 
 
 def charge_nothing(dropped: Dropped) -> None:
-    """Charge nothing: there is no ledger."""
+    """Do nothing: the gate of rounds without a ledger."""
 
 
 class PrivacyGate:
-    """Count participations once, before the first upload of a round, and charge it once, before its first disclosure.
+    """Counts participations once, before a round's first upload, and charges it once, before its first disclosure.
 
     >>> gate = PrivacyGate(count=lambda clients: print("counted", *clients), charge=lambda dropped: print("charged"))
     >>> gate.admit_upload([ClientId(1), ClientId(2)])
@@ -41,7 +41,7 @@ class PrivacyGate:
         self._counted = self._charged = False
 
     def admit(self, requests: Requests, dropped: Callable[[], Dropped]) -> None:
-        """Count or charge the round if these requests need it, before they leave; errors of both are raised."""
+        """Count or charge the round if these requests require it, before they leave; errors of both are raised."""
         kinds = {type(request) for request in requests.values()}
         if any(kind.uploads for kind in kinds):
             self.admit_upload(requests.keys())
@@ -55,7 +55,7 @@ class PrivacyGate:
             self._counted = True
 
     def admit_arrival(self, client: ClientId) -> None:
-        """Count a client that came with its contribution, before that is acknowledged."""
+        """Count a client that arrived with its contribution, before the contribution is acknowledged."""
         self._count([client])
         self._counted = True
 

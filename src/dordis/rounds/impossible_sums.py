@@ -1,13 +1,13 @@
-"""Impossible sums: updates are bounded and the noise law is known, so a sum that is too long must be garbage.
+"""The check for impossible sums: updates are bounded and the noise law is known, so too long a sum is garbage.
 
-A wrong mask or a lost seed leaves uniform numbers.  The check reads nothing but the released sum and public parameters,
-so it costs no privacy.  It finds garbage, not poisoning: docs/limits.md has the figures.
+A wrong mask or a lost seed leaves uniform numbers.  The check reads only the released sum and public parameters, so it
+costs no privacy.  It finds garbage, not poisoning; docs/limits.md has the figures.
 
-One chunk holds a + Z: `a` the sum of the survivors' rounded updates, of norm B at most, and Z independent Skellam noise
-of variance V in every coordinate, noise that could not be removed included.  Chunks differ in survivors and in V, and
-one client may have its whole update in one block.  So every chunk, and every rotation block in it, is tested against
-its own bound, with the B of whole updates.  Distributing coordinates to blocks and rotating change no norm, and
-wrapping to the ring makes none longer.  docs/proofs/impossible_sums.md derives the bounds.
+The sum of a chunk is a + Z.  `a` is the sum of the survivors' rounded updates, with norm at most B.  Z is independent
+Skellam noise of variance V in every coordinate, including excess noise that could not be removed.  Chunks differ in
+survivors and V, and a client may have its whole update in one block.  So every chunk and every rotation block is
+compared with its own bound, with the B of whole updates.  Assigning coordinates to blocks and rotating them change no
+norm, and wrapping to the ring makes none longer.  docs/proofs/impossible_sums.md derives the bounds.
 """
 
 import math
@@ -33,12 +33,12 @@ from dordis.protocols.distributed_noise import ChunkOutput
 PASSED, VACUOUS, NOT_CHECKED, IMPOSSIBLE = "passed", "vacuous", "not checked", "impossible"
 """Outcomes of the check.  Vacuous: the sum passed, but uniform numbers would have passed as well."""
 DEVIATIONS = 6.7
-"""x: noise exceeds its part of the bound with a chance of 2 exp(-x^2 / 2) at most, 3.6e-10."""
+"""x: noise exceeds its part of the bound with probability at most 2 exp(-x^2 / 2) = 3.6e-10."""
 ROUNDING_EXPONENT, ACCEPTANCE_EXPONENT = 21.5, 0.933
 """The rounding error exceeds E with a chance of at most exp(-21.5), 4.6e-10.  A client accepts one rounding with a
 chance of at least exp(-0.933), so conditioning on acceptance costs that factor for each survivor."""
 LEAST_VARIANCE, LEAST_LENGTH = 64, 8
-"""The closed formula holds at and above these values.  Shorter sums are treated as sums of 8 coordinates."""
+"""The closed formula holds from these values on; shorter sums are treated as sums of 8 coordinates."""
 MARGIN = 1.5
 """The check is vacuous if uniform numbers are expected below 1.5 tau."""
 _STEPS = 48
@@ -49,8 +49,8 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 class SumLaw:
     """The law of a sum: |U3|, k coordinates, the variance V of the noise left, and the largest norm of one update.
 
-    `longest` is Delta2.  `scaled_clip` is s c where clients round at random, and None where only Delta2 is known: they
-    round to the nearest, or not at all.
+    `longest` is Delta2.  `scaled_clip` is s c if clients round at random; it is None if they round to the nearest
+    integer or not at all, and only Delta2 is known.
     """
 
     survivors: int
@@ -63,7 +63,7 @@ class SumLaw:
 def signal_bound(law: SumLaw, tests: int = 1) -> float:
     """Return B, the largest norm of the sum of honest updates without noise.
 
-    Rounding errors of different clients are independent, so their sum is bounded by E, not by |U3| times one error.
+    Rounding errors of different clients are independent, so the norm of their sum is bounded by E, not by |U3| errors.
     """
     n, k = law.survivors, law.length
     certain = n * law.longest
@@ -75,7 +75,7 @@ def signal_bound(law: SumLaw, tests: int = 1) -> float:
 
 
 def threshold(law: SumLaw, tests: int = 1) -> float:
-    """Return tau: an honest sum has a larger squared norm with a chance below 1e-9 / tests.
+    """Return tau, which the squared norm of an honest sum exceeds with probability below 1e-9 / tests.
 
     >>> law = SumLaw(survivors=100, length=1024, variance=1e4, longest=120.0, scaled_clip=100.0)
     >>> round(threshold(law) / 1e6, 1)
@@ -91,7 +91,7 @@ def threshold(law: SumLaw, tests: int = 1) -> float:
 
 
 def further_threshold(survivors: int, release: FurtherRelease, variance: float, tests: int = 1) -> float:
-    """Return tau of a further release; for one coordinate, `survivors * s * bound` plus its noise."""
+    """Return tau of a further release; for one coordinate, the square of `survivors * s * bound` plus its noise."""
     most = release.scale * release.bound
     if release.length > 1:
         return threshold(SumLaw(survivors, release.length, variance, most), tests)
@@ -104,7 +104,7 @@ def is_vacuous(tau: float, length: int, bits: int) -> bool:
 
 
 def plan_law(plan: Plan) -> SumLaw:
-    """Return the law of one block of a planned sum, without dropout."""
+    """Return the law of one block of a planned sum if no client drops out."""
     setting, n = plan.setting, plan.setting.clients
     left = float(plan.noise.variance_left(range(n), b""))
     scaled = plan.scale * setting.clip
@@ -113,13 +113,13 @@ def plan_law(plan: Plan) -> SumLaw:
 
 
 def plan_margin(plan: Plan) -> float:
-    """Return the expected squared norm of uniform numbers in a block, divided by tau of the plan."""
+    """Return the expected squared norm of uniform numbers in a block, divided by the plan's tau."""
     law, blocks = plan_law(plan), plan.setting.padded // plan.setting.block
     return law.length * 4.0**plan.bits / 12 / threshold(law, blocks + (blocks > 1) + len(plan.further))
 
 
 def plan_warnings(plan: Plan) -> tuple[str, ...]:
-    """Return a warning if garbage may pass for a sum of this plan, else nothing."""
+    """Return a warning if garbage may pass for a sum of this plan, otherwise nothing."""
     margin = plan_margin(plan)
     if margin >= MARGIN:
         return ()
@@ -130,7 +130,7 @@ def plan_warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def is_checked(mechanism: Mechanism, scheme: Scheme) -> bool:
-    """Tell whether the law of a sum is known: clients add Skellam noise, and updates are bounded."""
+    """Tell whether sums of a mechanism and scheme have a known law: bounded updates, Skellam noise of clients."""
     known = mechanism.law is SKELLAM and not mechanism.share and mechanism.sensitivity > 0
     return known and scheme is not Scheme.NONE
 
@@ -145,16 +145,16 @@ def chunk_law(private: DistributedDP, chunk: int, survivors: int, left: Fraction
 
 @dataclass(frozen=True)
 class SumCheck:
-    """Bounds on the squared norm of one chunk, and of each rotation block in it."""
+    """The bounds on the squared norm of one chunk and of each rotation block in it."""
 
     whole: float
     block: float
     length: int
-    """Coordinates of a block."""
+    """Number of coordinates of a block."""
 
     @classmethod
     def of_chunk(cls, private: DistributedDP, chunk: int, output: ChunkOutput) -> "SumCheck":
-        """Return the bounds for parameters, U3 and noise left; an honest round exceeds one with a chance of 1e-9."""
+        """Return the bounds of a chunk; an honest round exceeds any of its bounds with probability at most 1e-9."""
         tests, encoding = count_tests(private), private.parameters.encoding
         if (release := private.further_release(chunk)) is not None:
             tau = further_threshold(len(output.survivors), release, float(output.left), tests)
@@ -164,13 +164,13 @@ class SumCheck:
         return cls(threshold(law, tests), threshold(block, tests), encoding.block)
 
     def excess(self, total: Vector, bits: int) -> float:
-        """Return the larger ratio of squared norm to bound, of the sum and of its blocks; above 1 it is impossible."""
+        """Return the largest ratio of squared norm to bound, over the sum and its blocks; above 1 it is impossible."""
         norms = [sum_integer_squares(block) for block in centre(total, bits).reshape(-1, self.length)]
         return max(sum(norms) / self.whole, max(norms) / self.block)
 
 
 def count_tests(private: DistributedDP) -> int:
-    """Return the number of tests of a round: every block, every chunk with several blocks, every further release."""
+    """Return the number of tests in a round: every block, every chunk of several blocks, every further release."""
     parameters, (update, *further) = private.parameters, private.parameters.release_chunks
     spans = [parameters.chunks[chunk] for chunk in update]
     blocks: list[int] = [(span.stop - span.start) // parameters.encoding.block for span in spans]
@@ -178,7 +178,7 @@ def count_tests(private: DistributedDP) -> int:
 
 
 def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> None:
-    """Raise ImpossibleSum if honest updates and noise exceed this length in less than 1 of 10^9 rounds."""
+    """Raise ImpossibleSum if an honest sum is as long as this with probability at most 1e-9 for the whole round."""
     if private.records is not None or not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return
     excess = SumCheck.of_chunk(private, chunk, output).excess(output.total, private.parameters.bits)
@@ -187,7 +187,7 @@ def check_possible(private: DistributedDP, chunk: int, output: ChunkOutput) -> N
 
 
 def describe_check(private: DistributedDP, outputs: Sequence[ChunkOutput]) -> str:
-    """Return the outcome of the check for the sums of a round, after all of them passed."""
+    """Return `passed`, `vacuous` or `not checked` for the sums of a round, after all of them passed."""
     if private.records is not None or not is_checked(private.mechanism, Scheme(private.parameters.scheme)):
         return NOT_CHECKED
     updates = private.parameters.release_chunks[0]
@@ -197,15 +197,15 @@ def describe_check(private: DistributedDP, outputs: Sequence[ChunkOutput]) -> st
 
 
 def _tail(variance: float, exponent: float) -> float:
-    """Return the Chernoff bound that Skellam noise exceeds in one direction with a chance of at most exp(-exponent).
+    """Return a bound that Skellam noise exceeds in a given direction with probability at most exp(-exponent).
 
-    ln E exp(y a.Z) = V sum (cosh(y a_i) - 1) <= V (cosh y - 1) for every `a` of norm 1.
+    The bound is Chernoff's: ln E exp(y a.Z) = V sum (cosh(y a_i) - 1) <= V (cosh y - 1) for every `a` of norm 1.
     """
     return _least(lambda y: (2 * variance * math.sinh(y / 2) ** 2 + exponent) / y, 1e-9, 100.0)
 
 
 def _noise_norm(variance: float, length: int, exponent: float) -> float:
-    """Return the Chernoff bound that ||Z||^2 exceeds with a chance of at most exp(-exponent).
+    """Return a bound, Chernoff's, that ||Z||^2 exceeds with probability at most exp(-exponent).
 
     The law is cut at 12 sigma + 40; the mass beyond is below 1e-40 for variances up to 64.
     """
@@ -221,7 +221,7 @@ def _noise_norm(variance: float, length: int, exponent: float) -> float:
 
 
 def _log_law(variance: float, most: int) -> scaling.Floats:
-    """Return ln P(|Z| = z) for z = 0 .. most; P(Z = z) is in proportion to I_z(V), by Miller's recurrence."""
+    """Return ln P(|Z| = z) for z = 0..most, where P(Z = z) is proportional to I_z(V), by Miller's recurrence."""
     ratio, logs = 0.0, np.zeros(most + 1)
     for z in range(most + 40, 0, -1):
         ratio = 1 / (2 * z / variance + ratio)
@@ -233,7 +233,7 @@ def _log_law(variance: float, most: int) -> scaling.Floats:
 
 
 def _least(bound: Callable[[float], float], low: float, high: float) -> float:
-    """Return the least value of a quasi-convex function, by golden section; any value is a valid bound."""
+    """Return the least value of a quasi-convex function, by golden section; every value found is a valid bound."""
     a, b = math.log(low), math.log(high)
     for _ in range(_STEPS):
         c, d = b - _GOLDEN * (b - a), a + _GOLDEN * (b - a)

@@ -1,6 +1,6 @@
-"""Before U is fixed: clients are invited, get the model if they lack it, and train; ready clients may be in U.
+"""The invitation stage, before U is fixed: clients are invited, get the model if they lack it, and train.
 
-Clients that are lost here never were in the round: they do not count against its dropout tolerance T.
+Clients that are lost here were never in the round: they do not count against its dropout tolerance T.
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -32,13 +32,13 @@ from dordis.rounds.model import ModelBytes
 from dordis.rounds.terms import Terms, check_terms, check_terms_kept
 
 LARGEST_MODEL = 1 << 34
-"""Bytes of a model at most."""
+"""Largest size of a model in bytes."""
 
 
 class Accepted(Message, frozen=True):
-    """My owner consents; `selected` says whether I am due, with the proof if there is one to show.
+    """The owner consents; `selected` tells whether the client is selected, with the proof if selection needs one.
 
-    Without the model, `holds` is the digest of an earlier one that I have, and from which sums lead on.
+    If the client lacks the model, `holds` is the digest of its last model, on which missed sums can be replayed.
     """
 
     selected: bool
@@ -48,9 +48,9 @@ class Accepted(Message, frozen=True):
 
 
 class Invite(Message, frozen=True):
-    """A round is about to begin: its place in the run, the registry, the terms, and the model it starts from.
+    """The invitation to a round: its place in the run, the registry, the terms, and the model's digest.
 
-    `round` is the run id followed by the round's index; `number` counts the finished rounds, for people.
+    `round` is the run id followed by the round's index; `number` counts finished rounds, for display.
     """
 
     reply: ClassVar = Accepted
@@ -60,30 +60,30 @@ class Invite(Message, frozen=True):
     protocol: str
     registry: bytes
     dim: int
-    """Coordinates of an update."""
+    """Number of coordinates of an update."""
     terms: Terms
     model: bytes
-    """Digest of the model."""
+    """Digest of the model from which clients train."""
     model_bytes: int
     dtype: str
 
     @property
     def info(self) -> RoundInfo:
-        """Return the round's facts for the application."""
+        """Return the round as its application sees it."""
         run, index = self.round[:RUN_BYTES], int.from_bytes(self.round[RUN_BYTES:], "big")
         return RoundInfo(told_number(self.number, index), index, run, self.terms.clip)
 
 
 class SumUsed(Message, frozen=True):
-    """I have used the sum; this is the digest of the model that I hold now, or nothing."""
+    """The client has applied a missed sum; `model` is the digest of the resulting model, empty if there is none."""
 
     model: bytes
 
 
 class SendSum(Message, frozen=True):
-    """The sum of a round that you missed, as it was delivered: with it the model that you hold becomes the next one.
+    """The sum of a round that the client missed, as it was delivered, with which it computes the next model.
 
-    Of the parameters there is what decoding needs; `survivors` has |U3| of each chunk, `vector` all chunks in order.
+    The parameters are those that decoding needs; `survivors` has |U3| of each chunk, `vector` all chunks in order.
     """
 
     reply: ClassVar = SumUsed
@@ -96,7 +96,7 @@ class SendSum(Message, frozen=True):
 
 
 class PieceReceived(Message, frozen=True):
-    """The piece has come."""
+    """The client has received a piece of the model."""
 
     offset: int
 
@@ -111,17 +111,17 @@ class SendModel(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The update is made."""
+    """The client has computed its update."""
 
 
 class Train(Message, frozen=True):
-    """The model is complete: make your update, and keep it."""
+    """The model is complete: the client computes its update and stores it."""
 
     reply: ClassVar = Ready
 
 
 def check_invite(invite: Invite) -> None:
-    """An invitation has the form of one; nothing here costs time or memory."""
+    """Raise unless the fields of an invitation are in range; this takes no notable time or memory."""
     if len(invite.round) != RUN_BYTES + INDEX_BYTES:
         raise MalformedMessage(f"a round id has {RUN_BYTES} bytes of run and {INDEX_BYTES} of index")
     if not 0 <= invite.model_bytes <= LARGEST_MODEL or not 1 <= invite.dim <= LARGEST_DIM:
@@ -131,7 +131,7 @@ def check_invite(invite: Invite) -> None:
 
 
 def check_form(invite: Invite, form: AppForm | None) -> None:
-    """Model and update have the number type and a length of the installed application, if its form is known."""
+    """Raise ParametersRefused if number type or lengths of model and update do not fit the installed application."""
     if form is None:
         return
     count, rest = divmod(invite.model_bytes, np.dtype(invite.dtype).itemsize)
@@ -148,7 +148,7 @@ def _either(lengths: Collection[int]) -> str:
 
 
 def check_trainable(model: ModelBytes) -> None:
-    """The numbers of the model are finite and not so large that training overflows on ordinary data."""
+    """Raise ParametersRefused if a number of the model is not finite, or so large that training may overflow."""
     values = model.array
     if values.size and not float(np.maximum(values.max(), -values.min())) <= LARGEST_WEIGHT:
         raise ParametersRefused(
@@ -157,68 +157,71 @@ def check_trainable(model: ModelBytes) -> None:
 
 
 def check_protocol(invite: Invite, protocol: SummingProtocol) -> None:
-    """The invitation is to the protocol that I speak."""
+    """Raise ParametersRefused if the invitation is to another protocol than this client's."""
     if invite.protocol != protocol.name:
         raise ParametersRefused(f"the invitation is to the protocol '{invite.protocol}', not to '{protocol.name}'")
 
 
 def check_dense(parameters: Parameters, protocol: SummingProtocol) -> None:
-    """A graph is sparse only if the protocol's is: an owner who agreed to SecAgg did not agree to a random graph."""
+    """Raise ParametersRefused for a sparse graph under SecAgg, whose owner did not agree to a random graph."""
     if parameters.is_sparse and not protocol.sparse:
         raise ParametersRefused(f"the protocol '{protocol.name}' has no sparse graph, and this round has one")
 
 
 def check_forward(invite: Invite, shown: Mapping[bytes, int]) -> None:
-    """No VRF proof was shown under a later index: the server could choose among rounds whose draws it has seen."""
+    """Raise UnexpectedRequest if this client has shown a VRF proof under a later index of the run.
+
+    Otherwise the server could choose among rounds whose selection it has seen.
+    """
     if invite.info.index < shown.get(invite.info.run, 0):
-        raise UnexpectedRequest("this client has shown its lot under a later index of this run")
+        raise UnexpectedRequest("this client has shown its VRF proof under a later index of this run")
 
 
 def check_not_left(invite: Invite, left: Collection[bytes]) -> None:
-    """I have not left this round for another one: entered again, it would see two sets of keys of mine."""
+    """Raise UnexpectedRequest if this client has left the round for another one: it would use two sets of keys."""
     if invite.round in left:
         raise UnexpectedRequest("this client has left the round for another one")
 
 
 def check_model(invite: Invite, model: ModelBytes) -> None:
-    """The model that came is the one that the invitation named: nobody trains from another one than the others."""
+    """Raise ProtocolError unless the model has the digest in the invitation: all clients train from the same model."""
     if len(model.data) != invite.model_bytes or model.digest != invite.model:
-        raise ProtocolError("the model is not the one that the invitation named")
+        raise ProtocolError("the model does not have the digest in the invitation")
 
 
 def check_pieces(invite: Invite, count: int) -> None:
-    """The number of pieces is bounded by the length of the model, because each piece is a journal record."""
+    """Raise UnexpectedRequest if a model has too many pieces for its length: each piece is a record of the journal."""
     most = FEW_PIECES + invite.model_bytes // SMALLEST_PIECE
     if count > most:
         raise UnexpectedRequest(f"piece {count} of a model of {invite.model_bytes} bytes, which may have {most} pieces")
 
 
 def check_missed(invite: Invite, parameters: Parameters) -> None:
-    """The sum is that of an earlier round of the same run: no other leads to the model of the invitation."""
+    """Raise UnexpectedRequest unless the sum is of an earlier round of the same run."""
     if parameters.run != invite.info.run or not parameters.index < invite.info.index:
-        raise UnexpectedRequest("this sum is not that of an earlier round of the run")
+        raise UnexpectedRequest("this sum is not of an earlier round of the run")
 
 
 def check_shorter(invite: Invite, count: int, size: int) -> None:
-    """The sums so far are few, and shorter than the model: otherwise a server would send that."""
+    """Raise UnexpectedRequest if missed sums are too many, or together no shorter than the model."""
     if count > MOST_REPLAYS or size >= invite.model_bytes:
         raise UnexpectedRequest(f"{count} sums of {size} bytes are too many for a model of {invite.model_bytes}")
 
 
 def check_same_model(invite: Invite, parameters: Parameters) -> None:
-    """The round is agreed on the model that I trained from."""
+    """Raise ParametersRefused if the parameters name another model than the invitation."""
     if parameters.model != invite.model:
         raise ParametersRefused("the round is for another model than the one of its invitation")
 
 
 def check_same_round(invite: Invite, parameters: Parameters) -> None:
-    """The parameters are for the round that I was invited to."""
+    """Raise ParametersRefused if the parameters are for another round than the invitation."""
     if parameters.round != invite.round:
         raise ParametersRefused("the parameters are for another round than the invitation")
 
 
 def check_fits(invite: Invite, parameters: Parameters, kind: type[Mechanism] | None = None) -> None:
-    """The parameters fit the invitation."""
+    """Raise ParametersRefused unless round, model and terms of the parameters are those of the invitation."""
     check_same_round(invite, parameters)
     check_same_model(invite, parameters)
     check_terms_kept(invite.terms, Terms.from_parameters(parameters, kind))
@@ -226,7 +229,7 @@ def check_fits(invite: Invite, parameters: Parameters, kind: type[Mechanism] | N
 
 @dataclass(frozen=True)
 class Invitation:
-    """The invitation to a round, the model that goes with it, and the invited clients."""
+    """The invitation to a round, its model, and the invited clients."""
 
     invite: Invite
     model: ModelBytes
@@ -235,11 +238,11 @@ class Invitation:
 
 @dataclass
 class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
-    """Invite clients, send the model where it is missing, and wait for training; output the ready clients' proofs."""
+    """The server's machine of the invitation stage; its output is the proofs of selection of the ready clients."""
 
     invitation: Invitation
     since: Callable[[bytes], Sequence[SendSum]] = lambda digest: ()
-    """Returns the sums that lead from a model to the present one, where they are shorter than that."""
+    """Returns the sums that lead from the model with a digest to the present one; empty if they are not shorter."""
     accepted: dict[ClientId, Accepted] = field(default_factory=dict)
     ready: tuple[ClientId, ...] = ()
 
@@ -253,11 +256,11 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
         )
 
     def output(self) -> dict[ClientId, bytes]:
-        """Return the proofs of the clients that are ready."""
+        """Return the proofs of selection of the ready clients."""
         return {u: self.accepted[u].proof for u in self.ready}
 
     def invite(self) -> Flow:
-        """Ask who takes part."""
+        """Invite the clients, and record those that accept."""
         replies = yield dict.fromkeys(self.invitation.clients, self.invitation.invite)
         answers = collect(self.invitation.clients, Accepted, replies, lambda u, reply: reply)
         self.accepted = {u: answer for u, answer in answers.items() if answer.selected}
@@ -275,7 +278,7 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
         self.accepted = {u: answer for u, answer in self.accepted.items() if u in whole}
 
     def _replay(self) -> Generator[Requests, Replies, set[ClientId]]:
-        """Send sums that clients missed, one after the other; return who has the model then."""
+        """Send the sums that clients missed, one after the other; return the clients that then have the model."""
         there = {u for u, answer in self.accepted.items() if answer.has_model}
         held = {u: answer.holds for u, answer in self.accepted.items() if u not in there and answer.holds is not UNSET}
         left = {u: sums for u, digest in held.items() if (sums := self.since(digest))}
@@ -289,7 +292,7 @@ class InvitationServer(ProtocolServer[dict[ClientId, bytes]]):
         return there
 
     def train(self) -> Flow:
-        """Have the updates made."""
+        """Ask the clients to train, and record those that are ready."""
         if not self.accepted:
             return
         replies = yield dict.fromkeys(self.accepted, Train())

@@ -17,7 +17,7 @@ class Traffic(NamedTuple):
     sums: int | None = None
 
     def since(self, before: "Traffic") -> "Traffic":
-        """Return the bytes counted since `before`.
+        """Return the bytes counted after `before` was taken.
 
         >>> Traffic(5, 9, 3, 0).since(Traffic(1, 2, 3, 0))
         Traffic(up=4, down=7, models=0, sums=0)
@@ -27,7 +27,7 @@ class Traffic(NamedTuple):
 
 
 class MessageMeter:
-    """Count the bytes of messages, without those of the transport; every exchange is a meter."""
+    """Counts the bytes of messages, without those of the transport; every exchange is a meter."""
 
     def __init__(self) -> None:
         self.sent: Counter[ClientId] = Counter()
@@ -49,12 +49,12 @@ class MessageMeter:
         self.sent[client] += size
 
     def add(self, other: "MessageMeter") -> None:
-        """Add the bytes that another meter counted."""
+        """Add the counts of another meter."""
         self.sent.update(other.sent)
         self.received.update(other.received)
         self.kinds.update(other.kinds)
 
     def traffic(self) -> Traffic:
-        """Return all bytes so far."""
+        """Return the bytes of all messages so far."""
         models, sums = (self.kinds[kind.__name__] for kind in (SendModel, SendSum))
         return Traffic(self.sent.total(), self.received.total(), models, sums)

@@ -1,4 +1,4 @@
-"""The public model of a round as it travels: bytes with a digest, sent in pieces, kept by clients that have it."""
+"""The public model of a round: bytes with a digest, sent in pieces, and cached by clients."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ import numpy.typing as npt
 from dordis.errors import InputError
 
 PIECE = 1 << 20
-"""Bytes of a piece at most."""
+"""Largest size of a piece in bytes."""
 DTYPES = ("<f4", "<f8", "<f2")
-"""Types of a model's numbers on the wire."""
+"""Number types that a model may have on the wire."""
 
 Numbers = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
 class ModelBytes:
-    """A model as bytes of one type of number; the digest covers both."""
+    """A model as bytes of one number type; its digest covers both."""
 
     dtype: str
     data: bytes = field(repr=False)
@@ -29,7 +29,7 @@ class ModelBytes:
 
     @classmethod
     def from_numbers(cls, values: npt.ArrayLike, dtype: str = DTYPES[0]) -> "ModelBytes":
-        """Write a model down for the wire.
+        """Return the model of these numbers, encoded in a number type of the wire.
 
         >>> ModelBytes.from_numbers([1.0, 2.0]).array.tolist()
         [1.0, 2.0]
@@ -39,65 +39,65 @@ class ModelBytes:
 
     @classmethod
     def read(cls, dtype: str, data: bytes) -> "ModelBytes":
-        """Take bytes for a model, whatever they are."""
+        """Return a model of these bytes, which are not checked."""
         return cls(dtype, data, digest(dtype, data))
 
     @property
     def array(self) -> Numbers:
-        """Return the numbers, read-only."""
+        """Return the model's numbers as a read-only array."""
         values: Numbers = np.frombuffer(self.data, self.dtype)
         return values
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Cut the bytes; yield each piece with its offset."""
+        """Yield the bytes in pieces, each with its offset."""
         for offset in range(0, len(self.data), PIECE):
             yield offset, self.data[offset : offset + PIECE]
 
 
 def digest(dtype: str, data: bytes) -> bytes:
-    """Return the hash of a model that all clients of a round start from."""
+    """Return the digest of a model, by which an invitation names it."""
     hashed = hashlib.sha256(b"dordis/v1/model" + dtype.encode())
     hashed.update(data)  # not copied: a model may be large
     return hashed.digest()
 
 
 def check_dtype(dtype: str) -> None:
-    """A model is made of little-endian floating-point numbers."""
+    """Raise InputError for a number type that a model cannot have on the wire."""
     if dtype not in DTYPES:
         raise InputError(f"the numbers of a model travel as one of {', '.join(DTYPES)}, not as '{dtype}'")
 
 
 class ModelCache(Protocol):
-    """Where a client keeps the last model it had."""
+    """The interface of a client's cache of its last model."""
 
     def get(self, digest: bytes) -> ModelBytes | None:
-        """Return the model with this digest, if it is here."""
+        """Return the cached model if it has this digest, otherwise None."""
         ...
 
     def last(self) -> ModelBytes | None:
-        """Return the model that is kept, if there is one."""
+        """Return the cached model; None if there is none."""
         ...
 
     def keep(self, model: ModelBytes) -> None:
-        """Keep a model."""
+        """Store a model in place of the last one."""
         ...
 
 
 class LastModel:
-    """Keep one model; caches with the same `shared` dictionary keep equal models in memory once."""
+    """A cache of one model in memory; caches with the same `shared` dictionary store equal models once."""
 
     def __init__(self, shared: "WeakValueDictionary[bytes, ModelBytes] | None" = None) -> None:
         self._shared = WeakValueDictionary() if shared is None else shared
         self._model: ModelBytes | None = None
 
     def get(self, digest: bytes) -> ModelBytes | None:
-        """Return the model with this digest, if it is here."""
+        """Return the cached model if it has this digest, otherwise None."""
         return self._model if self._model is not None and self._model.digest == digest else None
 
     def last(self) -> ModelBytes | None:
-        """Return the model that is kept, if there is one."""
+        """Return the cached model; None if there is none."""
         return self._model
 
     def keep(self, model: ModelBytes) -> None:
-        """Keep a model in the place of the last one."""
+        """Store a model in place of the last one."""
         self._model = self._shared.setdefault(model.digest, model)

@@ -1,4 +1,4 @@
-"""How a client gets the model of a round: from its cache, in pieces from the server, or by replaying missed sums."""
+"""A client's intake of a round's model: from its cache, in pieces from the server, or by replay of missed sums."""
 
 from contextlib import suppress
 
@@ -13,7 +13,7 @@ from dordis.rounds.model import ModelBytes, ModelCache
 
 
 class ModelIntake:
-    """The model of one round; it is compared with the digest of the invitation before training."""
+    """The model of one round, compared with the digest in the invitation before training."""
 
     def __init__(
         self, invited: Invited, models: ModelCache, follower: ModelCatchUp, journal: Journal, owner: ClientOwner
@@ -24,12 +24,12 @@ class ModelIntake:
         self._pieces, self._count = bytearray(), 0
 
     def recall(self, piece: SendModel) -> None:
-        """Restore a piece from the journal."""
+        """Add a piece that was stored in the journal."""
         self._count += 1
         self._pieces += piece.data
 
     def take_piece(self, request: SendModel) -> PieceReceived:
-        """Store the next piece of the model; accept a piece again if a restarted server repeats it."""
+        """Store the next piece of the model; a piece that a restarted server repeats is accepted again."""
         held = self._pieces if self.model is None or self._accepted.has_model else self.model.data
         start, end, size = request.offset, request.offset + len(request.data), len(held)
         if self.model is None and start == size and 0 < len(request.data) <= self._invite.model_bytes - size:
@@ -45,7 +45,7 @@ class ModelIntake:
         return PieceReceived(start)
 
     def replay(self, request: SendSum) -> SumUsed:
-        """Apply a missed sum to the last model; keep the result if it is the model of the invitation."""
+        """Apply a missed sum to the last model; cache the result if it has the digest in the invitation."""
         followed = self._follower.take(request)
         if followed is None:
             return SumUsed(b"")
@@ -58,11 +58,11 @@ class ModelIntake:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether all pieces have come."""
+        """Tell whether all pieces have arrived."""
         return len(self._pieces) == self._invite.model_bytes
 
     def assemble(self) -> ModelBytes:
-        """Return the model, joined from its pieces if it was not cached; raise if it must not be trained from."""
+        """Return the model from the cache or from its pieces; raise if its digest is wrong or a number is unsafe."""
         if self.model is None:
             model = ModelBytes.read(self._invite.dtype, bytes(self._pieces))
             checks.check_model(self._invite, model)

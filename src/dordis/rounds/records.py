@@ -1,11 +1,11 @@
-"""A client's part of a round whose unit of privacy is a record: sample, differentiate record by record, add exactly.
+"""Training in rounds whose unit of privacy is a record: sample records, compute one gradient for each, sum exactly.
 
-One record's gradient must not depend on the other records.  The bits of a gradient depend on the shape of the batch,
-and the server chooses the model, which may amplify a rounding error at will.  So gradients are computed in slices of
-one constant shape, empty places filled with dummies, and `check_independence` tests a client's own model and data.
+One record's gradient must not depend on other records.  But rounding depends on the shape of a batch, and the server
+chooses the model, which may amplify rounding errors.  So gradients are computed in slices of constant shape, with
+dummies in empty places, and `check_independence` tests the client's own model and data.
 
-No record may zero or stop its client: a slice that raises is computed again record by record, and records that raise
-or have a gradient that is not finite count as zero.
+No single record may stop its client: if a slice raises, its records are computed one by one, and a record that raises
+or has a gradient that is not finite counts as zero.
 """
 
 import time
@@ -26,51 +26,50 @@ from dordis.rounds.model import ModelBytes, Numbers
 from dordis.rounds.user_code import TellOwner, UserCode, contain
 
 DUMMY = -1
-"""An empty place of a slice."""
+"""Index of an empty place in a slice."""
 SEED_BYTES = 32
 ROOM = 3.0
-"""Ratio of the agreed time of training to the time that it took when the client joined: recommended, and for records
-required."""
+"""Least ratio of the agreed training time to the time measured when the client joined; for records it is required."""
 Places = npt.NDArray[np.int64]
 
 
 class Attempt(Protocol):
-    """Run an application's code on one slice; None if it raised."""
+    """Runs an application's code on one slice."""
 
     def __call__(self, work: Callable[[], Reals]) -> Reals | None:
-        """Return the result of `work`, or None."""
+        """Return the result of `work`; None if it raised."""
         ...
 
 
 class RecordSum(NamedTuple):
-    """The exact sum of a client's quantised records; `below` counts norms up to the clip bound less the others."""
+    """The exact sum of quantised gradients; `below` is the number of norms up to the clip bound minus the others."""
 
     total: Integers
     below: int
 
 
 class RecordClient(AppClient):
-    """A client whose application gives one gradient for each record."""
+    """A client whose application computes one gradient for each record."""
 
     @property
     @abstractmethod
     def records(self) -> int:
-        """Return how many records the client holds."""
+        """Return the number of the client's records."""
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """Return how many places every slice has: constant over the run."""
+        """Return the number of places in a slice, which is constant over the run."""
 
     @abstractmethod
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return a row for each of `width` places: the gradient of that record, or anything for a `DUMMY`.
+        """Return one row for each of `width` places: the gradient of that record, or any numbers for a `DUMMY`.
 
-        A row depends on the model and its own record alone.  The array may be a buffer that the next call writes to.
+        A row must depend on the model and its own record only.  The next call may overwrite the array.
         """
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Test before the first sample that gradients depend on neither neighbours nor place; raise if they do."""
+        """Raise InputError if a gradient depends on its place or on other records; called before the first sample."""
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             raise InputError(
                 f"the gradients of {type(self).__name__} depend on the other records of a slice: compute each by itself"
@@ -81,13 +80,13 @@ class RecordClient(AppClient):
 
 
 def is_independent(source: RecordClient, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> bool:
-    """Do as `check_independence`; False if the gradients of a slice raise, which may depend on the data."""
+    """Return the result of `check_independence`; False if a slice raises."""
     found = attempt(lambda: np.full(1, float(check_independence(source, round, model, dim))))
     return found is not None and bool(found[0])
 
 
 def as_record_client(app: AppClient) -> RecordClient:
-    """Return an application that gives gradients of records, or refuse it."""
+    """Return the application as a `RecordClient`; raise InputError if it computes one update from all data."""
     if not isinstance(app, RecordClient):
         raise InputError(
             f"the application {type(app).__name__} makes one update of all its data: with records as the unit of "
@@ -97,13 +96,13 @@ def as_record_client(app: AppClient) -> RecordClient:
 
 
 def check_event(round: RoundInfo, encoding: RecordEncoding) -> None:
-    """The round is one of the events that the run was planned for: no other is in its epsilon."""
+    """Raise ParametersRefused if a round is beyond the planned events, which the epsilon of the run covers."""
     if not 0 <= round.index < encoding.events:
         raise ParametersRefused(f"the plan has {encoding.events} events, and this round has the index {round.index}")
 
 
 def check_records(source: RecordClient, declared: int) -> None:
-    """The client holds no more records than were declared for it."""
+    """Raise InputError if the client has more records than were declared for it."""
     if source.records > declared:
         raise InputError(
             f"a client holds {source.records} records and {declared} are declared: set privacy.records, a public "
@@ -120,7 +119,7 @@ def sum_records(
     attempt: Attempt,
     entropy: Entropy,
 ) -> RecordSum:
-    """Return the sum of the clipped, quantised gradients of a fresh Poisson sample of the records."""
+    """Return the sum of the clipped and quantised gradients of a fresh Poisson sample of records."""
     check_records(source, encoding.records)
     source.begin(round, model, dim, attempt)
     sample = draw_sample(entropy(SEED_BYTES), encoding.sampling, source.records, encoding.cap)
@@ -137,7 +136,7 @@ def sum_for_round(
     encoding: RecordEncoding,
     entropy: Entropy,
 ) -> RecordSum:
-    """Return the sum of a fresh sample in a round; slices that fail are told to nobody, not even to a log."""
+    """Return the sum of a fresh sample in a round; failures of slices are reported to nobody, not even to a log."""
 
     def attempt(work: Callable[[], Reals]) -> Reals | None:
         return contain(f"a slice of records of {whose}", work, lambda text: None)
@@ -156,7 +155,7 @@ def sum_places(
     attempt: Attempt,
     places: Places,
 ) -> RecordSum:
-    """Return the sum of the clipped, quantised gradients of the records at some places."""
+    """Return the sum of the clipped and quantised gradients of these records."""
     total, below = np.zeros(dim, np.int64), 0
     for start in range(0, places.size, source.width):
         chosen = places[start : start + source.width]
@@ -173,9 +172,10 @@ def rehearse_records(
     encoding: RecordEncoding,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Differentiate every record from the initial model, then time as many as a round may sample at most.
+    """Return the seconds of the largest batch that a round may sample, after computing all gradients once.
 
-    Raise InputError if there are more records than declared, if a gradient depends on other records, or if one fails.
+    The gradients are those at the initial model.  Raise InputError if there are more records than declared, if a
+    gradient depends on other records, or if one fails.
     """
     model = ModelBytes.from_numbers(server.model(), server.dtype).array
     return rehearse_batches(source, model, server.dim, clip, encoding, clock)
@@ -190,7 +190,10 @@ def rehearse_batches(
     clock: Callable[[], float] = time.perf_counter,
     tell_owner: TellOwner | None = None,
 ) -> float:
-    """Do as `rehearse_records` from a model; with `tell_owner`, errors name no cause that depends on data."""
+    """Return the same seconds, with gradients at a given model.
+
+    With `tell_owner`, errors go to the owner, and the raised error does not depend on the data.
+    """
     check_records(source, encoding.records)
     failures: list[str] = []
     info = RoundInfo(1, 0, bytes(RUN_BYTES), clip)
@@ -202,7 +205,7 @@ def rehearse_batches(
         sum_places(source, info, model, dim, encoding, attempt, places)
 
     source.begin(info, model, dim, attempt)
-    failures.clear()  # the test of slices may fail where single records do not
+    failures.clear()  # a slice may fail although none of its records does
     add(np.arange(source.records))
     if failures:
         if tell_owner:
@@ -215,34 +218,34 @@ def rehearse_batches(
 
 
 def check_independence(source: RecordClient, round: RoundInfo, model: Numbers, dim: int) -> bool:
-    """Tell whether the bits of gradients depend on neither the neighbours in a slice nor the place.
+    """Tell whether no bit of a gradient depends on the other records of a slice or on its place.
 
-    Each of up to `width` records is computed among the others, in the reversed order, and alone at both ends.
+    Each of up to `width` records is computed among the others, in reversed order, and alone at both ends.
     """
     width, count = source.width, min(source.width, source.records)
     if width == 1 or not count:
         return True
 
     def rows(places: Places) -> npt.NDArray[Any]:
-        return checked_rows(source.record_gradients(round, model, places), width, dim).copy()
+        return check_rows(source.record_gradients(round, model, places), width, dim).copy()
 
-    together = rows(padded(np.arange(count), width))
-    backwards = rows(padded(np.arange(count), width)[::-1].copy())[::-1]
+    together = rows(pad_places(np.arange(count), width))
+    backwards = rows(pad_places(np.arange(count), width)[::-1].copy())[::-1]
     alike = np.array_equal(together[:count], backwards[:count], equal_nan=True)
     for record in {0, count // 2, count - 1}:
-        alone = rows(padded(np.array([record]), width))[0]
-        last = rows(padded(np.array([record]), width)[::-1].copy())[-1]
+        alone = rows(pad_places(np.array([record]), width))[0]
+        last = rows(pad_places(np.array([record]), width)[::-1].copy())[-1]
         alike &= all(np.array_equal(together[record], other, equal_nan=True) for other in (alone, last))
     return bool(alike)
 
 
-def padded(places: Places, width: int) -> Places:
-    """Return places with dummies up to the constant width."""
+def pad_places(places: Places, width: int) -> Places:
+    """Return places followed by dummies, `width` in all."""
     return np.concatenate([places, np.full(width - places.size, DUMMY, np.int64)])
 
 
-def checked_rows(rows: Any, width: int, dim: int) -> Reals:
-    """Return gradients as an array of 32 or 64 bits, or refuse their shape."""
+def check_rows(rows: Any, width: int, dim: int) -> Reals:
+    """Return gradients as an array of 32-bit or 64-bit floats; raise InputError if their shape is wrong."""
     values = np.asarray(rows)
     if values.shape != (width, dim) or values.dtype not in (np.float32, np.float64):
         raise InputError(f"gradients of records are {width} rows of {dim} numbers of 32 or 64 bits")
@@ -250,18 +253,18 @@ def checked_rows(rows: Any, width: int, dim: int) -> Reals:
 
 
 def _slice(source: RecordClient, round: RoundInfo, model: Numbers, chosen: Places, dim: int, attempt: Attempt) -> Reals:
-    """Return the rows of a slice; if it raises, each record is computed alone, and NaN stands for those that raise."""
+    """Return the rows of a slice; if it raises, compute each record alone, with NaN for records that raise."""
     width = source.width
 
     def compute(places: Places) -> Reals | None:
-        return attempt(lambda: checked_rows(source.record_gradients(round, model, places), width, dim))
+        return attempt(lambda: check_rows(source.record_gradients(round, model, places), width, dim))
 
-    rows = compute(padded(chosen, width))
+    rows = compute(pad_places(chosen, width))
     if rows is not None:
         return rows
     each = np.full((width, dim), np.nan, np.float64)
     for place, record in enumerate(chosen):
-        alone = compute(padded(np.array([record]), width))
+        alone = compute(pad_places(np.array([record]), width))
         if alone is not None:
             each[place] = alone[0]
     return each

@@ -1,4 +1,4 @@
-"""Terms: the promises of an invitation, made before a client trains; the parameters of the round must keep them."""
+"""Terms: the promises of an invitation, before a client trains; the parameters of the round must keep them."""
 
 import math
 from fractions import Fraction
@@ -16,7 +16,7 @@ _SAME = ("mode", "mechanism", "scheme", "clip", "records", "further")
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds on a round, in the order in which an owner's policy reads them."""
+    """Bounds on a round, in the order in which an owner's policy checks them."""
 
     mode: str
     clients: int
@@ -24,21 +24,21 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     colluders: int
     """Least T_C."""
     bits: int
-    """Most bits a coordinate."""
+    """Largest number of bits of a coordinate."""
     mechanism: str
     scheme: str
     clip: float
     """The largest norm of an update."""
     cost: float
-    """The most that the round costs a client, as `round_cost` counts it; infinite where nothing is proved."""
+    """The largest cost of the round for a client, as `round_cost` computes it; infinite if nothing is proved."""
     records: RecordEncoding | UnsetType = UNSET
-    """How records are sampled and encoded, where they are the unit of privacy: the cost is then that of a sample."""
+    """Sampling and encoding of records, if they are the unit of privacy; the cost is then that of the sampled sum."""
     further: tuple[str, ...] | UnsetType = UNSET
-    """Names of the values that the application releases beside the update; left out if there are none."""
+    """Names of the application's further releases; left out if there are none."""
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, kind: type[Mechanism] | None = None) -> "Terms":
-        """Return the terms that parameters keep; `kind` is needed where the mechanism does not come with dordis."""
+        """Return the terms that parameters keep; `kind` must be given for a third party's mechanism."""
         return parameters.once(("terms", kind), lambda: cls._read(parameters, kind))
 
     @classmethod
@@ -57,28 +57,28 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def promised(self, clients: int, cost: float) -> "Terms":
-        """Return the terms of rounds with at least `least` clients and at most this cost."""
+        """Return these terms for rounds of at least `clients` clients and at most this cost."""
         return msgspec.structs.replace(self, clients=clients, cost=cost)
 
     @property
     def ratio(self) -> Fraction:
-        """Return the noise variance over the squared sensitivity that one release of the round has at most.
+        """Return an upper bound on the least ratio of noise variance to squared sensitivity of the round's releases.
 
-        A round has the update, a clipping bit at most, and what the application releases, so that one of these costs
-        its part of the whole or more; how much exactly, only the parameters tell.
+        A round releases the update, at most a clipping bit, and the application's further values.  One of them costs at
+        least its equal part of the cost, which bounds its ratio.  The exact ratio follows from the parameters.
         """
         releases = 2 + len(self.further or ())
         return Fraction(1, 2) if math.isinf(self.cost) else Fraction(1, 2) + releases / Fraction(self.cost)
 
 
 def check_terms(terms: Terms) -> None:
-    """The cost of a round is a number."""
+    """Raise ParametersRefused unless the cost in the terms is a number above 0."""
     if not terms.cost > 0:
-        raise ParametersRefused("an invitation says what the round costs: a number above 0")
+        raise ParametersRefused("the cost in an invitation is a number above 0")
 
 
 def check_terms_kept(promised: Terms, kept: Terms) -> None:
-    """The parameters of a round keep what its invitation promised."""
+    """Raise ParametersRefused unless the parameters of a round keep the terms of its invitation."""
     same = all(getattr(promised, name) == getattr(kept, name) for name in _SAME)
     enough = kept.clients >= promised.clients and kept.colluders >= promised.colluders
     if not (same and enough and kept.bits <= promised.bits and kept.cost <= promised.cost):

@@ -1,8 +1,8 @@
-"""How a client runs its application's code, and what a failure of that code does.
+"""The execution of an application's code on a client, and the consequence of its failure.
 
-The server chooses the model.  If a failure of training were visible, a server could choose a model on which training
-fails for some data only, and learn one exact bit in each round.  So a deployed client continues with a zero update, and
-only its owner is told (docs/proofs/answers.md).
+The server chooses the model.  If failures of training were visible, a server could choose a model on which training
+fails only for some data, and learn one exact bit in each round.  So a deployed client continues with a zero update and
+reports the failure to its owner only (docs/proofs/answers.md).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -19,26 +19,26 @@ from dordis.rounds.model import Numbers
 
 Result = TypeVar("Result")
 TellOwner = Callable[[str], None]
-"""Tells the client's owner, and nobody else, what failed."""
+"""Reports a failure to the client's owner, and to nobody else."""
 NoteTraining = Callable[[str, str], None]
-"""Writes a training down for the owner, and why its update is zero: one of the kinds below, or empty if it is not."""
+"""Records a training for the owner, with the kind of failure if its update is zero, or an empty string."""
 FAILED, LATE, NOT_ENCODED = "training failed", "too late", "encoding failed"
 
 
 class UserCode(Protocol):
-    """Runs an application's code; a result of None means that the code failed or was late."""
+    """Runs an application's code; returns None if the code failed or was late."""
 
     @property
     def stored_as(self) -> type[np.float32] | None:
-        """Return the number type in which every update is stored, or None to keep its own."""
+        """Return the number type in which every update is stored; None if an update keeps its own."""
         ...
 
     def train(self, what: str, work: Callable[[], Result]) -> Result | None:
-        """Return the update that `work` makes; the time of return must not depend on the client's data."""
+        """Return the update that `work` computes; the duration must not depend on the client's data."""
         ...
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum of a sample of records, which contains failures record by record and is never replaced."""
+        """Return the sum of a sample of records, which is always used: `work` handles failures of single records."""
         ...
 
     def call(self, what: str, work: Callable[[], Result]) -> Result | None:
@@ -46,20 +46,20 @@ class UserCode(Protocol):
         ...
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result of `work` on an update of `dim` coordinates, at a time independent of the update."""
+        """Return the result of `work` on an update of `dim` coordinates; the duration must not depend on the update."""
         ...
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work`, now or later; no answer may depend on it."""
+        """Run `work`, now or later; no answer of the client may depend on it."""
         ...
 
     def stop(self) -> None:
-        """End all waiting: the client is stopped."""
+        """End all waiting, because the client is stopped."""
         ...
 
 
 class StopOnFailure:
-    """Let a failure stop the run, before anything is charged: for simulations, whose caller owns all clients."""
+    """Raises failures, which stop the run before anything is charged: for simulations, whose caller has all data."""
 
     stored_as = None
 
@@ -88,9 +88,9 @@ class StopOnFailure:
 
 
 class ZeroOnFailure:
-    """Continue after a failure, with a zero update, and tell the owner: for deployed clients and Flower nodes.
+    """Continues after a failure with a zero update, and tells the owner: for deployed clients and Flower nodes.
 
-    All updates are stored as 32-bit numbers: otherwise the time to store and encode would reveal a zero update.
+    All updates are stored as 32-bit numbers; otherwise the time to store and encode would reveal a zero update.
     """
 
     stored_as = np.float32
@@ -119,7 +119,7 @@ class ZeroOnFailure:
         return encoded
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work`, whether it fails or not."""
+        """Run `work`; a failure only reaches the owner."""
         contain(what, work, self._tell_owner)
 
     def stop(self) -> None:
@@ -127,9 +127,10 @@ class ZeroOnFailure:
 
 
 def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Result | None:
-    """Run code that sees a client's data; if it raises anything, tell the owner and return None.
+    """Return the result of code that sees a client's data; if it raises anything, tell the owner and return None.
 
-    The one place where every exception of user code is caught: an exception may depend on the data, so none may leave.
+    This is the one place that catches every exception of user code.  An exception may depend on the data, so none may
+    leave.
     """
     try:
         return work()
@@ -141,7 +142,7 @@ def contain(what: str, work: Callable[[], Result], tell_owner: TellOwner) -> Res
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return an error's message, or a substitute if its methods, which are the application's code too, fail."""
+    """Return an error's message, or a substitute if the error's own methods fail, since they are user code too."""
     try:
         return "".join(format_exception_only(error)).strip()
     except Exception:  # noqa: BLE001  see above
@@ -151,7 +152,7 @@ def describe_failure(error: BaseException) -> str:
 def usable_update(
     prepare: Callable[[], Any], dim: int, whose: str, stored_as: type[np.float32] | None = None
 ) -> Floats:
-    """Return the update that `prepare` makes; raise UnusableUpdate if it is not `dim` finite numbers."""
+    """Return the update that `prepare` computes; raise UnusableUpdate unless it is `dim` finite numbers."""
     try:
         prepared = np.asarray(prepare())
         usual: type[Any] = np.float32 if prepared.dtype == np.float32 else np.float64
@@ -164,7 +165,7 @@ def usable_update(
 
 
 class Prepared(NamedTuple):
-    """What an application made of its data: the update, and its values for further releases by their names."""
+    """An application's result: the update, and the values of further releases by name."""
 
     update: Floats
     values: Mapping[str, Floats] = {}
@@ -179,7 +180,7 @@ def prepare(
     whose: str,
     stored_as: type[np.float32] | None,
 ) -> Prepared:
-    """Have an application make its update and the values that the round releases; raise UnusableUpdate if it cannot."""
+    """Return the update and the further values of an application; raise UnusableUpdate if they are not usable."""
     update = usable_update(lambda: app.prepare_data(round, model), dim, whose, stored_as)
     if not names:
         return Prepared(update)
@@ -196,7 +197,7 @@ def zero_update(dim: int) -> npt.NDArray[Any]:
 
 
 def check_update(update: Floats, dim: int) -> None:
-    """An update is a vector of finite numbers, of the length that the round sums."""
+    """Raise InputError unless an update is a vector of `dim` finite numbers."""
     if update.shape != (dim,):
         raise InputError(f"its shape is {update.shape}, and the round sums vectors of {dim} coordinates")
     if not np.isfinite(update).all():

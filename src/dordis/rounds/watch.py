@@ -1,7 +1,7 @@
-"""Events of the current round, for its observers: displays, the live page, logs.
+"""Events of the current round for its observers: displays, the live page, logs.
 
-They say which clients were asked for what, who has answered, and who has not.  Nothing in them is secret, and no event
-holds up a round: a watcher only takes notes.
+They say which clients were asked at which stage, and which of them answered.  They hold no secrets.  An observer must
+return at once, because the round waits for it.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -14,11 +14,11 @@ from dordis.protocol_driver import AsyncExchange
 from dordis.rounds.arrivals import Arrivals
 
 REFUSED = "refused"
-"""Where clients are counted that raised an error of their own, such as a cap on their participations."""
+"""The stage under which clients are listed that refused with an error, such as a reached participation cap."""
 
 
 class WatchEvent(msgspec.Struct, frozen=True, tag=True):
-    """Something that happened in a round, as the server sees it."""
+    """An event of a round, as the server sees it."""
 
 
 class AttemptBegan(WatchEvent, frozen=True):
@@ -29,7 +29,7 @@ class AttemptBegan(WatchEvent, frozen=True):
 
 
 class StageBegan(WatchEvent, frozen=True):
-    """Clients are asked for something, or without clients the server computes; `chunk` is None outside of chunks."""
+    """Clients are asked for a reply, or the server computes if `clients` is empty; `chunk` is None for whole rounds."""
 
     stage: str
     clients: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class StageBegan(WatchEvent, frozen=True):
 
 
 class ClientAnswered(WatchEvent, frozen=True):
-    """A client has answered."""
+    """A client has answered at a stage."""
 
     stage: str
     client: int
@@ -45,7 +45,7 @@ class ClientAnswered(WatchEvent, frozen=True):
 
 
 class StageEnded(WatchEvent, frozen=True):
-    """No more answers are awaited; `missing` are the clients that did not answer."""
+    """No more answers of a stage are awaited; `missing` has the clients that did not answer."""
 
     stage: str
     missing: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class StageEnded(WatchEvent, frozen=True):
 
 
 class AttemptFailed(WatchEvent, frozen=True):
-    """An attempt at a round failed; `survivors` are the clients of an impossible sum."""
+    """An attempt at a round failed; for an impossible sum, `survivors` has the clients in it."""
 
     index: int
     reason: str
@@ -62,16 +62,15 @@ class AttemptFailed(WatchEvent, frozen=True):
 
 
 Watch = Callable[[WatchEvent], None]
-"""Told of everything that happens in rounds, in order, by the threads that run them; it must return soon and not
-raise."""
+"""Receives the events of rounds in order, in the threads that run the rounds; it must return soon and not raise."""
 
 
 def silent(event: WatchEvent) -> None:
-    """Watch nothing."""
+    """Ignore the event."""
 
 
 class WatchedExchange:
-    """An exchange that passes requests through the gate, reports them, and records unanswered requests."""
+    """An exchange that passes requests through the privacy gate, reports events, and records unanswered requests."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class WatchedExchange:
         if isinstance(requests, OpenCall):
             self._watch(StageBegan(type(requests.request).__name__))
             if self._arrivals is None:
-                raise InputError("an open call needs the invitation that is shown to clients that come")
+                raise InputError("an open call needs the invitation for arriving clients")
             return await self._arrivals.take(requests, self._exchange)
         self._admit(requests)
         stage = ", ".join({type(request).__name__: None for request in requests.values()})
@@ -111,7 +110,7 @@ class WatchedExchange:
                 self._missed.setdefault(u, type(requests[u]).__name__)
 
     def dropped(self, clients: Collection[ClientId], refused: Collection[ClientId]) -> dict[str, tuple[int, ...]]:
-        """Return who stopped answering, by the first request that was not answered, and who refused to."""
+        """Return the clients that dropped out, by the stage of the first missing answer, and those that refused."""
         stages: dict[str, list[int]] = {}
         for u, stage in self._missed.items():
             if u in clients:

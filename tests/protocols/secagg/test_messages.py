@@ -16,7 +16,7 @@ from dordis.protocols.distributed_dp import DistributedDP
 from dordis.protocols.distributed_noise import PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.secagg import SecAggServer, messages
-from dordis.rounds.catch_up import decoded
+from dordis.rounds.catch_up import decode_missed_sum
 from dordis.rounds.invitation import SendSum
 from tests.references.encoding import Folding, Reference
 from tests.vectors.make_transcripts import (
@@ -147,8 +147,8 @@ def test_what_is_folded_is_encoded_delivered_and_decoded_as_recorded():
     missed = msgspec.convert(read(record["missed"]["fields"]), SendSum, builtin_types=(bytes,), strict=False)
     assert wire.encode(missed).hex() == record["missed"]["wire"]
     assert missed.vector.hex() == "".join(record["delivered"])
-    assert decoded(missed, grid.dim, None).total.tobytes() == total.tobytes()
-    assert decoded(missed, grid.dim, None).survivors == (5, 4)
+    assert decode_missed_sum(missed, grid.dim, None).total.tobytes() == total.tobytes()
+    assert decode_missed_sum(missed, grid.dim, None).survivors == (5, 4)
 
 
 @pytest.mark.parametrize(("name", "case"), REFUSED)
