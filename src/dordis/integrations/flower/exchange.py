@@ -2,9 +2,9 @@
 
 In assisted rounds the train message has the invitation and the parameters, and its reply the contribution.
 
-A message of Flower takes a second or more, because both sides poll for messages.  So `Train` travels with the
-invitation.  The request for the upload is a message of its own: an accusation in the set-up ends the round before any
-node has uploaded or counted a participation.
+A Flower message takes a second or more, because both sides poll.  So `Train` is sent with the invitation.  The request
+for the upload is a separate message: an accusation in the set-up then ends the round before any node has uploaded or
+counted a participation.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from dordis.rounds.meter import MessageMeter
 
 LOG = logging.getLogger("flwr.dordis")
 POLL_SECONDS = (0.01, 0.5)
-"""Pause between two polls for replies: the first, and the longest."""
+"""The first and the longest pause between two polls for replies."""
 
 Bundle = Mapping[ClientId, Sequence[Message]]
 RequestKey = tuple[str, int | None]
-"""Kind and chunk of a request."""
+"""Type name and chunk of a request."""
 Answers = dict[ClientId, dict[RequestKey, Message]]
 
 
@@ -41,21 +41,21 @@ class NodeLost(ProtocolError):
 
 
 class NodeRefused(ProtocolError):
-    """A node refuses to answer and says why."""
+    """A node refuses a request and gives a reason."""
 
 
 @dataclass
 class GridTransport:
-    """Send a message to each node and wait for the replies."""
+    """Sends one message to each node and waits for the replies."""
 
     grid: Grid
     message_type: str = "train"
 
     def send(self, contents: Mapping[int, RecordDict], timeout: float | None) -> dict[int, FlowerMessage]:
-        """Return the replies that arrive before the timeout, by node."""
+        """Return the replies that arrive within `timeout` seconds, by node."""
         messages = [FlowerMessage(content, node, self.message_type) for node, content in contents.items()]
         asked = dict(zip(self.grid.push_messages(messages), contents, strict=True))
-        asked.pop(None, None)  # messages that could not be sent
+        asked.pop(None, None)  # None stands for messages that could not be sent
         deadline, pause = time.monotonic() + (timeout or float("inf")), POLL_SECONDS[0]
         replies: dict[int, FlowerMessage] = {}
         while True:
@@ -72,7 +72,7 @@ class GridTransport:
 
 @dataclass
 class TrainMessages:
-    """The strategy's train messages of this round: their records, sampled clients, and timeout in seconds."""
+    """The strategy's train messages of this round: their records, the sampled clients, and the timeout in seconds."""
 
     content: RecordDict = field(default_factory=RecordDict)
     clients: tuple[ClientId, ...] = ()
@@ -80,9 +80,9 @@ class TrainMessages:
 
 
 class FlowerExchange(MessageMeter):
-    """Deliver the requests of a round to nodes; concurrent calls for several chunks become one message per node.
+    """Sends the requests of a round to nodes; concurrent requests for several chunks become one message per node.
 
-    With records as the unit a node trains when the parameters come, from the same records, which are sent again.
+    With records as the unit of privacy, a node trains when the parameters arrive; the train records are sent again.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class FlowerExchange(MessageMeter):
         self._delivery: asyncio.Task[Answers]
 
     async def __call__(self, requests: Requests) -> Replies:
-        """Deliver requests together with all others of this turn of the event loop."""
+        """Return the replies to requests, sent together with all others of this turn of the event loop."""
         if isinstance(requests, OpenCall):
             return self._take_contributions(requests)
         if any(request.role is Role.HELPER for request in requests.values()):
@@ -127,14 +127,14 @@ class FlowerExchange(MessageMeter):
         return self._deliver(waiting)
 
     def _deliver(self, waiting: Sequence[Requests]) -> Answers:
-        """Return the answers to requests, including those that came with earlier replies."""
+        """Return the answers to requests, including answers that came with earlier replies."""
         bundle: dict[ClientId, list[Message]] = {}
         for requests in waiting:
             for u, request in requests.items():
                 if not request.ahead:
                     bundle.setdefault(u, []).append(request)
         places = {request_key(request) for asked in bundle.values() for request in asked}
-        if not places <= self._asked_ahead:  # a node that did not answer then is not asked again
+        if not places <= self._asked_ahead:  # a node that did not answer the earlier request is not asked again
             following = {u: following_requests(asked[-1]) for u, asked in bundle.items()}
             self._asked_ahead = {request_key(request) for more in following.values() for request in more}
             self._ahead = self._send({u: (*asked, *following[u]) for u, asked in bundle.items()})
@@ -158,7 +158,7 @@ class FlowerExchange(MessageMeter):
         return {u: self._answers(u, frames[u], replies[self._nodes[u]]) for u in bundle if self._nodes[u] in replies}
 
     def _take_contributions(self, call: OpenCall) -> Replies:
-        """Send invited clients the train message with invitation and parameters; return the admitted contributions."""
+        """Send invitation and parameters with the train messages; return the admitted contributions of clients."""
         coming = [u for u in self.invited if u not in call.arrived][: call.most - len(call.arrived)]
         answers = self._send({u: (_invite(call, u), Train(), call.request) for u in coming})
         admitted = []
@@ -176,7 +176,7 @@ class FlowerExchange(MessageMeter):
         return admitted
 
     def _ask_helpers(self, requests: Requests) -> Replies:
-        """Return the replies of helpers: those known from before, or else those that come in time."""
+        """Return the replies of helpers: those known from earlier requests, or else those that arrive in time."""
         known = self._helper_requests.known_replies(requests)
         if known:
             return list(known.items())
@@ -212,7 +212,7 @@ class FlowerExchange(MessageMeter):
         self.received[u] += sum(len(frame) + len(bulk) for frame, bulk in sealed)
 
     def _answers(self, u: ClientId, asked: Sequence[Message], reply: FlowerMessage) -> dict[RequestKey, Message]:
-        """Read a reply: the answers up to the first request that was refused or answered with garbage."""
+        """Return the answers in a reply, up to the first request that was refused or answered with garbage."""
         answers: dict[RequestKey, Message] = {}
         try:
             sealed, refusal = open_reply(reply)
@@ -232,25 +232,25 @@ class FlowerExchange(MessageMeter):
 
 
 def _invite(call: OpenCall, client: ClientId) -> Invite:
-    """Return the invitation that a client is shown before it contributes."""
+    """Return the invitation of a client to an open call; raise if the call has none."""
     visited = None if call.visit is None else call.visit(client)
     if not isinstance(visited, InvitationServer):
-        raise InputError("an open call needs the invitation that is shown to clients that come")
+        raise InputError("an open call needs the invitation for arriving clients")
     return visited.invitation.invite
 
 
 def following_requests(request: Message) -> Sequence[Message]:
-    """Return the requests that follow independently of the answers."""
+    """Return the requests that can be sent with this one, because they do not depend on its answer."""
     return (Train(),) if isinstance(request, Invite) else ()
 
 
 def blame_garbage(asked: Sequence[Message], answers: Mapping[RequestKey, Message]) -> dict[RequestKey, Message]:
-    """Return a garbled answer for every unanswered request of a node that sent garbage, so that it is named."""
+    """Return a malformed answer to every unanswered request of a node that sent garbage, so that the node is blamed."""
     return {request_key(request): Garbled() for request in asked if request_key(request) not in answers}
 
 
 def open_reply(reply: FlowerMessage) -> tuple[list[Sealed], str]:
-    """Return the messages in a reply, and the reason if the node refused a request."""
+    """Return the messages in a node's reply, and the reason if the node refused a request; raise if there are none."""
     if reply.has_error():
         raise NodeLost((reply.error.reason or "the node gives no reason").strip().splitlines()[-1])
     if RECORD not in reply.content.config_records:
@@ -259,5 +259,5 @@ def open_reply(reply: FlowerMessage) -> tuple[list[Sealed], str]:
 
 
 def request_key(request: Message) -> RequestKey:
-    """Return kind and chunk of a request."""
+    """Return type name and chunk of a request."""
     return type(request).__name__, getattr(request, "chunk", None)

@@ -1,6 +1,6 @@
-"""The grid of a ServerApp that answers train messages by a private mean, with ledger and records as in `dordis run`.
+"""The grid of a ServerApp that answers train messages with a private mean, with ledger and records as in `dordis run`.
 
-The settings are those of `dordis run`, from a dictionary such as a Flower app's `run_config`.
+Its settings are those of `dordis run`, from a dictionary such as a Flower app's `run_config`.
 """
 
 import logging
@@ -38,7 +38,7 @@ NAME = "flower"
 _HERE = "dordis.integrations.flower"
 _FEDERATION = "federation"
 FLOWER_ROUNDS = "num-server-rounds"
-"""The number of rounds in the run config of Flower's own apps."""
+"""The setting for the number of rounds in Flower's own apps."""
 
 
 def read_settings(given: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def read_settings(given: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_protocol(settings: Mapping[str, Any]) -> SummingProtocol:
-    """Return the summing protocol that settings name."""
+    """Return the summing protocol in the settings."""
     return summing_protocol(settings.get("protocol", {}).get("use", Protocol().use))
 
 
@@ -86,12 +86,12 @@ def build_config(settings: Mapping[str, Any], clients: int, per_round: int) -> R
 
 
 def to_toml(config: RunConfig) -> str:
-    """Write a configuration as TOML."""
+    """Return a configuration as TOML."""
     return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
 
 
 def check_supported(config: RunConfig) -> None:
-    """Raise for settings that do not work under Flower."""
+    """Raise InputError for settings that do not work under Flower."""
     if summing_protocol(config.protocol.use).sparse and not Path(config.deployment.beacon).is_file():
         raise InputError("secagg+ needs public randomness: set deployment.beacon to its file, or use 'secagg'")
     if config.deployment.beacon and not summing_protocol(config.protocol.use).sparse:
@@ -107,7 +107,7 @@ def check_supported(config: RunConfig) -> None:
 
 
 def check_population(federation: Federation, clients: int) -> None:
-    """Raise unless the enrolled nodes are as many as federation.clients."""
+    """Raise InputError unless `federation.clients` nodes have enrolled."""
     if federation.clients != clients:
         raise InputError(
             f"{clients} nodes have enrolled, and federation.clients is {federation.clients}: make them equal"
@@ -122,26 +122,26 @@ def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-LOG = logging.getLogger("flwr.dordis")  # a child of Flower's logger: its lines are in the log of the app
+LOG = logging.getLogger("flwr.dordis")  # a child of Flower's logger, so that its lines appear in the app's log
 PATIENCE = 60.0
-"""Seconds that a stage after the training waits for nodes that do not answer."""
+"""Seconds that stages after the training wait for nodes to answer."""
 WEIGHT = "num-examples"
-"""The metric by which Flower's strategies weight replies."""
+"""The metric with which Flower's strategies weight replies."""
 ACCEPT_HOPELESS = "accept-hopeless"
-"""The setting of a run config that runs a plan under whose noise next to nothing is learnt."""
+"""The setting that allows a run whose noise leaves next to nothing to learn."""
 
 
 class DordisGrid(Grid):
-    """A grid that sums what train messages bring by secure aggregation with distributed differential privacy.
+    """A grid that sums the replies to train messages by secure aggregation with distributed differential privacy.
 
-    `privacy` holds settings of `dordis run`, nested or with dotted keys, such as `context.run_config`; the number of
-    rounds must be among them (`federation.rounds`, or Flower's `num-server-rounds`).  `registry` holds the keys of all
-    clients if they are fixed beforehand; otherwise the nodes that are connected at the first round are the clients.
+    `privacy` has settings of `dordis run`, nested or with dotted keys, such as `context.run_config`.  They must include
+    the number of rounds (`federation.rounds`, or Flower's `num-server-rounds`).  `registry` has the keys of all clients
+    if they are fixed beforehand; otherwise the nodes connected at the first round are the clients.
 
-    A plan under whose noise next to nothing is learnt raises `HopelessPlan` before anything is spent, unless
+    If the noise leaves next to nothing to learn, `HopelessPlan` is raised before anything is spent, unless
     `accept_hopeless` is set, here or as `accept-hopeless` in the run config.
 
-    Every client has the weight that its owner sets, 1 by default.  Metrics of clients are dropped, and nodes are not
+    Every client has the weight that its owner sets, 1 by default.  Metrics of clients are dropped and nodes are not
     asked to evaluate, because metrics would not be private.
     """
 
@@ -162,7 +162,7 @@ class DordisGrid(Grid):
 
     @property
     def path(self) -> Path:
-        """Return the directory of the run: records, ledger, and its report once it is written."""
+        """Return the directory of the run, with records, ledger and report; raise InputError before the first round."""
         if self._private is None:
             raise InputError("the run has no directory yet: it begins with the first train messages")
         return self._private.run.records.path
@@ -170,7 +170,7 @@ class DordisGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[FlowerMessage], *, timeout: float | None = None
     ) -> Iterable[FlowerMessage]:
-        """Run a private round; the reply of every survivor holds the private mean, that of the others an error."""
+        """Run a private round; return the private mean in the reply of every survivor, and an error for the others."""
         asked = list(messages)
         kinds = {message.metadata.message_type for message in asked}
         if kinds == {"evaluate"}:
@@ -201,7 +201,7 @@ class DordisGrid(Grid):
         return replies
 
     def _begin(self, layout: Layout, per_round: int, timeout: float | None) -> "PrivateRun":
-        """Enrol the nodes, plan the noise and begin the records of the run."""
+        """Return a new run: enrol the nodes, plan the noise, and begin the records."""
         transport, training = GridTransport(self._grid), TrainMessages()
         mode = self._settings.get("protocol", {}).get("mode", Protocol().mode)
         has_helpers = find_protocol(self._settings).helpers > 0
@@ -217,7 +217,7 @@ class DordisGrid(Grid):
         return PrivateRun(Run.start(home.job, home, Path(config.output), to_toml(config)), home, app)
 
     def _check_prospects(self, job: Job) -> None:
-        """Raise `HopelessPlan`, and log it, if next to nothing can be learnt, unless that was accepted."""
+        """Raise `HopelessPlan`, and log it, if next to nothing can be learnt and that was not accepted."""
         if job.design.plan is None or self._accept_hopeless:
             return
         try:
@@ -228,7 +228,7 @@ class DordisGrid(Grid):
             raise
 
     def _wait_for_nodes(self) -> list[int]:
-        """Wait for as many nodes as federation.clients, or for two, and return them."""
+        """Return the connected nodes, after waiting for `federation.clients` of them, or for two if it is not set."""
         wanted = self._settings["federation"].get("clients", 2)
         while len(nodes := list(self._grid.get_node_ids())) < wanted:
             LOG.info("waiting for nodes: %d of %d", len(nodes), wanted)
@@ -247,12 +247,12 @@ class DordisGrid(Grid):
 
     @property
     def _declared(self) -> float:
-        """Return the weight of a reply in the strategy: 1, or the records that every node declares."""
+        """Return the weight of a reply in the strategy: 1, or the declared number of records of a node."""
         privacy = None if self._private is None else self._private.run.job.config.privacy
         return float(privacy.records) if privacy is not None and privacy.unit == RECORD_UNIT else 1.0
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the connected nodes; from the first round on, only enrolled ones."""
+        """Return the connected nodes; after the first round has begun, only the enrolled ones."""
         if self._private is None:
             return self._wait_for_nodes()
         enrolled = set(self._private.home.nodes.values())
@@ -268,20 +268,20 @@ class DordisGrid(Grid):
         return self._grid.run
 
     def create_message(self, *arguments: Any, **options: Any) -> FlowerMessage:
-        """Make a message."""
+        """Return a new message of the wrapped grid."""
         return self._grid.create_message(*arguments, **options)
 
     def push_messages(self, messages: Iterable[FlowerMessage]) -> Iterable[str]:
-        """Refuse: a private round has several stages."""
+        """Raise InputError: a private round has several stages, so only `send_and_receive` works."""
         raise InputError("a private round has several stages: use send_and_receive")
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[FlowerMessage]:
-        """Refuse: a private round has several stages."""
+        """Raise InputError: a private round has several stages, so only `send_and_receive` works."""
         raise InputError("a private round has several stages: use send_and_receive")
 
 
 class PrivateRun:
-    """A run under way; the strategy requests its rounds."""
+    """An open run, whose rounds the strategy requests."""
 
     def __init__(self, run: Run, home: FlowerPopulation, app: FlowerModel) -> None:
         self.run, self.home, self.app = run, home, app
@@ -296,7 +296,7 @@ class PrivateRun:
         return self.run.rounds()
 
     def round(self, model: ArrayRecord) -> tuple[FinishedRound, ArrayRecord]:
-        """Run the next round from a model; return its outcome, and the model plus the private mean."""
+        """Run the next round from a model; return its outcome, and the model with the private mean added."""
         self.app.vector = self.app.layout.to_vector(model)
         finished = self._next()
         if finished is None:
@@ -309,7 +309,7 @@ class PrivateRun:
         return finished, self.app.layout.to_record(model, self.app.vector + weighted_mean(finished, self.home.weights))
 
     def _next(self) -> FinishedRound | None:
-        """Run a round, and close the run if that fails; return None after the last planned round."""
+        """Run a round and return it; None after the last planned round. If the round fails, close the run and raise."""
         try:
             return next(self._rounds, None)
         except BudgetExceeded:
@@ -331,14 +331,14 @@ class PrivateRun:
 
 
 def check_unit(config: RunConfig, enrolment: Enrolment) -> None:
-    """Refuse weights of nodes where records are the unit of privacy: every record counts alike."""
+    """Raise InputError for weights of nodes if records are the unit of privacy: all records count equally."""
     check_record_column(config)
     if config.privacy.unit == RECORD_UNIT and set(enrolment.weights.values()) != {1.0}:
         raise InputError("with privacy.unit = 'record' nodes have no weights: leave dordis-weight out on all of them")
 
 
 def describe_start(job: Job) -> str:
-    """Say for how many nodes and rounds the noise is planned, and what a model can learn."""
+    """Return for how many nodes and rounds the noise is planned, and what a model can learn."""
     design, federation = job.design, job.config.federation
     nodes = f"{federation.clients} nodes, {federation.per_round} a round, {federation.rounds} rounds"
     if not design.proves:

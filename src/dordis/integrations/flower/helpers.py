@@ -1,8 +1,8 @@
-"""Helpers of assisted rounds that are nodes of Flower: what is asked of them together, and their state on a node.
+"""Flower nodes as helpers of assisted rounds: bundled requests, and their state on a node.
 
-A message of Flower takes seconds, so that a helper gets few.  Keys for the coming rounds are asked for with the boxes
-of a round.  A node has a process for every message and keeps no seed that it opened: each later request of the round
-travels with the boxes once more.
+A Flower message takes seconds, so a helper gets few.  Keys for coming rounds are requested together with the boxes of a
+round.  A node has a new process for every message and stores no opened seeds, so each later request of the round is
+sent with the boxes again.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,18 +20,18 @@ from dordis.protocols.assisted.parameters import EpochKeys
 from dordis.protocols.parameters import RUN_BYTES
 
 HELPER = "dordis-helper"
-"""Name of the record of Flower's state that has the keys and agreements of a helper."""
+"""Name of the record in Flower's state that has the keys and agreements of a helper."""
 
 
 class HelperRequests:
-    """Requests to helpers, bundled, and the keys that they have shown for coming rounds."""
+    """Bundles requests to helpers, and stores the keys that they have shown for coming rounds."""
 
     def __init__(self) -> None:
         self._shown: dict[ClientId, tuple[bytes, EpochKeys]] = {}
         self._round, self._boxes = b"", dict[ClientId, list[Message]]()
 
     def known_replies(self, requests: Requests) -> dict[ClientId, Message]:
-        """Return the replies of all helpers, if they have shown their keys for the round before; else nothing."""
+        """Return the replies to a request for keys, if all helpers have shown their keys before; otherwise none."""
         known = {h: keys for h, request in requests.items() if (keys := self._known_keys(h, request)) is not None}
         return dict(known) if len(known) == len(requests) else {}
 
@@ -43,7 +43,7 @@ class HelperRequests:
         return keys if any(key.first <= index <= key.last for key in keys.keys.values()) else None
 
     def bundle(self, helper: ClientId, request: Message) -> tuple[Message, ...]:
-        """Return the messages that travel with a request to a helper, itself the last."""
+        """Return the messages to send to a helper for a request, with the request as the last one."""
         if isinstance(request, OpenBoxes):
             if self._round != request.parameters.round:
                 self._round, self._boxes = request.parameters.round, {}
@@ -55,7 +55,7 @@ class HelperRequests:
         return (request,)
 
     def note_keys(self, helper: ClientId, request: Message, reply: Message) -> None:
-        """Keep the keys that a helper shows."""
+        """Store the keys that a helper shows in a reply."""
         if isinstance(request, Introduce) and isinstance(reply, EpochKeys):
             self._shown[helper] = request.round[:RUN_BYTES], reply
 
@@ -65,7 +65,7 @@ def assign_helpers(
 ) -> tuple[Registry, dict[ClientId, int]]:
     """Return the registry with its helpers, and the node of each; raise InputError if too few nodes offer to help.
 
-    A registry that names helpers is kept to; otherwise the first nodes that offer it are the helpers.
+    If the registry already has helpers, these are used; otherwise the first nodes that offer it.
     """
     if registry.helpers:
         nodes = {identity: node for node, identity in offers.items()}
@@ -86,7 +86,7 @@ def assign_helpers(
 
 
 class StateHelperStore:
-    """What a helper must not lose, in Flower's state of its node: enough for simulations and a semi-honest server."""
+    """The durable state of a helper in Flower's state of its node: for simulations and semi-honest servers."""
 
     def __init__(self, state: RecordDict) -> None:
         if HELPER not in state:
@@ -94,18 +94,18 @@ class StateHelperStore:
         self._record: Any = state[HELPER]
 
     def get(self, key: str) -> bytes | None:
-        """Return a stored value; empty if it was erased, None if there never was one."""
+        """Return a stored value; empty if it was erased, None if none was stored."""
         value: bytes | None = self._record.get(key)
         return value
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return what is stored under the key, now or before."""
+        """Return the value stored under the key; if there is none, store and return the given one."""
         if key not in self._record:
             self._record[key] = value
         return bytes(self._record[key])
 
     def erase(self, key: str) -> None:
-        """Forget a value, but not that there was one."""
+        """Erase a value; the key stays, so that no other value can be stored under it."""
         self._record[key] = b""
 
     def keys(self, prefix: str) -> list[str]:

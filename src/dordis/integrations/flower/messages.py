@@ -1,8 +1,8 @@
-"""Messages of dordis inside Flower messages: the record that holds them, the model's arrays, the digest of a training.
+"""Messages of dordis inside Flower messages: their record, the arrays of the model, and the digest of a training.
 
-The digest covers everything that a node trains on: all records of the train message except that of dordis, its type and
-group, the run config and the app bundle.  The invitation names it, so that all nodes train on the same.  A server that
-sends other values to one node could isolate its update, so a node refuses an invitation with another digest.
+The digest covers all data that a node trains from: the records of the train message except dordis's own, message type
+and group, run config and app bundle.  The invitation has the digest.  A server that sends different data to one node
+could isolate its update, so a node refuses an invitation with another digest than it computes.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ from dordis.rounds.invitation import Invite
 from dordis.rounds.model import ModelBytes
 
 RECORD = "dordis"
-"""Name of the record that holds messages of dordis."""
+"""Name of the record that has the messages of dordis."""
 MOST = 4096
-"""Most messages of dordis in one Flower message."""
+"""Largest number of dordis messages in one Flower message."""
 
 Sealed = tuple[bytes, wire.Bulk]
 """An encoded message: its frame and its bulk."""
 
 
 class Enrolled(Message, frozen=True):
-    """Reply: the public keys of this node, and the public weight of its updates."""
+    """The reply to Enrol: the public keys of a node, and the public weight of its updates."""
 
     signing: bytes
     vrf: bytes
@@ -47,11 +47,11 @@ class Enrolled(Message, frozen=True):
     simulated: bool = False
     """Whether this node belongs to Flower's simulation engine."""
     helper: bytes | UnsetType = UNSET
-    """Public keys, for signatures and selection, in the role of a helper; left out by nodes that are none."""
+    """Public keys, for signatures and VRF, in the role of a helper; left out by nodes that do not offer it."""
 
 
 class Enrol(Message, frozen=True):
-    """Request the public keys of a node for a run in a `mode`; no data is read."""
+    """A request for the public keys of a node, for a run in this `mode`; the node reads no data."""
 
     reply: ClassVar = Enrolled
     mode: str
@@ -60,40 +60,40 @@ class Enrol(Message, frozen=True):
 
 
 class DescriptionRead(Message, frozen=True, tag="CharterRead"):
-    """Reply: this node has checked and stored the description of the run."""
+    """The reply to RunDescription: the node has checked and stored it."""
 
 
 class RunDescription(Message, frozen=True, tag="Charter"):
     """Registry, protocol, selection and cohort of a run, sent before the first invitation.
 
-    The first description of a Flower run is final.  A node with a pinned registry and cohort compares both.
+    The first description of a Flower run is final.  A node with a pinned registry and cohort compares both with it.
     """
 
     reply: ClassVar = DescriptionRead
     run: bytes
     registry: bytes
-    """As `Registry.to_bytes` writes it."""
+    """The registry, as `Registry.to_bytes` encodes it."""
     protocol: str
     selection: str
     per_round: int
     least: int
     record: str = ""
-    """What one record is, where several rows are one and records are the unit of privacy."""
+    """The column whose rows with the same id are one record, if records are the unit of privacy; otherwise empty."""
 
 
 def check_weight(weight: float) -> None:
-    """Raise unless a weight is above 0 and at most 1, which bounds the change by one client."""
+    """Raise InputError unless a weight is above 0 and at most 1, since weighted updates must stay within the clip."""
     if not 0.0 < weight <= 1.0:
         raise InputError(f"the weight of a node is above 0 and at most 1, not {weight:g}: set dordis-weight")
 
 
 def seal(message: Message) -> Sealed:
-    """Encode a message."""
+    """Return the frame and the bulk of a message."""
     return wire.encode(message), wire.bulk_of(message)
 
 
 def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
-    """Put messages into a record, with the reason if a request was refused."""
+    """Return the record with these messages, and with the reason if a request was refused."""
     values: dict[str, Any] = {"count": len(sealed), "refusal": refusal}
     for place, (frame, bulk) in enumerate(sealed):
         values[f"{place}"] = frame
@@ -103,7 +103,7 @@ def to_record(sealed: Sequence[Sealed], refusal: str = "") -> ConfigRecord:
 
 
 def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
-    """Return the messages in a record from an untrusted peer, and the reason of a refusal."""
+    """Return the messages in a record of an untrusted peer, and the reason of a refusal; raise if it is malformed."""
     record = content.config_records[RECORD]
     count, refusal = record.get("count"), record.get("refusal", "")
     if not isinstance(count, int) or not 0 <= count <= MOST or not isinstance(refusal, str):
@@ -116,14 +116,14 @@ def from_record(content: RecordDict) -> tuple[list[Sealed], str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of the arrays that are summed, in the order of the record, and the types of all arrays."""
+    """Names and shapes of the arrays that are summed, in the order of their record, and the types of all arrays."""
 
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, str]
 
     @classmethod
     def from_record(cls, record: ArrayRecord) -> "Layout":
-        """Return the layout of a model."""
+        """Return the layout of a model; raise InputError if it has no array of floating-point numbers."""
         shapes = {name: tuple(array.shape) for name, array in record.items() if _is_real(array)}
         if not shapes:
             raise InputError("the train message holds no array of floating-point numbers: there is nothing to sum")
@@ -135,7 +135,7 @@ class Layout:
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def to_vector(self, record: ArrayRecord) -> Floats:
-        """Concatenate the arrays of a record, which must have the names and shapes of the model."""
+        """Return the arrays of a record as one vector; raise if their names or shapes are not those of the model."""
         if not self.shapes.keys() <= record.keys():
             raise InputError("the arrays of the reply are not named like those of the model")
         arrays = {name: record[name].numpy() for name in self.shapes}
@@ -148,7 +148,7 @@ class Layout:
         return np.concatenate([np.ravel(array).astype(kind, copy=False) for array in arrays.values()])
 
     def cast(self, model: ArrayRecord) -> ArrayRecord:
-        """Return a model with the types of the first round: a strategy's averages have other types."""
+        """Return a model with the number types of the first round, because averages of a strategy have other types."""
         if model.keys() != self.types.keys():
             raise InputError("the arrays of the model are not named like those of the first round")
         if all(array.dtype == self.types[name] for name, array in model.items()):
@@ -156,7 +156,7 @@ class Layout:
         return ArrayRecord({name: Array(_cast(array.numpy(), self.types[name])) for name, array in model.items()})
 
     def to_record(self, model: ArrayRecord, vector: Floats) -> ArrayRecord:
-        """Return the arrays of a model with the numbers of a vector in them."""
+        """Return the arrays of a model with the numbers replaced by those of a vector."""
         arrays, first = {}, 0
         for name, array in model.items():
             if name not in self.shapes:
@@ -170,7 +170,7 @@ class Layout:
 
 
 def find_model(content: RecordDict) -> tuple[str, ArrayRecord]:
-    """Return the one record of arrays in a message, and its name."""
+    """Return the name and content of the one ArrayRecord in a message; raise if there are none or several."""
     records = content.array_records
     if len(records) != 1:
         raise InputError(f"a train message and its reply hold one ArrayRecord, not {len(records)}")
@@ -179,7 +179,7 @@ def find_model(content: RecordDict) -> tuple[str, ArrayRecord]:
 
 
 def _cast(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """Convert an array to a type; numbers are rounded for types of whole numbers."""
+    """Return an array in another number type; for integer types the numbers are rounded."""
     whole = not np.issubdtype(np.dtype(dtype), np.floating)
     return np.asarray(np.rint(array) if whole else array).astype(dtype)
 
@@ -192,7 +192,7 @@ TRAIN = "train"
 
 
 def digest_content(content: RecordDict) -> bytes:
-    """Return the hash of all records of a message, in their order, but for the record of dordis."""
+    """Return the hash of all records of a message in their order, except the record of dordis."""
     hashed = hashlib.sha256(b"dordis/v1/flower-content")
     for name, record in content.items():
         if name != RECORD:
@@ -210,29 +210,29 @@ def _entries(record: Any) -> list[Any]:
 
 
 def digest_environment(context: Context) -> bytes:
-    """Return the hash of a node's values for a Flower run: run id, run config, app bundle."""
+    """Return the hash of run id, run config and app bundle of a node."""
     given = (context.run_id, sorted(context.run_config.items()), bundle_name(sys.path))
     return hashlib.sha256(b"dordis/v1/flower-environment" + ENCODER.encode(given)).digest()
 
 
 def bundle_name(path: Iterable[str]) -> str:
-    """Return the name under which Flower installed the app bundle, which ends with its hash; empty if it did not.
+    """Return the name under which Flower installed the app bundle, which ends with its hash; empty if there is none.
 
-    Flower installs a bundle as publisher.name.version.hash, with the first 8 digits of the SHA-256 of the bundle, and
-    puts the directory on the path of the process that loads the app.
+    Flower installs a bundle in the directory publisher.name.version.hash, with the first 8 digits of the SHA-256 of the
+    bundle, and puts it on the path of the process that loads the app.
     """
     apps = (get_flwr_home() / APP_DIR).absolute()
     return " ".join(sorted({place.name for place in map(Path, path) if place.parent == apps}))
 
 
 def digest_training(content: RecordDict, environment: bytes, message_type: str = TRAIN, group: str = "") -> Floats:
-    """Return the digest of everything that a node trains on, as the numbers that stand for the round's model."""
+    """Return the digest of the data that a node trains from, as numbers that take the place of the round's model."""
     parts = ENCODER.encode((digest_content(content), environment, message_type, group))
     return np.frombuffer(hashlib.sha256(b"dordis/v1/flower-train" + parts).digest(), np.uint8).astype(np.float32)
 
 
 def digest_received(message: FlowerMessage, context: Context) -> ModelBytes:
-    """Return the digest of a received train message, which its invitation must name."""
+    """Return the digest of a received train message, as its invitation must have it."""
     metadata = message.metadata
     return ModelBytes.from_numbers(
         digest_training(message.content, digest_environment(context), metadata.message_type, metadata.group_id)
@@ -240,7 +240,7 @@ def digest_received(message: FlowerMessage, context: Context) -> ModelBytes:
 
 
 def check_invitation_names(invite: Invite, received: ModelBytes) -> None:
-    """Raise unless the invitation names the digest of the received message: other records would isolate the update."""
+    """Raise unless the invitation has the digest of the received message: different data would isolate the update."""
     if invite.model != received.digest or invite.model_bytes != len(received.data):
         raise ParametersRefused(
             "the invitation names another digest than that of the received train message: records, run config or app "
@@ -249,8 +249,8 @@ def check_invitation_names(invite: Invite, received: ModelBytes) -> None:
 
 
 def check_same_records(asked: Iterable[FlowerMessage]) -> None:
-    """Raise if the strategy sends different records to different nodes, which nodes would refuse."""
-    contents = {id(message.content): message.content for message in asked}  # most strategies share one
+    """Raise if the strategy sends different records to different nodes, because nodes would refuse them."""
+    contents = {id(message.content): message.content for message in asked}  # most strategies send one object to all
     if len({digest_content(content) for content in contents.values()}) > 1:
         raise InputError(
             "the strategy sends different models or configs to different nodes, which would isolate their updates: "

@@ -1,4 +1,4 @@
-"""The mod of a ClientApp in private rounds: one client of dordis, built anew for every message."""
+"""The mod of a ClientApp for private rounds: one client of dordis, built anew for every message."""
 
 import logging
 import secrets
@@ -61,15 +61,15 @@ from dordis.selection.selection import Selection
 log = logging.getLogger("dordis.flower")
 
 DEFAULT_POLICY = Policy(epsilon=6.0, delta=1e-5)
-"""The policy of owners who set none."""
+"""The policy of a node whose owner sets none."""
 
 
 @dataclass(frozen=True)
 class DordisMod:
-    """Answer the messages of private rounds, and no others; the app's train function computes the update.
+    """Answers the messages of private rounds and no others; the app's train function computes the update.
 
-    `policy` is what the owner of the node agrees to; `mechanism` is a mechanism that is not part of dordis.  With
-    `assists` the node offers to be a helper of assisted rounds too, in those that this policy allows.
+    `policy` has the bounds that the node's owner sets; `mechanism` is a third party's mechanism.  With `assists` the
+    node also offers to be a helper of assisted rounds that this helper policy allows.
     """
 
     policy: Policy = DEFAULT_POLICY
@@ -78,7 +78,7 @@ class DordisMod:
     assists: HelperPolicy | None = None
 
     def __call__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> FlowerMessage:
-        """Answer the requests in a Flower message in order, up to the first that is refused."""
+        """Return the replies to the requests in a Flower message, in order, up to the first one that is refused."""
         try:
             if RECORD not in message.content.config_records:
                 raise InputError(
@@ -106,7 +106,7 @@ dordis_mod = DordisMod()
 
 
 class Node:
-    """A node while it answers one message: its owner's settings, its state, and its client."""
+    """A node during one message: its owner's settings, its state, and its client."""
 
     def __init__(self, mod: DordisMod, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
         self._mod, self._pins, self._simulated = mod, Pins(context.node_config), is_simulated()
@@ -123,7 +123,7 @@ class Node:
         """Whether this message has the description of the run, as the first one has."""
 
     def answer(self, frame: bytes, bulk: wire.Bulk) -> Message:
-        """Answer one request."""
+        """Return the reply to one request; raise if the node refuses it."""
         description = self._state.description
         summing = () if description is None else find_protocol(description).requests
         kinds: Any = Union[(Enrol, RunDescription, Invite, Train, *summing)]
@@ -151,9 +151,9 @@ class Node:
         return reply
 
     def _check_records(self, client: Client, invite: Invite) -> None:
-        """Leave the round unless the train function gives records; this is the last answer that may depend on data.
+        """Leave the round if the train function gives no records; no later answer may depend on data.
 
-        With the first message of a run, all of them are differentiated, and the largest batch is timed.
+        At the first message of a run, the gradients of all records are computed, and the largest batch is timed.
         """
         description, encoding = self._state.description, invite.terms.records
         if not encoding:
@@ -170,12 +170,12 @@ class Node:
             raise
 
     def _check_protected(self, mode: str) -> None:
-        """Raise if the node lacks the settings that the mode requires."""
+        """Raise InputError if the node lacks settings that the mode requires."""
         check_pinned_or_simulated(mode, self._pins, self._simulated)
         check_time_fixed(mode, self._pins, self._simulated)
 
     def release(self) -> None:
-        """Close the journal of the round under way; the next message opens it again."""
+        """Close the journal of the open round; the next message opens it again."""
         if self._client is not None:
             self._client.stop()
 
@@ -187,25 +187,25 @@ class Node:
         return Enrolled(identity.signing, identity.vrf, environment, weight, self._simulated, helper)
 
     def _drop_input(self, client: Client) -> None:
-        """Drop the input from the state once it is uploaded completely."""
+        """Drop the input from the state when its upload is complete."""
         round = client.round
         if round is not None and round.summing is not None and round.summing.uploaded:
             self._state.drop_input(round.invite.round)
 
     @property
     def _keys(self) -> Keys:
-        """Return the keys of the owner's file, or else keys that this node generated."""
+        """Return the keys in the owner's file, or else the keys that this node generated."""
         return self._pins.keys() or self._run.keys()
 
     @property
     def _helper_keys(self) -> Keys | None:
-        """Return the keys of this node as a helper; None if its owner does not offer it."""
+        """Return the keys of this node as a helper; None if its owner does not offer that."""
         if self._mod.assists is None:
             return None
         return self._pins.helper_keys() if self._pins.pinned else self._run.helper_keys()
 
     def _build_helper(self) -> AssistedHelper:
-        """Build the helper from the run description and the owner's settings."""
+        """Return the helper, built from the run description and the owner's settings."""
         keys, description = self._helper_keys, self._state.description
         if keys is None or description is None or self._mod.assists is None:
             raise ParametersRefused("this node is not a helper, or has no description of the run yet")
@@ -213,7 +213,7 @@ class Node:
         return build_helper(registry, keys, self._mod.assists, store, description.run)
 
     def _accept_description(self, description: RunDescription) -> DescriptionRead:
-        """Check and store a run description; a pinned node compares registry and cohort with its owner's."""
+        """Check and store a run description, and return the reply; a pinned node compares it with its pins."""
         registry, pinned, known = (
             Registry.from_bytes(description.registry),
             self._pins.registry(),
@@ -234,7 +234,7 @@ class Node:
         return DescriptionRead()
 
     def _build_client(self) -> Client:
-        """Build the client from the run description and the owner's settings."""
+        """Return the client, built from the run description and the owner's settings."""
         description = self._state.description
         if description is None:
             raise ProtocolError("the invitation came before the description of the run")
@@ -261,12 +261,12 @@ class Node:
                 None if self._simulated else self._pins.train_seconds(), log.error, self._state.note_training
             ),
             form=self._app.form(),
-            sums_at_opening=True,  # the process ends with its message, and a sum of records is stored nowhere
+            sums_at_opening=True,  # a process handles one message, and sums of records are not stored
         )
 
 
 def find_protocol(description: RunDescription) -> SummingProtocol:
-    """Return the summing protocol of a run; raise if dordis does not have it, or if it shows updates."""
+    """Return the summing protocol of a run; raise if dordis does not have it, or if it does not hide updates."""
     if description.protocol not in SUMMING or not summing_protocol(description.protocol).hides_updates:
         raise ParametersRefused(
             f"the protocol '{description.protocol}' does not hide updates, or is unknown to this node"
@@ -275,7 +275,7 @@ def find_protocol(description: RunDescription) -> SummingProtocol:
 
 
 def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
-    """Return the selection of a run; in a run of SecAgg+ the beacon also decides the permutation."""
+    """Return the selection of a run; for SecAgg+ the beacon also decides the permutation of its graph."""
     comes = not find_protocol(description).has_cohort
     if comes != (description.selection == OPEN) or description.selection not in (BALANCED, UNIFORM, OPEN):
         raise ParametersRefused(
@@ -288,7 +288,7 @@ def build_selection(description: RunDescription, registry: Registry, beacon: Bea
 
 
 def find_own_id(registry: Registry, keys: Keys) -> ClientId:
-    """Return the id of the client with these keys."""
+    """Return the id of the client with these keys in the registry; raise if it is not there."""
     identity = keys.identity()
     for u, registered in registry.items():
         if registered == identity:
@@ -297,9 +297,9 @@ def find_own_id(registry: Registry, keys: Keys) -> ClientId:
 
 
 def check_first_description(description: RunDescription, known: RunDescription, simulated: bool) -> None:
-    """The first description of a Flower run is final: a server that could rewrite it would choose the selection.
+    """Raise ParametersRefused if a description differs from the first one of a deployed Flower run.
 
-    In a simulation nobody is protected, and several runs may follow each other.
+    A server that could change it would choose the selection.  In a simulation, which protects nobody, it may change.
     """
     if description != known and not (simulated and description.run != known.run):
         raise ParametersRefused(

@@ -1,4 +1,4 @@
-"""Pins: settings that an owner fixes when the node is started (`flower-supernode --node-config`)."""
+"""Pins: the settings of a node that its owner fixes at its start (`flower-supernode --node-config`)."""
 
 import math
 import sys
@@ -21,42 +21,42 @@ from dordis.rounds.records import ROOM
 from dordis.selection.beacon import FileBeacon
 
 KEYS, REGISTRY, STATE = "dordis-keys", "dordis-registry", "dordis-state"
-"""The owner's key file, the registry of all clients, and the directory for durable state."""
+"""Settings for the owner's key file, the registry of all clients, and the directory for durable state."""
 HELPER_KEYS = "dordis-helper-keys"
-"""The owner's key file for the role of a helper in assisted rounds."""
+"""Setting for the owner's key file in the role of a helper of assisted rounds."""
 COHORT, LEAST_COHORT = "dordis-cohort", "dordis-least-cohort"
-"""Clients scheduled for a round, and the least number of them in it."""
+"""Settings for the number of scheduled clients of a round, and for the least number of clients in it."""
 TRAIN_SECONDS = "dordis-train-seconds"
-"""Fixed time of training in seconds."""
+"""Setting for the fixed training time in seconds."""
 BEACON = "dordis-beacon"
-"""The file of published randomness."""
+"""Setting for the file of published randomness."""
 WEIGHT = "dordis-weight"
-"""Weight of the node's updates, above 0 and at most 1; public."""
+"""Setting for the weight of the node's updates, above 0 and at most 1; it is public."""
 EPSILON, DELTA = "dordis-epsilon", "dordis-delta"
-"""The budget of the owner, in place of that of the mod."""
+"""Settings for the owner's budget, which replaces that of the mod's policy."""
 
 
 @dataclass(frozen=True)
 class Pins:
-    """The owner's settings of one node; the node is pinned if keys and registry are among them."""
+    """The owner's settings of one node; it is pinned if they include keys and registry."""
 
     config: Mapping[str, Any]
 
     @property
     def pinned(self) -> bool:
-        """Tell whether the node has keys and registry from its owner."""
+        """Tell whether the owner has given the node keys and a registry."""
         return KEYS in self.config and REGISTRY in self.config
 
     def keys(self) -> Keys | None:
-        """Return the keys of the owner's file, if there is one."""
+        """Return the keys in the owner's key file; None if no file is set."""
         return self._keys(KEYS)
 
     def helper_keys(self) -> Keys | None:
-        """Return the keys of a pinned node in the role of a helper, if it has a file of them."""
+        """Return a pinned node's keys for the role of a helper; None if no file is set."""
         return self._keys(HELPER_KEYS) if self.pinned else None
 
     def helper_store(self) -> FileHelperStore:
-        """Return what a pinned helper must not lose, in a directory beside the key file of that role."""
+        """Return the durable state of a pinned helper, in a directory beside its key file for that role."""
         path = self._path(HELPER_KEYS)
         if path is None:
             raise InputError(f"set {HELPER_KEYS} on this node")
@@ -72,7 +72,7 @@ class Pins:
         return keys
 
     def registry(self) -> Registry | None:
-        """Return the registry that the owner has pinned, if there is one."""
+        """Return the registry that the owner has pinned; None if none is set."""
         path = self._path(REGISTRY)
         try:
             return None if path is None else Registry.load(path)
@@ -93,7 +93,7 @@ class Pins:
         return (self._path(STATE) or path.with_suffix(".state")) / keys.identity().signing.hex()
 
     def beacon(self) -> FileBeacon | None:
-        """Return the published randomness that the owner reads."""
+        """Return the beacon in the owner's file; None if none is set."""
         path = self._path(BEACON)
         return None if path is None else FileBeacon(path)
 
@@ -104,20 +104,20 @@ class Pins:
         return weight
 
     def policy(self, policy: Policy) -> Policy:
-        """Return the policy of the mod, with the owner's own budget if there is one."""
+        """Return the mod's policy, with the owner's budget in place of the mod's if it is set."""
         budget = {"epsilon": EPSILON, "delta": DELTA}
         own = {name: float(self.config[key]) for name, key in budget.items() if key in self.config}
         return msgspec.structs.replace(policy, **own)
 
     def train_seconds(self) -> float | None:
-        """Return the fixed time of training in seconds; None if it is not set."""
+        """Return the fixed training time in seconds; None if it is not set. Raise InputError unless it is above 0."""
         seconds = self.config.get(TRAIN_SECONDS)
         if seconds is not None and not 0 < float(seconds) < math.inf:
             raise InputError(f"{TRAIN_SECONDS} = {seconds} on this node: set a number of seconds above 0")
         return None if seconds is None else float(seconds)
 
     def cohort(self) -> tuple[int, int] | None:
-        """Return the scheduled cohort and the least one, a majority of it if not given; None if neither is set."""
+        """Return the scheduled cohort size and the least one, by default a majority; None if neither is set."""
         if COHORT not in self.config:
             return None
         cohort = int(self.config[COHORT])
@@ -128,19 +128,19 @@ class Pins:
 
 
 def is_simulated() -> bool:
-    """Tell whether this process belongs to Flower's simulation engine, which runs ClientApps in actors of Ray."""
+    """Tell whether this process belongs to Flower's simulation engine, which runs ClientApps in Ray actors."""
     ray: Any = sys.modules.get("ray")
     return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
 def check_no_state(config: Mapping[str, Any]) -> None:
-    """Raise if a node that is not pinned has a state directory: its contents belong to the owner's keys."""
+    """Raise InputError if a node that is not pinned has a state directory, which belongs to the owner's keys."""
     if STATE in config:
         raise InputError(f"{STATE} is set on a node that is not pinned: set {KEYS} and {REGISTRY} too")
 
 
 def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
-    """Raise if a node in the malicious mode is neither pinned nor simulated."""
+    """Raise InputError if a node in the malicious mode is neither pinned nor simulated."""
     if mode == MALICIOUS and not pins.pinned and not simulated:
         raise ParametersRefused(
             f"against a malicious server a node needs its owner's files: set {KEYS} and {REGISTRY} on this node "
@@ -149,7 +149,7 @@ def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
-    """Raise if a deployed node in the malicious mode has no fixed training time."""
+    """Raise InputError if a deployed node in the malicious mode has no fixed training time."""
     if mode == MALICIOUS and pins.train_seconds() is None and not simulated:
         raise ParametersRefused(
             f"against a malicious server training must take a fixed time: set {TRAIN_SECONDS} on this node, to more "
@@ -158,7 +158,7 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_room(seconds: float, pins: Pins) -> None:
-    """Raise if the fixed time has no room for the largest batch of records: the time of a reply would tell of it."""
+    """Raise InputError if the fixed training time is too short for the largest batch: it would reveal the sample."""
     agreed = pins.train_seconds()
     if agreed is not None and agreed < ROOM * seconds:
         raise InputError(
@@ -168,7 +168,7 @@ def check_room(seconds: float, pins: Pins) -> None:
 
 
 def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
-    """Raise unless the run has the cohort that the owner pinned: a smaller one could consist of colluders."""
+    """Raise unless the run has the cohort sizes that the owner pinned: a smaller cohort could consist of colluders."""
     if not pins.pinned or description.selection != "balanced":
         return
     agreed = pins.cohort()
@@ -185,7 +185,7 @@ def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
 
 
 def check_registry(registry: Registry, known: Registry, which: str) -> None:
-    """Raise unless the run has the same registry as `known`."""
+    """Raise unless the registry of the run is equal to `known`."""
     if registry.root() != known.root():
         raise ParametersRefused(
             f"the registry of the run differs from the one {which}: ask the server's operator for it"
@@ -193,6 +193,6 @@ def check_registry(registry: Registry, known: Registry, which: str) -> None:
 
 
 def check_has_beacon(protocol: SummingProtocol, config: Mapping[str, Any]) -> None:
-    """Raise if a node has no beacon to verify its neighbours in a sparse graph."""
+    """Raise if a node has no beacon, with which it verifies its neighbours in a sparse graph."""
     if protocol.sparse and BEACON not in config:
         raise ParametersRefused(f"the graph of '{protocol.name}' is verified with a beacon: set {BEACON} on this node")

@@ -1,4 +1,4 @@
-"""The clients of a run under Flower: nodes that have enrolled with their keys."""
+"""The clients of a run under Flower: the nodes that have enrolled with their keys."""
 
 import logging
 import secrets
@@ -50,7 +50,7 @@ REGISTRY, WEIGHTS = "registry.json", "weights.json"
 
 
 class FlowerModel(AppServer):
-    """The application of a run under Flower: the strategy holds the model and uses the mean."""
+    """The application of a run under Flower; Flower's strategy has the model and uses the mean."""
 
     folds: ClassVar[bool] = True
 
@@ -64,7 +64,7 @@ class FlowerModel(AppServer):
         return self.layout.dim
 
     def model(self) -> Floats:
-        """Return the digest of everything that nodes train on in this round; the model is in Flower's message."""
+        """Return the digest of all data that nodes train from in this round; the model is in Flower's message."""
         return digest_training(self._training.content, self._environment)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
@@ -73,22 +73,22 @@ class FlowerModel(AppServer):
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The answers of all nodes at enrolment: keys, weights of their updates, and their environment."""
+    """The answers of all nodes at enrolment: keys, weights of their updates, and digests of their environment."""
 
     registry: Registry
     nodes: Mapping[ClientId, int]
     weights: Mapping[ClientId, float]
     environment: bytes
-    """Digest of the run config and the app bundle, the same on all nodes."""
+    """Digest of run config and app bundle, which is equal on all nodes."""
     simulated: bool
-    """Whether a node is one of Flower's simulation engine."""
+    """Whether the nodes belong to Flower's simulation engine."""
     offers: Mapping[int, Identity] = field(default_factory=dict)
-    """Nodes that offer to be helpers, with their keys in that role."""
+    """Nodes that offer to be helpers, with their keys for that role."""
     helpers: Mapping[ClientId, int] = field(default_factory=dict)
-    """The node of every helper."""
+    """The node of every helper, by the helper's id."""
 
     def with_helpers(self, ids: Collection[int]) -> "Enrolment":
-        """Return the enrolment with the helpers of a run; raise InputError if too few nodes offer to be one."""
+        """Return this enrolment with nodes as helpers of these ids; raise InputError if too few nodes offer that."""
         if not ids:
             return self
         registry, helpers = assign_helpers(self.registry, self.offers, ids)
@@ -97,7 +97,7 @@ class Enrolment:
 
 @dataclass
 class FlowerPopulation:
-    """The enrolled nodes of a run, and the engine that reaches them."""
+    """The enrolled nodes of a run, and the engine of its rounds."""
 
     transport: GridTransport
     enrolment: Enrolment
@@ -107,16 +107,16 @@ class FlowerPopulation:
     where: str = "by Flower"
     selection_seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     consents: tuple[str, ...] = ()
-    """Empty: nodes do not tell what their owners allow beyond the default."""
+    """Empty, because nodes do not report what their owners allow beyond the default policy."""
 
     @property
     def fidelity(self) -> str:
-        """Return `full` if Flower simulates nodes, else `deployed`."""
+        """Return `full` if Flower simulates the nodes, otherwise `deployed`."""
         return "full" if self.enrolment.simulated else DEPLOYED
 
     @property
     def registry(self) -> Registry:
-        """Return the keys of all clients."""
+        """Return the registry of all clients."""
         return self.enrolment.registry
 
     @property
@@ -131,7 +131,7 @@ class FlowerPopulation:
 
     @property
     def beacon(self) -> FileBeacon:
-        """Return the file of public randomness, from which sparse graphs are drawn."""
+        """Return the beacon, from which sparse graphs are drawn; raise InputError if none is configured."""
         path = self.job.config.deployment.beacon
         return FileBeacon(Path(path), "" if path else "none")
 
@@ -141,18 +141,18 @@ class FlowerPopulation:
         return self.registry.root()
 
     def last_index(self) -> int:
-        """Return -1: no index is stored apart from the records of the run."""
+        """Return -1, because indices are only stored in the records of the run."""
         return -1
 
     def explain_failure(self) -> str:
-        """Return nothing: the failure itself says why."""
+        """Return an empty text, because the error itself gives the reason."""
         return ""
 
     def interrupted(self) -> None:
-        """Return None: an interrupted round is not resumed."""
+        """Return None, because interrupted rounds are not resumed under Flower."""
 
     def store(self, path: Path) -> None:
-        """Write the registry, and the weights of clients if they differ."""
+        """Write the registry into a directory, and the weights of clients if they differ."""
         self.registry.save(path / REGISTRY)
         if set(self.weights.values()) != {1.0}:
             write_new(path / WEIGHTS, msgspec.json.encode(self.weights))
@@ -175,7 +175,7 @@ class FlowerPopulation:
         )
 
         def available(index: int) -> Collection[ClientId]:
-            """Return the clients that the strategy sampled; with a schedule that it does not decide, all clients."""
+            """Return the clients that the strategy sampled; if the schedule selects clients, return all of them."""
             sampled = isinstance(selection, UniformSelection | OpenArrival)
             return self.training.clients if sampled else tuple(self.nodes)
 
@@ -194,14 +194,14 @@ class FlowerPopulation:
 
 
 class FlowerRounds(RoundEngine):
-    """The engine of rounds over Flower's messages."""
+    """The round engine with Flower's messages as its exchange."""
 
     def __init__(self, exchange: FlowerExchange, *arguments: Any, **options: Any) -> None:
         super().__init__(exchange, *arguments, **options)
         self._flower = exchange
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Sum the updates of the cohort, or of the invited clients that contribute."""
+        """Run the summing protocol with the clients of the round; with open arrival, with the invited ones."""
         self._flower.invited = () if agreed.invitation is None else agreed.invitation.clients
         return super().sum(agreed, watch)
 
@@ -214,9 +214,9 @@ def enrol(
     timeout: float | None,
     helpers: bool = False,
 ) -> Enrolment:
-    """Request the public keys of nodes for a run in a mode, and those of `helpers` if it needs some.
+    """Return the enrolment of nodes for a run: their public keys, and those of helpers if `helpers`.
 
-    Without a `known` registry, the new one trusts the SuperLink, which relays the keys.
+    Without a `known` registry, the new one is only as trustworthy as the SuperLink, which relays the keys.
     """
     asked = RecordDict({RECORD: to_record([seal(Enrol(mode, helpers or UNSET))])})
     replies = transport.send(dict.fromkeys(nodes, asked), timeout)
@@ -238,7 +238,7 @@ def enrol(
 
 
 def check_same_environment(environments: Mapping[int, bytes]) -> None:
-    """Raise unless all nodes have the same run config and app bundle; else nodes would refuse the rounds."""
+    """Raise InputError unless all nodes have the same run config and app bundle: they would refuse the rounds."""
     (first, expected), *others = environments.items()
     for node, environment in others:
         if environment != expected:
@@ -249,7 +249,7 @@ def check_same_environment(environments: Mapping[int, bytes]) -> None:
 
 
 def _read_enrolment(node: int, reply: FlowerMessage) -> Enrolled:
-    """Return the keys of a node; raise InputError with the remedy if it cannot take part."""
+    """Return a node's answer at enrolment; raise InputError, with advice, if the node cannot take part."""
     advice = "; put dordis_mod among the mods of its ClientApp, of the same version of dordis as here"
     try:
         sealed, refusal = open_reply(reply)
@@ -265,11 +265,14 @@ def _read_enrolment(node: int, reply: FlowerMessage) -> Enrolled:
 
 
 def weighted_mean(finished: FinishedRound, weights: Mapping[ClientId, float]) -> Floats:
-    """Return the mean of weighted updates, or of expected records: each chunk is divided by its survivors' weights."""
+    """Return the mean of weighted updates: each chunk's sum is divided by the weights of its survivors.
+
+    With records as the unit, it is divided by the expected number of sampled records.
+    """
     aggregate, parameters = finished.result.aggregate, finished.parameters
     summed = [sum(weights[u] for u in output.survivors) for output in finished.result.outputs]
     blocks = [(span.stop - span.start) // parameters.encoding.block for span in parameters.chunks]
-    chunks = len(aggregate.survivors)  # without that of the clipping bit
+    chunks = len(aggregate.survivors)  # chunks of the update, without the clipping bit's
     by_coordinate = replace(aggregate, by_block=np.repeat(summed[:chunks], blocks[:chunks])).counts
     mean: Floats = aggregate.total / (by_coordinate * aggregate.batch)
     return mean

@@ -1,8 +1,8 @@
-"""State of a client between messages: in Flower's `context.state`, or in the owner's directory of a pinned node.
+"""The state of a client between messages: in Flower's `context.state`, or for a pinned node in the owner's directory.
 
 The client is built anew for every message.  Flower stores `context.state` on the node and passes it to the ClientApp
-with each message.  Keys, description and participation counts last for a Flower run; the state of a round is replaced
-by the next round, and the update and the input are dropped after the upload.
+with each message.  Keys, description and participation counts last for a Flower run.  The state of a round is replaced
+by that of the next round; update and input are dropped after the upload.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,13 +34,13 @@ from dordis.rounds.events import Encoded, Trained
 RUN, ROUND = "dordis-run", "dordis-round"
 """Names of the two records of the state."""
 LONGEST_STORED_REPLY = 1 << 16
-"""Bytes; longer replies are not stored to be sent again, since Flower delivers a message once."""
+"""Longest reply, in bytes, that is stored to be repeated; Flower delivers a message once, so few are needed."""
 
 _Claim = tuple[str, bytes, bytes, bytes | None]
 
 
 class RunState:
-    """State of a node that is not pinned, for one Flower run: keys, description, participations, rounds left."""
+    """The state of a node that is not pinned, for one Flower run: keys, description, participations, rounds left."""
 
     def __init__(self, state: RecordDict, run: int) -> None:
         if RUN not in state:
@@ -56,7 +56,7 @@ class RunState:
         return Keys(self._record["signing"], self._record["vrf"])
 
     def helper_keys(self) -> Keys:
-        """Return the keys of this node as a helper, generated on first use: one key has one role."""
+        """Return the keys of this node as a helper, generated on first use: they differ from its keys as a client."""
         if "helper-signing" not in self._record:
             drawn = Keys.generate()
             self._record["helper-signing"], self._record["helper-vrf"] = drawn.signing, drawn.vrf
@@ -64,16 +64,16 @@ class RunState:
 
     @property
     def description(self) -> RunDescription | None:
-        """Return the description of the run, if it was received."""
+        """Return the description of the run; None if it was not received yet."""
         data = self._record.get(f"description-{self._run}")
         return None if data is None else msgspec.msgpack.decode(data, type=RunDescription)
 
     def keep_description(self, description: RunDescription) -> None:
-        """Keep the description of the run."""
+        """Store the description of the run."""
         self._record[f"description-{self._run}"] = ENCODER.encode(description)
 
     def left(self, round: bytes) -> bool:
-        """Tell whether this client has left a round."""
+        """Tell whether this client has left a round for good."""
         return bool(self._record.get(f"left-{round.hex()}", False))
 
     def leave(self, round: bytes) -> None:
@@ -87,19 +87,19 @@ class RunState:
 
     @property
     def under_way(self) -> bytes | None:
-        """Return the round that this node is in, if any."""
+        """Return the open round of this node; None if there is none."""
         return self.journals.under_way
 
     def participation(self) -> "StateParticipation":
-        """Return the count of participations."""
+        """Return the participation count."""
         return StateParticipation(self._record)
 
     def trainings(self) -> "StateTrainings":
-        """Return the training count since the last counted round."""
+        """Return the training count since the last counted participation."""
         return StateTrainings(self._record)
 
     def note_training(self, what: str, failure: str) -> None:
-        """Do nothing: a node that is not pinned has no directory of its owner."""
+        """Do nothing, because a node that is not pinned has no owner's directory."""
 
     def drop_input(self, round: bytes) -> None:
         """Drop the input of a round after its upload."""
@@ -107,7 +107,7 @@ class RunState:
 
 
 class StateParticipation(MemoryParticipation):
-    """A count of rounds, and of what they cost, that lasts as long as Flower's run."""
+    """A participation count that lasts for one Flower run."""
 
     def __init__(self, record: Any) -> None:
         super().__init__()
@@ -135,13 +135,13 @@ class StateTrainings(MemoryTrainings):
 
 
 class StateJournals:
-    """The journal of the round that is under way; opening another round ends it."""
+    """The journal of the open round; opening another round leaves it."""
 
     def __init__(self, state: RecordDict, run: RunState) -> None:
         self._state, self._run = state, run
 
     def __call__(self, round: bytes) -> "StateJournal":
-        """Open the journal of a round; one that this client has left raises `Aborted`."""
+        """Open the journal of a round; raise `Aborted` if this client has left the round."""
         if self._run.left(round):
             raise Aborted("this client has left the round")
         if self.under_way != round:
@@ -152,7 +152,7 @@ class StateJournals:
 
     @property
     def under_way(self) -> bytes | None:
-        """Return the round that this client is in, if any."""
+        """Return the open round of this client; None if there is none."""
         if ROUND not in self._state or "round" not in self._state[ROUND]:
             return None
         round: bytes = self._state[ROUND]["round"]
@@ -160,13 +160,17 @@ class StateJournals:
 
 
 class StateJournal:
-    """A `dordis.protocol.Journal` in a record of Flower."""
+    """A `dordis.protocol.Journal` in a record of Flower's state."""
 
     def __init__(self, record: Any, run: RunState) -> None:
         self._record, self._run, self._closed = record, run, False
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
-        """Return the reply stored under the key; if there is none, `respond` returns state changes and reply."""
+        """Return the stored reply of a request; if there is none, store and return the one that `respond` makes.
+
+        `respond` returns the changes of the client's state and the reply.  Raise if the reply was too long to be
+        stored.
+        """
         if self._closed:
             raise Aborted("this client has left the round")
         for name, claimed, _, reply in self._claims():
@@ -193,7 +197,7 @@ class StateJournal:
         self._add("event", ENCODER.encode(event))
 
     def events(self, kind: Any) -> Sequence[Any]:
-        """Return the stored events in order, as structs of a kind, or of a union of kinds."""
+        """Return the stored events in order, decoded as structs of a type or of a union of types."""
         decoder = msgspec.msgpack.Decoder(kind)
         return [decoder.decode(data) for data in self._all("event")]
 
@@ -223,7 +227,7 @@ class StateJournal:
         self._record[f"{kind}s"] = place + 1
 
     def _clear(self, kind: type[msgspec.Struct], field: str) -> None:
-        """Empty a field in all stored events of a kind."""
+        """Empty a field in all stored events of a type."""
         for place, data in enumerate(self._all("event")):
             event = msgspec.msgpack.decode(data)
             if event["type"] == kind.__struct_config__.tag:
@@ -232,10 +236,10 @@ class StateJournal:
 
 @dataclass(frozen=True)
 class FileState:
-    """State of a pinned node in its owner's directory, on disk before a reply is handed to Flower.
+    """The state of a pinned node in its owner's directory, on disk before Flower gets a reply.
 
-    Flower sends a reply first and stores the context of the node afterwards: a node that is stopped in between would
-    forget its answer, and could answer a second time differently.
+    Flower sends a reply before it stores the node's context.  A node that is stopped in between would lose the context,
+    and could answer again with a different reply.
     """
 
     path: Path
@@ -249,13 +253,13 @@ class FileState:
 
     @property
     def under_way(self) -> bytes | None:
-        """Return the round that this node is in, if any."""
+        """Return the open round of this node; None if there is none."""
         unfinished = self.journals.unfinished()
         return unfinished[0] if unfinished else None
 
     @property
     def description(self) -> RunDescription | None:
-        """Return the description of the run, if it was received."""
+        """Return the description of the run; None if it was not received yet."""
         file = self._description_file
         return msgspec.msgpack.decode(file.read_bytes(), type=RunDescription) if file.exists() else None
 
@@ -265,11 +269,11 @@ class FileState:
         write_new(self._description_file, ENCODER.encode(description))
 
     def participation(self) -> FileParticipation:
-        """Return the count of all rounds of this key, over all runs and servers."""
+        """Return the participation count of this key, over all runs and servers."""
         return ClientDirectory(self.path).participation()
 
     def trainings(self) -> FileTrainings:
-        """Return the training count since the last counted round."""
+        """Return the training count since the last counted participation."""
         return ClientDirectory(self.path).trainings
 
     def note_training(self, what: str, failure: str) -> None:
@@ -277,7 +281,7 @@ class FileState:
         ClientDirectory(self.path).status.note(what, failure)
 
     def drop_input(self, round: bytes) -> None:
-        """Do nothing: the input is encrypted under a key that is destroyed when the next round begins."""
+        """Do nothing, because the input is encrypted under a key that is destroyed when the next round begins."""
 
     @property
     def _description_file(self) -> Path:

@@ -1,8 +1,8 @@
-"""Flower's SuperExec with ClientApps that start at once: forked from a process that has done their imports.
+"""A Flower SuperExec whose ClientApps start fast: they are forked from a process that has done their imports.
 
-A SuperNode has a process started for each message, a private round takes six messages, and most of what such a process
-computes is importing Flower.  A SuperNode with `--isolation process` leaves it to a SuperExec of the owner's to start
-them.  This one takes the arguments of `flower-superexec`; every message still has a process of its own.
+Flower starts a process for each message.  A private round takes six messages, and importing Flower is most of the work
+of such a process.  With `--isolation process` a SuperNode leaves starting them to a SuperExec.  This one takes the
+arguments of `flower-superexec`; every message still has its own process.
 """
 
 import multiprocessing
@@ -17,13 +17,13 @@ IMPORTED = (
     "dordis.protocols.secagg",
     "dordis.kernels.ready",
 )
-"""Modules imported before a fork; the app itself is loaded after it, from the bundle of the message's run."""
+"""Modules imported before a fork; the app is loaded after the fork, from the bundle of the message's run."""
 POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
-"""How often Flower's SuperExec looks for a message, in seconds, unless its owner says otherwise."""
+"""Environment variable and default for the seconds between polls of Flower's SuperExec for a message."""
 
 
 def launcher(context: ForkServerContext, otherwise: Any) -> Any:
-    """Return the launcher of Flower's tasks: a fork for a ClientApp, `otherwise` for other tasks."""
+    """Return the function that starts Flower's tasks: by a fork for a ClientApp, by `otherwise` for other tasks."""
     from flwr.supercore.constant import TaskType
     from flwr.supercore.superexec.executor import LaunchResult
     from flwr.supercore.tls import validate_and_resolve_root_certificates
@@ -47,14 +47,14 @@ def launcher(context: ForkServerContext, otherwise: Any) -> Any:
 
 
 def main() -> None:
-    """Run Flower's SuperExec."""
+    """Run Flower's SuperExec with forked ClientApps."""
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 
     os.environ.setdefault(*POLL)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
-    forkserver.ensure_running()  # it imports while the node connects
+    forkserver.ensure_running()  # so that it imports while the node connects
     SubprocessExecutor.launch = launcher(context, SubprocessExecutor.launch)
     flower_superexec()
 

@@ -1,7 +1,7 @@
 """The train function of a ClientApp as an application of dordis: one update of all data, or gradients of records.
 
-With clients as the unit of privacy the update is what the function changes in the model.  With records as the unit the
-function returns `train_step(message, module, x, y)`, and the gradient of each record is computed here.
+With clients as the unit of privacy, the update is the change of the model by the function.  With records as the unit,
+the function returns `train_step(message, module, x, y)`, and the gradient of each record is computed here.
 """
 
 import logging
@@ -34,7 +34,7 @@ CallNext = Callable[[FlowerMessage, Context], FlowerMessage]
 
 @dataclass(frozen=True)
 class RecordStep:
-    """A torch module and the records of a node, whose gradients are computed one by one."""
+    """A torch module and the records of a node, for which gradients are computed one by one."""
 
     module: Any
     x: Any
@@ -44,7 +44,7 @@ class RecordStep:
 
 
 class StepReply(FlowerMessage):
-    """What `train_step` returns: the mod reads the step, and none of it leaves the node."""
+    """The reply of `train_step`: the mod reads the step, and nothing of it leaves the node."""
 
     def __init__(self, request: FlowerMessage, step: RecordStep) -> None:
         super().__init__(RecordDict(), reply_to=request)
@@ -60,50 +60,50 @@ def train_step(
     keys: Sequence[Any] | None = None,
     target: str = "classification",
 ) -> FlowerMessage:
-    """Return the reply of a train function where records are the unit of privacy: one step of DP-SGD is made of it.
+    """Return the reply of a train function if records are the unit of privacy; the mod makes a DP-SGD step of it.
 
-    `module` is a torch module whose parameters the message has, `x` and `y` are all records of the node, as arrays or
-    tensors; the mod draws which of them are sampled.  Rows with the same one of `keys` are one
-    record.  The loss is that of the `target`: "classification", "regression" or "next-token".  Neither the module nor
-    the records may depend on the values in the message.
+    `module` is a torch module with the parameters in the message; `x` and `y` are all records of the node, as arrays or
+    tensors, from which the mod samples.  Rows with equal `keys` are one record.  The loss follows from `target`:
+    "classification", "regression" or "next-token".  Neither the module nor the records may depend on the values in the
+    message.
     """
     return StepReply(message, RecordStep(module, x, y, keys, target))
 
 
 class FlowerApp(RecordClient):
-    """The app's train function as an application, for one message."""
+    """The app's train function as an application of dordis, for one message."""
 
     def __init__(self, message: FlowerMessage, context: Context, call_next: CallNext) -> None:
         self._message, self._context, self._call_next = message, context, call_next
 
     @cached_property
     def received(self) -> ModelBytes:
-        """Return the digest of the train message, as an invitation names it."""
+        """Return the digest of the train message, as its invitation must have it."""
         return digest_received(self._message, self._context)
 
     def model_vector(self) -> Floats:
-        """Return the numbers of the model in the message."""
+        """Return the numbers of the model in the message as a vector."""
         _, model = find_model(self._message.content)
         return Layout.from_record(model).to_vector(model)
 
     def form(self) -> AppForm | None:
-        """Return the lengths of the digest and of an update, if the message has a model."""
+        """Return the lengths of the digest and of an update; None if the message has no model."""
         if not self._message.content.array_records:
             return None
         return AppForm(DTYPES[0], frozenset({len(self.received.array)}), frozenset({len(self.model_vector())}))
 
     def models(self) -> LastModel:
-        """Return a cache with the digest of the train message, if it has a model."""
+        """Return a model cache with the digest of the train message; empty if the message has no model."""
         models = LastModel()
         if self._message.content.array_records:
             models.keep(self.received)
         return models
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Call the train function with the strategy's message, and return the weighted change of the model."""
+        """Return the weighted change of the model by the train function, called with the strategy's message."""
         _, model_record = find_model(self._message.content)
         layout = Layout.from_record(model_record)
-        before = layout.to_vector(model_record)  # the app may change the message that it is given
+        before = layout.to_vector(model_record)  # taken before training, because the app may change the message
         reply = self._train()
         if isinstance(reply, StepReply):
             raise InputError("train_step is for privacy.unit = 'record': return a trained model for 'client'")
@@ -114,31 +114,31 @@ class FlowerApp(RecordClient):
         return update * Pins(self._context.node_config).weight()
 
     def _train(self) -> FlowerMessage:
-        """Call the train function with the records of the strategy."""
+        """Return the reply of the train function to the strategy's records."""
         content = RecordDict({name: record for name, record in self._message.content.items() if name != RECORD})
         return self._call_next(FlowerMessage(content, metadata=self._message.metadata), self._context)
 
     @property
     def records(self) -> int:
-        """Return how many records the node holds."""
+        """Return the number of records of the node."""
         return self._learner.records
 
     @property
     def width(self) -> int:
-        """Return how many places every slice has."""
+        """Return the number of places in a slice."""
         return self._learner.width
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Test that gradients depend on neither neighbours nor place, or compute them one at a time."""
+        """Test that gradients depend on neither other records nor place; if they do, compute them one at a time."""
         self._learner.begin(round, self._parameters, dim, attempt)
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return the negative gradients of records; `model` is the digest, the numbers are in the message."""
+        """Return the negative gradients of records; `model` is the digest, and the parameters are in the message."""
         return self._learner.record_gradients(round, self._parameters, places)
 
     @cached_property
     def step(self) -> RecordStep:
-        """Return what the train function gave to `train_step`; what it raises is for the owner's log alone."""
+        """Return the arguments of `train_step` in the train function; its errors go to the owner's log only."""
         reply = contain("the train function", self._train, log.error)
         if reply is None:
             raise InputError("the train function of this node failed: its log says why")
@@ -173,14 +173,14 @@ class FlowerApp(RecordClient):
         return learner
 
     def check_declared(self, declared: int) -> None:
-        """Raise if the node holds more records than are declared; how many they are is for the owner's log alone."""
+        """Raise if the node has more records than declared; their number goes to the owner's log only."""
         if self.records > declared:
             log.error("this node holds %d records, and privacy.records is %d", self.records, declared)
             raise InputError(f"this node holds more than {declared} records: set privacy.records to a larger number")
 
 
 def check_same_parameters(layout: Layout, parameters: dict[str, Any]) -> None:
-    """Raise unless the arrays of the message are the module's parameters, by their names or as a numbered list."""
+    """Raise unless the arrays of the message are the module's parameters, by name or as a numbered list."""
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     numbered = list(map(str, range(len(shapes))))
     if list(layout.shapes) not in (list(shapes), numbered) or list(layout.shapes.values()) != list(shapes.values()):
@@ -191,7 +191,7 @@ def check_same_parameters(layout: Layout, parameters: dict[str, Any]) -> None:
 
 
 def check_record_ids(step: RecordStep, column: str) -> None:
-    """Raise unless records have ids exactly if the run names them: epsilon is stated for what one id stands for."""
+    """Raise unless `train_step` has keys exactly if `privacy.record` is set, since epsilon is stated for one id."""
     if (step.keys is not None) != bool(column):
         said = f"the run states epsilon for one '{column}'" if column else "the run states epsilon for one row"
         raise InputError(

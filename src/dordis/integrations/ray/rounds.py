@@ -1,6 +1,7 @@
 """Rounds of a simulated run over Ray, by the same engine as all other rounds.
 
-The vectors of the server live in the cluster too: sums beside the clients, masks and noise in slices.
+The server's vectors are in the cluster too: uploads are summed in the clients' processes, and masks and noise are
+computed in slices.
 """
 
 import secrets
@@ -34,7 +35,7 @@ from dordis.simulation.population import FullRounds, Present, SimulatedHome
 
 
 class RayAccumulator:
-    """A sum in parts, one per process; the part of a process that dies is lost."""
+    """A sum of uploads in parts, one per process; if a process dies, its part is lost."""
 
     def __init__(self, workers: Workers, sum: Sum) -> None:
         self._workers, self._sum = workers, sum
@@ -52,7 +53,7 @@ class RayAccumulator:
         self._workers.begin(place, "add", self._sum, self._accepted.pop(place))
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
-        """Merge the parts; return the sum, and the clients in it."""
+        """Return the sum of all parts, and the clients in it."""
         for place in list(self._accepted):
             self._flush(place)
         total, clients = np.zeros(self._sum.dim, np.uint32), set()
@@ -64,30 +65,30 @@ class RayAccumulator:
 
 
 class RayVectors:
-    """Compute in Ray tasks over slices of a chunk, one per processor; Ray repeats lost tasks."""
+    """Computes on vectors by Ray tasks, one slice of a chunk per processor; Ray repeats lost tasks."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers, self._numbers = workers, count()
         self._slices = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> RayAccumulator:
-        """Begin the sum of a chunk."""
+        """Return an empty sum of a chunk."""
         return RayAccumulator(self._workers, Sum(next(self._numbers), chunk, dim, bits))
 
     def add_masks(
         self, suite: Suite, total: Vector, added: Sequence[Any], subtracted: Sequence[Any], bits: int
     ) -> None:
-        """Add and subtract masks, modulo 2^bits."""
+        """Add and subtract masks in place, modulo 2^bits."""
         if added or subtracted:
             self._add(total, sum_masks, (suite, added, subtracted, bits))
 
     def remove_noise(self, total: Vector, released: Released, add: AddNoise) -> None:
-        """Subtract components of noise that `add` would add, modulo 2^32."""
+        """Subtract released noise components, which `add` expands, in place, modulo 2^32."""
         if released:
             self._add(total, negate_noise, (released, add))
 
     def _add(self, total: Vector, compute: Callable[[Any, int, int], Vector], what: Any) -> None:
-        """Compute each slice in a task, and add the results."""
+        """Compute each slice in a task, and add the results to `total`."""
         task, shared = _task(compute), ray.put(what)
         step = -(-total.size // self._slices // GROUP) * GROUP
         starts = range(0, total.size, max(1, step))
@@ -98,7 +99,7 @@ class RayVectors:
 
 @cache
 def _task(compute: Callable[[Any, int, int], Vector]) -> Any:
-    """Return the Ray task of a function, cached so that it is sent to every process once."""
+    """Return the Ray task of a function; cached, so that Ray sends the function to every process once."""
     return ray.remote(compute)
 
 
@@ -146,13 +147,13 @@ class RayRounds(FullRounds):
         super().__init__(engine, departures)
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Drop the state of the round before in all processes, and gather clients."""
+        """Drop the previous round's state in all processes, and gather clients."""
         for _ in self._workers.ask("begin"):
             pass
         return super().gather(invitation, watch)
 
     def _available(self, index: int) -> Collection[ClientId]:
-        """Return the clients to invite; those of lost processes only where the server may not choose clients."""
+        """Return the clients to invite, without those of lost processes unless a schedule fixes the clients."""
         workers = self._workers
         asked = workers.ask("willing", self._cap)
         willing = {u for place, own in asked for u in own if workers.place(u) == place}
@@ -161,19 +162,19 @@ class RayRounds(FullRounds):
 
 
 def start_workers(home: SimulatedHome, selection: Selection, counted: Counted) -> Workers:
-    """Start the processes of a run, spread over the machines of the cluster."""
+    """Return the processes of a run, started and spread over the machines of the cluster."""
     nodes = choose_nodes(home)
-    home.registry.root()  # derives all keys once, before the processes are started
+    home.registry.root()  # derives all keys once, before they are copied into the processes
     ids, dim = home.identities.ids, home.job.design.setting.dim
-    job = replace(home.job, app=IdleServer(dim))  # without the state of the server
-    shared = ray.put(replace(home, job=job, entropy=secrets.token_bytes))  # copies of a stream would repeat its secrets
+    job = replace(home.job, app=IdleServer(dim))  # the server's state is not needed there
+    shared = ray.put(replace(home, job=job, entropy=secrets.token_bytes))  # copies of a seeded stream would repeat
     actor, affinities = ray.remote(Worker), [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
     handles = [actor.options(scheduling_strategy=node).remote(shared, selection, counted) for node in affinities]
     return Workers(handles, ids)
 
 
 def choose_nodes(home: SimulatedHome) -> list[str]:
-    """Return the node of each process of a run; without a cluster, Ray is started on this machine."""
+    """Return the node of each process of a run; without a cluster, start Ray on this machine."""
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     nodes = list_processors()
@@ -182,7 +183,7 @@ def choose_nodes(home: SimulatedHome) -> list[str]:
 
 
 def describe_nodes(nodes: Sequence[str]) -> str:
-    """Describe where clients compute, from the node of each process.
+    """Return a clause about where clients compute, from the node of each process.
 
     >>> describe_nodes(["a", "b", "a"])
     'in 3 processes of Ray on 2 nodes'
@@ -193,7 +194,7 @@ def describe_nodes(nodes: Sequence[str]) -> str:
 
 
 def list_processors() -> list[str]:
-    """Return the node of every processor of the cluster, alternating between nodes."""
+    """Return the node of every processor of the cluster, alternating; raise InputError if there are none."""
     processors = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
     most = max(processors.values(), default=0)
     in_turn = [node for turn in range(most) for node, count in sorted(processors.items()) if turn < count]
@@ -203,7 +204,7 @@ def list_processors() -> list[str]:
 
 
 def make_async(exchange: Exchange) -> Any:
-    """Return an exchange as an awaitable one; a process answers one call after the other."""
+    """Return an awaitable form of an exchange; calls are answered one after the other."""
 
     async def deliver(requests: Requests) -> Replies:
         return exchange(requests)

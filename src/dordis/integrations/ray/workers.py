@@ -39,7 +39,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of uploads under way, with a unique number."""
+    """The sum of uploads of a chunk, with a unique number, that is not complete yet."""
 
     number: int
     chunk: int
@@ -48,7 +48,7 @@ class Sum:
 
 
 class Worker:
-    """Clients of a run, built at their first request; uploads stay in this process until they are summed."""
+    """Clients of a run in one process, built at their first request; uploads stay here until they are summed."""
 
     def __init__(self, home: SimulatedHome, selection: Selection, counted: Counted) -> None:
         self._clients = home.create_clients(b"", selection, counted)
@@ -56,7 +56,7 @@ class Worker:
         self._sums: dict[int, LocalAccumulator] = {}
 
     def answer(self, requests: Requests) -> Answers:
-        """Deliver requests to clients; the vectors of uploads stay in this process."""
+        """Return the replies of clients to requests; the vectors of uploads stay in this process."""
         exchange = LocalExchange(self._clients)
         replies = [
             (u, self._store_upload(u, reply) if requests[u].uploads else reply)
@@ -78,7 +78,7 @@ class Worker:
         return True
 
     def add(self, sum: Sum, clients: Collection[ClientId]) -> None:
-        """Add uploads to a sum; malformed ones are left out."""
+        """Add uploads of these clients to a sum; malformed uploads are left out."""
         total = self._sums.setdefault(sum.number, LocalAccumulator(sum.dim, sum.bits))
         for u in clients:
             try:
@@ -91,21 +91,21 @@ class Worker:
         return self._sums.pop(sum.number, LocalAccumulator(sum.dim, sum.bits)).close()
 
     def willing(self, cap: int | None) -> list[ClientId]:
-        """Return the clients of this worker that have participations left."""
+        """Return the clients of this process that have participations left."""
         return self._clients.willing(cap)
 
 
 UPLOADS = 8
-"""Uploads of one process that are requested and added together; at most twice as many wait there."""
+"""Number of uploads of one process that are requested and added together; at most twice as many are in memory."""
 GONE = (RayActorError, ObjectLostError)
-"""Ray's errors for a process or machine that is lost."""
+"""Ray's errors for a lost process or machine."""
 
 Handle = Any
-"""An actor of Ray's."""
+"""A handle of a Ray actor."""
 
 
 class Workers:
-    """The processes of the clients, and which of them are lost."""
+    """The processes of the clients, and the indices of lost ones."""
 
     def __init__(self, handles: Sequence[Handle], ids: Sequence[ClientId]) -> None:
         self._handles, self.ids = list(handles), tuple(ids)
@@ -125,11 +125,11 @@ class Workers:
         return [place for place in range(len(self._handles)) if place not in self.gone]
 
     def begin(self, place: int, name: str, *arguments: Any) -> Any:
-        """Call a method in a process; return Ray's reference to the result."""
+        """Start a method call in a process; return Ray's reference to the result."""
         return getattr(self._handles[place], name).remote(*arguments)
 
     def result(self, place: int, reference: Any) -> Any:
-        """Return the result of a call, or None if the process is lost; an error of dordis there is raised here."""
+        """Return the result of a call, None if the process is lost; errors of dordis in the process are raised here."""
         try:
             return ray.get(reference)
         except GONE:
@@ -152,7 +152,7 @@ class Workers:
 
 
 class RayExchange(MessageMeter):
-    """Deliver requests to the processes, one batch per process; uploads are requested a few at a time."""
+    """Sends requests to the processes, one batch per process; uploads are requested a few at a time."""
 
     def __init__(self, workers: Workers, lost: Lost) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class RayExchange(MessageMeter):
 
 
 def split_requests(requests: Requests) -> Iterator[Requests]:
-    """Split the requests to one process into batches; batches of uploads are small enough for its memory."""
+    """Yield the requests to one process in batches; batches of uploads are small, to fit into memory."""
     most = UPLOADS if any(request.uploads for request in requests.values()) else len(requests)
     left = iter(requests.items())
     while part := dict(islice(left, most)):
