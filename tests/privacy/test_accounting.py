@@ -1,4 +1,4 @@
-"""From noise to epsilon: curves, composition, conversion, and what may be counted on."""
+"""From noise to epsilon: Renyi curves, composition, conversion, and participation schedules."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Adaptive clipping: the bound finds its quantile, noise pushes it to neither side, the bit costs what it says."""
+"""Adaptive clipping: the bound converges to its quantile, noise does not bias it, and the cost of the bit is right."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Updates come back from the ring as they went in, without bias, within the error of rounding and within the norm."""
+"""Encoding: decoded updates have no bias, errors of rounding are bounded, and so are the norms of encoded vectors."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""Noise meets the known answers of an independent implementation of the format."""
+"""Skellam noise, compared with known answers from an independent implementation of the format."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Noise, encoding and accounting meet numbers that were computed elsewhere, most of them with mpmath."""
+"""Noise, encoding and accounting, compared with independently computed numbers, most of them by mpmath."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Plans keep their budget, budgets and noise are two ways to say the same, and what cannot be is explained."""
+"""Plans: noise for a budget, epsilon for given noise, and the error for a budget that is out of reach."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Projection: what one client changes stays bounded whatever the server chooses, and the error is what theory says."""
+"""Projection: the sensitivity is bounded for all choices of the server, and the folding error is as predicted."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""Sums as they are delivered: the levels are those of Lloyd and Max, and what comes back is right on average."""
+"""Quantised sums: the levels are those of Lloyd and Max, and dequantised sums have no bias."""
 
 import numpy as np
 import pytest

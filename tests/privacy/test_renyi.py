@@ -1,4 +1,4 @@
-"""The Renyi divergence of Skellam noise is the documented formula, and refused where it is not proved."""
+"""Renyi divergences of Skellam noise: the documented formula, refused for orders at which it is not proved."""
 
 import mpmath
 import numpy as np

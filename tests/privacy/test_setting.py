@@ -1,4 +1,4 @@
-"""A setting takes the protocol's defaults and refuses what cannot be run."""
+"""Settings: the protocol's defaults, and errors for values that no round can have."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Noise is the documented function of its seed, has the law it claims, and goes away when it is subtracted."""
+"""Skellam noise: the documented function of its seed, its law, and its exact removal by subtraction."""
 
 from fractions import Fraction
 

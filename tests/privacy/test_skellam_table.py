@@ -1,4 +1,4 @@
-"""Cell tables are the documented integers, and together with the residual they are exactly the law."""
+"""Cell tables: the documented integers, which together with the residual are exactly the Skellam law."""
 
 from collections import Counter
 from fractions import Fraction

@@ -1,7 +1,7 @@
-"""XNoise leaves the noise that it must, whoever drops out and whoever colludes.
+"""XNoise: the noise left in the sum is the target with any dropouts and any colluders.
 
-The oracle is written from the formulas of the schemes in exact rationals, before any rounding, and draws with hashlib
-who loses its removable noise.
+The oracle computes the formulas of the schemes in exact rationals, without rounding, and chooses with hashlib the
+survivors whose removable noise is removed.
 """
 
 import hashlib

@@ -1,1 +1,1 @@
-"""Noise, encoding and accounting: everything that makes the guarantee true."""
+"""Noise, encoding and accounting: the noise that clients add, and the epsilon that follows from it."""

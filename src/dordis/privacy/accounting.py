@@ -1,10 +1,11 @@
-"""What noise proves: releases as frozen data, what each costs a client, and epsilon from all of them together.
+"""Accounting with clients as the unit: releases as frozen data, the cost of each, and the epsilon of a run.
 
-The unit is a client, whose whole update is replaced by zero.  A release under Skellam or Gaussian noise costs a
-theta^2, and a run the sum of these (`dordis.privacy.gdp`).  Noise of which only a Renyi divergence is known, at integer
-orders, keeps it: whatever is composed with such a release is added up at these orders, at the smaller of its own
-divergence and that of a Gaussian.  The paper's figures are on that path alone (`guarantee`).  Its conversion to epsilon
-is that of dp-accounting, which is imported where it is needed and nowhere else: clients do without.
+Neighbouring inputs differ in one client, whose whole update is replaced by zero.  A release under Skellam or Gaussian
+noise costs a theta^2, and a run costs the sum (`dordis.privacy.gdp`).  For discrete Gaussian noise only Renyi
+divergences at integer orders are known.  A run with such a release is accounted for by Renyi divergences alone; each of
+its Skellam or Gaussian releases counts with the smaller of its own divergence and that of its theta^2.  The paper's
+figures use Renyi divergences throughout (`guarantee`).  Their conversion to epsilon is dp-accounting's; the package is
+imported inside the function, because clients do not need it.
 """
 
 import math
@@ -24,9 +25,9 @@ from dordis.privacy.scaling import Floats
 
 PAPER_ORDERS = (*range(2, 129), 256)
 ORDERS = (*range(2, 129), *(round(128 * 2 ** (i / 16)) for i in range(1, 113)))
-"""Up to 16,384, for small epsilon."""
+"""Renyi orders up to 16,384: a small epsilon needs large ones."""
 SAMPLE_DISTANCE = 2.0**-105
-"""Total variation between one sample of Skellam or discrete Gaussian noise and its law, at most, at any variance."""
+"""Largest total variation distance, at any variance, between the sampled noise and its law, for one sample."""
 CAP, ALL_ROUNDS, PAPER = "cap", "all-rounds", "paper"
 _LARGEST_EXPONENT = 700.0
 _ROUNDING = 1 + 1e-12  # the ledger computes the multiplier from sigma again: the last bit must not cost a round
@@ -87,7 +88,7 @@ class Guarantee(NamedTuple):
 
 
 def renyi_divergences(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
-    """Return the Renyi divergence that an event allows, at each of the integer orders; unknown events raise."""
+    """Return the bound on the Renyi divergence of an event at each of the integer orders; unknown events raise."""
     alpha: Orders = np.asarray(orders)
     if not np.issubdtype(alpha.dtype, np.integer) or not alpha.size or alpha.min() < 2:
         raise InputError("orders are integers from 2 on")
@@ -106,7 +107,7 @@ def renyi_divergences(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
 
 
 def theta_squared(event: Event) -> float:
-    """Return theta^2 of an event, rounded up; infinity where none is proved; unknown events raise.
+    """Return theta^2 of an event, rounded up; infinity if no theta^2 is proved for its noise; unknown events raise.
 
     >>> theta_squared(Repeated(Gaussian(2.0), 10))
     2.5
@@ -134,10 +135,10 @@ def compose_costs(costs: Iterable[tuple[float, int]]) -> float:
 
 
 def epsilon(event: Event, delta: float, distance: float = 0.0) -> float:
-    """Return the epsilon that an event proves at `delta`; infinity where it proves nothing.
+    """Return the epsilon of an event at `delta`; infinity if none is proved.
 
-    `distance` is the total variation between the noise that was drawn and the noise that was analysed; it costs
-    (1 + e^epsilon) of itself in delta, and where that is more than half of delta nothing is proved.
+    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.  It takes
+    (1 + e^epsilon) `distance` off delta; if that is more than half of delta, no epsilon is proved.
 
     >>> round(epsilon(Repeated(Gaussian(5.0), 10), delta=1e-5), 2)
     2.59
@@ -150,7 +151,7 @@ def epsilon(event: Event, delta: float, distance: float = 0.0) -> float:
 
 
 def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distance: float = 0.0) -> Guarantee:
-    """Return the guarantee at `delta` by the Renyi divergences of an event, as in the paper; see `epsilon`.
+    """Return the guarantee of an event at `delta` by Renyi divergences, as in the paper; `distance` as in `epsilon`.
 
     >>> round(guarantee(Repeated(Gaussian(5.0), 10), delta=1e-5).epsilon, 2)
     2.81
@@ -160,7 +161,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return the divergences of an event: of every release the smaller of its own and that of its theta^2."""
+    """Return the sum of the divergences of all releases: for each the smaller of its own and that of its theta^2."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count
@@ -170,12 +171,12 @@ def _smaller_divergences(event: Event) -> Floats:
 
 
 def _convert_to_epsilon(curve: Floats, delta: float, orders: Sequence[int], distance: float) -> Guarantee:
-    """Convert divergences at some orders to epsilon."""
+    """Return the guarantee of Renyi divergences at `orders`; its epsilon is infinite if `distance` takes too much."""
     from dp_accounting.rdp import compute_epsilon
 
     divergences = curve.tolist()
     if distance:
-        # For delta / 2 epsilon is larger, so this charge is enough for the one returned.
+        # Epsilon at delta / 2 is larger than the epsilon returned, so a charge for the former suffices for the latter.
         above = float(compute_epsilon(orders, divergences, delta / 2)[0])
         charge = (1 + math.exp(min(above, _LARGEST_EXPONENT))) * distance
         if charge > delta / 2:
@@ -195,9 +196,9 @@ class ReleaseCost(NamedTuple):
 def epsilon_spent(
     costs: frozenset[tuple[ReleaseCost, int]], delta: float, orders: tuple[int, ...] | None = None
 ) -> float:
-    """Return the epsilon of costs and their counts; costs are added in one fixed order, so that all parties agree.
+    """Return the epsilon of releases, each with its count; they are added in a fixed order, so that all parties agree.
 
-    Given `orders`, Renyi divergences at these orders are added up, whatever the noise.
+    With `orders`, epsilon comes from the Renyi divergences at these orders, as in the paper.
     """
     if not costs:
         return 0.0
@@ -209,12 +210,12 @@ def epsilon_spent(
 
 @dataclass(frozen=True)
 class ParticipationSchedule:
-    """How often one client takes part, out of `population` clients with `per_round` in each round.
+    """How many rounds of a run are counted for one client: `per_round` of `population` clients take part in each.
 
-    Accounting is over the participation cap, which every client counts and keeps to, or over all rounds; `paper` counts
-    all rounds too, and adds up Renyi divergences at the paper's orders (`orders`).  The server knows who takes part:
-    sampling amplifies nothing.  Nothing is set aside for rounds that fail: what they cost is made up for by more noise
-    in those that are left.
+    Accounting `cap` counts the participation cap, which every client enforces itself, and `all-rounds` all rounds;
+    `paper` counts all rounds too, and adds up Renyi divergences at the paper's orders (`orders`).  The server knows
+    which clients take part, so sampling amplifies nothing.  No budget is reserved for failed rounds: the rounds after
+    a failed round get more noise instead.
     """
 
     population: int
@@ -222,7 +223,7 @@ class ParticipationSchedule:
     rounds: int
     accounting: str = CAP
     cap: int | None = None
-    """The participation cap, where clients come as they like; None: that of a balanced schedule."""
+    """The participation cap of open arrival; None: the cap of a balanced schedule, ceil(R n / N)."""
 
     def __post_init__(self) -> None:
         if self.cap is not None and self.cap < 1:
@@ -236,7 +237,7 @@ class ParticipationSchedule:
 
     @property
     def orders(self) -> tuple[int, ...] | None:
-        """Return the Renyi orders of the paper's accounting; None for every other."""
+        """Return the Renyi orders of the accounting `paper`; None for the other two."""
         return PAPER_ORDERS if self.accounting == PAPER else None
 
     @property
@@ -249,7 +250,7 @@ class ParticipationSchedule:
         return -(-self.rounds * self.per_round // self.population)
 
     def run(self, release: Event) -> Event:
-        """Return the event of a whole run that makes the same release in every round."""
+        """Return the event of a whole run, for one client, if every round makes the same release."""
         return Repeated(release, self.releases)
 
     def terms(self, against: str = "against the server, who knows who takes part") -> tuple[str, ...]:
@@ -265,16 +266,16 @@ class ParticipationSchedule:
 
 
 def gaussian_multiplier(epsilon: float, releases: int, delta: float) -> float:
-    """Return the least multiplier of Gaussian noise for a budget.
+    """Return the least noise multiplier of Gaussian noise for `releases` releases within (epsilon, delta).
 
-    Central privacy adds it once to the sum.  Local privacy has every client add it, so that the sum of n updates has
-    sqrt(n) times as much.
+    With central privacy the server adds this noise once, to the sum.  With local privacy every client adds it, so that
+    the sum of n updates has sqrt(n) times as much.
     """
     return multiplier_for_cost(gdp.theta_budget(check_epsilon(epsilon), check_delta(delta)) / releases)
 
 
 def multiplier_for_cost(cost: float) -> float:
-    """Return the least multiplier of Gaussian noise whose release costs this theta^2 at most."""
+    """Return the least noise multiplier at which a release under Gaussian noise costs at most `cost`, a theta^2."""
     return _ROUNDING / math.sqrt(check_positive("the cost of a release", cost))
 
 
@@ -284,9 +285,9 @@ def default_delta(population: int) -> float:
 
 
 LARGEST_DELTA = 1e-3
-"""Above it a guarantee may fail too often to be one."""
+"""With a larger delta there is a warning that the guarantee may fail too often."""
 LARGEST_EPSILON = 20.0
-"""Above it a guarantee says little."""
+"""With a larger epsilon there is a warning that the guarantee says little."""
 
 
 def budget_warnings(epsilon: float, delta: float, clients: int) -> tuple[str, ...]:
@@ -314,19 +315,19 @@ def budget_warnings(epsilon: float, delta: float, clients: int) -> tuple[str, ..
 
 
 def check_delta(delta: float) -> float:
-    """Return delta, or refuse it."""
+    """Return delta; raise InputError unless it is between 0 and 1."""
     if not isinstance(delta, Real) or not 0 < delta < 1:
         raise InputError(f"delta is a number between 0 and 1, not {delta!r}")
     return delta
 
 
 def check_epsilon(epsilon: float) -> float:
-    """Return epsilon, or refuse it."""
+    """Return epsilon; raise InputError unless it is finite and above 0."""
     return check_positive("epsilon", epsilon)
 
 
 def check_positive(name: str, value: float) -> float:
-    """Return a finite number above 0, or refuse it."""
+    """Return `value`; raise InputError unless it is finite and above 0."""
     if not isinstance(value, Real) or not 0 < value < math.inf:
         raise InputError(f"{name} is a number above 0, not {value!r}")
     return value

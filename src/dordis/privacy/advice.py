@@ -1,9 +1,9 @@
-"""How many clients a run needs: what the noise leaves of its signal, and which cohort would leave more.
+"""How many clients a run needs: its signal-to-noise ratio, and the ratio with larger cohorts.
 
 If all updates have the length of the clip bound and agree, a round has the signal-to-noise ratio n / (z sqrt(d)), where
 z is the noise on the sum over the clip bound.  R rounds together have sqrt(R) times as much.  Every client takes part
 k = R n / N times, and z grows as sqrt(k): the ratio of the whole run is sqrt(N n) / (z_1 sqrt(d)), with the z_1 of one
-participation, whatever R is.  Updates that agree less have less, so that the ratio is what a run has at most.
+participation, whatever R is.  Real updates agree less and have a smaller ratio: it is an upper bound.
 """
 
 import math
@@ -17,14 +17,14 @@ from dordis.privacy.planning import XNOISE, Plan
 from dordis.privacy.xnoise_components import Scheme
 
 NOTHING, EQUAL, ENOUGH = 0.1, 1.0, 10.0
-"""Ratios of a whole run: below the first next to nothing is learnt, above the last the noise costs little."""
+"""Ratios of a whole run: below the first almost nothing is learnt, above the last the noise costs little."""
 LARGEST_COHORT = 1000
-"""Clients a round that are proposed at most; more can take part."""
+"""Largest cohort that is proposed; a configuration may ask for a larger one."""
 MORE_ROUNDS = 4
-"""Times the rounds that were asked for: no more are proposed."""
+"""At most this many times the configured rounds are proposed."""
 
 Replan = Callable[[int, int], Plan]
-"""Plans the same run with another n and R."""
+"""Return the plan of the same run with n clients a round and R rounds."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Advice:
 
 
 def run_ratio(plan: Plan) -> float:
-    """Return the signal-to-noise ratio of all rounds together, at most."""
+    """Return the upper bound on the signal-to-noise ratio of all rounds together."""
     return plan.signal_to_noise * math.sqrt(plan.setting.participation.rounds)
 
 
@@ -53,27 +53,27 @@ def describe_ratio(ratio: float) -> str:
 
 
 def describe_prospects(plan: Plan) -> str:
-    """Return one sentence: the ratio of the whole run, the expected outcome, and what a better one takes."""
+    """Return one sentence: the ratio of the whole run, the expected outcome, and the clients for a better one."""
     ratio = run_ratio(plan)
     said = f"signal-to-noise ratio of the run {ratio:.3g}: {describe_ratio(ratio)}"
     return said if ratio >= ENOUGH else f"{said}. {describe_needs(plan, EQUAL if ratio < EQUAL else ENOUGH)}"
 
 
 def describe_needs(plan: Plan, ratio: float) -> str:
-    """Say how many clients, or how small a model, a ratio takes at the same epsilon."""
+    """Say how many clients, or how small a model, would have this ratio at the same epsilon."""
     smaller = parameters_for_ratio(plan, ratio)
     model = f", or a model of about {smaller:,} parameters instead of {plan.setting.dim:,}" if smaller else ""
     return f"A ratio of {ratio:g} takes about {clients_for_ratio(plan, ratio):,} clients{model}, or a larger epsilon."
 
 
 def check_prospects(plan: Plan) -> None:
-    """Raise `HopelessPlan` if next to nothing can be learnt under the noise of a plan."""
+    """Raise `HopelessPlan` if almost nothing can be learnt under the noise of a plan."""
     if run_ratio(plan) < NOTHING:
         raise HopelessPlan(run_ratio(plan), describe_needs(plan, EQUAL))
 
 
 def advise(plan: Plan, replan: Replan) -> Advice:
-    """Plan for larger cohorts, and advise the smallest whose signal-to-noise ratio suffices, or else the largest."""
+    """Plan for larger cohorts, and recommend the smallest whose signal-to-noise ratio suffices, or else the largest."""
     cohort = plan.setting.participation
     population, n, rounds = cohort.population, cohort.per_round, cohort.rounds
     larger = tuple(_plan_possible(replan, larger_cohorts(n, population), rounds))
@@ -86,7 +86,7 @@ def advise(plan: Plan, replan: Replan) -> Advice:
 
 
 def larger_cohorts(per_round: int, population: int) -> tuple[int, ...]:
-    """Return larger cohorts: two, four and ten times as many clients a round, or all.
+    """Return larger cohorts: two, four and ten times `per_round`, at most `population`.
 
     >>> larger_cohorts(100, 1000), larger_cohorts(400, 1000), larger_cohorts(10, 10)
     ((200, 400, 1000), (800, 1000), ())
@@ -95,7 +95,9 @@ def larger_cohorts(per_round: int, population: int) -> tuple[int, ...]:
 
 
 def whole_rounds(population: int, per_round: int, rounds: int) -> int:
-    """Return how many rounds use what clients pay for: they pay for whole participations.
+    """Return the largest number of rounds that costs a client no more participations than `rounds` rounds do.
+
+    It is at most `MORE_ROUNDS` times as many.
 
     >>> whole_rounds(539, 100, 51), whole_rounds(1000, 1000, 57)
     (53, 57)
@@ -114,7 +116,7 @@ def round_up_to_two_digits(count: int) -> int:
 
 
 def clients_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many clients would have a ratio, with the same part of them in a round.
+    """Return about how many clients a run needs for a ratio, if the same fraction of them takes part in a round.
 
     The ratio grows as sqrt(N n), so in proportion to N.
     """
@@ -122,7 +124,7 @@ def clients_for_ratio(plan: Plan, ratio: float) -> int:
 
 
 def parameters_for_ratio(plan: Plan, ratio: float) -> int:
-    """Return about how many parameters a model may have for a ratio, with the same clients; 0 if none can have it."""
+    """Return about how many parameters a model may have for a ratio, with the same clients; 0 if no model has it."""
     count = math.floor(plan.setting.dim * (run_ratio(plan) / ratio) ** 2)
     return count // _unit(count) * _unit(count)
 
@@ -139,12 +141,12 @@ def list_warnings(plan: Plan) -> tuple[str, ...]:
 
 
 def _unit(count: int) -> int:
-    """Return the power of ten of a number's second digit."""
+    """Return the power of ten of the second digit of a number: 100 for 1163."""
     return int(10 ** max(0, len(str(count)) - 2))
 
 
 def _plan_possible(replan: Replan, cohorts: tuple[int, ...], rounds: int) -> Iterator[Plan]:
-    """Plan for cohorts, leaving out those that the other settings do not allow."""
+    """Yield the plan of each cohort; cohorts that the other settings do not allow are left out."""
     for per_round in cohorts:
         try:
             yield replan(per_round, rounds)
@@ -157,7 +159,7 @@ RATES = tuple(Fraction(tenths, 10) for tenths in range(5))
 
 @dataclass(frozen=True)
 class DropoutForecast:
-    """Epsilon if `dropped` clients drop out of every round, by noise scheme; None where a round gives no output."""
+    """Epsilon by noise scheme if `dropped` clients drop out of every round; None if such a round gives no output."""
 
     rate: Fraction
     dropped: int
@@ -167,7 +169,7 @@ class DropoutForecast:
 
 
 def forecast_dropout(plan: Plan, rates: Sequence[Fraction] = RATES) -> tuple[DropoutForecast, ...]:
-    """Return epsilon at each rate of dropout, floor(rate n) clients in every round."""
+    """Return a forecast for each dropout rate: floor(rate n) clients drop out of every round."""
     xnoise = plan.setting.scheme if plan.setting.scheme in XNOISE else Scheme.SINGLE
     schemes = (Scheme.ORIG, Scheme.CONSERVATIVE, xnoise)
     lost = [(rate, math.floor(rate * plan.setting.clients)) for rate in rates]

@@ -1,10 +1,10 @@
-"""Adaptive clipping: follow a quantile of the update norms by a noisy count of the clients that are below the bound.
+"""Adaptive clipping: the clip bound follows a quantile of the update norms, from noisy counts of the norms below it.
 
 Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", 2021, algorithm 1.
-Each client adds one bit, "my norm is at most the bound", as a further release beside its update: +s or -s in the ring;
-nothing is rounded.  Without the client there is neither, so Delta2 = Delta1 = s: half of what 0 or 2s would cost, which
-is the paper's shift by one half.  The number of survivors is public and undoes the shift.  The bound of one round is
-made from the sums of those before it, and costs nothing more.
+Each client sends one bit, "my norm is at most the bound", as a further release beside its update: +s or -s in the
+ring, without rounding.  Without the client the sum has neither, so Delta2 = Delta1 = s: half of the sensitivity that 2s
+and 0 would have, which is the paper's shift by one half.  The number of survivors is public and undoes the shift.  The
+bound of a round is computed from released sums of earlier rounds, which costs no more privacy.
 """
 
 import math
@@ -24,8 +24,8 @@ CLIPPING_BIT = "clipping bit"
 class Quantile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="quantile"):
     """Adaptive clipping: the quantile of the norms that the bound follows, its start, rate and limits.
 
-    `rate` is eta_C of the geometric update.  The bound never leaves `least` .. `most`, whatever the noise does.
-    `share` is the part of the privacy budget that the bits get.
+    `rate` is eta_C of the geometric update.  The bound stays in `least` .. `most` even if the noise is large.
+    `share` is the part of the privacy budget that is spent on the bits.
     """
 
     target: float = 0.5
@@ -65,11 +65,11 @@ class Clipping:
 
     @property
     def further(self) -> tuple[FurtherValue, ...]:
-        """Return the bits as a further release, if the bound adapts."""
+        """Return the bits as the one further release, or nothing if the bound is fixed."""
         return (FurtherValue(CLIPPING_BIT, self.rule.share),) if self.rule else ()
 
     def advance(self, below: float | None) -> "Clipping":
-        """Return the clipping of the next round, from the fraction of norms below the bound of this one."""
+        """Return the clipping of the next round, from the fraction of norms below the bound in this round."""
         if self.rule is None or below is None:
             return self
         return replace(self, bound=next_bound(self.bound, below, self.rule))
@@ -83,7 +83,7 @@ def clipping_bit(scale: int) -> FurtherRelease:
 def bit_value(norm: float, bound: float) -> int:
     """Return a client's bit as it is summed: 1 if its norm is at most the bound, else -1.
 
-    `norm` is that of the update before it is clipped; one that diverged to infinity is above every bound.
+    `norm` is the norm of the update before clipping; infinity, of an update that diverged, is above every bound.
     """
     check_positive("the clip bound", bound)
     if not norm >= 0:
@@ -97,9 +97,9 @@ def bit_error(bit: PlannedRelease, clients: int, kappa: Fraction) -> float:
 
 
 def fraction_below(bits: FurtherSum | None) -> float | None:
-    """Return the fraction of U3 whose norm is at most the bound; None if nothing was counted.
+    """Return the fraction of clients in U3 with a norm of at most the bound; None if the round had no bits.
 
-    It is without bias, so with noise it may be below 0 or above 1.
+    The estimate has no bias, so the noise may take it below 0 or above 1.
     """
     return None if bits is None else (1 + float(bits.mean[0])) / 2
 

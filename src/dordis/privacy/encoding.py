@@ -32,7 +32,7 @@ Reals = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Entropy = Callable[[int], bytes]
 
 MOST_DRAWS = 200
-"""Where the bound suits scale and clip, a draw passes it with a chance of at most exp(-1/2): 200 do not in 10^-43."""
+"""A rounding exceeds a bound that suits scale and clip with probability at most exp(-1/2): 200 in a row with 10^-43."""
 ROTATION, PROJECTION = b"dordis/v1/rotation", b"dordis/v1/projection"
 """Uses of the public seed of a round; no two uses share a stream."""
 STOCHASTIC, NEAREST = "stochastic", "nearest"
@@ -48,8 +48,8 @@ Number = TypeVar("Number", bound=np.generic)
 class Grid:
     """The integer grid of a round: how `dim` coordinates are dealt to blocks, the scale, and the ring of `bits` bits.
 
-    Coordinate i is place i // B of block i mod B, with B blocks in all; places that are left are padding.  With
-    `buckets`, which are fewer, the update is folded before, and its buckets are what is dealt; with 0 it is not.
+    Coordinate i goes to place i // B of block i mod B, with B blocks in all; the remaining places are padding.  If
+    `buckets` is not 0 the update is folded into that many buckets first, and the buckets are dealt to the blocks.
 
     >>> Grid(dim=10, block=4, scale=1.0, bits=8).deal(np.arange(10.0)).astype(int).tolist()
     [0, 3, 6, 9, 1, 4, 7, 0, 2, 5, 8, 0]
@@ -73,7 +73,7 @@ class Grid:
 
     @property
     def summed_dim(self) -> int:
-        """Return how many coordinates are summed: k, or all of them."""
+        """Return how many coordinates are summed: the buckets if updates are folded, else `dim`."""
         return self.buckets or self.dim
 
     @property
@@ -87,7 +87,7 @@ class Grid:
         return self.padded // self.block
 
     def deal(self, x: npt.NDArray[Any], factor: float = 1.0) -> npt.NDArray[Any]:
-        """Return a copy in the order of the blocks, padded with zeros and multiplied by a factor."""
+        """Return a copy of `x` in the order of the blocks, padded with zeros and multiplied by `factor`."""
         return hadamard.deal_to_blocks(x, self.block, factor)
 
     def collect(self, dealt: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -97,7 +97,7 @@ class Grid:
         return x
 
     def place(self, x: npt.NDArray[Number], dealt: npt.NDArray[Number], start: int) -> None:
-        """Write dealt blocks back to their coordinates in `x`; the first begins at `start` in the summed vector."""
+        """Write whole blocks back to their coordinates in `x`; the first begins at `start` of the dealt vector."""
         rows, first = dealt.reshape(-1, self.block), start // self.block
         whole, rest = divmod(self.summed_dim, self.blocks)
         last = first + len(rows)
@@ -107,7 +107,7 @@ class Grid:
 
 
 def chunk_ends(dim: int, block: int, chunks: int) -> list[int]:
-    """Return where the chunks of a vector end: each is a run of whole blocks, no two differ by more than one block.
+    """Return the ends of a vector's chunks: each is a run of whole blocks, and their lengths differ by at most a block.
 
     >>> chunk_ends(10, 4, 2)
     [8, 12]
@@ -126,13 +126,13 @@ def encode(
     clip: float = math.inf,
     bound: int | None = None,
 ) -> Vector:
-    """Return the whole update, of norm `clip` at most in real units, as a vector over the ring, without noise.
+    """Return an update, clipped to norm `clip` in real units, as a vector over the ring, without noise.
 
     The rotation comes from the public seed of the round, the rounding from the client's own entropy.  The squared
-    norm in the integers never exceeds `bound`: the rounding is drawn again, as a whole, until it does not.
+    norm of the integer vector never exceeds `bound`: a rounding that exceeds it is drawn again, as a whole.
     """
     turned = rotate_update(update, grid, public_seed, clip)
-    # What folding and floating point added to the norm on the way is clipped too: it would exceed the bound.
+    # Folding and floating point may have made the vector longer than the clip bound: clip it again.
     scale = grid.scale * clip_factor(turned, clip)
     if bound is not None and is_rounded_to_nearest(turned, scale, grid, clip):
         vector = _round_shrinking(turned, scale, bound).view(np.uint32)
@@ -150,19 +150,19 @@ def encode(
 
 
 def choose_rounding(grid: Grid, clip: float) -> str:
-    """Return how updates that are clipped to this norm are rounded: folded ones to the nearest, if that errs little."""
+    """Return how updates clipped to `clip` are rounded: to the nearest if they are folded and the scale is fine."""
     fine = scaling.is_fine_enough(grid.scale * clip, grid.padded)
     return NEAREST if grid.buckets and fine and clip < math.inf else STOCHASTIC
 
 
 def is_rounded_to_nearest(turned: Reals, scale: float, grid: Grid, clip: float) -> bool:
-    """Tell whether this vector is rounded to the nearest; a small one would become 0 and is rounded at random."""
+    """Tell whether a vector is rounded to the nearest; a short one, which would become 0, is rounded at random."""
     large = scale * norm(turned) >= scaling.SMALL * math.sqrt(grid.padded)
     return large and choose_rounding(grid, clip) == NEAREST
 
 
 def rotate_update(update: Reals, grid: Grid, public_seed: bytes, clip: float = math.inf) -> Reals:
-    """Return the clipped update, folded, dealt to blocks and rotated, in real units; folding may leave it longer."""
+    """Return the update clipped, folded, dealt to blocks and rotated, in real units; folding may make it longer."""
     x = check_update(update, grid)
     dealt = grid.deal(*fold_update(x, grid, public_seed, clip_factor(x, clip)))
     hadamard.rotate(dealt, grid.block, draw_signs(public_seed, 0, grid.padded))
@@ -177,14 +177,14 @@ def fold_update(x: Reals, grid: Grid, public_seed: bytes, factor: float = 1.0) -
 
 
 def unfold_sum(sums: Floats, grid: Grid, public_seed: bytes) -> Floats:
-    """Undo `fold_update`, but for the error that `dordis.privacy.projection` describes."""
+    """Undo `fold_update`, except for the folding error (see `dordis.privacy.projection`)."""
     if not grid.buckets:
         return sums
     return unfold(sums, grid.dim, draw_signs(public_seed, 0, grid.dim, PROJECTION))
 
 
 def check_update(update: Reals, grid: Grid) -> Reals:
-    """Return a read-only view of an update, or refuse its type or length."""
+    """Return a read-only view of an update; raise InputError if its type or length is wrong."""
     x: Reals = check_array("an update", update, np.float32, np.float64)
     if x.size != grid.dim:
         raise InputError(f"the round takes updates of {grid.dim} coordinates, not {x.size}")
@@ -199,7 +199,7 @@ def decode(total: Vector, grid: Grid, public_seed: bytes) -> Floats:
 
 
 def unrotate_sum(total: Vector, grid: Grid, public_seed: bytes, first: int = 0) -> Floats:
-    """Return a run of whole blocks in real units, still in the order of the blocks; `first` is its first coordinate."""
+    """Return whole blocks of a sum in real units, in the order of the blocks; the first block starts at `first`."""
     total = check_array("a sum", total, np.uint32)
     if first % grid.block or total.size % grid.block or not 0 <= first <= first + total.size <= grid.padded:
         raise InputError(f"a chunk is a run of whole blocks of {grid.block} coordinates")
@@ -214,7 +214,7 @@ def unrotate_integers(total: npt.NDArray[np.int32] | Floats, grid: Grid, public_
 
 
 def centre(total: Vector, bits: int) -> npt.NDArray[np.int32]:
-    """Return the representatives in -2^(b-1) .. 2^(b-1) - 1."""
+    """Return the sum as signed integers in -2^(b-1) .. 2^(b-1) - 1."""
     unused = 32 - bits
     signed: npt.NDArray[np.int32] = (total << np.uint32(unused)).view(np.int32)
     signed >>= np.int32(unused)
@@ -222,12 +222,12 @@ def centre(total: Vector, bits: int) -> npt.NDArray[np.int32]:
 
 
 def norm(x: Reals) -> float:
-    """Return the norm in float64, whatever the type of the numbers; it may be infinite."""
+    """Return the norm as a float64, also of float32 numbers; it may be infinite."""
     return math.sqrt(_squared_norm(x))
 
 
 def clip_factor(x: Reals, clip: float) -> float:
-    """Return min{1, c / ||x||}, or refuse a vector that is not finite."""
+    """Return min{1, c / ||x||}; raise InputError if a coordinate is not finite."""
     squared = _squared_norm(x)
     if math.isfinite(squared):
         norm = math.sqrt(squared)
@@ -240,9 +240,9 @@ def clip_factor(x: Reals, clip: float) -> float:
 
 @lru_cache(maxsize=4)
 def draw_signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATION) -> npt.NDArray[np.uint8]:
-    """Return the random signs of a round, one bit a coordinate, starting at `first`, the lowest bit of a byte first.
+    """Return `count` random signs of a round, one bit each, from coordinate `first` on, the lowest bit of a byte first.
 
-    They are public and read-only.  The signs of the last calls are cached: simulated clients of a round share them.
+    The array is read-only.  Recent results are cached, because all simulated clients of a round need the same signs.
     """
     stream = prg.from_seed(public_seed, label)
     skip = first % 8
@@ -254,7 +254,7 @@ def draw_signs(public_seed: bytes, first: int, count: int, label: bytes = ROTATI
 
 
 def _round_shrinking(x: Reals, scale: float, bound: int) -> npt.NDArray[np.int32]:
-    """Round to the nearest, shrinking the vector until its squared norm keeps to the bound."""
+    """Return the vector rounded to the nearest integers, shrunk before so that its squared norm is within `bound`."""
     rounded = np.empty(x.size, np.int32)
     for _ in range(MOST_DRAWS):
         round_to_nearest(x, scale, rounded)
@@ -266,14 +266,14 @@ def _round_shrinking(x: Reals, scale: float, bound: int) -> npt.NDArray[np.int32
 
 
 def is_bounded(squared: int, bound: int) -> bool:
-    """Tell whether the squared norm of a rounded vector keeps to Delta2^2: privacy rests on that."""
+    """Tell whether the squared norm of a rounded vector is at most `bound`, Delta2^2: privacy rests on that."""
     return squared <= bound
 
 
 def _round_to_ring(x: Reals, scale: float, stream: prg.Stream, bits: int) -> tuple[Vector, int]:
     """Return the vector rounded at random, over the ring, and its exact squared norm in the integers.
 
-    One pass over memory: what is drawn and rounded at a time stays in the cache.  A float32 vector is overwritten.
+    Work in pieces that fit the cache, in one pass over memory.  A float32 vector is overwritten.
     """
     vector: Vector = x.view(np.uint32) if x.dtype == np.float32 else np.empty(x.size, np.uint32)
     context, mask, squared = prg.open_stream(stream), np.uint32(2**bits - 1), 0
@@ -290,9 +290,9 @@ def _round_to_ring(x: Reals, scale: float, stream: prg.Stream, bits: int) -> tup
 
 
 def _squared_norm(x: Reals) -> float:
-    """Return the squared norm with float64 sums, whatever the type; it may be infinite or NaN."""
+    """Return the squared norm, summed in float64, also of float32 numbers; it may be infinite or NaN."""
     if x.size <= _SHORT:
-        with np.errstate(over="ignore", invalid="ignore"):  # the caller looks
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
             wide = x.astype(np.float64, copy=False)
             return float(wide @ wide)
     return sum_squares(x)

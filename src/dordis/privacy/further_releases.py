@@ -1,8 +1,8 @@
 """Further releases: bounded values that clients add to an upload beside the update, each summed under its own noise.
 
-A further release is a chunk of its own behind those of the update.  Its noise comes from seeds of its own, and the
-ledger charges it by itself.  To leave a client out means that its value is zero.  Adaptive clipping is one
-(`dordis.privacy.clipping`); applications declare others (`AppServer.further`).
+A further release is a chunk of its own after the chunks of the update.  Its noise comes from separate seeds, and the
+ledger charges it separately.  Neighbouring inputs replace a client's value by zero.  The bits of adaptive clipping are
+a further release (`dordis.privacy.clipping`); applications declare others (`AppServer.further`).
 """
 
 import math
@@ -22,14 +22,14 @@ from dordis.privacy.scaling import MOST_BITS, Floats, Sensitivity
 from dordis.privacy.skellam_noise import LARGEST_VARIANCE, round_up_variance
 
 LARGEST_SCALE = 2**12
-"""Beyond it the noise is Gaussian for all that the accounting can tell, and only takes room."""
+"""With a larger scale the noise would need more bits, and the accounting would hardly improve."""
 
 
 @dataclass(frozen=True)
 class FurtherValue:
     """A value that clients release beside their update: `length` numbers of Euclidean norm `bound` at most.
 
-    `share` is the part of the privacy budget that it gets.  Whole numbers are summed exactly.
+    `share` is the part of the privacy budget that is spent on it.  Whole numbers are summed exactly.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """Return how much one client can change the sum, in integer units."""
+        """Return the largest change of the sum by one client, in integer units."""
         return Sensitivity((self.scale * self.bound) ** 2, self.length)
 
     def encode(self, value: npt.ArrayLike, bits: int) -> Vector:
@@ -75,7 +75,7 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._to_ring(rounded, bits)
 
     def encode_sum(self, value: npt.ArrayLike, bits: int) -> Vector:
-        """Return a sum over records, each within the bound, as a vector over the ring; whole numbers only."""
+        """Return a client's sum over its records, whole numbers within the bound, as a vector over the ring."""
         return self._to_ring(self.scale * np.atleast_1d(np.asarray(value, np.int64)), bits)
 
     def _to_ring(self, units: npt.NDArray[Any], bits: int) -> Vector:
@@ -91,11 +91,11 @@ class FurtherSum:
     """The sum in integer units."""
     scale: int
     count: float
-    """Clients in the sum, or the expected number of their sampled records."""
+    """Clients in the sum; with records as the unit, the expected number of their sampled records."""
 
     @classmethod
     def from_total(cls, release: FurtherRelease, total: Vector, count: float, bits: int) -> "FurtherSum":
-        """Read a sum over the ring."""
+        """Return the sum from a vector over the ring; raise InputError if its length is wrong or no client is in it."""
         if total.shape != (release.length,):
             raise InputError(f"the sum of the {release.name} has {release.length} coordinates, not {total.size}")
         if not count > 0:
@@ -110,7 +110,7 @@ class FurtherSum:
 
     @property
     def mean(self) -> Floats:
-        """Return the mean over the clients in the sum, or over their expected records."""
+        """Return the sum divided by `count`, in the units of the value."""
         mean: Floats = self.units / (self.scale * self.count)
         return mean
 
@@ -134,11 +134,11 @@ class PlannedRelease:
         return math.sqrt(self.variance) / (self.release.scale * self.release.bound)
 
     def deviation(self, kappa: Fraction) -> float:
-        """Return the standard deviation of each number of the sum, in units of the value; see `plan_release`."""
+        """Return the standard deviation of each number of the sum, in real units; `kappa` as in `plan_release`."""
         return self.release.bound * self.multiplier * math.sqrt(kappa)
 
     def event(self, charged: Fraction | None = None) -> SkellamSum:
-        """Return the event that is charged for the sum, at the noise that counts: sigma*^2 or more."""
+        """Return the event that is charged for the sum, under noise of variance `charged`, by default sigma*^2."""
         variance, changed = self.variance if charged is None else charged, self.release.sensitivity
         return SkellamSum(changed.squared, changed.l1, float(variance))
 
@@ -151,9 +151,10 @@ def plan_release(
     headroom: float = 4.0,
     kappa: Fraction = Fraction(1),
 ) -> PlannedRelease:
-    """Return a value under noise of `multiplier` times its sensitivity, at the largest scale that the ring holds.
+    """Plan a release under noise of `multiplier` times its sensitivity, at the largest scale that the ring holds.
 
-    `kappa` is the noise left in the sum over sigma*^2, `headroom` its standard deviations that stay inside the ring.
+    `kappa` is the variance left in the sum divided by sigma*^2; the ring holds `headroom` standard deviations.
+    Raise InputError if no scale fits.
 
     >>> plan_release(FurtherValue("correct answers", 0.1), multiplier=5.0, clients=100, bits=16)
     PlannedRelease(release=FurtherRelease(name='correct answers', scale=273, length=1, bound=1), \

@@ -1,11 +1,11 @@
-"""Gaussian differential privacy: what Skellam and Gaussian releases cost as theta^2, and what a sum of these proves.
+"""Gaussian differential privacy: theta^2 of Skellam and Gaussian releases, and epsilon and delta of their sum.
 
 A release is theta-GDP if its outputs with and without a client are no easier to tell apart than N(theta, 1) and N(0, 1)
 (Dong, Roth and Su, "Gaussian Differential Privacy", 2019).  Composition adds theta^2.  An integer sum of l2-sensitivity
 S under Skellam noise of variance mu in every coordinate has theta^2 = S^2 / (mu - 1/2) (docs/proofs/accounting.md).
 
-Figures err on the safe side.  `theta_squared` is exact and rounded up; `delta` is computed within a relative error of
-1e-11 and raised by `MARGIN`; `epsilon` and `theta_budget` return what `delta` confirms.
+All results err on the safe side.  `theta_squared` is exact and rounded up; `delta` is computed within a relative error
+of 1e-11 and raised by `MARGIN`; the results of `epsilon` and `theta_budget` hold by that `delta`.
 """
 
 import math
@@ -16,10 +16,10 @@ from fractions import Fraction
 from dordis.errors import InputError
 
 MARGIN = 1e-10
-"""How much `delta` is raised, relative to itself."""
+"""The relative amount by which `delta` is raised."""
 LEAST_DELTA, LEAST_EPSILON, LARGEST_EPSILON, LARGEST_THETA_SQUARED = 1e-300, 1e-30, 700.0, 1e9
-_AIM = 1e-10  # `epsilon` aims so much lower, `theta_budget` twice as much: then each keeps what the other returns
-_QUARTILE = 0.6745  # for delta up to 1/2 epsilon is at least theta^2 / 2 less so many theta
+_AIM = 1e-10  # relative: `epsilon` aims at a delta lower by this, `theta_budget` by twice this, so that they agree
+_QUARTILE = 0.6745  # for delta <= 1/2, epsilon >= theta^2 / 2 - _QUARTILE theta
 _STEP = 0.125
 _NODES = tuple(math.exp(k * _STEP) for k in range(-208, 33))
 
@@ -44,7 +44,7 @@ def gaussian_theta_squared(multiplier: Fraction | float) -> float:
 
 
 def compose_costs(costs: Iterable[float]) -> float:
-    """Return theta^2 of all releases that use the same client's data: the sum, rounded up."""
+    """Return theta^2 of several releases of the same client's data: the sum of their theta^2, rounded up."""
     return _round_up(sum(map(_to_fraction, costs), Fraction(0)))
 
 
@@ -67,10 +67,10 @@ def delta(epsilon: float, theta_squared: float) -> float:
 
 
 def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
-    """Return the epsilon that theta-GDP proves at `delta`; infinity where it proves nothing.
+    """Return the epsilon of theta-GDP at `delta`; infinity if none is proved.
 
-    `distance` is the total variation between the noise that was drawn and the noise that was analysed; it costs
-    (1 + e^epsilon) of itself in delta, and where that is more than half of delta nothing is proved.
+    `distance` is the total variation distance between the noise that is drawn and the noise that is analysed.  It takes
+    (1 + e^epsilon) `distance` off delta; if that is more than half of delta, no epsilon is proved.
 
     >>> round(epsilon(compose_costs([gaussian_theta_squared(5.0)] * 10), 1e-5), 2)
     2.59
@@ -80,7 +80,7 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
     if not distance:
         return _epsilon(theta_squared, delta)
     proved, charge = math.inf, delta / 2
-    for _ in range(10):  # what is charged for a larger epsilon is enough for a smaller one
+    for _ in range(10):  # a charge for a larger epsilon suffices for a smaller one
         lower = _epsilon(theta_squared, delta - charge)
         if lower >= proved or _charge(lower, distance) > charge:
             break
@@ -91,7 +91,10 @@ def epsilon(theta_squared: float, delta: float, distance: float = 0.0) -> float:
 
 
 def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
-    """Return the largest theta^2 that keeps (epsilon, delta), less 2^-40 of itself: adding up may round."""
+    """Return the largest theta^2 within (epsilon, delta), lowered by a factor of 1 - 2^-40 for rounding in later sums.
+
+    Raise InputError if `distance` takes more than half of delta.
+    """
     _check(LEAST_EPSILON <= epsilon < math.inf, f"epsilon is a number from {LEAST_EPSILON} on, not {epsilon}")
     _check(LEAST_DELTA <= delta < 1, f"delta lies between {LEAST_DELTA} and 1, not at {delta}")
     epsilon = min(epsilon, LARGEST_EPSILON)
@@ -105,7 +108,7 @@ def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
 
 
 def _log_delta(epsilon: float, theta_squared: float) -> tuple[float, float, float]:
-    """Return ln delta, and below ln 0.68 its derivatives by epsilon and by ln theta^2.
+    """Return ln delta and its derivatives by epsilon and by ln theta^2; they are NaN if ln delta is above ln 0.68.
 
     With a = epsilon / theta - theta / 2, delta is phi(a) times the integral over s > 0 of e^(-a s - s^2 / 2)
     (1 - e^(-theta s)).  No term is negative, so nothing cancels, however small theta is.  The integrand is analytic in
@@ -138,10 +141,10 @@ def _epsilon(theta_squared: float, delta: float) -> float:
 
 
 def _newton(at: Callable[[float], tuple[float, float]], start: float, goal: float) -> float:
-    """Return where ln delta, given with its derivative, reaches `goal`.
+    """Return the argument at which ln delta is `goal`; `at` returns ln delta and its derivative.
 
-    ln delta is concave in epsilon and in ln theta^2, for delta is an integral of log-concave functions: every step ends
-    on the safe side, and every step but the first comes closer.
+    ln delta is concave in epsilon and in ln theta^2, because delta is an integral of log-concave functions.  So every
+    step of Newton's method ends on the safe side, and every step after the first comes closer.
     """
     x = start
     for _ in range(100):
@@ -149,7 +152,7 @@ def _newton(at: Callable[[float], tuple[float, float]], start: float, goal: floa
         if abs(value - goal) <= _AIM / 2:
             return x
         x += (goal - value) / slope
-    raise InputError("epsilon, delta or theta is outside of what can be computed")
+    raise InputError("epsilon, delta or theta is too large or too small to be computed")
 
 
 def _charge(epsilon: float, distance: float) -> float:

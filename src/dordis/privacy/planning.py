@@ -1,7 +1,7 @@
-"""From a privacy budget to the noise of a round, and back: which scale, bits, variances and cap a run needs.
+"""From a privacy budget to the noise of a round, and back: the scale, bits, variances and participation cap of a run.
 
-A `Setting` says what is given, a `Plan` what follows.  `plan` finds the least noise for a budget, `plan_for_cost` that
-for what one round may cost, and `account` the epsilon of given noise.
+A `Setting` has the inputs, a `Plan` the results.  `plan` finds the least noise for a budget, `plan_for_cost` the least
+noise for the cost of one round, and `account` the epsilon of given noise.
 """
 
 import math
@@ -29,7 +29,7 @@ _HALF = Fraction(1, 2)
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan for a setting: `epsilon` is the proved one, `variance` is sigma*^2, a multiple of 2^-20.
+    """The plan for a setting: `epsilon` is proved for its noise, `variance` is sigma*^2, a multiple of 2^-20.
 
     `further` are the releases of every round beside the update.
     """
@@ -44,7 +44,7 @@ class Plan:
     records: RecordEncoding | None = None
 
     def with_clip(self, clip: float) -> "Plan":
-        """Return the plan for another clip bound: scale and noise, in real units, are in proportion to it."""
+        """Return the plan for another clip bound, with the noise in real units changed in proportion."""
         scale = self.scale * self.setting.clip / clip
         return replace(self, setting=replace(self.setting, clip=clip), scale=scale)
 
@@ -59,12 +59,12 @@ class Plan:
 
     @property
     def sigma_int(self) -> float:
-        """Return the central standard deviation in integer units."""
+        """Return the standard deviation of the central noise in integer units."""
         return math.sqrt(self.variance)
 
     @property
     def sigma(self) -> float:
-        """Return the central standard deviation in real units."""
+        """Return the standard deviation of the central noise in real units."""
         return self.sigma_int / self.scale
 
     @property
@@ -74,23 +74,23 @@ class Plan:
 
     @property
     def trusted_multiplier(self) -> float | None:
-        """Return the noise multiplier with which a trusted server proves the same; None if none does."""
+        """Return the noise multiplier of a trusted server with the same epsilon; None if epsilon is 0 or infinite."""
         if not 0 < self.epsilon < math.inf:
             return None
-        if self.records is not None:  # a trusted server samples alike
+        if self.records is not None:  # a trusted server would sample records in the same way
             return math.sqrt(self.variance / self.sensitivity.squared)
         return accounting.gaussian_multiplier(self.epsilon, self.cap, self.setting.noise_delta)
 
     @property
     def times_trusted(self) -> float | None:
-        """Return the noise left in a sum, nobody dropping out, over what a trusted server would add, as deviations."""
+        """Return sigma of a sum without dropouts, divided by sigma of a trusted server with the same epsilon."""
         if self.trusted_multiplier is None:
             return None
         return self.sigma * math.sqrt(self.setting.kappa) / (self.setting.clip * self.trusted_multiplier)
 
     @property
     def cap(self) -> int:
-        """Return how many releases of one client are accounted for."""
+        """Return how many releases are counted for one client, or events for one record."""
         return self.setting.releases
 
     @property
@@ -100,9 +100,9 @@ class Plan:
 
     @property
     def signal_to_noise(self) -> float:
-        """Return the norm of a round's sum over that of its noise, if all updates are equal and have norm c.
+        """Return the norm of a round's sum divided by the norm of its noise, if all updates are equal and have norm c.
 
-        Orthogonal updates give 1 / sqrt(n) of it.  The noise includes the error of rounding.
+        For orthogonal updates it is smaller by a factor of sqrt(n).  The noise includes the error of rounding.
         """
         n = self.setting.clients
         left = float(self.noise.variance_left(range(n), b"")) + n / 4
@@ -112,7 +112,7 @@ class Plan:
     def epsilon_with_dropout(self, dropped: int, scheme: Scheme) -> float | None:
         """Return epsilon if `dropped` clients drop out of every round; None if XNoise would then give no output.
 
-        The baselines get the same central variance; `conservative` provides for T dropouts.
+        All schemes get the same central variance; `conservative` provides for T dropouts.
         """
         setting = self.setting
         if not 0 <= dropped <= setting.clients:
@@ -126,7 +126,7 @@ class Plan:
 
 
 def plan(setting: Setting, epsilon: float) -> Plan:
-    """Return the plan with the least noise, in real units, that keeps a budget.
+    """Return the plan with the least noise, in real units, within the budget `epsilon`; raise InputError if none fits.
 
     >>> from dordis.privacy.accounting import ParticipationSchedule
     >>> run = ParticipationSchedule(population=1000, per_round=100, rounds=50)
@@ -147,8 +147,8 @@ def plan(setting: Setting, epsilon: float) -> Plan:
 
 
 def plan_for_cost(setting: Setting, allowance: float) -> Plan:
-    """Return the plan with the least noise whose rounds cost a theta^2 of `allowance` each at most."""
-    accounting.check_positive("what a round may cost", allowance)
+    """Return the plan with the least noise at which a round costs at most `allowance`, a theta^2."""
+    accounting.check_positive("the cost of a round", allowance)
     if setting.records is not None:
         return _record_plan(setting, setting.records, allowance)
     if not setting.further:
@@ -164,7 +164,7 @@ def plan_for_cost(setting: Setting, allowance: float) -> Plan:
 
 
 def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) -> Plan:
-    """Return the plan for records: a scale at which rounding hardly matters, and the bits that hold the sum."""
+    """Return the plan with records as the unit: a scale at which rounding errors are negligible, and enough bits."""
     largest = setting.ring(MOST_BITS).largest
     wanted, part = fine_scaled_clip(setting.padded), allowance * (1 - setting.share)
     while True:
@@ -195,7 +195,7 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 
 
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
-    """Return s c for sums of records in 32 bits, under noise whose variance in integer units follows from s c."""
+    """Return s c for sums of records in 32 bits; `variance` returns that of the noise, in integer units, from s c."""
     wanted = fine_scaled_clip(setting.padded)
     while True:
         length, shift = scale_for(wanted, setting.block)
@@ -210,7 +210,7 @@ def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[
 
 
 def _record_bits(setting: Setting, sampled: RecordSampling, scaled_clip: float, variance: float) -> int:
-    """Return the bits that hold a sum: the signal is that of L + 6 sqrt L records that agree, L the expected batch."""
+    """Return the bits that hold a sum of L + 6 sqrt L equal records and its noise; L records are expected."""
     batch = setting.clients * sampled.batch
     reach = scaled_clip * (batch + 6 * math.sqrt(batch))
     deviation = math.sqrt(reach**2 / setting.block + setting.clients / 4 + variance)
@@ -218,7 +218,7 @@ def _record_bits(setting: Setting, sampled: RecordSampling, scaled_clip: float, 
 
 
 def _has_cost_within(allowance: float) -> scaling.Enough:
-    """Return a predicate: does a release cost a theta^2 of `allowance` at most?"""
+    """Return a predicate that tells whether a release costs at most `allowance`, a theta^2."""
     return lambda changed, variance: variance > _HALF and gdp.theta_squared(changed.squared, variance) <= allowance
 
 
@@ -243,7 +243,7 @@ def _least_noise(
 def _plan_further(
     setting: Setting, bits: int, multiplier: Callable[[FurtherValue], float], summed: int | None = None
 ) -> tuple[PlannedRelease, ...]:
-    """Plan all further releases, sums over `summed` values each: by default one of each client."""
+    """Plan all further releases; each sums `summed` values, by default one for each client."""
     count = setting.clients if summed is None else summed
     return tuple(
         plan_release(value, multiplier(value), count, bits, setting.headroom, setting.kappa)
@@ -252,12 +252,12 @@ def _plan_further(
 
 
 def _further_cost(further: tuple[PlannedRelease, ...]) -> float:
-    """Return the theta^2 that further releases cost together."""
+    """Return the sum of the theta^2 of further releases."""
     return math.fsum(accounting.theta_squared(planned.event()) for planned in further)
 
 
 def account(setting: Setting, sigma: float) -> Plan:
-    """Return the plan, and with it epsilon, for central noise of standard deviation `sigma` in real units.
+    """Return the plan, with its epsilon, for central noise of standard deviation `sigma` in real units.
 
     >>> from dordis.privacy.accounting import ParticipationSchedule
     >>> run = ParticipationSchedule(population=1000, per_round=100, rounds=50)
@@ -285,8 +285,8 @@ def account(setting: Setting, sigma: float) -> Plan:
 
 
 def _least_variance(enough: Callable[[Fraction], bool], room: float) -> Fraction:
-    """Return the least variance on the grid that is enough, knowing that `room` is."""
-    low, high = 0, int(round_up_variance(Fraction(room)) * GRID)  # more steps than a range may have
+    """Return the least variance on the grid for which `enough` is true; it is true for `room`."""
+    low, high = 0, int(round_up_variance(Fraction(room)) * GRID)  # a `range` cannot be as long as `high` for `bisect`
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(Fraction(middle, GRID)) else (middle, high)
@@ -294,7 +294,7 @@ def _least_variance(enough: Callable[[Fraction], bool], room: float) -> Fraction
 
 
 def _describe_infeasible(setting: Setting, ring: Ring, enough: scaling.Enough, epsilon: float) -> str:
-    """Say which settings near this one are feasible."""
+    """Return an error message with the nearest feasible bits, epsilon or number of coordinates."""
     fewest = scaling.fewest_bits(ring, enough)
     least = setting.epsilon(ring.sensitivity(0), ring.room(0))
     longest = bisect_left(range(1, ring.dim), True, key=lambda dim: not replace(ring, dim=dim).allows(enough))

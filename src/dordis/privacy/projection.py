@@ -1,13 +1,12 @@
-"""Projection: where noise dominates, most of an update cannot survive it, and fewer coordinates are summed.
+"""Projection: if the noise is much longer than the signal, updates are folded into fewer coordinates before the sum.
 
 The clipped update of d coordinates is folded into k buckets by public random signs: coordinate i, with its sign, is
 added to bucket i mod k.  The folded vector is clipped to c again, then rotated, rounded, masked and summed.  Decoding
-copies every bucket back to its coordinates, with their signs.  Over the signs that is right on average for every
-coordinate; what the others of a bucket add is an error of ||sum||^2 (d/k - 1) in all.  The energy of the noise is that
-of d coordinates, as before: buckets are copied with their noise.
+copies every bucket back to its coordinates, with their signs.  Averaged over the signs, every coordinate is right; the
+other coordinates of its bucket are an error, of expected energy ||sum||^2 (d/k - 1) over all coordinates.  The energy
+of the noise is the same as without folding, because buckets are copied with their noise.
 
-What one client can change is bounded on the integers after folding, so that privacy holds for any signs and any k that
-a server may choose.
+The sensitivity is bounded in the integers, after folding, so privacy holds whatever signs and k a server chooses.
 """
 
 import math
@@ -32,17 +31,16 @@ CONFIDENCE = 3.0
 REMEMBERED = 10
 """Rounds over which the alignment is averaged."""
 LEAST_BUCKETS = 1024
-"""Fewer are never chosen: they would save next to nothing, and the norm of a folded update would vary too much."""
+"""Fewer buckets are never chosen: they would hardly save more, and the norm of a folded update would vary too much."""
 LEAST_SAVING = 0.1
 """Least fraction of the upload that folding must save."""
 
 
 def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignment: "Alignment | None" = None) -> int:
-    """Return the number of buckets that a rule gives at this noise multiplier; 0: updates are not folded.
+    """Return the number of buckets by the configured rule at this noise multiplier; 0: updates are not folded.
 
-    `adaptive` is `auto` until there is an `alignment` from rounds before.
-
-    A number is rounded up to whole blocks: padding would be sent for nothing.  Updates that are no longer stay.
+    `adaptive` is the same as `auto` until earlier rounds give an `alignment`.  A number is rounded up to whole blocks,
+    because padding would be sent for nothing; if that is not below the length of an update, the result is 0.
     """
     if rule == OFF:
         return 0
@@ -59,9 +57,9 @@ def choose_buckets(setting: Setting, multiplier: float, rule: str | int, alignme
 def choose_buckets_automatically(
     dim: int, clients: int, multiplier: float, gamma: float = 1.0, tau: float = TAU
 ) -> int:
-    """Return k = d / (1 + tau d z^2 / (gamma n)^2) in whole blocks, or 0 where that saves next to nothing.
+    """Return k = d / (1 + tau d z^2 / (gamma n)^2) in whole blocks, or 0 if that saves less than `LEAST_SAVING`.
 
-    gamma is ||sum|| / (n c): how far the updates agree.  z is the noise multiplier.
+    gamma is ||sum|| / (n c), the alignment of the updates; z is the noise multiplier.
 
     >>> choose_buckets_automatically(11_200_000, 100, 1.8), choose_buckets_automatically(650, 50, 2.0)
     (77824, 0)
@@ -73,15 +71,15 @@ def choose_buckets_automatically(
 
 
 def round_up_to_blocks(buckets: int) -> int:
-    """Return a number of buckets rounded up to whole blocks; with more of them the blocks may be larger."""
+    """Return a number of buckets rounded up to whole blocks; the block size depends on the number itself."""
     padded = max(WORD, scaling.padded_length(buckets, scaling.block_size(buckets)))
     return padded if padded == buckets else round_up_to_blocks(padded)
 
 
 class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far updates agreed in the rounds so far: gamma^2 = (||sum|| / (n c))^2, estimated from the noisy sums alone.
+    """The alignment of updates in earlier rounds: gamma^2 = (||sum|| / (n c))^2, estimated from the noisy sums.
 
-    Noisy sums are public, so that what is made of them costs no privacy.
+    The estimate costs no privacy, because noisy sums are public.
     """
 
     squared: float
@@ -90,37 +88,37 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: int = 1
 
     @classmethod
-    def from_sum(cls, total: Floats, kept: int, noise: float, reach: float) -> "Alignment":
-        """Estimate the alignment from a decoded sum of `kept` coordinates, each with noise of variance `noise`.
+    def from_sum(cls, total: Floats, summed: int, noise: float, reach: float) -> "Alignment":
+        """Estimate the alignment from a decoded sum of `summed` coordinates, each with noise of variance `noise`.
 
-        `reach` is n c.  The expected energy of the noise is subtracted; the estimate's deviation has two causes, the
-        noise and the random signs.
+        `reach` is n c.  The expected energy of the noise is subtracted.  The standard deviation of the estimate comes
+        from the noise and from the random signs.
         """
-        energy = float(total @ total) * kept / total.size - kept * noise
+        energy = float(total @ total) * summed / total.size - summed * noise
         signal = max(0.0, energy)
-        deviation = math.sqrt(2 * kept * noise**2 + 4 * signal * noise + signal**2 * 2 / kept)
+        deviation = math.sqrt(2 * summed * noise**2 + 4 * signal * noise + signal**2 * 2 / summed)
         return cls(energy / reach**2, deviation / reach**2)
 
     def average_with(self, observed: "Alignment") -> "Alignment":
-        """Return the average with one more round."""
+        """Return the running average after one more round, over at most `REMEMBERED` rounds."""
         rounds = min(self.rounds + 1, REMEMBERED)
         weight = 1 / rounds
         squared = (1 - weight) * self.squared + weight * observed.squared
         return Alignment(squared, math.hypot((1 - weight) * self.deviation, weight * observed.deviation), rounds)
 
     def gamma(self, clients: int) -> float:
-        """Return the upper confidence bound: at most 1, and at least that of updates that have nothing in common."""
+        """Return the upper confidence bound on gamma: at most 1, and at least that of orthogonal updates."""
         return math.sqrt(min(1.0, max(1 / clients, self.squared + CONFIDENCE * self.deviation)))
 
 
 @dataclass(frozen=True)
 class Saving:
-    """What folding saves in one round, and what it costs."""
+    """The bytes that folding saves in one round, and the error that it adds."""
 
     dim: int
     buckets: int
     upload_bytes: int
-    """Of one masked update."""
+    """Size of one masked update."""
     unfolded_bytes: int
     """The same without folding, with as many bits."""
     error: float
@@ -137,7 +135,7 @@ class Saving:
 
 
 def estimate_saving(plan: Plan) -> Saving | None:
-    """Return the savings of a plan by folding, or None if it does not fold."""
+    """Return the saving of a plan with folding, or None if it does not fold."""
     setting = plan.setting
     if not setting.buckets:
         return None

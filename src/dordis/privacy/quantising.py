@@ -1,10 +1,10 @@
-"""The noisy sum of folded updates as it is delivered: four bits a coordinate, and one scale a block.
+"""The encoding in which a noisy sum of folded updates is delivered: four bits a coordinate, and one scale a block.
 
-Rounding a sum that carries its noise is post-processing and costs no privacy.  A block of it
-is rotated, so that its coordinates are nearly Gaussian, and the levels are those of the Lloyd-Max quantiser (J. Max,
-"Quantizing for minimum distortion", 1960; S. Lloyd, "Least squares quantization in PCM", 1982).  The scale of a block
-makes up for what rounding to the means of cells takes away, so that a coordinate is right on average; the error is 1 %
-of the variance of the noisy sum.  Server and clients use what was delivered, bit for bit, and never the sum itself.
+Quantising a noisy sum is post-processing and costs no privacy.  Blocks are still rotated, so their coordinates are
+nearly Gaussian, and the levels are those of the Lloyd-Max quantiser (J. Max, "Quantizing for minimum distortion", 1960;
+S. Lloyd, "Least squares quantization in PCM", 1982).  Rounding to the means of cells shrinks coordinates; the scale of
+a block undoes that, so that a coordinate is right on average, and the error is 1 % of the variance of the noisy sum.
+Server and clients use the quantised sum, bit for bit, and never the sum itself.
 """
 
 import math
@@ -37,12 +37,12 @@ _SCALE = np.dtype("<f4")
 
 
 def delivered_size(count: int, block: int) -> int:
-    """Return the bytes of `count` delivered coordinates, in whole blocks."""
+    """Return the size in bytes of `count` delivered coordinates, whole blocks of `block`."""
     return count // block * _SCALE.itemsize + packed_size(count, BITS)
 
 
 def quantise(total: Vector, grid: Grid) -> bytes:
-    """Encode consecutive whole blocks of a sum: the scales of the blocks, then four bits for each coordinate."""
+    """Return whole blocks of a sum as bytes: the scales of the blocks, then four bits for each coordinate."""
     blocks = centre(total, grid.bits).astype(np.float64).reshape(-1, grid.block)
     deviations = np.sqrt(np.mean(blocks**2, axis=1))
     relative = blocks / np.where(deviations > 0, deviations, 1.0)[:, None]
@@ -52,13 +52,16 @@ def quantise(total: Vector, grid: Grid) -> bytes:
 
 
 def dequantise(data: Packed, count: int, grid: Grid) -> Floats:
-    """Return `count` coordinates of a sum in integer units, still rotated and in the order of the blocks."""
+    """Return `count` coordinates of a sum in integer units, still rotated and in the order of the blocks.
+
+    Raise InputError if the data have the wrong length or a scale is impossible.
+    """
     if len(data) != delivered_size(count, grid.block):
         raise InputError(
             f"{count} delivered coordinates take {delivered_size(count, grid.block)} bytes, not {len(data)}"
         )
     blocks = count // grid.block
-    with np.errstate(invalid="ignore"):  # of signalling NaNs, which are refused
+    with np.errstate(invalid="ignore"):  # signalling NaNs are refused below
         scales = np.frombuffer(data, _SCALE, blocks).astype(np.float64)
     if not (scales <= math.sqrt(2) * 2**grid.bits).all() or not (scales >= 0).all():
         raise InputError("the scale of a delivered block is no deviation of integers of the round's ring")

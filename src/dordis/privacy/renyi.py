@@ -18,7 +18,7 @@ LEAST_SCALE = 0.5
 
 
 def skellam_rdp(orders: Orders, l2_squared: float, l1: float, variance: float) -> Floats:
-    """Return the RDP of Skellam noise of this variance, mu, at integer orders: the bound is proved at no others.
+    """Return the RDP of Skellam noise of variance mu at integer orders; for other orders the bound is not proved.
 
     alpha Delta2^2 / (2 mu) + min{((2 alpha - 1) Delta2^2 + 6 Delta1) / (4 mu^2), 3 Delta1 / (2 mu)}.
     """
@@ -33,13 +33,13 @@ def skellam_rdp(orders: Orders, l2_squared: float, l1: float, variance: float) -
 
 
 def discrete_gaussian_distance(clients: int, scale: float) -> float:
-    """Return tau = 10 sum over k = 1..n-1 of exp(-2 pi^2 g^2 k / (k + 1)): how far the sum is from Gaussian."""
+    """Return tau = 10 sum over k = 1..n-1 of exp(-2 pi^2 g^2 k / (k + 1)), the distance of the sum from a Gaussian."""
     k = np.arange(1, clients, dtype=np.float64)
     return float(10 * np.exp(-2 * (math.pi * scale) ** 2 * k / (k + 1)).sum())
 
 
 def discrete_gaussian_rdp(orders: Orders, clients: int, scale: float, l2: float, l1: float, dim: int) -> Floats:
-    """Return the RDP of the sum of n = `clients` discrete Gaussians of scale g each; count only those that are honest.
+    """Return the RDP of a sum under discrete Gaussian noise of scale g from each of n = `clients` honest clients.
 
     With S = sqrt(n) g, alpha/2 times the least of (D2/S)^2 + 2 tau d / alpha, (D2/S)^2 + 2 (D1/S) tau + tau^2 d, and
     (D2/S + tau sqrt d)^2.

@@ -1,4 +1,4 @@
-"""How updates fit the ring: blocks, the sensitivity of a sum, and the scale that a ring of b bits leaves.
+"""How updates fit the ring: blocks, the sensitivity of a sum, and the largest scale in a ring of b bits.
 
 Agarwal, Kairouz and Liu, "The Skellam Mechanism for Differentially Private Federated Learning", 2021; the norm after
 rounding is that of Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism", 2021.  *Real* units are
@@ -61,15 +61,16 @@ def padded_length(length: int, block: int) -> int:
 
 
 def check_buckets(dim: int, buckets: int) -> None:
-    """An update is folded into fewer coordinates than it has, in whole words of signs."""
+    """Raise InputError unless `buckets` is a multiple of `WORD` below `dim`, or 0 for no folding."""
     if buckets and (not WORD <= buckets < dim or buckets % WORD):
         raise InputError(f"{dim} coordinates are folded into fewer, a multiple of {WORD}: not into {buckets}")
 
 
 def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:
-    """Return the bound on ||r||^2 after a vector of norm s c and `dim` coordinates was rounded stochastically.
+    """Return the bound on ||r||^2 of a stochastically rounded vector r of `dim` coordinates, with norm s c before.
 
-    min{(s c)^2 + d/4 + sqrt(2 ln 1/beta) (s c + sqrt(d)/2), (s c + sqrt d)^2}; the second holds with certainty.
+    min{(s c)^2 + d/4 + sqrt(2 ln 1/beta) (s c + sqrt(d)/2), (s c + sqrt d)^2};
+    the second bound always holds, the first except with probability beta.
     """
     certain = (scaled_clip + math.sqrt(dim)) ** 2
     if beta == 0:
@@ -79,27 +80,27 @@ def rounded_norm(scaled_clip: float, dim: int, beta: float = BETA) -> float:
 
 
 def is_fine_enough(scaled_clip: float, dim: int) -> bool:
-    """Tell whether the scale is fine enough to round to the nearest: a coarser one turns small coordinates to 0."""
+    """Tell whether the scale is fine enough to round to the nearest: at a coarser scale most coordinates become 0."""
     return scaled_clip >= FINE * math.sqrt(dim)
 
 
 def nearest_norm(scaled_clip: float, dim: int) -> float:
-    """Return the bound on ||r||^2 after a rotated vector of norm s c was rounded to the nearest integers.
+    """Return the bound on ||r||^2 of a rotated vector r rounded to the nearest integers, with norm s c before.
 
-    (s c)^2 + d/12 and one standard deviation of what varies: s c / sqrt 3 and sqrt(d/180).  A vector that is longer is
-    shrunk until it fits.
+    It is the mean, (s c)^2 + d/12, and one standard deviation of each term: s c / sqrt 3 and sqrt(d/180).  Clients
+    shrink a longer vector until it fits.
     """
     return scaled_clip**2 + dim / 12 + scaled_clip / math.sqrt(3) + math.sqrt(dim / 180)
 
 
 def l1_bound(l2: float, dim: int) -> float:
-    """Return Delta1 = Delta2 min{sqrt d, Delta2}: the second because the entries are integers."""
+    """Return Delta1 = Delta2 min{sqrt d, Delta2}; Delta1 <= Delta2^2 because the entries are integers."""
     return l2 * min(math.sqrt(dim), l2)
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much one client changes the sum: `squared` is Delta2^2, an integer that clients never exceed."""
+    """The largest change of the sum by one client: `squared` is Delta2^2, an integer that clients never exceed."""
 
     squared: int
     dim: int
@@ -116,26 +117,26 @@ class Sensitivity:
 
 
 def sensitivity(scale: float, clip: float, dim: int, folded: bool = False) -> Sensitivity:
-    """Return the sensitivity of the whole padded vector; ||r||^2 is an integer, so Delta2^2 is one too, from 1 on."""
+    """Return the sensitivity of the whole padded vector; Delta2^2 is an integer, as ||r||^2 is, and at least 1."""
     return Sensitivity(max(1, math.floor(norm_bound(scale * clip, dim, folded))), dim)
 
 
 def norm_bound(scaled_clip: float, dim: int, folded: bool) -> float:
-    """Return the bound on ||r||^2: folded vectors are rounded to the nearest where the scale is fine enough."""
+    """Return the bound on ||r||^2; rounding is to the nearest if vectors are folded and the scale is fine enough."""
     nearest = folded and is_fine_enough(scaled_clip, dim)
     return nearest_norm(scaled_clip, dim) if nearest else rounded_norm(scaled_clip, dim)
 
 
 Enough = Callable[[Sensitivity, float], bool]
-"""Tell whether noise of a central variance hides one client of a sensitivity well enough."""
+"""A predicate of sensitivity and central variance: is that enough noise for the budget?"""
 
 
 @dataclass(frozen=True)
 class Ring:
     """The condition that a sum fits Z_{2^b}: 2^b >= 2 k sqrt(s^2 c^2 n^2 / block + n/4 + kappa sigma^2).
 
-    `headroom` is k, how many standard deviations of a coordinate stay inside; `kappa` the noise left in the sum over
-    sigma^2, the central variance; `largest` the central variance at which a component meets the sampler's bound.
+    `headroom` is k: the ring holds k standard deviations of a coordinate.  `kappa` is the variance left in the sum
+    divided by sigma^2, the central variance.  `largest` is the largest central variance that the sampler can draw.
     """
 
     bits: int
@@ -155,12 +156,12 @@ class Ring:
 
     @property
     def signal(self) -> float:
-        """Return the largest variance of a coordinate at scale 1: that of equal updates, concentrated in one block."""
+        """Return the largest variance of a coordinate of the sum at scale 1: all updates equal, and in one block."""
         return (self.clip * self.clients) ** 2 / self.block
 
     @property
     def widest_scale(self) -> float:
-        """Return the scale at which the signal leaves no room for noise; 0 if rounding leaves none."""
+        """Return the scale at which the signal alone fills the ring; 0 if rounding errors do already."""
         return math.sqrt(max(0.0, self.capacity) / self.signal)
 
     def room(self, scale: float) -> float:
@@ -174,21 +175,21 @@ class Ring:
         return scale if is_fine_enough(scale * self.clip, self.dim) else math.nextafter(scale, math.inf)
 
     def sensitivity(self, scale: float) -> Sensitivity:
-        """Return how much one client changes the sum at this scale."""
+        """Return the sensitivity at this scale."""
         return sensitivity(scale, self.clip, self.dim, self.folded)
 
     def allows(self, enough: Enough) -> bool:
-        """Tell whether any scale leaves room for enough noise: rounding keeps Delta2^2 at d/4 + sqrt(d)/2 or more."""
+        """Tell whether enough noise fits at some scale: if it does not at scale 0, it never does."""
         return enough(self.sensitivity(0), self.room(0))
 
 
 def largest_scale(ring: Ring, enough: Enough) -> float:
-    """Return the largest scale at which enough noise fits the ring, noise and scale solved for together.
+    """Return the largest scale at which enough noise fits the ring.
 
-    Raise `InputError` with the fewest bits that work where no scale does.
+    Raise `InputError` if there is none, with the fewest bits that would do.
     """
     low, high = 0.0, ring.widest_scale
-    if ring.folded and ring.nearest_scale < high:  # less is needed from here on than just below
+    if ring.folded and ring.nearest_scale < high:  # rounding to the nearest needs less noise than rounding at random
         low, high = (
             (ring.nearest_scale, high)
             if enough(ring.sensitivity(ring.nearest_scale), ring.room(ring.nearest_scale))
@@ -215,7 +216,7 @@ def scale_for_sigma(ring: Ring, sigma: float) -> float:
 
 
 def fewest_bits(ring: Ring, enough: Enough) -> int | None:
-    """Return the fewest bits with which some scale leaves room for enough noise, or None."""
+    """Return the fewest bits with which enough noise fits at some scale, or None."""
     return next((b for b in range(1, MOST_BITS + 1) if replace(ring, bits=b).allows(enough)), None)
 
 

@@ -17,11 +17,11 @@ from dordis.privacy.xnoise_components import NoisePlan, Scheme, default_toleranc
 
 LONGEST = 2**31
 FEW = 10
-"""Largest number of clients, with records as the unit, of which all that the threshold allows may drop out."""
+"""Up to this many clients, with records as the unit, the default tolerance is n - t."""
 PROBE = Fraction(2**30)
-"""A central variance whose shares are exact to 2^-50."""
+"""A central variance so large that rounding its shares to the grid changes them by at most 2^-50 of it."""
 SPARE = 1 - 2e-9
-"""Part of the budget that is planned with: owners add costs in another order, so that rounding must not exceed it."""
+"""Part of the budget that is planned; the rest is for rounding errors, as owners add costs in another order."""
 _MARGIN = 1 - 1e-12  # so that rounding up to the grid does not pass the sampler's bound
 
 
@@ -29,15 +29,15 @@ _MARGIN = 1 - 1e-12  # so that rounding up to the grid does not pass the sampler
 class Setting:
     """The inputs of a plan: participation, vector, ring, and the dropout and collusion that the noise must survive.
 
-    `bits` of None are chosen.  `headroom` is k, the standard deviations of a coordinate that the ring holds.  What is
-    None takes its default: delta min{N^-1.1, 10^-5}, the threshold a majority of honest clients, the tolerance
-    `xnoise.default_tolerance`, which asks whether the graph is `sparse` as SecAgg+ has it, and the `reserve`, dropouts
-    that the scheme `conservative` provides for, the tolerance.
-    `one_block` rotates the vector at once, as the paper does.  `further` are the values that every round releases
-    beside the update.  Given `orders`, epsilon is that of Renyi divergences at these, as in the paper; otherwise it is
-    that of `dordis.privacy.gdp`.  `failure` is the chance that in some round of the run what the protocol rests on
-    fails, a graph or a selection; the noise is planned for the rest of delta.
-    `buckets` is the length to which updates are folded (`dordis.privacy.projection`), 0 if they are not.
+    `headroom` is k: the ring holds k standard deviations of a coordinate.  `reserve` is the number of dropouts that the
+    scheme `conservative` provides for.  `sparse` says that the graph is that of SecAgg+.
+    Defaults, for fields that are None: as many `bits` as are useful, delta min{N^-1.1, 10^-5}, the threshold of
+    `default_threshold`, the tolerance of `xnoise_components.default_tolerance`, and a reserve equal to the tolerance.
+    `one_block` rotates the whole vector as one block, as the paper does.  `further` are the values that every round
+    releases beside the update.  With `orders`, epsilon comes from the Renyi divergences at these orders, as in the
+    paper; without, from `dordis.privacy.gdp`.  `failure` is the probability that the graph or the selection fails in
+    some round of the run; it is taken off delta.  `buckets` is the length to which updates are folded
+    (`dordis.privacy.projection`), 0 if they are not.
     """
 
     participation: ParticipationSchedule
@@ -90,7 +90,7 @@ class Setting:
 
     @property
     def share(self) -> float:
-        """Return the part of the budget that all further releases get together."""
+        """Return the part of the budget that is spent on all further releases together."""
         return math.fsum(value.share for value in self.further)
 
     @property
@@ -100,7 +100,7 @@ class Setting:
 
     @property
     def given_delta(self) -> float:
-        """Return delta."""
+        """Return delta, by default that of `default_delta`."""
         if self.delta is not None:
             return self.delta
         records = self.records.records if self.records else 1
@@ -118,7 +118,7 @@ class Setting:
 
     @property
     def T(self) -> int:  # noqa: N802  the paper's name
-        """Return how many clients may drop out of a round."""
+        """Return the tolerance: how many clients may drop out of a round before their upload."""
         if self.tolerance is not None:
             return self.tolerance
         if self.records is not None and self.clients <= FEW:
@@ -146,7 +146,7 @@ class Setting:
         return scaling.padded_length(self.summed_dim, self.block)
 
     def reserve_for(self, clients: int, tolerance: int) -> int:
-        """Return the dropouts that another cohort provides for, so that its round costs no more than this one's."""
+        """Return the `reserve` with which a round of another size costs a client no more than a planned round."""
         beyond = (self.reserve or 0) - self.T
         if beyond <= 0:
             return 0
@@ -154,7 +154,7 @@ class Setting:
         return min(tolerance + -(-beyond * honest // planned), clients - self.colluders - 1)
 
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
-        """Divide a central variance into components, as another scheme would if one is given."""
+        """Return the components of a central variance, by `scheme` or else by that of the setting."""
         scheme = scheme or self.scheme
         provided = self.T if self.reserve is None else self.reserve
         reserve = provided if scheme is Scheme.CONSERVATIVE else 0
@@ -166,7 +166,7 @@ class Setting:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the noise left in a sum over the central variance, at most: if nobody drops out."""
+        """Return the variance left in a sum without dropouts, divided by the central variance: no sum has more."""
         return self._probe.variance_left(range(self.clients), b"") / PROBE
 
     def ring(self, bits: int) -> Ring:
@@ -186,13 +186,13 @@ class Setting:
 
     @cached_property
     def distance(self) -> float:
-        """Return the total variation between the noise that a client's releases get and its law, at most."""
+        """Return the largest total variation distance of the noise, in all releases of one client, from its law."""
         components = len(self._probe.base) + len(self._probe.removable)
         length = self.padded + sum(value.length for value in self.further)
         return accounting.SAMPLE_DISTANCE * self.releases * length * self.clients * components
 
     def epsilon(self, sensitivity: Sensitivity, variance: float, *others: Event) -> float:
-        """Return the epsilon of a run whose every round may count on noise of this variance, and has other releases."""
+        """Return the epsilon of a run in which each round has noise of `variance`, and `others` as further releases."""
         update = SkellamSum(sensitivity.squared, sensitivity.l1, variance)
         if self.records is not None:
             return self.epsilon_for_cost(accounting.theta_squared(Composed((update, *others))))
@@ -202,10 +202,10 @@ class Setting:
         return accounting.guarantee(run, self.noise_delta, self.orders, self.distance).epsilon
 
     def allowance(self, epsilon: float) -> float:
-        """Return the theta^2 that every round of one client may cost: its part of the budget.
+        """Return the allowance of a round: the theta^2 that it may cost a client within the budget `epsilon`.
 
-        The noise is allowed to be twice as far from its law as it is planned to be, for the sake of failed rounds; no
-        more than half of delta goes into that, which bounds epsilon.
+        The total variation distance is counted twice, because failed rounds add to it.  It may take at most half of
+        delta, which bounds the epsilon that can be used.
         """
         delta, distance = self.noise_delta, 2 * self.distance
         if self.records is not None:
@@ -216,7 +216,7 @@ class Setting:
         return budget / self.participation.releases * SPARE
 
     def epsilon_for_cost(self, allowance: float) -> float:
-        """Return the epsilon of a run whose every round costs this theta^2."""
+        """Return the epsilon of a run in which every round costs `allowance`, a theta^2."""
         if self.records is not None:
             plan = self.records.plan(allowance, self.distance / self.releases)
             return record_accounting.epsilon(plan, self.noise_delta)
@@ -235,7 +235,7 @@ def check_failure(delta: float, failure: float) -> None:
     """Raise InputError unless delta exceeds the failure probability of the graph or of the selection."""
     if not 0 <= failure < delta:
         raise InputError(
-            f"delta = {delta:.3g} is not above {failure:.3g}, the chance that the graph or the lots of a round fail, "
+            f"delta = {delta:.3g} is not above {failure:.3g}, the probability that a round's graph or selection fails, "
             "over the run: take a larger delta, fewer rounds, or the complete graph and the selection 'balanced'"
         )
 

@@ -1,13 +1,12 @@
-"""Skellam noise from a seed: the same integers on every platform, any slice of them (noise format, version 1).
+"""Skellam noise from a seed: the same integers on every platform, from any sample on (noise format, version 1).
 
 The law is a table of integers: the Skellam pmf as 128-bit masses, cut into 65,536 cells and a residual.  Nothing here
-is floating point, so that every platform builds the same table: the server must be able to draw again what a client
-drew. The law of a table is exactly P / 2^128; its total variation distance to Skellam(v) is at most (2N + 1) 2^-128 +
-2^-172.
+is floating point, so every platform builds the same table, and the server can draw a client's noise again.  The law of
+a table is exactly P / 2^128; its total variation distance from Skellam(v) is at most (2N + 1) 2^-128 + 2^-172.
 
-Sample i takes its cell from bytes 2i, 2i + 1 of one keystream and its hat from those of another; cells past the
-last node escape to an exact inversion of the residual with a 16-byte block of a third.  Look-ups are not
-constant-time in the sample.
+Sample i takes its cell from bytes 2i and 2i + 1 of one keystream, and its hat from the same bytes of a second one.
+Cells after the last node escape: their samples are drawn by exact inversion of the residual, each with a 16-byte block
+of a third keystream.  Look-ups are not constant-time in the sample.
 """
 
 import hashlib
@@ -45,7 +44,7 @@ def round_up_variance(variance: Fraction | int) -> Fraction:
 
 
 def check_variance(variance: Fraction | int) -> Fraction:
-    """Return the variance as a Fraction, or refuse it."""
+    """Return the variance as a Fraction; raise InputError unless it is a multiple of 2^-20 in 0 < v <= 10^10."""
     if isinstance(variance, bool) or not isinstance(variance, int | Fraction):
         raise InputError(f"a noise variance is an int or a Fraction, not {type(variance).__name__}")
     exact = Fraction(variance)
@@ -86,7 +85,7 @@ class CellTable:
 
     @property
     def nbytes(self) -> int:
-        """Return the memory held."""
+        """Return the memory of the table in bytes."""
         arrays = (self.pmf, self.counts, self.stairs, self.residual, self.index)
         return sum(array.nbytes for array in arrays)
 
@@ -124,10 +123,10 @@ def build_table(variance: Fraction | int) -> CellTable:
 
 
 def check_residual(masses: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64], escapes: int) -> None:
-    """A residual has as much mass as the cells that escape to it, none of it negative, and its sums end there.
+    """Raise DordisError unless the residual is non-negative and its mass is that of the `escapes` escaping cells.
 
-    `masses` are P[x] - D[x] for x = 0 .. X, `sums` their C[x] for x = -X .. X.  A search that ran on other sums would
-    read beyond them.
+    `masses` are P[x] - D[x] for x = 0 .. X, `sums` their cumulative sums C[x] for x = -X .. X.  With wrong sums the
+    search of the sampler would read beyond the array.
     """
     if 2 * _total(masses) - _total(masses[:1]) != escapes << 112:
         raise DordisError("the residual of a cell table does not sum to the cells that escape to it")
@@ -139,14 +138,14 @@ def check_residual(masses: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64],
 
 
 def _total(rows: npt.NDArray[np.uint64]) -> int:
-    """Add 128-bit numbers, fewer than 2^32 of them, exactly."""
+    """Return the exact sum of fewer than 2^32 numbers of 128 bits."""
     halves = (rows >> np.uint64(32), rows & np.uint64(0xFFFFFFFF))
     (top, third), (second, first) = (half.sum(axis=0, dtype=np.uint64).tolist() for half in halves)
     return int(top << 96) + int(second << 64) + int(third << 32) + int(first)
 
 
 def support_bound(variance: Fraction) -> int:
-    """Return N, the value at which the pmf rounds to 0; the size of a table grows with it."""
+    """Return N, from which on the pmf rounds to 0; it bounds the size of a table."""
     return 43 + isqrt(41**2 + 240 * -(-variance.numerator // variance.denominator))
 
 
@@ -168,14 +167,14 @@ def skellam_masses(variance: Fraction) -> list[int]:
 
 
 def _log_width(variance: Fraction) -> int:
-    """Return k: hats of width 2^k keep the nodes few where the variance is large."""
+    """Return k, where 2^k is the width of hats: wide hats keep the nodes of a large variance few."""
     if variance < 2**17:
         return 0
     return max(k for k in range(9) if 64 * 4**k <= variance)
 
 
 def _stairs(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Lay the nodes out over the cells in signed ascending order, the last also over the cells that escape."""
+    """Return the stairs of all cells: nodes in ascending order, the last node also in the cells that escape."""
     values = np.arange(-(counts.size - 1), counts.size, dtype=np.int32)
     cells = np.full(CELLS, counts.size - 1, np.int32)
     filled = np.repeat(values, np.concatenate([counts[:0:-1], counts]))
@@ -187,7 +186,7 @@ def _stairs(counts: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 class TableCache:
-    """Keep the tables last used, up to a number of bytes."""
+    """A cache of the tables used last, up to `limit` bytes."""
 
     def __init__(self, limit: int = 256 << 20) -> None:
         self._limit = limit
@@ -195,19 +194,19 @@ class TableCache:
         self._lock = Lock()
 
     def get_table(self, variance: Fraction | int) -> CellTable:
-        """Return the table of a variance, built if it is not at hand."""
+        """Return the table of a variance, and build it if it is not in the cache."""
         exact = check_variance(variance)
         with self._lock:
             if exact not in self._tables:
                 self._tables[exact] = build_table(exact)
                 while len(self._tables) > 1 and sum(table.nbytes for table in self._tables.values()) > self._limit:
-                    self._tables.popitem(last=False)  # the one used longest ago
+                    self._tables.popitem(last=False)  # the least recently used table
             self._tables.move_to_end(exact)
             return self._tables[exact]
 
 
 TABLES = TableCache()
-"""Tables are pure functions of the variance; sharing them saves seconds and changes nothing."""
+"""The cache of this process: tables depend on the variance alone, and large ones take seconds to build."""
 
 
 LONGEST = 2**31
@@ -267,7 +266,7 @@ class NoiseLaw:
     """A law of integer noise that adds up: independent draws of variances a and b sum to one of variance a + b.
 
     `add` is a function of a module, so that it can be sent to other processes; the same seed gives the same samples on
-    every machine.  `digest` is the hash of whatever the samples of a variance depend on beside the seed.
+    every machine.  `digest` returns the hash of the table of a variance: samples depend on it and the seed alone.
     """
 
     add: AddNoise
@@ -293,7 +292,7 @@ class _Source:
         )
 
     def add(self, acc: npt.NDArray[np.uint32], first: int) -> None:
-        """Add samples first, first + 1, .. to acc, a few pages at a time, all through the same buffers."""
+        """Add samples first, first + 1, .. to acc, a few pages at a time, with the same buffers."""
         table, skip = self._table, first % PAGE
         cell_stream, hat_stream = (
             prg.open_stream(stream, (first - skip) * 2 // prg.BLOCK) for stream in (self._cells, self._hats)
@@ -328,21 +327,21 @@ class _Source:
 
 
 class _Escapes:
-    """Hold the escapes of one step, and draw them by inversion of the residual."""
+    """The samples of one step whose cells escape; they are drawn by inversion of the residual."""
 
     def __init__(self, stream: prg.Stream, room: int) -> None:
-        # A block cipher over explicit counters: escapes of several pages are several runs of one keystream.
+        # A block cipher over explicit counters, because escapes of several pages need several parts of a keystream.
         self._cipher = Cipher(algorithms.AES128(stream.key), modes.ECB()).encryptor()  # noqa: S305
         self.origin = np.array([*np.frombuffer(stream.nonce, np.uint32), prg.FIRST_COUNTER], np.uint32)
         self.places = np.empty(room + 1, np.uint32)
         self.tops = np.empty(room, np.uint16)
         self.blocks = np.empty((room, 4), np.uint32)
         self._input = self.blocks.data.cast("B")
-        drawn = np.empty((room + 1) * prg.BLOCK, np.uint8)  # the cipher wants a block more than it writes
+        drawn = np.empty((room + 1) * prg.BLOCK, np.uint8)  # the cipher needs a buffer one block longer than its output
         self._output, self._drawn = drawn.data, drawn.view("<u8").reshape(-1, 2)
 
     def resolve(self, acc: npt.NDArray[np.uint32], count: int, table: CellTable, flip: np.uint32) -> None:
-        """Add the first `count` escapes to their places in acc."""
+        """Draw the first `count` escapes and add them to their coordinates in acc."""
         self._cipher.update_into(self._input[: count * prg.BLOCK], self._output)
         kernel.resolve_escapes(
             acc, flip, self.places[:count], self.tops, self._drawn, table.residual, table.index, table.index_shift

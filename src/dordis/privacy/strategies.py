@@ -1,4 +1,4 @@
-"""Noise strategies: how the noise of a run comes about, what it does about dropout, and what it proves.
+"""Noise strategies: who adds the noise of a run, what dropout does to it, and whether it proves an epsilon.
 
 XNoise is the paper's and the default; the others are the paper's baselines.  A strategy is one tagged struct, whose tag
 is its name in the configuration, and an entry of `TABLE`.
@@ -34,17 +34,17 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     """A strategy in the configuration: `kind` names it."""
 
     mechanism: ClassVar[str] = ""
-    """Name of the mechanism that the strategy brings; if it brings none, clients add planned noise together."""
+    """Name of the mechanism of the strategy; empty if the configured mechanism is used, with noise from all clients."""
     description: ClassVar[str] = ""
-    """How the noise comes about, and what dropout does to it; may name T and the fields of the strategy in braces."""
+    """Who adds the noise, and what dropout does to it; a format string of T, the scheme and the strategy's fields."""
     unproved: ClassVar[str] = ""
-    """Why nothing is proved, where nothing is."""
+    """Why no epsilon is proved; empty if one is."""
     cost_only: ClassVar[bool] = False
-    """Whether only the cost is simulated, at ideal fidelity."""
+    """Whether the strategy is only simulated for its cost, at ideal fidelity."""
 
     @property
     def name(self) -> str:
-        """Return the name."""
+        """Return the name of the strategy, its `kind` in the configuration."""
         return str(self.__struct_config__.tag)
 
     @property
@@ -58,11 +58,11 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
         return Scheme.ORIG
 
     def reserve(self, clients: int) -> int | None:
-        """Return the dropouts that the noise provides for; None where it provides for those tolerated, or for none."""
+        """Return the dropouts that even shares provide for, for `Setting.reserve`; None: the default of the scheme."""
         return None
 
     def describe(self, setting: Setting) -> str:
-        """Describe the strategy in a setting."""
+        """Return the description of the strategy in a setting."""
         return self.description.format(T=setting.T, **msgspec.structs.asdict(self))
 
     def costs(self, grid: Grid, survivors: int) -> dict[str, float]:
@@ -83,7 +83,7 @@ class XNoise(Strategy, frozen=True, tag="xnoise"):
 
     @property
     def division(self) -> Scheme:
-        """Return one of the two ways in which components can be removed."""
+        """Return the configured scheme: `single` or `exact`."""
         return Scheme(self.scheme)
 
 
@@ -127,11 +127,11 @@ class Conservative(Strategy, frozen=True, tag="conservative"):
 
     @property
     def rule(self) -> Rule:
-        """Return whether the budget stops the run."""
+        """Return the rule: the budget stops the run unless it may be overspent."""
         return Rule.COUNT if self.overspend else Rule.STOP
 
     def describe(self, setting: Setting) -> str:
-        """Describe the strategy in a setting, and what happens at the budget."""
+        """Return the description of the strategy, with its behaviour at the budget."""
         stops = "the run ends before the round that would pass the budget"
         return self.description.format(rate=self.rate, ending="the run goes on" if self.overspend else stops)
 
@@ -141,12 +141,12 @@ class Conservative(Strategy, frozen=True, tag="conservative"):
         return Scheme.CONSERVATIVE
 
     def reserve(self, clients: int) -> int:
-        """Return the fixed part of the clients."""
+        """Return the dropouts at the configured rate."""
         return math.floor(Fraction(str(self.rate)) * clients)
 
 
 class Rebasing(Strategy, frozen=True, tag="rebasing"):
-    """Send new noise once the dropouts are known; only the cost is simulated, the noise is that of `xnoise`."""
+    """Clients send new noise once the dropouts are known; only its cost is simulated, with the noise of `xnoise`."""
 
     description: ClassVar[str] = (
         "clients send their noise again once it is known who dropped; simulated is what that costs, with the noise of "
@@ -175,14 +175,14 @@ class Rebasing(Strategy, frozen=True, tag="rebasing"):
 
 
 class Central(Strategy, frozen=True, tag="central"):
-    """Trust the server, who adds Gaussian noise to the sum."""
+    """The server is trusted, and adds Gaussian noise to the sum."""
 
     mechanism: ClassVar[str] = "central-gaussian"
     description: ClassVar[str] = "the server adds the noise to the sum. Dropout takes none of it away."
 
 
 class Local(Strategy, frozen=True, tag="local"):
-    """Trust nobody: every client adds all the Gaussian noise that it needs."""
+    """Nobody is trusted: every client adds all the Gaussian noise that it needs."""
 
     mechanism: ClassVar[str] = "local-gaussian"
     description: ClassVar[str] = "every client adds all the noise that it needs itself. Dropout takes none of it away."

@@ -1,7 +1,7 @@
 """XNoise: every client adds more noise than needed, and the excess is removed once the dropouts are known.
 
-All of it is one pure function of the plan and of U3, the clients whose input arrived; client, peers and server call
-it and agree.  Variances are exact rationals on the grid of 2^-20, rounded up.
+The components to remove are a pure function of the plan and of U3, the clients whose input arrived, so that server and
+clients compute the same.  Variances are exact rationals, rounded up to multiples of 2^-20.
 """
 
 import hashlib
@@ -24,26 +24,26 @@ class Scheme(Enum):
 
     NONE = "none"
     SINGLE = "single"
-    """One base and one removable component each: c (T - |D|) survivors lose their removable one.  The default."""
+    """The default: a base and one removable component each; it is removed for c (T - |D|) survivors."""
     EXACT = "exact"
-    """The paper's: T removable components each, of which every survivor loses those above |D|."""
+    """The paper's: a base and T removable components each; those after the first |D| are removed for all survivors."""
     ORIG = "orig"
-    """A baseline: an even share each, as if nobody dropped."""
+    """A baseline: an even share each, as if nobody dropped out."""
     CONSERVATIVE = "conservative"
-    """A baseline: an even share each, as if a fixed number dropped."""
+    """A baseline: an even share each, as if a fixed number of clients dropped out."""
 
 
 Due = Mapping[int, tuple[int, ...]]
-"""For each survivor, the removable components (counted from 0) that are to be disclosed."""
+"""For each survivor, the indices, from 0, of the removable components that are to be disclosed."""
 
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """The noise components that each of n clients adds and those that are removed, for a central variance sigma*^2.
+    """The noise components of each of n clients for a central variance sigma*^2, and which of them are removed.
 
-    `tolerance` is T, the dropouts after which the target still holds; `colluders` is T_C, clients whose noise the
-    server may know.  `fraction` is c of the scheme `single`: the removable component has variance v / c.  `reserve`
-    is the number of dropouts that the scheme `conservative` provides for.
+    `tolerance` is T, the largest number of dropouts with which the target holds; `colluders` is T_C, the number of
+    clients whose noise the server may know.  `fraction` is c of the scheme `single`: the removable component has
+    variance v / c.  `reserve` is the number of dropouts that the scheme `conservative` provides for.
 
     >>> plan = NoisePlan(Scheme.SINGLE, clients=10, tolerance=4, colluders=1, variance=Fraction(100))
     >>> plan.charged_variance(range(10), context=b"") == plan.charged_variance(range(6), context=b"") >= 100
@@ -84,13 +84,13 @@ class NoisePlan:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the factor that makes up for noise which colluders know."""
+        """Return the factor by which noise is increased because the server may know that of the colluders."""
         honest = self.clients - self.tolerance - self.colluders
         return Fraction(self.clients - self.tolerance, honest)
 
     @cached_property
     def base(self) -> tuple[Fraction, ...]:
-        """Return the variance of the component that is never shared nor disclosed, if there is one."""
+        """Return the variance of the base component, which is never shared nor disclosed; empty if there is none."""
         n, s = self.clients, self.kappa * self.variance
         match self.scheme:
             case Scheme.NONE:
@@ -107,7 +107,7 @@ class NoisePlan:
 
     @cached_property
     def removable(self) -> tuple[Fraction, ...]:
-        """Return the variances of the components that may have to be removed; their seeds are shared."""
+        """Return the variances of the removable components; their seeds are shared among the clients."""
         n, s = self.clients, self.kappa * self.variance
         if self.scheme is Scheme.SINGLE and self.tolerance:
             return (self._unit,)
@@ -117,7 +117,7 @@ class NoisePlan:
 
     @cached_property
     def _unit(self) -> Fraction:
-        """Return v / c, rounded up; v, the noise of one client of `single`, is c times that."""
+        """Return v / c, rounded up, of the scheme `single`; v is the variance a survivor should leave in the sum."""
         v = self.kappa * self.variance / (self.clients - self.tolerance)
         return round_up_variance(v / (self.fraction if self.tolerance else 1))
 
@@ -127,9 +127,9 @@ class NoisePlan:
         return sum((*self.base, *self.removable), Fraction(0))
 
     def due_components(self, survivors: Collection[int], context: bytes) -> Due:
-        """Return which removable components each survivor discloses, given U3.
+        """Return the removable components that each survivor has to disclose, from the survivors, U3.
 
-        `context` comes from `removal_context`; in `single` it decides, with the ids, which survivors are chosen.
+        `context` is that of `removal_context`; in `single` it decides, with the ids, which survivors disclose.
         """
         if len(set(survivors)) != len(survivors) or len(survivors) > self.clients:
             raise InputError(f"the survivors of a round of {self.clients} clients are distinct and not more than that")
@@ -147,10 +147,10 @@ class NoisePlan:
         return kept + sum((self.removable[k] for ks in (stayed or {}).values() for k in ks), Fraction(0))
 
     def charged_variance(self, survivors: Collection[int], context: bytes) -> Fraction:
-        """Return the variance that privacy may count on: what survivors keep, less the T_C largest of them.
+        """Return the variance that privacy may count on: that left by the survivors, without the T_C largest.
 
-        A due component counts as removed even if the server failed to: t - 1 answers and the colluders' shares may
-        still give it the seed.
+        A due component counts as removed even if the server could not remove it: from t - 1 answers and the colluders'
+        shares it may still rebuild the seed.
         """
         kept = sorted(self._kept_variances(survivors, context).values())
         return sum(kept[: max(0, len(kept) - self.colluders)], Fraction(0))
@@ -170,14 +170,14 @@ class NoisePlan:
         return (n - T - T_C) * self.added_variance
 
     def _kept_variances(self, survivors: Collection[int], context: bytes) -> dict[int, Fraction]:
-        """Return the variance that each survivor keeps once everything due is removed."""
+        """Return the variance that each survivor leaves in the sum after all due components are removed."""
         due = self.due_components(survivors, context)
         kept = {ks: self.added_variance - sum((self.removable[k] for k in ks), Fraction(0)) for ks in set(due.values())}
         return {u: kept[ks] for u, ks in due.items()}
 
 
 def parse_variance(text: str) -> Fraction:
-    """Return a variance that is written as a reduced fraction, in a number of digits that any machine can hold.
+    """Return a variance from its text, a reduced fraction of limited length; raise ParametersRefused otherwise.
 
     >>> parse_variance("7/1048576")
     Fraction(7, 1048576)
@@ -187,7 +187,7 @@ def parse_variance(text: str) -> Fraction:
 
 
 def check_variance_text(text: str) -> None:
-    """A variance has one spelling: otherwise one round would have several hashes."""
+    """Raise ParametersRefused unless a variance is a reduced fraction; other spellings would give other hashes."""
     if len(text) <= _LONGEST_FRACTION and text.replace("/", "", 1).isdecimal():
         with suppress(ValueError, ZeroDivisionError):
             if str(Fraction(text)) == text:
@@ -206,7 +206,7 @@ def default_tolerance(clients: int, threshold: int, sparse: bool = False) -> int
 
 
 def removal_context(round_id: bytes, chunk: int, parameter_hash: bytes) -> bytes:
-    """Name a chunk of a round under its parameters."""
+    """Return bytes that identify a chunk of a round and its parameters, for `NoisePlan.due_components`."""
     return len(round_id).to_bytes(8, "big") + round_id + chunk.to_bytes(8, "big") + parameter_hash
 
 

@@ -1,4 +1,4 @@
-"""Every mechanism keeps to the contract, and releases what its noise proves."""
+"""The interface of mechanisms, and the releases that the ledger charges for each of them."""
 
 import math
 from collections import Counter

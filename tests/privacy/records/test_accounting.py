@@ -1,4 +1,4 @@
-"""Epsilon of sampled records against a numerical composition written here, without dp-accounting."""
+"""Epsilon of sampled records, compared with a numerical composition written here, without dp-accounting."""
 
 import math
 from dataclasses import dataclass

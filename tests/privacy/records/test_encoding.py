@@ -1,4 +1,4 @@
-"""One record changes an encoded sum by no more than the bound, whatever the records, the dither and the rotation."""
+"""Encoding of records: one record changes a sum by at most the bound, for any records, dither and rotation."""
 
 import math
 import os

@@ -14,7 +14,7 @@ TABLE = {
 
 
 def load_mechanism(name: str) -> type[Mechanism]:
-    """Return a mechanism that a configuration names, one of this package or `package.module:Class`.
+    """Return the mechanism of a configured name: one of this package, or `package.module:Class`.
 
     >>> load_mechanism("skellam").description
     'distributed Skellam noise, drawn in integers'
@@ -23,7 +23,10 @@ def load_mechanism(name: str) -> type[Mechanism]:
 
 
 def find_builtin_mechanism(name: str) -> type[Mechanism]:
-    """Return a mechanism of this package, and import no other: the name may come from a peer."""
+    """Return a mechanism of this package by name, or raise ParametersRefused.
+
+    Names that peers send are looked up here, because nothing is imported for them.
+    """
     if name not in TABLE:
         raise ParametersRefused(f"'{name}' is not a mechanism of dordis: pass the mechanism too")
     return load_mechanism(name)

@@ -1,7 +1,7 @@
 """Baselines to compare with: Gaussian noise in floating point, by a trusted server or by every client, and no noise.
 
-The low bits of floating-point noise are known to reveal what they hide (Mironov, "On Significance of the Least
-Significant Bits for Differential Privacy", 2012): do not deploy these mechanisms.
+Do not deploy these mechanisms: the low bits of floating-point noise may reveal the value that it hides (Mironov, "On
+Significance of the Least Significant Bits for Differential Privacy", 2012).
 """
 
 import math
@@ -35,7 +35,7 @@ def gaussian_noise(seed: bytes, sigma: float, dim: int) -> Floats:
     >>> gaussian_noise(bytes(range(32)), 1.0, 3).round(2).tolist()
     [0.13, 0.31, -0.05]
     """
-    from scipy.special import ndtri  # what only takes part needs no scipy
+    from scipy.special import ndtri  # imported here: a client that only takes part needs no scipy
 
     context = prg.open_stream(prg.from_seed(seed, b"dordis/v1/gaussian"))
     samples = np.empty(dim, np.float64)
@@ -51,7 +51,7 @@ def gaussian_noise(seed: bytes, sigma: float, dim: int) -> Floats:
 
 
 def record_grid(setting: Setting, sampled: RecordSampling, sigma: float) -> Grid:
-    """Return a grid of 32 bits for sums of records with noise of standard deviation `sigma`, in real units."""
+    """Return a 32-bit grid for sums of records under noise of standard deviation `sigma` in real units."""
     scaled_clip = record_scale(setting, sampled, lambda s_c: (s_c * sigma / setting.clip) ** 2)
     return Grid(setting.dim, setting.block, scaled_clip / setting.clip, MOST_BITS)
 
@@ -65,19 +65,19 @@ class GaussianMechanism(Mechanism, frozen=True, kw_only=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Read sigma."""
+        """Return the mechanism; `noise` is sigma as text."""
         return cls(grid, clip, sensitivity, sigma=read_sigma(noise))
 
     @property
     def noise(self) -> str:
-        """Return sigma."""
+        """Return sigma as text."""
         return repr(self.sigma)
 
 
 class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw_only=True):
     """The server adds noise of standard deviation `sigma`, in real units, to the sum it decodes.
 
-    Clients clip and round like those of `DSkellam`, and trust the server with the sum.  `entropy` is the server's.
+    Clients clip and round as with `DSkellam`, and trust the server with the sum.  The noise is drawn from `entropy`.
     """
 
     entropy: Entropy = secrets.token_bytes
@@ -103,7 +103,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         return cls(grid, setting.clip, bound.squared, sigma=multiplier * bound.l2 / grid.scale)
 
     def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
-        """Return the mean of the sum with the server's noise; every call draws its own."""
+        """Return the mean under the server's noise; every call draws new noise."""
         noisy = super().decode(total, count, public_seed)
         self.add_server_noise(noisy, count)
         return noisy
@@ -113,11 +113,11 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
         mean += gaussian_noise(self.entropy(SEED_BYTES), self.sigma / count, self.grid.dim)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return a sum under the server's noise; there is no other, whatever the `variance`."""
+        """Return a sum under the server's noise; `variance` is ignored, because clients add none."""
         return Gaussian(self.sigma * self.grid.scale / math.sqrt(self.sensitivity))
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the server's noise: dropout takes none of it away."""
+        """Return the variance of the server's noise three times: dropout does not change it."""
         variance = (self.sigma * self.grid.scale) ** 2
         return NoiseVariances(variance, variance, variance)
 
@@ -125,7 +125,7 @@ class CentralGaussian(GaussianMechanism, frozen=True, tag="central-gaussian", kw
 class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_only=True):
     """Every client adds noise of standard deviation `sigma`, in real units, to its clipped update.
 
-    What comes after, rounding included, cannot take privacy away, so nothing bounds the norm in the integers.
+    Later steps, such as rounding, are post-processing, so that the norm in the integers needs no bound.
     """
 
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.CLIENT
@@ -152,22 +152,22 @@ class LocalGaussian(GaussianMechanism, frozen=True, tag="local-gaussian", kw_onl
         return encoding.encode(noisy, self.grid, public_seed, entropy)
 
     def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
-        """Add rounded noise: the sum is an integer, so that this rounds their sum, which takes no privacy away."""
+        """Add noise rounded to integers: the same as rounding sum and noise together, which is post-processing."""
         noise = gaussian_noise(entropy(SEED_BYTES), self.sigma * length / self.clip, total.size)
         total += np.rint(noise, out=noise).astype(np.int64)
 
     def release(self, variance: Fraction) -> Gaussian:
-        """Return one client's update under its own noise; the others' is not counted on, whatever the `variance`."""
+        """Return one client's update under its own noise; `variance` is ignored, as no other noise is counted."""
         return Gaussian(self.sigma / self.clip)
 
     def noise_variances(self, survivors: int, clients: int, colluders: int) -> NoiseVariances:
-        """Return the noise of the survivors; each counts on its own."""
+        """Return the variance of all clients' noise, of the survivors' noise, and of one client's, which is charged."""
         variance = (self.sigma * self.grid.scale) ** 2
         return NoiseVariances(variance * clients, variance * survivors, variance)
 
 
 class NoMechanism(Mechanism, frozen=True, tag="none"):
-    """Clip nothing, bound nothing, add nothing; policies of owners refuse it by default."""
+    """No clipping, no bound and no noise; policies of owners refuse it by default."""
 
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.NOBODY
     in_ring: ClassVar[bool] = False
@@ -175,9 +175,9 @@ class NoMechanism(Mechanism, frozen=True, tag="none"):
 
     @classmethod
     def for_cost(cls, setting: Setting, allowance: float) -> Self:
-        """Return the mechanism on a grid with much room; no budget is kept."""
+        """Return the mechanism on a 32-bit grid; `allowance` is ignored, because there is no budget."""
         return cls(wide_grid(setting, setting.clip))
 
     def release(self, variance: Fraction) -> Event:
-        """Refuse: nothing is proved."""
+        """Raise InputError: a release without noise has no epsilon."""
         raise InputError("a release without noise proves nothing: such a round runs without a ledger")

@@ -1,9 +1,9 @@
 """The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, 2021), a baseline, and its sampler.
 
 Noise is drawn from a seed, by inversion of its distribution in integers.  The masses are floor(2^127 p(x)), computed in
-fixed point, and what the floors leave out goes to 0: the law of a sample is exactly masses / 2^127, at a total
-variation distance of at most 2^-105 to the discrete Gaussian.  Unlike Skellam noise it is never removed again, so it
-has no format that outlives a release, and it is not made for speed.  Look-ups are not constant-time in the sample.
+fixed point, and the remaining mass is added to that of 0.  So the law of a sample is exactly masses / 2^127, at a total
+variation distance of at most 2^-105 from the discrete Gaussian.  Unlike Skellam noise it is never removed, so its
+format may change between versions, and it is not optimised for speed.  Look-ups are not constant-time in the sample.
 """
 
 import math
@@ -31,8 +31,8 @@ from dordis.privacy.xnoise_components import Scheme, parse_variance
 
 LONGEST = 2**31
 _TOTAL_BITS = 127
-_POINT = 384  # bits behind the point: the masses are good to more than 2^-300
-_WORDS = 2  # of 64 bits, for each sample: 127 bits of chance and a sign
+_POINT = 384  # fractional bits: the error of the masses is below 2^-300
+_WORDS = 2  # 64-bit words for each sample: 127 random bits and a sign
 _STEP = prg.CALL // 8 // _WORDS
 
 Words = npt.NDArray[np.uint64]
@@ -41,8 +41,8 @@ Words = npt.NDArray[np.uint64]
 def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> npt.NDArray[np.int32]:
     """Return `dim` samples, a function of the seed: x has a mass proportional to exp(-x^2 / (2 variance)).
 
-    `variance` is the square of the scale g, a multiple of 2^-20 from 1/4 to 10^10; that of the samples is a little
-    less: by 14 % at 1/4, by 10^-6 at 1.
+    `variance` is the square of the scale g, a multiple of 2^-20 from 1/4 to 10^10.  The variance of the samples is
+    smaller by 14 % at 1/4 and by 10^-6 at 1.
 
     >>> discrete_gaussian_noise(bytes(range(32)), 4, 8).tolist()
     [-2, -4, -3, 3, -1, 2, -2, 3]
@@ -63,7 +63,7 @@ def discrete_gaussian_noise(seed: bytes, variance: Fraction | int, dim: int) -> 
 
 
 def discrete_gaussian_masses(variance: Fraction | int) -> list[int]:
-    """Return the masses of 0, 1, 2, .. up to the last that is positive, out of 2^127.
+    """Return the masses of 0, 1, 2, .. up to the last positive one; 2^127 is probability 1.
 
     p(x + 1) / p(x) = q^(2 x + 1) with q = exp(-1 / (2 variance)).
     """
@@ -77,7 +77,7 @@ def discrete_gaussian_masses(variance: Fraction | int) -> list[int]:
 
 
 def _weights(variance: Fraction) -> Iterator[int]:
-    """Yield exp(-x^2 / (2 variance)) in fixed point, until it no longer counts."""
+    """Yield exp(-x^2 / (2 variance)) in fixed point for x = 0, 1, 2, .., until it is negligible."""
     q = _exp_minus(1 / (2 * variance))
     squared, ratio, weight = q * q >> _POINT, q, 1 << _POINT
     while weight >> (_POINT - _TOTAL_BITS - 8):
@@ -99,7 +99,7 @@ def _exp_minus(z: Fraction) -> int:
 
 @lru_cache(maxsize=4)
 def _cumulate_masses(variance: Fraction) -> tuple[Words, Words]:
-    """Return the chance of a magnitude of at most 0, 1, 2, .. out of 2^127, as high and low words."""
+    """Return the probabilities, times 2^127, of |x| <= 0, 1, 2, .. as arrays of high and of low words."""
     zero, *others = discrete_gaussian_masses(variance)
     sums = list(accumulate((zero, *(2 * mass for mass in others))))
     highs = np.array([value >> 64 for value in sums], np.uint64)
@@ -108,9 +108,9 @@ def _cumulate_masses(variance: Fraction) -> tuple[Words, Words]:
 
 
 def _invert(highs: Words, lows: Words, high: Words, low: Words) -> npt.NDArray[np.int64]:
-    """Return, for each chance u out of 2^127, the least x whose cumulative mass exceeds it."""
+    """Return, for each random number u below 2^127, the least x whose cumulative mass exceeds u."""
     x = np.searchsorted(highs, high)
-    while True:  # ties in the high word are rare: one chance in 2^63 for each magnitude
+    while True:  # ties in the high word have probability 2^-63 for each magnitude
         beyond = (highs[x] == high) & (lows[x] <= low)
         if not beyond.any():
             return x
@@ -125,9 +125,9 @@ def _check_share_variance(variance: Fraction | int) -> Fraction:
 
 
 class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
-    """Every client adds its even share of the noise, of `variance` (g^2, in integer units), as if nobody dropped.
+    """Every client adds an even share of the noise, of `variance` (g^2, in integer units), as if nobody dropped out.
 
-    That is the paper's Orig.  Sums of discrete Gaussians are not discrete Gaussians, so XNoise over it is refused.
+    That is the paper's Orig.  XNoise is refused, because sums of discrete Gaussians are not discrete Gaussian.
     """
 
     variance: Fraction
@@ -175,7 +175,7 @@ class DDGauss(Mechanism, frozen=True, tag="ddgauss", kw_only=True):
         return vector
 
     def release(self, variance: Fraction) -> DiscreteGaussianSum:
-        """Return a sum under as many shares of the noise as make up the variance."""
+        """Return a sum under as many clients' noise as `variance` contains; raise InputError if that is none."""
         honest = math.floor(variance / self.variance)
         if honest < 1:
             raise InputError("a sum under discrete Gaussian noise needs more survivors than there may be colluders")

@@ -1,4 +1,4 @@
-"""The distributed Skellam mechanism: Agarwal, Kairouz and Liu, 2021.  The default, and the one XNoise works on.
+"""The distributed Skellam mechanism: Agarwal, Kairouz and Liu, 2021.  The default; XNoise needs it.
 
 Its noise is drawn by the protocol, from seeds, component by component, so that it can be removed again.
 """

@@ -1,7 +1,7 @@
-"""The interface of mechanisms of differential privacy: encode an update for the sum, decode the sum.
+"""The interface of mechanisms of differential privacy: they encode updates and decode sums.
 
 A mechanism is one tagged struct in one file of this package, and one line in its table of names.  The tag is the name
-that clients agree on, and that policies of owners know.
+in the parameters of a round and in policies of owners.
 """
 
 import math
@@ -26,31 +26,31 @@ from dordis.privacy.skellam_noise import SKELLAM, NoiseLaw
 from dordis.privacy.xnoise_components import Scheme
 
 WIDE = 64.0
-"""Standard deviations that the ring holds where nothing has to be proved of it."""
-_AGREE = 1 - 1e-9  # floating point may differ by a little between the machines that compute a bound
+"""Headroom, in standard deviations, of grids that privacy does not depend on."""
+_AGREE = 1 - 1e-9  # relative slack: machines may compute slightly different bounds in floating point
 
 
 class NoiseFrom(Enum):
-    """Who adds the noise that privacy counts on, and so who is trusted with what."""
+    """The parties that add the noise; they decide whom a client has to trust."""
 
     CLIENTS = "clients"
-    """All clients together: a share of each."""
+    """All clients together: each adds a share."""
     CLIENT = "client"
-    """Every client for itself: it counts on nobody else."""
+    """Every client adds enough noise for itself and trusts nobody."""
     SERVER = "server"
     """The server, which sees the sum without noise."""
     NOBODY = "nobody"
 
     @property
     def adversary(self) -> str:
-        """Say whom an epsilon under this noise holds against."""
+        """Say against which adversary an epsilon under this noise holds."""
         if self is NoiseFrom.SERVER:
             return "against everybody but the server, who is trusted with the sum and with the noise"
         return "against the server, who knows who takes part"
 
 
 class NoiseVariances(NamedTuple):
-    """Variances in squared integer units: planned, in the sum, and counted on by privacy."""
+    """Variances of the noise in squared integer units: planned, left in the sum, and charged by the ledger."""
 
     wanted: float
     left: float
@@ -58,7 +58,7 @@ class NoiseVariances(NamedTuple):
 
 
 class Mechanism(msgspec.Struct, frozen=True):
-    """Turn updates into vectors over the ring, sums of them into updates, and say what that proves.
+    """Encode updates as vectors over the ring, decode their sums, and return the release that the ledger charges.
 
     `clip` is c, the largest norm of an update in real units, and `sensitivity` is Delta2^2, the largest squared norm in
     the integers; either is 0 if it is not bounded.
@@ -70,19 +70,19 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     noise_from: ClassVar[NoiseFrom] = NoiseFrom.CLIENTS
     schemes: ClassVar[frozenset[Scheme]] = frozenset({Scheme.NONE})
-    """The ways in which the protocol may add noise; a mechanism that brings its own noise, or none, gets none."""
+    """Schemes by which the protocol may add noise; only NONE if the mechanism adds its own noise or needs none."""
     law: ClassVar[NoiseLaw] = SKELLAM
-    """The law of the noise that is drawn from seeds: clients add it, and the server removes it."""
+    """The law of the protocol's noise, which clients add from seeds and the server removes."""
     has_price_list: ClassVar[bool] = True
-    """Whether the ledger stores the prices that `release` returns; False where the protocol alone adds the noise."""
+    """Whether the ledger stores the costs of releases; False if only the protocol adds noise."""
     only_renyi: ClassVar[bool] = False
-    """Whether only a Renyi divergence is known of the noise: it is planned by that, and no owner can count it."""
+    """Whether only Renyi divergences of the noise are known; it is planned by these, and owners cannot count it."""
     may_fold: ClassVar[bool] = False
-    """Whether updates may be folded first: not where noise is added to whole updates, before the sum or after it."""
+    """Whether updates may be folded; False if the noise is added to unfolded updates, or to the unfolded sum."""
     sums_records: ClassVar[bool] = False
     """Whether the mechanism is analysed for exact sums of sampled records."""
     in_ring: ClassVar[bool] = True
-    """Whether the noise is in the integers; where it is not, a simulation may sum updates that were not rounded."""
+    """Whether the noise is in the integers; if not, ideal simulations sum updates without rounding them."""
     description: ClassVar[str] = ""
     """Description of the noise, for the privacy statement."""
 
@@ -98,56 +98,56 @@ class Mechanism(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_parameters(cls, grid: Grid, clip: float, sensitivity: int, noise: str) -> Self:
-        """Return the mechanism that was written down in the parameters of a round; see `noise`."""
+        """Return the mechanism that the parameters of a round describe; `noise` is the property of that name."""
         return cls(grid, clip, sensitivity)
 
     @property
     def name(self) -> str:
-        """Return the name that clients agree on."""
+        """Return the name of the mechanism in the parameters of a round."""
         return mechanism_name(type(self))
 
     @property
     def noise(self) -> str:
-        """Return how much noise the mechanism brings, as clients agree on it; empty if it brings none."""
+        """Return the mechanism's own noise as text, for the parameters of a round; empty if it has none."""
         return ""
 
     @property
     def share(self) -> Fraction:
-        """Return the variance of the noise that each client brings and that adds up like the protocol's."""
+        """Return the variance of the noise that the mechanism itself has each client add; by default there is none."""
         return Fraction(0)
 
     @property
     def rounding(self) -> str:
-        """Return how clients round, as they agree on it."""
+        """Return how clients round, for the parameters of a round."""
         return encoding.choose_rounding(self.grid, self.clip or math.inf)
 
     @property
     def delivered_bits(self) -> int:
-        """Return the bits of a coordinate of the sum as it is delivered and used; 0: the sum is used as it is."""
+        """Return the bits to which each coordinate of the sum is quantised for delivery; 0: it is not quantised."""
         return quantising.BITS if self.grid.buckets and self.is_decoded_by_chunk else 0
 
     @property
     def is_decoded_by_chunk(self) -> bool:
-        """Tell whether chunks can be decoded one by one: not where `decode` does more than undo the encoding."""
+        """Tell whether chunks can be decoded one by one; False if the mechanism has a `decode` of its own."""
         return type(self).decode is Mechanism.decode
 
     def encode(self, update: Reals, public_seed: bytes, entropy: Entropy = secrets.token_bytes) -> Vector:
-        """Return a client's input to the sum: clip, fold, rotate, scale, round, with secrets from its own entropy."""
+        """Return a client's input to the sum: clip, fold, rotate, scale, round; `entropy` gives the random rounding."""
         bounds = (self.clip or math.inf, self.sensitivity or None)
         return encoding.encode(update, self.grid, public_seed, entropy, *bounds)
 
     def add_client_noise(self, total: Integers, length: int, entropy: Entropy) -> None:
-        """Add a client's own noise to its exact sum of records, in place; `length` is C_q.  Most have none."""
+        """Add a client's own noise to its exact sum of records, in place; `length` is C_q.  By default add none."""
 
     def clip_factor(self, update: Reals) -> float:
         """Return the factor, at most 1, that scales an update to the clip bound; raise if the update is not finite."""
         return encoding.clip_factor(encoding.check_update(update, self.grid), self.clip or math.inf)
 
     def add_server_noise(self, mean: Floats, count: int = 1) -> None:
-        """Add the server's noise to the mean over `count` clients, in place, in real units; most have none."""
+        """Add the server's noise to the mean over `count` clients, in place, in real units; by default add none."""
 
     def decode(self, total: Vector, count: int, public_seed: bytes) -> Floats:
-        """Return the mean over `count` clients from the sum of their inputs, in real units; the sum for 1."""
+        """Return the sum of clients' inputs, divided by `count`, in real units."""
         if count < 1:
             raise InputError(f"a mean is over at least one client, not {count}")
         decoded = encoding.decode(total, self.grid, public_seed)
@@ -155,7 +155,7 @@ class Mechanism(msgspec.Struct, frozen=True):
         return decoded
 
     def release(self, variance: Fraction) -> Event:
-        """Return the event that is charged for a sum whose noise counts for this variance, in integer units."""
+        """Return the event that the ledger charges for a sum under noise of `variance` in integer units."""
         bound = Sensitivity(self.sensitivity, self.grid.padded)
         return SkellamSum(bound.squared, bound.l1, float(variance))
 
@@ -166,7 +166,7 @@ class Mechanism(msgspec.Struct, frozen=True):
 
 
 def mechanism_name(kind: type[Mechanism]) -> str:
-    """Return the tag of a mechanism, or its place if it has none."""
+    """Return the tag of a mechanism, or `module:Class` if it has none."""
     return str(kind.__struct_config__.tag or f"{kind.__module__}:{kind.__qualname__}")
 
 
@@ -176,13 +176,13 @@ def grid_from_plan(plan: Plan) -> Grid:
 
 
 def wide_grid(setting: Setting, sigma: float) -> Grid:
-    """Return a grid of 32 bits that holds noise of this deviation in the sum, with much room."""
+    """Return a 32-bit grid for sums under noise of standard deviation `sigma`, with a headroom of `WIDE`."""
     ring = replace(setting.ring(MOST_BITS), headroom=WIDE, largest=math.inf)
     return Grid(setting.dim, setting.block, scaling.scale_for_sigma(ring, sigma), MOST_BITS)
 
 
 def check_bound(mechanism: Mechanism) -> None:
-    """Refuse a clip or a bound on the norm that rounding could not keep to."""
+    """Raise ParametersRefused if rounding cannot keep to the mechanism's bound on the norm at its clip and scale."""
     grid, clip = mechanism.grid, mechanism.clip
     if not 0 < clip < math.inf:
         raise ParametersRefused(f"the clip bound is a number above 0, not {clip}")
@@ -194,7 +194,7 @@ def check_bound(mechanism: Mechanism) -> None:
 
 
 def check_folding(kind: type[Mechanism], buckets: int) -> None:
-    """Raise ParametersRefused if updates are folded under a mechanism whose noise is not added to folded updates."""
+    """Raise ParametersRefused if there are buckets although the mechanism does not fold updates."""
     # A folded update is unfolded into copies: noise that differs from copy to copy would average out.
     if buckets and not kind.may_fold:
         raise ParametersRefused(
@@ -203,7 +203,7 @@ def check_folding(kind: type[Mechanism], buckets: int) -> None:
 
 
 def read_sigma(text: str) -> float:
-    """Return a standard deviation that was written down."""
+    """Return sigma from its text in the parameters of a round; raise ParametersRefused if it is no number."""
     try:
         return float(text)
     except ValueError:

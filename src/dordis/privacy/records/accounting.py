@@ -1,12 +1,12 @@
-"""Epsilon of one record over a run whose clients sample their records anew in every event.
+"""Epsilon of one record over a run in which clients sample their records anew in every event.
 
-Each of A events includes each record independently with probability p (a Poisson sample).  Given the sample an event is
-theta-GDP, so that the pair ((1-p) N(0,1) + p N(theta,1), N(0,1)) and its mirror dominate it (Zhu, Dong and Wang,
-"Optimal accounting of differential privacy via characteristic function", 2022).  They are composed numerically by the
-privacy loss distributions of dp-accounting, which are rounded up.
+Each of A events includes each record independently with probability p (a Poisson sample).  Given the sample, an event
+is theta-GDP, so it is dominated by the pair ((1-p) N(0,1) + p N(theta,1), N(0,1)) and its mirror image (Zhu, Dong and
+Wang, "Optimal accounting of differential privacy via characteristic function", 2022).  The pairs are composed
+numerically by dp-accounting's privacy loss distributions, which are rounded up.
 
-Such a composition holds for parameters that were fixed beforehand, so the epsilon of the whole plan is stated however
-a run ended.  Runs that are planned one after another are added up by `filtered_epsilon`, at one fixed order.
+Such a composition holds only for parameters fixed beforehand.  So the epsilon of the whole plan is stated, even if a
+run ended early.  For runs planned one after another, `filtered_epsilon` adds Renyi divergences at a fixed order.
 """
 
 import math
@@ -24,20 +24,20 @@ from dordis.privacy import accounting, gdp
 WORD = 2**32
 """The grid of the sampling probability: a record is sampled if a uniform 32-bit word is below p 2^32."""
 BETA, OVERFULL = 2.0**-60, 2.0**-80
-"""In one event and for one client: the chance that rounding exceeds its bound, and that a batch exceeds its cap."""
+"""Probabilities for one client in one event: that rounding exceeds its bound, and that a sample exceeds its cap."""
 LEAST_DELTA = 1e-10
-"""Below it the error of the numerical composition would matter."""
+"""For a smaller delta the error of the numerical composition would matter."""
 LEAST_RETRIES, RETRIES = 2, 0.02
-_INTERVALS = (1e-3, 1e-2)  # of the discretised privacy loss: for one sampled Gaussian, and for mixtures of several
+_INTERVALS = (1e-3, 1e-2)  # discretisation of the privacy loss: for one sampled Gaussian, and for mixtures of several
 _CLOSE = 1e-5  # relative error of a calibrated theta
-_TAIL = 40.0  # standard deviations that the integral of a Renyi divergence goes beyond its modes
+_TAIL = 40.0  # the integral of a Renyi divergence ends this many standard deviations beyond the modes
 _NODES = 4001
 
 
 class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A run's plan for one record: `events` releases with the same theta^2, each of a Poisson sample.
 
-    `sampling` is p 2^32, a whole number; `distance` the total variation between one event's noise and its law.
+    `sampling` is p 2^32, a whole number; `distance` is the total variation distance of one event's noise from its law.
     """
 
     sampling: int
@@ -57,7 +57,7 @@ class SampledEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def probability(self) -> float:
-        """Return p, exactly."""
+        """Return p, without rounding."""
         return self.sampling / WORD
 
     @property
@@ -85,12 +85,12 @@ class RecordSampling:
         return self.sampling / WORD * self.records
 
     def plan(self, theta_squared: float, distance: float) -> SampledEvents:
-        """Return all events of the run; `distance` is that of one event."""
+        """Return the plan of a run whose events have this theta^2 and `distance`."""
         return SampledEvents(self.sampling, theta_squared, self.events, distance)
 
 
 def sampling_word(probability: float) -> int:
-    """Return p 2^32, rounded to the grid, or refuse a probability.
+    """Return p 2^32 as a whole number; raise InputError unless 0 < p <= 1.
 
     >>> sampling_word(0.5) == 2**31
     True
@@ -101,7 +101,7 @@ def sampling_word(probability: float) -> int:
 
 
 def count_events(rounds: int) -> int:
-    """Return A: the rounds, and the retries that a plan provides for, max(2, 2 % of the rounds).
+    """Return A, the events of a plan: its rounds and max(2, 2 % of the rounds) retries.
 
     >>> count_events(400), count_events(10)
     (408, 12)
@@ -110,16 +110,16 @@ def count_events(rounds: int) -> int:
 
 
 def epsilon(plan: SampledEvents, delta: float, clients_per_person: int = 1) -> float:
-    """Return the epsilon of all events of a plan, for a person with one record at each of `clients` clients.
+    """Return the epsilon of a plan at `delta`, for a person with one record at each of `clients_per_person` clients.
 
-    `delta` is what is proved in the end: the failures of rounding (A 2^-60 for each record) come off first, and the
-    distances of noise and batch cap are charged (1 + e^epsilon) times.
+    Two things are taken off `delta`: the failures of rounding, A 2^-60 for each record, and (1 + e^epsilon) times the
+    total variation distance that noise tables and batch caps add.
     """
     return epsilon_of_plans((plan,), delta, clients_per_person)
 
 
 def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_person: int = 1) -> float:
-    """Return the epsilon of several plans that were all fixed beforehand; see `filtered_epsilon` for others."""
+    """Return the epsilon of several plans that were all fixed beforehand; for adaptive plans see `filtered_epsilon`."""
     check_delta(delta)
     if clients_per_person < 1:
         raise InputError(f"a person has records at one client or more, not at {clients_per_person}")
@@ -131,19 +131,22 @@ def epsilon_of_plans(plans: Sequence[SampledEvents], delta: float, clients_per_p
 
 @lru_cache(maxsize=1 << 10)
 def _composed_epsilon(plans: tuple[SampledEvents, ...], persons: int, delta: float, tau: float) -> float:
-    """Compose plans; kept, because a ledger asks after every round."""
+    """Return the epsilon of plans; cached, because a ledger asks for it after every round."""
     return _with_distance(lambda left: _compose(plans, persons, left), delta, tau)
 
 
 def _with_distance(proved: Callable[[float], float], delta: float, tau: float) -> float:
-    """Return epsilon where noise at a distance tau from its law takes (1 + e^epsilon) tau of delta."""
-    above = proved(delta / 2)  # what is charged for this larger epsilon is enough for the smaller one returned
+    """Return the epsilon at `delta` less (1 + e^epsilon) tau; `proved` returns epsilon from delta.
+
+    Infinity if that takes more than half of delta.
+    """
+    above = proved(delta / 2)  # a charge for this larger epsilon suffices for the smaller one returned
     charge = (1 + math.exp(min(above, gdp.LARGEST_EPSILON))) * tau
     return math.inf if charge > delta / 2 else proved(delta - charge)
 
 
 def _compose(plans: tuple[SampledEvents, ...], persons: int, delta: float) -> float:
-    """Compose plans numerically; without sampling by the closed formula of Gaussian differential privacy."""
+    """Return the epsilon of plans by numerical composition, or by the formula of `gdp` if nothing is sampled."""
     if all(plan.sampling == WORD for plan in plans):
         cost = gdp.compose_costs(gdp.repeat_cost(persons**2 * plan.theta_squared, plan.events) for plan in plans)
         return gdp.epsilon(cost, delta)
@@ -165,7 +168,7 @@ def _accountant(plans: tuple[SampledEvents, ...], persons: int) -> Any:
 
 
 def _event(plan: SampledEvents, persons: int) -> object:
-    """Return one event in the words of dp-accounting."""
+    """Return one event of a plan as an event of dp-accounting."""
     from dp_accounting import dp_event
 
     if plan.sampling == WORD:
@@ -178,7 +181,7 @@ def _event(plan: SampledEvents, persons: int) -> object:
 
 
 def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance: float = 0.0) -> SampledEvents:
-    """Return the plan with the largest theta^2 that keeps (epsilon, delta) over all its events.
+    """Return the plan with the largest theta^2 whose events are together within (epsilon, delta).
 
     >>> plan = calibrate(6.0, 1e-5, sampling_word(500 / 10_000), 400)
     >>> round(plan.multiplier, 2)
@@ -192,7 +195,7 @@ def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance
         found = epsilon_of_plans((plan,), delta)
         return math.log(found / epsilon) if 0 < found < math.inf else (-math.inf if found == 0 else math.inf)
 
-    # Without sampling: enough noise for any p.  The small part that failures take of delta is in the margin.
+    # The theta that suffices without sampling suffices for any p; the margin covers the failures taken off delta.
     low = math.log(gdp.theta_budget(epsilon, delta) / events) / 2 - _CLOSE
     high = low + math.log(2)
     if distance and excess(low) > 0:
@@ -203,7 +206,10 @@ def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance
 
 
 def _largest(excess: Callable[[float], float], low: float, high: float) -> float:
-    """Return the largest argument with no excess, up to `_CLOSE`, by false position that never stalls."""
+    """Return the largest argument, within `_CLOSE`, at which `excess` is at most 0, by the Illinois method.
+
+    `excess` is increasing, at most 0 at `low` and above 0 at `high`.
+    """
     below, above = excess(low), excess(high)
     side = 0
     for _ in range(60):
@@ -221,13 +227,13 @@ def _largest(excess: Callable[[float], float], low: float, high: float) -> float
 
 
 def default_order(epsilon: float, delta: float) -> float:
-    """Return the order at which an owner adds up Renyi divergences: 1 + 1.5 ln(1/delta) / epsilon."""
+    """Return the order of an owner's Renyi filter: 1 + 1.5 ln(1/delta) / epsilon."""
     return 1 + 1.5 * math.log(1 / accounting.check_delta(delta)) / accounting.check_epsilon(epsilon)
 
 
 @lru_cache(maxsize=1 << 10)
 def renyi_divergence(plan: SampledEvents, order: float) -> float:
-    """Return the Renyi divergence of all events of a plan at one order above 1, the larger of both directions."""
+    """Return the Renyi divergence of all events of a plan at one order above 1: the larger of the two directions."""
     if not 1 < order < math.inf:
         raise InputError(f"a Renyi divergence has an order above 1, not {order}")
     if plan.sampling == WORD:
@@ -257,9 +263,9 @@ def epsilon_from_divergence(divergence: float, order: float, delta: float) -> fl
 
 
 def filtered_epsilon(plans: Sequence[SampledEvents], order: float, delta: float) -> float:
-    """Return the epsilon of plans that were made one after another, each perhaps from results of those before it.
+    """Return the epsilon of plans made one after another, where each may depend on the results of earlier ones.
 
-    Renyi divergences at one fixed order add up even then, if a whole plan is reserved before its first upload (Feldman
+    Renyi divergences at one fixed order still add up, if a whole plan is reserved before its first upload (Feldman
     and Zrnic, "Individual privacy accounting via a Renyi filter", 2021).
     """
     if not plans:
@@ -271,6 +277,6 @@ def filtered_epsilon(plans: Sequence[SampledEvents], order: float, delta: float)
 
 
 def check_delta(delta: float) -> None:
-    """Raise if the numerical composition cannot prove so small a delta."""
+    """Raise InputError if delta is below `LEAST_DELTA`."""
     if not LEAST_DELTA <= accounting.check_delta(delta) < 1:
         raise InputError(f"with records as the unit delta is at least {LEAST_DELTA:g}, not {delta:g}")

@@ -1,11 +1,11 @@
-"""From sampled records to a vector over Z_{2^b}: exact integers all the way, so that one record changes little.
+"""From sampled records to a vector over Z_{2^b}, in exact integers, so that the sensitivity to one record is bounded.
 
 q_i = round(C_q g_i / max(c, ||g_i||)) for each record, with ||q_i|| <= C_q checked in integers; X = sum of q_i;
 Y = H (signs X) block by block, H the unnormalised Walsh-Hadamard matrix of size B; r = (Y + u) >> k with a uniform
-dither u in {0 .. 2^k - 1}^d; then r mod 2^b.  Nothing is drawn again and nothing is refused.
+dither u in {0 .. 2^k - 1}^d; then r mod 2^b.  No dither is drawn twice and no record is refused.
 
-Given the records of the others, the difference that one record makes is a stochastic rounding of H q_i / 2^k, whose
-norm is at most s c = sqrt(B) C_q / 2^k.  `sensitivity` bounds it except with probability 2^-60 over the dither.
+For fixed other records, the change of r by record i is a stochastic rounding of H q_i / 2^k, whose norm is at most
+s c = sqrt(B) C_q / 2^k.  `sensitivity` bounds that change except with probability 2^-60 over the dither.
 """
 
 import math
@@ -28,12 +28,12 @@ DITHER, SAMPLE = b"dordis/v1/record-dither", b"dordis/v1/record-sample"
 FINE = 1.01
 """The scale is chosen so that rounding adds at most 1 % to the sensitivity."""
 _WORD_BYTES = 4
-_ERROR = 1e-6  # of C_q, where s c was computed in floating point
+_ERROR = 1e-6  # absolute error of C_q from an s c in floating point
 _LARGEST = 2**62
 
 
 class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How records are sampled and encoded in every event of a run, as the parties agree on it.
+    """How records are sampled and encoded in every event of a run; part of the agreed parameters.
 
     `sampling` is p 2^32, `length` C_q, `shift` k; `records` the declared number of records of each client, a public
     upper bound; `events` is A, and a round's index lies below it.
@@ -47,7 +47,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def for_scale(cls, sampled: RecordSampling, scaled_clip: float, block: int) -> "RecordEncoding":
-        """Return the encoding at an s c that `scale_for` gave."""
+        """Return the encoding at `scaled_clip`, the s c of a result of `scale_for`."""
         length, shift = scale_for(scaled_clip, block)
         return cls(sampled.sampling, length, shift, sampled.records, sampled.events)
 
@@ -63,7 +63,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def cap(self) -> int:
-        """Return m_max, the most records that a client adds up in one event."""
+        """Return m_max, the largest number of records that a client adds up in one event."""
         return batch_cap(self.records, self.sampling)
 
     def scaled_clip(self, block: int) -> float:
@@ -71,9 +71,9 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.sqrt(block) * self.length * 2.0**-self.shift
 
     def check(self, block: int) -> None:
-        """Refuse values that the encoder or the accounting does not hold for."""
+        """Raise ParametersRefused if a value is outside the range of the encoder or of the accounting."""
         if not 1 <= self.sampling <= WORD or self.records < 1 or self.events < 1:
-            raise ParametersRefused("records are sampled with a word in 1..2^32, from 1 or more, in 1 event or more")
+            raise ParametersRefused("records need a sampling word in 1..2^32, at least 1 record and at least 1 event")
         if not LEAST_LENGTH <= self.length < MOST_LENGTH or not 0 <= self.shift <= MOST_SHIFT:
             raise ParametersRefused(f"C_q lies in 2^22..2^23 and k in 0..{MOST_SHIFT}: not {self.length}, {self.shift}")
         if math.sqrt(block) * self.cap * self.length >= _LARGEST:
@@ -95,14 +95,14 @@ def batch_cap(records: int, sampling: int) -> int:
 
 
 def _divergence(records: int, batch: int, p: float) -> float:
-    """Return n KL(batch / n || p) in nats, for batches from n p on."""
+    """Return n KL(batch / n || p) in nats, for a batch of n p records or more."""
     inside = batch * math.log(batch / (records * p))
     outside = (records - batch) * math.log((1 - batch / records) / (1 - p)) if batch < records else 0.0
     return inside + outside
 
 
 def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
-    """Return C_q and k whose s c is the wanted one, or the next above it; from their own s c they are found again.
+    """Return C_q and k with the least s c of at least `scaled_clip`; called with that s c it returns them again.
 
     >>> scale_for(760.0, 16384)
     (6225920, 20)
@@ -118,7 +118,7 @@ def scale_for(scaled_clip: float, block: int) -> tuple[int, int]:
 
 
 def sensitivity(scaled_clip: float, dim: int) -> int:
-    """Return Delta2^2, which one record's difference keeps to except with probability 2^-60; `dim` includes padding.
+    """Return Delta2^2, the bound on one record's change except with probability 2^-60; `dim` includes padding.
 
     floor(min{(s c)^2 + d/4 + sqrt(2 ln 2^60) (s c + sqrt(d)/2), (s c + sqrt d)^2})
     """
@@ -137,7 +137,10 @@ def fine_scaled_clip(dim: int) -> float:
 
 
 def draw_sample(seed: bytes, sampling: int, records: int, cap: int) -> npt.NDArray[np.int64]:
-    """Return the places of the sampled records: each below p 2^32 of a fresh word; a random subset beyond the cap."""
+    """Return the indices of the sampled records: those whose 32-bit word from the seed is below p 2^32.
+
+    If there are more than `cap`, a random subset of `cap` is returned.
+    """
     stream = prg.from_seed(seed, SAMPLE)
     words = prg.read_keystream(stream, 0, 2 * _WORD_BYTES * records).view("<u4")
     chosen = np.flatnonzero(words[:records] < np.uint64(sampling))
