@@ -4,6 +4,7 @@
 
     DordisError
     ├── InputError             the caller passed something unusable: the message says what to pass instead
+    │   ├── BeaconNotPublished  the public randomness of a round is not in this party's file yet
     │   ├── MissingExtra       an optional dependency is not installed
     │   ├── HopelessPlan       the noise of the planned run is much larger than its signal
     │   ├── UnusableUpdate     the update that an application prepared cannot be encoded
@@ -55,6 +56,10 @@ class DordisError(Exception):
 
 class InputError(DordisError, ValueError):
     """An argument is unusable; the message says what is wrong and what to pass instead."""
+
+
+class BeaconNotPublished(InputError):
+    """The public randomness of a round is not in this party's file yet."""
 
 
 class MissingExtra(InputError):

@@ -218,12 +218,13 @@ def join(
     asyncio.run(made.stay())
 
 
-def assist(folder: str, helper: int, port: int, dies: int = 0, policy: str = "") -> None:
+def assist(folder: str, helper: int, port: int, dies: int = 0, policy: str = "", beacon: str = "") -> None:
     """Assist as a helper, by the number of its key file."""
     set_up_logging(quiet=False, as_json=False)
     home, given = Path(folder), Path(policy) if policy else None
     files = home / f"h{helper}.key", home / "registry.json", home / f"h{helper}.state"
-    made = create_assistant(f"https://localhost:{port}", *files, given, None, mutual=True)
+    published = Path(beacon) if beacon else None
+    made = create_assistant(f"https://localhost:{port}", *files, given, None, mutual=True, beacon=published)
     _mortal(dies)
     asyncio.run(made.stay())
 

@@ -1,12 +1,21 @@
 """The set-up of a helper: its policy, how long it keeps keys, and what it remembers across a restart."""
 
 import asyncio
+from fractions import Fraction
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from dordis.errors import MalformedMessage, ParametersRefused, ProtocolError
+from dordis.crypto import vrf
+from dordis.errors import (
+    BeaconNotPublished,
+    InputError,
+    InvalidProof,
+    MalformedMessage,
+    ParametersRefused,
+    ProtocolError,
+)
 from dordis.network.client_transfers import Address
 from dordis.network.helper_setup import (
     Assistant,
@@ -15,6 +24,7 @@ from dordis.network.helper_setup import (
     check_named,
     key_lifetime,
     read_policy,
+    run_selection,
 )
 from dordis.network.helper_state import BoxJournal, FileHelperStore, ServedRounds
 from dordis.protocol import ClientId
@@ -24,11 +34,18 @@ from dordis.protocols.parameters import pack_words
 from dordis.records.manifest import Manifest
 from dordis.runs.job import prepare
 from dordis.runs.run import manifest_of
+from dordis.selection.balanced import BalancedSelection
+from dordis.selection.beacon import FileBeacon
+from dordis.selection.vrf import VrfSelection, vrf_number
 from tests.network.assisted_run import assisted_keys
 from tests.network.process_roles import Total, settings
+from tests.network.test_client_setup import CREATED, lines
 from tests.network.test_population import FixedPopulation
 from tests.protocols.assisted import parties
 from tests.protocols.assisted.parties import ROUND, RUN, Round
+from tests.runs.cohorts import keys_of, registry_of
+
+LATER = "2040-01-01T00:00:00Z"
 
 
 def manifest(*keys: str) -> Manifest:
@@ -61,6 +78,50 @@ def test_a_helper_that_the_run_does_not_name_refuses_it():
     check_named(7, (7, 8))
     with pytest.raises(ParametersRefused, match="does not name 9"):
         check_named(9, (7, 8))
+
+
+MEMBERS = registry_of(*range(1, 7))
+
+
+def test_with_open_arrival_a_helper_opens_the_boxes_of_any_member():
+    selection = run_selection(manifest(), MEMBERS, RUN, None)
+    for u in MEMBERS:
+        selection.verify_client(0, u, b"")
+
+
+def test_a_helper_knows_from_the_manifest_who_is_scheduled():
+    selection = run_selection(manifest("federation.arrival=invited"), MEMBERS, RUN, None)
+    for index in range(4):
+        window = BalancedSelection(MEMBERS, RUN, 5, 1).window(index)
+        for u in window:
+            selection.verify_client(index, u, b"")
+        (other,) = MEMBERS.keys() - window
+        with pytest.raises(ProtocolError, match=f"client {other} contributes to round {index}, for which it is not"):
+            selection.verify_client(index, other, b"")
+
+
+def test_a_helper_verifies_lots_with_its_own_copy_of_the_beacon(tmp_path):
+    path = tmp_path / "published.txt"
+    path.write_text(lines(1, 5))
+    drawn = msgspec.structs.replace(
+        manifest("federation.arrival=invited", "federation.selection=vrf"), created=CREATED, first_line=1
+    )
+    with pytest.raises(InputError, match="pass the file with --beacon"):
+        run_selection(drawn, MEMBERS, RUN, None)
+    selection, keys = run_selection(drawn, MEMBERS, RUN, FileBeacon(path)), keys_of(ClientId(1))
+    alpha = VrfSelection(MEMBERS, RUN, Fraction(5), 1, FileBeacon(path, first=1)).alpha(3)
+    other = VrfSelection(MEMBERS, RUN, Fraction(5), 1, FileBeacon(path, first=0)).alpha(3)
+    proof = vrf.prove(keys.vrf, alpha)
+    assert vrf_number(proof) < selection.threshold
+    selection.verify_client(3, ClientId(1), proof)
+    with pytest.raises(InvalidProof):
+        selection.verify_client(3, ClientId(1), vrf.prove(keys.vrf, other))
+    with pytest.raises(BeaconNotPublished, match="update the file"):
+        selection.verify_client(4, ClientId(1), proof)
+    with pytest.raises(ProtocolError, match="not later than the run's manifest"):
+        run_selection(msgspec.structs.replace(drawn, created=LATER), MEMBERS, RUN, FileBeacon(path)).verify_client(
+            0, ClientId(1), proof
+        )
 
 
 def test_a_policy_has_the_defaults_of_what_it_leaves_out(tmp_path):

@@ -2,10 +2,14 @@
 
 import re
 import statistics
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dordis.identity.registry import Registry
+from dordis.selection.balanced import BalancedSelection
 from tests.network.assisted_run import HELPERS, AssistedCommands, AssistedRun, assisted_keys
+from tests.network.test_client_setup import lines
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -63,6 +67,35 @@ def test_twelve_clients_take_part_by_three_requests_a_round_and_epsilon_is_as_pl
     # The first time a client fetches the manifest, too; a slow machine may have it repeat a request.
     assert min(requests) == 3
     assert statistics.median(requests) <= 4
+
+
+@pytest.mark.parametrize("selection", ["balanced", "vrf"])
+def test_scheduled_clients_alone_contribute(processes, tmp_path, selection):
+    """By the window, four of six clients; by lots that all win, everyone, with a beacon that each party reads."""
+    n_max = 4 if selection == "balanced" else 6
+    path = tmp_path / "published.txt"
+    path.write_text(lines(-3, 2))
+    keys = [*assisted_keys(6, n_max, 3), "federation.arrival=invited", f"federation.selection={selection}"]
+    keys += ["federation.rounds=2", "app.options.dim=100000", "deployment.wait=600"]
+    keys += [f"deployment.beacon={path}"] if selection == "vrf" else []
+    fleet = AssistedRun(processes, tmp_path, 6, keys)
+    fleet.serve()
+    for h in range(1, HELPERS + 1):
+        fleet.assist(h, beacon=str(path))
+    fleet.join_missing()
+    now = datetime.now(UTC)
+    later = [f"{now + timedelta(minutes=i):%Y-%m-%dT%H:%M:%SZ} {i:064x}\n" for i in range(1, 15)]
+    path.write_text(path.read_text() + "".join(later))
+    assert fleet.end() == 0
+    stored = fleet.stored()
+    assert [len(record.clients) for record in stored.rounds] == [n_max] * 2
+    if selection == "balanced":
+        order = BalancedSelection(Registry.load(fleet.run / "registry.json"), stored.id, n_max, 1)
+        assert [set(done.clients) for done in stored.rounds] == [order.window(done.index) for done in stored.rounds]
+    assert fleet.check_sums() == 2
+    assert 5 < stored.result.epsilon <= 6
+    fleet.check_ledger()
+    fleet.stop()
 
 
 @pytest.mark.parametrize("place", [6, 37, 45])

@@ -382,11 +382,16 @@ def test_a_record_that_was_cut_short_is_dropped_and_others_are_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings", [("protocol.use=secagg",), ("federation.arrival=invited",), ("protocol.threshold=9",)]
+    ("setting", "said"),
+    [
+        ("protocol.use=secagg", r"fixes the list of clients: set federation\.arrival to 'invited'"),
+        ("federation.arrival=invited", r"nobody verifies the selection .* set federation\.arrival to 'open'"),
+        ("protocol.threshold=9", r"no quorum of clients: leave protocol\.threshold out"),
+    ],
 )
-def test_arrival_and_protocol_go_together(settings):
-    with pytest.raises(InputError, match=r"federation\.arrival"):
-        simulated(*settings)
+def test_arrival_and_protocol_go_together(setting, said):
+    with pytest.raises(InputError, match=said):
+        simulated(setting)
 
 
 def test_deployments_refuse_a_protocol_without_a_cohort():
@@ -411,5 +416,5 @@ def test_owners_refuse_a_list_of_clients_and_a_smaller_least_number():
         selection.verify(listed, {}, ClientId(1))
     with pytest.raises(ParametersRefused, match="least cohort"):
         selection.verify(replace(good, n_min=3), {}, ClientId(1))
-    with pytest.raises(ParametersRefused, match="lists no clients"):
-        EveryClient(frozenset({ClientId(1)}), bytes(32)).verify(good, {}, ClientId(1))
+    with pytest.raises(ParametersRefused, match="least cohort"):
+        EveryClient(frozenset({ClientId(1)}), bytes(32), least=good.n_min + 1).verify(good, {}, ClientId(1))

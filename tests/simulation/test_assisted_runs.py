@@ -174,7 +174,7 @@ def test_owners_name_the_helpers(tmp_path):
 
 def _agreed(job):
     round = bytes(40)
-    answers = {h: helper.handle(Introduce(round)) for h, helper in job.home().helpers.items()}
+    answers = {h: helper.handle(Introduce(round)) for h, helper in job.home().create_helpers().items()}
     design = job.job.design
     return design.agree_on(run=round[:32], index=0, clients=(), rotation=bytes(32), introductions=answers)
 

@@ -6,7 +6,7 @@ applies such a model: from the request on at which a client leaves, nothing reac
 """
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -252,11 +252,20 @@ def _generator(seed: Seed, index: int, purpose: int) -> np.random.Generator:
     return np.random.default_rng([number, index, purpose])
 
 
-class DropoutSchedule:
-    """The dropouts of each round, drawn from a dropout model."""
+ArrivalOrder = Callable[[int, Collection[ClientId]], Iterable[ClientId]]
+"""Return the clients of the round with an index in the order in which they come."""
 
-    def __init__(self, dropout: Dropout, protocol: SummingProtocol) -> None:
-        self._dropout = dropout
+
+def in_given_order(index: int, clients: Collection[ClientId]) -> Iterable[ClientId]:
+    """Return the clients as they are given."""
+    return clients
+
+
+class DropoutSchedule:
+    """The dropouts of each round, drawn from a dropout model, and the order in which clients come by themselves."""
+
+    def __init__(self, dropout: Dropout, protocol: SummingProtocol, order: ArrivalOrder = in_given_order) -> None:
+        self._dropout, self._order, self._index = dropout, order, 0
         requests = (*requests_in(vars(invitation)), *protocol.requests, *requests_in(vars(delivery)))
         self._place = {request.__name__: place for place, request in enumerate(requests)}
         self.leaving: dict[ClientId, str] = {}
@@ -267,7 +276,7 @@ class DropoutSchedule:
         there = self._dropout.available(index, invited)
         absent = dict.fromkeys((u for u in invited if u not in there), EARLY[0])
         self.leaving = absent | self._dropout.leaving(index, [u for u in invited if u in there])
-        self._gone = set()
+        self._gone, self._index = set(), index
 
     def present(self, index: int, clients: Collection[ClientId]) -> Collection[ClientId]:
         """Return the clients that are available when a round begins."""
@@ -281,8 +290,8 @@ class DropoutSchedule:
         return u in self._gone
 
     def coming(self, clients: Iterable[ClientId]) -> Iterable[ClientId]:
-        """Return the clients that contribute with open arrival: those that do not leave before the round."""
-        return [u for u in clients if not self.is_early(u)]
+        """Return the clients that come by themselves, in order: those that do not leave before the round."""
+        return [u for u in self._order(self._index, tuple(clients)) if not self.is_early(u)]
 
     def is_early(self, u: ClientId) -> bool:
         """Tell whether a client leaves before U is fixed."""

@@ -36,7 +36,7 @@ class App(Section, frozen=True):
 
 
 class Closing(Section, frozen=True):
-    """When a round with open arrival closes: at a number of contributions, or after a time."""
+    """When an assisted round closes: at a number of contributions, or after a time."""
 
     clients: Positive | None = None
     """Number of contributions at which a round closes, from n_min to n_max; by default n_max, which is `per_round`."""
@@ -60,8 +60,8 @@ class Federation(Section, frozen=True):
     arrival: Literal["invited", "open"] = "invited"
     """`invited`: the server asks selected clients; `open`: any registered client may contribute, once a round.
 
-    With `open`, a round has at most `per_round` clients and may have up to `protocol.tolerance` fewer; `selection` is
-    not used.  Only a protocol without a fixed list of clients, such as `assisted`, supports it.
+    With `open`, `selection` is not used, and only a protocol without a fixed list of clients, such as `assisted`,
+    supports it.  In an `assisted` round at most `per_round` clients contribute, and up to `protocol.tolerance` fewer.
     """
     participations: Positive | None = None
     """With `open` or `vrf`, the largest number of rounds in which one client takes part; clients enforce it.
@@ -69,7 +69,7 @@ class Federation(Section, frozen=True):
     By default it is the average number of rounds of a client, rounds * per_round / clients, rounded up.
     """
     closing: Closing | msgspec.UnsetType = msgspec.UNSET
-    """With `open`, when a round closes; by default at `per_round` contributions or after an hour."""
+    """With `assisted`, when a round closes; by default at `per_round` contributions or after an hour."""
     tries: Positive = 5
     """How often a failing round is tried, each time with newly selected clients."""
 
@@ -208,7 +208,7 @@ class Deployment(Section, frozen=True):
     test: str | msgspec.UnsetType = msgspec.UNSET
     """A public table at the server on which the built-in application measures its model; clients need no such file."""
     poll: Above | msgspec.UnsetType = msgspec.UNSET
-    """With open arrival, seconds between two visits of a client that waits for a task; 30 by default."""
+    """With `assisted`, seconds between two visits of a client that waits for a task; 30 by default."""
     runs_a_day: Positive = 20
     """Largest number of new runs that a client accepts within 24 hours.
 

@@ -22,7 +22,6 @@ from dordis.records.run_records import REGISTRY
 from dordis.runs import job as preparing
 from dordis.runs.job import Job
 from dordis.runs.run import Run
-from dordis.selection.colluders import OPEN
 
 
 def deployable_config(config: RunConfig) -> RunConfig:
@@ -90,7 +89,7 @@ def check_trainings(config: RunConfig) -> None:
 
 
 def require_deployable(job: Job) -> Job:
-    """Return the job; raise InputError for open arrival without named helpers, which only simulations support."""
+    """Return the job; raise InputError if it lists neither clients nor helpers, which only simulations support."""
     return job if job.protocol.assistance else preparing.require_cohort(job, "a deployment")
 
 
@@ -122,10 +121,8 @@ def check_helpers_named(config: RunConfig) -> None:
 
 def check_visitors_certified(config: RunConfig) -> None:
     """Check that clients which keep no connection show certificates: each request stands for itself."""
-    if config.federation.arrival == OPEN and config.deployment.login != "mutual":
-        raise InputError(
-            "with federation.arrival = 'open' clients show their certificates in TLS: set deployment.login = 'mutual'"
-        )
+    if config.protocol.use == ASSISTED and config.deployment.login != "mutual":
+        raise InputError("clients of assisted rounds show their certificates in TLS: set deployment.login = 'mutual'")
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,22 @@ import msgspec
 from dordis.config.schema import Closing, Federation
 from dordis.errors import InputError, MalformedMessage, ParametersRefused
 from dordis.identity.keys import ClientCredentials, load_client_credentials
+from dordis.identity.registry import Registry
 from dordis.identity.signed_registry import SignedRegistry, members_before, registry_with_helpers
 from dordis.network.authentication import LoginCredentials, utc_now
 from dordis.network.client import Participant
 from dordis.network.client_transfers import Address
 from dordis.network.helper_state import COUNT, BoxJournal, FileHelperStore, ServedRounds
 from dordis.network.messages import Welcome
-from dordis.owner.manifest_checks import check_members, check_revocations, check_run_hash, read_manifest
+from dordis.owner.manifest_checks import check_members, check_revocations, check_run_hash, read_manifest, run_beacon
 from dordis.protocol import Message
 from dordis.protocols.assisted import ASSISTED
 from dordis.protocols.assisted.helper import DAY, KEYS_AHEAD, AssistedHelper, HelperPolicy, erase_expired_keys
 from dordis.protocols.assisted.messages import BoxesOpened, Introduce, OpenBoxes
 from dordis.records.manifest import Manifest
+from dordis.runs.parties import SelectionRule
+from dordis.selection.beacon import FileBeacon
+from dordis.selection.selection import Selection
 
 log = logging.getLogger("dordis.network")
 
@@ -72,6 +76,8 @@ class HelperInstallation:
     registry: Path
     policy: HelperPolicy
     state: Path
+    beacon: FileBeacon | None = None
+    """The helper's own copy of the published randomness, by which it verifies the selection of clients."""
 
     def create_helper(self, welcome: Welcome) -> JournaledHelper:
         """Return the helper of a run, with the open round restored; raise if manifest or registry do not fit."""
@@ -96,6 +102,7 @@ class HelperInstallation:
             threads=os.cpu_count() or 1,
             lifetime=lifetime,
             run=welcome.run,
+            verify_client=run_selection(manifest, members, welcome.run, self.beacon).verify_client,
         )
         journaled = JournaledHelper(
             helper, BoxJournal(self.state / "boxes"), ServedRounds(self.state / "rounds"), self.policy.rounds_a_day
@@ -115,6 +122,17 @@ def check_named(helper: int, helpers: tuple[int, ...]) -> None:
     """The run names this party as a helper."""
     if helper not in helpers:
         raise ParametersRefused(f"the server's run does not name {helper} as a helper")
+
+
+def run_selection(manifest: Manifest, members: Registry, run: bytes, published: FileBeacon | None) -> Selection:
+    """Return the selection of a run, which follows from its manifest; raise InputError without a beacon it needs."""
+    is_drawn = manifest.first_line is not None
+    if is_drawn and published is None:
+        raise InputError(
+            "public randomness selects the clients of this run, and a helper verifies that: pass the file with --beacon"
+        )
+    beacon = run_beacon(manifest, published) if is_drawn and published is not None else None
+    return SelectionRule(manifest.selection, manifest.per_round, 1, is_drawn).selection(members, run, beacon)
 
 
 def key_lifetime(manifest: Manifest) -> int:
@@ -179,11 +197,20 @@ class Assistant(Participant):
 
 
 def create_assistant(
-    url: str, identity: Path, registry: Path, state: Path, policy: Path | None, trusted: Path | None, *, mutual: bool
+    url: str,
+    identity: Path,
+    registry: Path,
+    state: Path,
+    policy: Path | None,
+    trusted: Path | None,
+    *,
+    mutual: bool,
+    beacon: Path | None = None,
 ) -> Assistant:
     """Set up a helper; raise InputError if its files cannot be used."""
     credentials = load_client_credentials(identity, utc_now())
     SignedRegistry.load(registry, credentials.authority)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    installation = HelperInstallation(credentials, registry, read_policy(policy), state)
+    published = None if beacon is None else FileBeacon(beacon)
+    installation = HelperInstallation(credentials, registry, read_policy(policy), state, published)
     return Assistant(Address.from_url(url), LoginCredentials(credentials, mutual, trusted), installation)

@@ -1,4 +1,4 @@
-"""Rounds with open arrival over the network: helpers stay connected, clients come by single requests.
+"""Assisted rounds over the network: helpers stay connected, clients come by single requests.
 
 Contributions are stored as they come.  A server that restarts publishes the same task, takes up what is stored, and
 sends it to the helpers again.
@@ -15,6 +15,7 @@ from dordis.errors import MalformedMessage
 from dordis.identity.keys import load_keys
 from dordis.identity.registry import Registry
 from dordis.network.authentication import Authenticator
+from dordis.network.beacon_wait import wait_for_beacon
 from dordis.network.log_lines import round_fields
 from dordis.network.missed_sums import SumDocument
 from dordis.network.resumable_rounds import RoundStore
@@ -30,6 +31,7 @@ from dordis.rounds.engine import AgreedRound, Gathered, RoundEngine, RoundResult
 from dordis.rounds.invitation import Invitation
 from dordis.rounds.watch import Watch, silent
 from dordis.runs.job import Job, closing_of
+from dordis.selection.beacon import Beacon
 
 log = logging.getLogger("dordis.network")
 
@@ -53,7 +55,9 @@ class OpenRounds:
         store: RoundStore,
         visits: VisitEndpoint,
         arrivals: ArrivalStore,
+        beacon: Beacon,
     ) -> None:
+        self._beacon, self._every_round = beacon, job.needs_beacon_values
         self._server, self._authenticator, self._store, self._visits = server, authenticator, store, visits
         self._arrivals, self._closing = arrivals, closing_of(job.config)
         self._members, self._helpers = frozenset(registry), frozenset(job.protocol.helper_ids)
@@ -79,8 +83,9 @@ class OpenRounds:
         )
 
     def available(self, index: int) -> Collection[ClientId]:
-        """Wait until a quorum of helpers is connected, at first for a while for all of them; return the members."""
+        """Wait for the beacon and for a quorum of helpers, at first for a while for all of them; return the members."""
         self._pauses.wait()
+        wait_for_beacon(self._beacon, index if self._every_round else 0)
         revoked = self._authenticator.revoked_helpers()
         self._server.disconnect_revoked(revoked)
         wait, self._wait = self._wait, 0.0
@@ -128,7 +133,7 @@ class OpenRounds:
         """Return the round as clients see it: under the task that was published before a restart, or a new one."""
         invitation = agreed.invitation
         if invitation is None:
-            raise MalformedMessage("a round with open arrival is published with its invitation")
+            raise MalformedMessage("a round without a list of clients is published with its invitation")
         known, document = self._stored_task()
         if known is None or (known.invite, known.opening) != (invitation.invite, wire.encode(opening)):
             known = RoundTask(invitation.invite, wire.encode(opening), int(time.time() + self._closing.seconds) + 1)

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from dordis.errors import InputError
 from dordis.identity.registry import Registry
 from dordis.ledger.round_charge import OwnerCharge
 from dordis.network.authentication import Authenticator
+from dordis.network.beacon_wait import wait_for_beacon
 from dordis.network.deadlines import AdaptiveDeadlines, SlowClients
 from dordis.network.exchange import DISCONNECTED, TOO_SLOW
 from dordis.network.log_lines import round_fields
@@ -53,9 +53,7 @@ log = logging.getLogger("dordis.network")
 SECRET = "selection.key"  # noqa: S105  the name of a file
 """File with the 32 secret bytes from which the server draws clients, if it draws them."""
 ARRIVALS = "arrivals.bin"
-"""File of the contributions to the open round, with open arrival."""
-BEACON_POLL = 0.5
-"""Seconds between two reads of the beacon file while its next line is awaited."""
+"""File of the contributions to the open round, where clients visit."""
 MOST_CHUNKS = 64
 SHARE_BYTES = 256
 """Largest number of bytes that a client sends for one secret shared with one peer, with its proof."""
@@ -78,7 +76,7 @@ class NetworkPopulation:
     manifest: bytes = b""
     """Manifest file, whose hash is the run id; empty before the run is stored."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
-    """Contributions to the open round, with open arrival."""
+    """Contributions to the open round, where clients visit."""
     receipts: Path | None = None
     """Directory of the run's receipts; None before the run is stored."""
 
@@ -183,6 +181,7 @@ class NetworkPopulation:
                 self.round_store,
                 self.visits,
                 self.arrivals,
+                self.beacon,
             )
         return NetworkRounds(self.job, self.registry, self.server, self.authenticator, self.round_store, self.beacon)
 
@@ -259,7 +258,7 @@ class NetworkRounds:
         self._pauses.wait()
         revoked = self._authenticator.revoked_members()
         self._server.disconnect_revoked(revoked)
-        self._await_beacon(index if self._every_round else 0)
+        wait_for_beacon(self._beacon, index if self._every_round else 0)
         wait, self._wait = self._wait, 0.0
         connected = self._server.wait((self._members - revoked).issubset, wait) if wait else self._server.connected()
         if len(connected) < self._least:
@@ -280,15 +279,6 @@ class NetworkRounds:
         self._slow.end_round(invited, dict(self._server.exchange.late))
         status = ConnectedClients(tuple(sorted(self._server.connected())), self._slow.totals)
         write_connected(self._store.directory, status)
-
-    def _await_beacon(self, index: int) -> None:
-        """Wait until the beacon value of a round is published; raise if it is older than the manifest."""
-        if isinstance(self._beacon, FileBeacon):
-            if not self._beacon.is_published(index):
-                log.info("waiting for line %d of the beacon %s", self._beacon.first + index + 1, self._beacon.path.name)
-            while not self._beacon.is_published(index):
-                time.sleep(BEACON_POLL)
-            self._beacon.value(index)
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
         """Invite clients and let them train; the index of the round is stored first."""

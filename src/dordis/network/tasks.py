@@ -1,4 +1,4 @@
-"""The task of a round with open arrival: a static document that the server signs and clients fetch when they like.
+"""The task of an assisted round: a static document that the server signs and clients fetch when they like.
 
 It names the run by the digest of its manifest, and has the parameters of the round with the helpers' signed keys, the
 digest of the model and the closing time.  The key of the server's certificate signs it: also where a load balancer ends

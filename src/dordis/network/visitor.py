@@ -1,4 +1,4 @@
-"""A client of rounds with open arrival: it fetches a task and the model, trains offline, and puts its contribution.
+"""A client of assisted rounds: it fetches a task and the model, trains offline, and puts its contribution.
 
 Each step is one HTTPS request (`visitor_requests`).  When the contribution
 leaves does not depend on the client's data: `timed_training` returns the update a fixed time after the task was taken.
@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 from msgspec import UNSET, UnsetType
 
-from dordis.errors import Aborted, DordisError, LoginRefused, ProtocolError
+from dordis.errors import Aborted, BeaconNotPublished, DordisError, LoginRefused, ProtocolError
 from dordis.network.authentication import ExpiryWatch, LoginCredentials, utc_now
 from dordis.network.client import wait_to_reconnect
 from dordis.network.client_transfers import FIRST_PAUSE, LONGEST_PAUSE, Address, ServerBusy, describe_error
@@ -149,6 +149,9 @@ class Visitor:
             taken = await self._requests.put(info.index, contribution)
         except (aiohttp.ClientError, OSError, TimeoutError):
             raise  # the round stays in the journal, and the next visit continues it
+        except BeaconNotPublished as error:
+            self._note(f"the task is looked at again later: {error}")
+            return False
         except DordisError as error:
             self._rounds.decline(error)
             taken = False

@@ -106,6 +106,12 @@ class SumInput(Protocol):
 
 
 ChunkResult = TypeVar("ChunkResult")
+VerifyClient = Callable[[int, ClientId, bytes], None]
+"""Raise unless a client was selected for a round that lists no clients: the round's index, the client, its proof."""
+
+
+def accept_any_client(index: int, client: ClientId, proof: bytes) -> None:
+    """Accept all clients, with open arrival."""
 
 
 class SummingSetup(ProtocolServer[None]):
@@ -118,6 +124,8 @@ class SummingSetup(ProtocolServer[None]):
     fix_survivors: Callable[[tuple[ClientId, ...]], tuple[ClientId, ...]] = staticmethod(lambda u3: u3)
     """Returns the U3 that the server fixed under this index, before a restart or now; the engine, which stores it,
     sets it."""
+    verify_client: VerifyClient = staticmethod(accept_any_client)
+    """Raises unless a client that contributes was selected, where the round lists no clients; the engine sets it."""
     standing: Any = None
     """What the server remembers of the parties of a run from round to round, if anything; None at first."""
 
@@ -182,6 +190,8 @@ class SummingClient(ProtocolClient[Remembered]):
         super().__init__(state, journal)
         self.me, self._entropy = me, entropy
         self._input: SumInput | None = given
+        self.selection_proof = b""
+        """The proof of this client's selection, for a protocol without a list of clients; the round sets it."""
 
     @property
     def chunks(self) -> int:
@@ -247,9 +257,20 @@ class MakeClient(Protocol):
 
 
 class MakeHelper(Protocol):
-    """Make a helper of all rounds of a run; its long-term private key is `secret`."""
+    """Make a helper of all rounds of a run; its long-term private key is `secret`.
 
-    def __call__(self, me: ClientId, *, secret: bytes, registry: Mapping[ClientId, bytes], suite: Suite) -> Party:
+    Only a protocol that `verifies_selection` is given `verify_client`.
+    """
+
+    def __call__(
+        self,
+        me: ClientId,
+        *,
+        secret: bytes,
+        registry: Mapping[ClientId, bytes],
+        suite: Suite,
+        verify_client: VerifyClient = accept_any_client,
+    ) -> Party:
         """Return the helper of one run."""
 
 
@@ -339,6 +360,9 @@ class SummingProtocol:
     """The noise strategies that it can be run with; None: all."""
     configure: "Callable[[SummingProtocol, Mapping[str, Any], str], SummingProtocol] | None" = None
     """Returns the protocol with `protocol.options` of a configuration in a mode; None: it has no options."""
+    verifies_selection: bool = False
+    """Without a cohort: whether contributions prove their clients' selection and helpers verify it; if not, the only
+    arrival is open."""
     check_signed: CheckSigned | None = None
     """Verifies a quorum's signatures on the survivors of a chunk; None if the protocol signs no survivors."""
 

@@ -17,7 +17,7 @@ from dordis.report.facts import RunFacts, odds_factor
 from dordis.report.numbers import format_count, format_number, format_percent, format_range
 from dordis.report.tables import describe_further
 from dordis.runs.retry import TRIES
-from dordis.selection.colluders import is_drawn
+from dordis.selection.colluders import OPEN, is_drawn
 
 
 @dataclass(frozen=True)
@@ -224,6 +224,11 @@ def _selection(manifest: Manifest) -> Iterator[str]:
             f"At most {plan.colluders:,} of these are in one round, except with a chance of 2^-40 per round, which "
             "delta covers: public randomness that was unknown when the run id was fixed draws the clients. This "
             "holds for a server that tries 2^64 manifests."
+        )
+    elif manifest.selection == OPEN:
+        yield (
+            "Any registered client may contribute, so the server can admit all colluders to one round. The noise is "
+            f"planned for all {plan.all_colluders:,} of them; more colluders in the registry are not covered."
         )
     else:
         yield (

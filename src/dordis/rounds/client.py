@@ -343,6 +343,7 @@ class ClientRound:
             journal=self._journal,
             entropy=client.entropy,
         )
+        self.summing.selection_proof = self.accepted.proof
         return self.summing
 
     def sum(self, request: Message) -> Message:

@@ -31,7 +31,14 @@ from dordis.protocols.distributed_dp import Aggregate, DecodedChunk, Distributed
 from dordis.protocols.distributed_noise import ChunkOutput, PrivateChunk, PrivateServer
 from dordis.protocols.parameters import Parameters
 from dordis.protocols.replies import collect
-from dordis.protocols.summing import SummingChunk, SummingProtocol, SummingServer, SummingSetup
+from dordis.protocols.summing import (
+    SummingChunk,
+    SummingProtocol,
+    SummingServer,
+    SummingSetup,
+    VerifyClient,
+    accept_any_client,
+)
 from dordis.protocols.vector_backend import HERE, Vectors
 from dordis.rounds.arrivals import Arrivals, ArrivalStore
 from dordis.rounds.catch_up import RecentSums
@@ -81,6 +88,8 @@ class AgreedRound:
     """The largest cost that all clients of the round can afford; stored for a restart."""
     invitation: Invitation | None = None
     """The invitation for arriving clients, if the protocol has open arrival; otherwise None."""
+    verify_client: VerifyClient = accept_any_client
+    """Raises ProtocolError unless an arriving client was selected."""
 
     def as_interrupted(self) -> InterruptedRound[Any]:
         """Return the state from which a restarted server continues this round."""
@@ -327,6 +336,7 @@ class RoundEngine:
         parameters = agreed.parameters
         summing = self._protocol.server(parameters, self._registry, agreed.proofs, self._suite)
         summing.setup.vectors, summing.setup.fix_survivors = self._vectors, self._arrivals.fix_survivors
+        summing.setup.verify_client = agreed.verify_client
         remembered = self._arrivals.standing(type(summing.setup.standing))
         if remembered is not None:
             summing.setup.standing = remembered

@@ -238,6 +238,7 @@ class Coordinator:
             invited,
             planned.allowed,
             None if parameters.clients else invitation,
+            self._selection.verify_client,
         )
         result = self._run_round(agreed)
         if isinstance(self._chunks, AutoChunks) and result.timeline is not None:
@@ -269,7 +270,7 @@ class Coordinator:
         known = None if before is None else frozenset(before.clients)
 
         def count(asked: Collection[ClientId]) -> None:
-            """Record the cost that owners count, before the first upload or, with open arrival, before each receipt."""
+            """Record the cost that owners count, before the first upload or, without a list, before each receipt."""
             arrived.update(asked)
             if ledger is None or not design.proves or not self._counts_owners:
                 return

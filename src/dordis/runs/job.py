@@ -78,7 +78,7 @@ def selection_kind(config: RunConfig) -> str:
 
 
 def closing_of(config: RunConfig) -> Closing:
-    """Return the rule by which rounds with open arrival close: `federation.closing`, or the defaults."""
+    """Return the rule by which rounds without a list of clients close: `federation.closing`, or the defaults."""
     return config.federation.closing or Closing()
 
 
@@ -99,7 +99,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
     protocol, suite = protocol_named(config), suite_named(config.protocol.suite)
     check_together(config, protocol)
     check_cohort(config)
-    check_closing(config)
+    check_closing(config, protocol)
     drawn = is_drawn(selection_kind(config), bool(config.deployment.beacon))
     agreement = ThreatModel(
         config.protocol.mode,
@@ -108,6 +108,7 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
         max(TRIES, config.federation.tries),
         protocol.agree,
         protocol.has_cohort,
+        config.federation.arrival == OPEN,
     )
     privacy = config.privacy
     kind = load_mechanism(privacy.mechanism) if privacy.mechanism else DSkellam
@@ -122,10 +123,10 @@ def prepare(config: RunConfig, app: AppServer) -> Job:
 
 
 def require_cohort(job: Job, where: str) -> Job:
-    """Return the job; raise InputError if its protocol has open arrival, which `where` does not support."""
+    """Return the job; raise InputError if its protocol lists no clients, which `where` does not support."""
     if not job.protocol.has_cohort:
         raise InputError(
-            f"the protocol '{job.protocol.name}' has open arrival, which {where} does not support yet: simulate it "
+            f"the protocol '{job.protocol.name}' lists no clients, which {where} does not support yet: simulate it "
             "with simulation.engine = 'local', or use another protocol"
         )
     return job
@@ -195,22 +196,25 @@ def all_colluders(config: RunConfig) -> int:
 
 
 def least_arrivals(config: RunConfig) -> int:
-    """Return n_min with open arrival: half of n_max, or n_max less the tolerance if one is given."""
+    """Return n_min without a list of clients: half of n_max, or n_max less the tolerance if one is given."""
     if config.protocol.threshold is not None:
         raise InputError(
-            "with federation.arrival = 'open' no quorum of clients answers: leave protocol.threshold out, and set "
+            f"the protocol '{config.protocol.use}' has no quorum of clients: leave protocol.threshold out, and set "
             "protocol.tolerance to the number of clients that may be missing from federation.per_round"
         )
     T, most = config.protocol.tolerance, config.federation.per_round
     return most - most // 2 if T is None else most - T
 
 
-def check_closing(config: RunConfig) -> None:
-    """Raise InputError for `federation.closing` without open arrival, or with clients outside n_min..n_max."""
+def check_closing(config: RunConfig, protocol: SummingProtocol) -> None:
+    """Raise InputError for `federation.closing` where clients are listed, or with clients outside n_min..n_max."""
     if not config.federation.closing:
         return
-    if config.federation.arrival != OPEN:
-        raise InputError("federation.closing is for federation.arrival = 'open': leave it out, or set both")
+    if protocol.has_cohort:
+        raise InputError(
+            "federation.closing is for protocols that list no clients, such as 'assisted': leave it out, or use "
+            f"another protocol than '{config.protocol.use}'"
+        )
     at, least, most = config.federation.closing.clients, least_arrivals(config), config.federation.per_round
     if at is not None and not least <= at <= most:
         raise InputError(
@@ -266,11 +270,15 @@ def check_together(config: RunConfig, protocol: SummingProtocol) -> None:
             f"the protocol '{config.protocol.use}' does not withstand a {mode} server: set protocol.mode to "
             f"'{', '.join(sorted(protocol.modes))}', or use another protocol"
         )
-    if protocol.has_cohort == (config.federation.arrival == OPEN):
-        arrival = "invited" if protocol.has_cohort else "open"
+    if protocol.has_cohort and config.federation.arrival == OPEN:
         raise InputError(
-            f"the protocol '{config.protocol.use}' {'fixes the' if protocol.has_cohort else 'has no'} list of clients: "
-            f"set federation.arrival to '{arrival}', or use another protocol"
+            f"the protocol '{config.protocol.use}' fixes the list of clients: set federation.arrival to 'invited', or "
+            "use another protocol"
+        )
+    if not protocol.has_cohort and not protocol.verifies_selection and config.federation.arrival != OPEN:
+        raise InputError(
+            f"nobody verifies the selection of clients in the protocol '{config.protocol.use}': set federation.arrival "
+            "to 'open', or use another protocol"
         )
     if config.federation.participations is not None and selection_kind(config) not in (OPEN, VRF):
         raise InputError(

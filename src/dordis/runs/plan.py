@@ -166,7 +166,7 @@ class RoundPlan:
 
     @property
     def least(self) -> int:
-        """Return the least number of clients of a round: n_min with open arrival, otherwise t or less.
+        """Return the least number of clients of a round: n_min without a list of clients, otherwise t or less.
 
         It is below t if evicting T_C liars and as many honest clients can leave fewer than t clients.
         """
@@ -293,7 +293,7 @@ class RoundPlan:
             ),
             model=model,
             beacon=beacon,
-            participations=UNSET if self.agreement.has_cohort else self.cap,
+            participations=self.cap if self.agreement.is_open else UNSET,
         )
         if introductions is None and not self.agreement.has_cohort:  # an example of a round, not one that is run
             return rules.complete(common, self.mechanism.law)

@@ -26,6 +26,8 @@ class ThreatModel:
     """Function of the protocol that adds its own part to the common part of the parameters."""
     has_cohort: bool = True
     """Whether the list of clients U is fixed before the sum."""
+    is_open: bool = False
+    """Whether any registered client may contribute, so that only its own count bounds its participations."""
 
     @property
     def draw_failure(self) -> Fraction:

@@ -19,9 +19,9 @@ from dordis.selection.selection import (
     Proofs,
     SelectedClients,
     check_cohort,
+    check_least_arrivals,
     check_member,
     check_run,
-    require_cohort,
     select_at_least,
     validate_cohort_sizes,
 )
@@ -63,10 +63,16 @@ class ScheduledSelection(ABC):
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Raise if U has clients that are not scheduled, or is below the least cohort."""
         check_run(parameters, self.run)
-        parameters = require_cohort(parameters)
+        if not isinstance(parameters, CohortParameters):
+            check_least_arrivals(parameters, self.least)
+            return
         check_member(parameters, me)
         check_cohort(parameters, self.least)
         check_all_scheduled(parameters, self.window(parameters.index))
+
+    def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
+        """Raise unless a client that contributes is scheduled for the round."""
+        check_contributor_scheduled(client, index, self.window(index))
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,12 @@ def check_scheduled(me: ClientId, index: int, window: frozenset[ClientId]) -> No
     """This client is scheduled for the round that it is invited to."""
     if me not in window:
         raise ProtocolError(f"client {me} was invited to round {index}, for which it is not scheduled")
+
+
+def check_contributor_scheduled(client: ClientId, index: int, window: frozenset[ClientId]) -> None:
+    """A client that contributes is scheduled for the round."""
+    if client not in window:
+        raise ProtocolError(f"client {client} contributes to round {index}, for which it is not scheduled")
 
 
 def check_all_scheduled(parameters: CohortParameters, window: frozenset[ClientId]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dordis.crypto import kdf
-from dordis.errors import InputError, ProtocolError
+from dordis.errors import BeaconNotPublished, InputError, ProtocolError
 from dordis.protocols.parameters import INDEX_BYTES, RUN_BYTES, Parameters
 
 VALUE_BYTES = 32
@@ -68,7 +68,7 @@ class FileBeacon:
         """Return the 32 bytes of a round, if they are published."""
         check_index(index)
         if not self.is_published(index):
-            raise InputError(
+            raise BeaconNotPublished(
                 f"the beacon of round {index} is not published yet in {self.path.name}, where it is line "
                 f"{self.first + index + 1}: update the file"
             )

@@ -1,6 +1,7 @@
 """Selection of a round's clients: the interface of all methods, uniform selection, and open arrival without any.
 
-The server selects U, and every client verifies that U could be so selected.  `UniformSelection` cannot be verified and
+The server selects U, and every client verifies that U could be so selected.  Where a round lists no clients, server and
+helpers verify the selection of every client that contributes.  `UniformSelection` cannot be verified and
 is for semi-honest servers.  `BalancedSelection` and `VrfSelection` bind a malicious one: it may leave clients out, down
 to the least cohort, but never choose whom to bring in.  That requires one order: the registry is closed, the run id is
 fixed, and then the beacon becomes known.  A server may try manifests, and with them run ids: over 2^64 tries the chance
@@ -60,7 +61,14 @@ class Selection(Protocol):
         ...
 
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
-        """Raise if this method cannot have produced U, or if this client is not in U."""
+        """Raise if this method cannot have produced U, or if this client is not in U.
+
+        Where the round lists no clients, raise if a sum over fewer than the least cohort is allowed.
+        """
+        ...
+
+    def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
+        """Raise unless a registered client was selected for a round that lists no clients, by its `proof`."""
         ...
 
 
@@ -73,13 +81,6 @@ def check_run(received: Parameters | Invite, run: bytes) -> None:
     """The run is the one that was fixed: a run id chosen later could be one with a convenient selection."""
     if received.round[:RUN_BYTES] != run:
         raise ProtocolError("this round belongs to another run")
-
-
-def require_cohort(parameters: Parameters) -> CohortParameters:
-    """Return parameters that list the clients of the round; raise for others, which cannot be verified."""
-    if not isinstance(parameters, CohortParameters):
-        raise ParametersRefused("the round lists no clients, and this selection verifies a list")
-    return parameters
 
 
 def check_member(parameters: CohortParameters, me: ClientId) -> None:
@@ -137,7 +138,13 @@ class UniformSelection:
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Raise if the server may be malicious, or if this client is not in U."""
         check_semi_honest(parameters.mode)
-        check_member(require_cohort(parameters), me)
+        if isinstance(parameters, CohortParameters):
+            check_member(parameters, me)
+        else:
+            check_least_arrivals(parameters, self.least)
+
+    def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
+        """Raise nothing: the server draws the clients, and is trusted to."""
 
 
 def check_semi_honest(mode: str) -> None:
@@ -163,9 +170,7 @@ class OpenArrival:
 
     def candidates(self, index: int, available: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Return the available clients in the order in which they come."""
-        check_index(index)
-        stream = prg.Stream.from_bytes(kdf.expand(self.seed, b"dordis/v1/arrival/%d" % index, prg.STREAM_BYTES))
-        return tuple(shuffle(sorted(set(available)), stream))
+        return arrival_order(self.seed, index, available)
 
     def claim(self, invite: Invite, me: ClientId, vrf_key: bytes) -> bytes | None:
         """Return an empty proof; raise for an invitation of another run."""
@@ -181,6 +186,16 @@ class OpenArrival:
         check_run(parameters, self.run)
         check_no_list(parameters)
         check_least_arrivals(parameters, self.least)
+
+    def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
+        """Raise nothing: any registered client may contribute."""
+
+
+def arrival_order(seed: bytes, index: int, clients: Collection[ClientId]) -> tuple[ClientId, ...]:
+    """Return clients in a random order, in which they come to a simulated round."""
+    check_index(index)
+    stream = prg.Stream.from_bytes(kdf.expand(seed, b"dordis/v1/arrival/%d" % index, prg.STREAM_BYTES))
+    return tuple(shuffle(sorted(set(clients)), stream))
 
 
 def check_no_list(parameters: Parameters) -> None:

@@ -19,9 +19,9 @@ from dordis.selection.selection import (
     Proofs,
     SelectedClients,
     check_cohort,
+    check_least_arrivals,
     check_member,
     check_run,
-    require_cohort,
     select_at_least,
 )
 
@@ -90,7 +90,9 @@ class VrfSelection:
     def verify(self, parameters: Parameters, proofs: Proofs, me: ClientId) -> None:
         """Raise if a client of U has no valid proof for this round, or U is below the least cohort."""
         check_run(parameters, self.run)
-        parameters = require_cohort(parameters)
+        if not isinstance(parameters, CohortParameters):
+            check_least_arrivals(parameters, self.least)
+            return
         check_member(parameters, me)
         check_cohort(parameters, self.least)
         check_beacon(parameters, self.beacon)
@@ -98,6 +100,10 @@ class VrfSelection:
         check_proofs_complete(parameters, proofs)
         shown = b"".join(proofs[u] for u in parameters.clients)
         parameters.once(("lots", id(self), shown), lambda: self._check_proofs(parameters, proofs))
+
+    def verify_client(self, index: int, client: ClientId, proof: bytes) -> None:
+        """Raise unless the proof shows that a registered client was selected for the round."""
+        self._check_client(client, self.alpha(index), proof)
 
     def _check_proofs(self, parameters: CohortParameters, proofs: Proofs) -> None:
         alpha = self.alpha(parameters.index)

@@ -164,7 +164,7 @@ class IdealRounds:
         """Let clients arrive and contribute one after the other until the round closes at their number."""
         invitation, stage = agreed.invitation, self._protocol.stages[self._protocol.upload]
         if invitation is None:
-            raise InputError("a round with open arrival needs its invitation: pass it with the agreed round")
+            raise InputError("a round without a list of clients needs its invitation: pass it with the agreed round")
         arrived: list[ClientId] = []
         for u in self._departures.coming(invitation.clients):
             if len(arrived) == (self._close_at or agreed.parameters.n_max):
@@ -175,14 +175,17 @@ class IdealRounds:
         return PredictedRound(ArrivalPrediction(agreed.parameters, tuple(arrived), stage), {}, [])
 
     def _contributes(self, u: ClientId, agreed: AgreedRound, invitation: Invitation) -> bool:
-        """Let a client accept, train, consent and count; return False if it refuses any of these."""
-        if self._accepted(u, invitation) is None or not self._trained(u):
+        """Let a client accept, train, consent and count; return False if it refuses or its proof fails."""
+        proof = self._accepted(u, invitation)
+        if proof is None or not self._trained(u):
             return False
         try:
             self._round(u).consent(agreed.parameters, {})
+            self._round(u).attend()
+            agreed.verify_client(agreed.parameters.index, u, proof)
         except DordisError:
             return False
-        return self._attends(u)
+        return True
 
     def _dropped(self, entered: "PredictedRound") -> dict[str, tuple[int, ...]]:
         """Return the clients that left, by stage, with those whose owners refused as a stage of their own."""

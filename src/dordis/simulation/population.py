@@ -7,13 +7,13 @@ import hashlib
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from dordis.availability.dropout_models import Dropout, DropoutSchedule
+from dordis.availability.dropout_models import Dropout, DropoutSchedule, in_given_order
 from dordis.config.schema import Simulation
 from dordis.crypto import kdf
 from dordis.durable_files import write_new
@@ -28,6 +28,7 @@ from dordis.privacy.encoding import Entropy
 from dordis.protocol import ClientId, Message, Party, Requests
 from dordis.protocol_driver import Exchange
 from dordis.protocols.costs import FREE, RoundCost
+from dordis.protocols.summing import VerifyClient, accept_any_client
 from dordis.protocols.vector_backend import LocalVectors
 from dordis.rounds.app import AppClient
 from dordis.rounds.arrivals import ArrivalStore
@@ -39,7 +40,7 @@ from dordis.rounds.watch import Watch, silent
 from dordis.runs.job import Job, closing_of
 from dordis.runs.parties import build_client, policy_for
 from dordis.selection.beacon import SeedBeacon
-from dordis.selection.selection import Selection, UniformSelection
+from dordis.selection.selection import OpenArrival, Selection, UniformSelection, arrival_order
 from dordis.selection.vrf import VrfSelection
 from dordis.simulation.exchange import LocalExchange
 from dordis.simulation.ideal import IdealRounds, tell_peers
@@ -48,7 +49,7 @@ SECRET = "simulation.key"  # noqa: S105  the name of a file
 """File of 32 bytes from which the long-term keys of all simulated clients are derived."""
 
 ARRIVALS = "arrivals.bin"
-"""File of the contributions to the open round, with open arrival."""
+"""File of the contributions to the open round, where clients come by themselves."""
 
 AppClients = Callable[[ClientId], AppClient]
 """Function that returns the application of the client with an id."""
@@ -99,7 +100,7 @@ class SimulatedClients:
     def __init__(
         self, home: "SimulatedHome", selection: Selection, participation: Mapping[ClientId, MemoryParticipation]
     ) -> None:
-        self._home, self._selection, self._participation = home, selection, participation
+        self._home, self.selection, self._participation = home, selection, participation
         self._signing = home.registry.signing_keys() if home.has_keys else {}
         self._models: WeakValueDictionary[bytes, ModelBytes] = WeakValueDictionary()
         self._clients: dict[ClientId, Client] = {}
@@ -118,13 +119,13 @@ class SimulatedClients:
 
     def _make_client(self, u: ClientId) -> Client:
         home, counted = self._home, self._participation[u]
-        signing, vrf = home.private_keys(u, self._selection)
+        signing, vrf = home.private_keys(u, self.selection)
         return build_client(
             u,
             home.clients(u),
             home.job.protocol,
             home.policy,
-            self._selection,
+            self.selection,
             counted,
             root=home.root,
             vrf_key=vrf,
@@ -151,7 +152,7 @@ class SimulatedHome:
     dropout: Dropout | None = None
     """Dropout model that replaces the configured one, if given."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
-    """Stores contributions with open arrival."""
+    """Stores the contributions of clients that come by themselves."""
     entropy_of: Callable[[ClientId], Entropy] | None = None
     """Random source of each client in place of `entropy`, so that results do not depend on process and order."""
 
@@ -208,7 +209,7 @@ class SimulatedHome:
         return ""
 
     def interrupted(self) -> InterruptedRound[Any] | None:
-        """Return the stored open-arrival round that waits for contributions; None if no such round is stored."""
+        """Return the stored round that waits for contributions; None if no such round is stored."""
         kind = InterruptedRound[self.job.protocol.parameters]  # type: ignore[name-defined]
         return self.arrivals.round(kind)
 
@@ -217,12 +218,14 @@ class SimulatedHome:
         write_new(path / SECRET, self.identities.secret)
         self.arrivals.open(path / ARRIVALS)
 
-    @cached_property
-    def helpers(self) -> Mapping[ClientId, Party]:
-        """Return the helpers by id, each with its long-term keys."""
-        make, keys = self.job.protocol.helper, self.identities.helper_keys
-        if make is None:
+    def create_helpers(self, verify_client: VerifyClient = accept_any_client) -> Mapping[ClientId, Party]:
+        """Return the helpers by id, each with its long-term keys; they verify the selection of clients."""
+        protocol, keys = self.job.protocol, self.identities.helper_keys
+        if protocol.helper is None:
             return {}
+        make = protocol.helper
+        if protocol.verifies_selection:
+            make = partial(protocol.helper, verify_client=verify_client)
         registry = self.registry.signing_keys()
         return {u: make(u, secret=own.signing, registry=registry, suite=self.job.suite) for u, own in keys.items()}
 
@@ -237,7 +240,9 @@ class SimulatedHome:
 
         `tap` may wrap the exchange of messages.
         """
-        departures = DropoutSchedule(self._dropout, self.job.protocol)
+        is_open = isinstance(selection, OpenArrival)
+        order = in_given_order if is_open else partial(arrival_order, self.selection_seed)
+        departures = DropoutSchedule(self._dropout, self.job.protocol, order)
         present = departures.present if isinstance(selection, UniformSelection) else everyone
         if self.settings.engine == "ray":
             rounds: RoundRunner = import_module(RAY).RayRounds(self, selection, counted, departures, present, tap)
@@ -258,7 +263,7 @@ class SimulatedHome:
                 self.entropy,
                 cores,
                 rounds=given,
-                helpers=self.helpers,
+                helpers=self.create_helpers(selection.verify_client),
                 close_at=closing_of(self.job.config).clients,
             )
         return LocalRounds(self, clients, departures, available, tap)
@@ -324,7 +329,7 @@ class FullRounds:
         return self._engine.gather(invitation, watch)
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Return the sum of the updates of the ready clients or, with open arrival, of those that contribute."""
+        """Return the sum of the updates of the ready clients or, without a list, of those that contribute."""
         if agreed.invitation is not None:
             self._invited = agreed.invitation.clients
             self._departures.begin(agreed.parameters.index, self._invited)
@@ -342,8 +347,9 @@ class LocalRounds(FullRounds):
         available: Callable[[int], Collection[ClientId]],
         tap: Callable[[Exchange], Exchange],
     ) -> None:
+        helpers = home.create_helpers(clients.selection.verify_client)
         exchange = LocalExchange(
-            clients, departures.lost, helpers=home.helpers, coming=lambda: departures.coming(self._invited)
+            clients, departures.lost, helpers=helpers, coming=lambda: departures.coming(self._invited)
         )
         registry, job = home.registry.signing_keys(), home.job
         engine = RoundEngine(
@@ -354,7 +360,7 @@ class LocalRounds(FullRounds):
             suite=job.suite,
             meter=exchange,
             vectors=LocalVectors(job.config.performance.cores),
-            helpers=tuple(home.helpers),
+            helpers=tuple(helpers),
             arrivals=home.arrivals,
             close_at=closing_of(job.config).clients,
         )

@@ -12,6 +12,7 @@ from dordis.ledger.ledger import verify_ledger
 from dordis.owner.policy import Policy
 from dordis.protocol import ClientId
 from dordis.records import run_records
+from dordis.selection.balanced import BalancedSelection
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytestmark = pytest.mark.flower
@@ -100,6 +101,26 @@ def test_rounds_have_the_noise_and_the_epsilon_that_were_planned(tmp_path):
     assert [record.survivors for record in records.rounds] == [(NODES - 2,)] * 2
     assert verify_ledger(private.path / run_records.LEDGER).completed == 2
     assert records.result.epsilon == pytest.approx(records.manifest.plan.epsilon, rel=0.01)
+
+
+def test_scheduled_nodes_alone_are_asked_and_helpers_know_them(tmp_path, monkeypatch):
+    """The strategy samples all nodes; of these the public schedule has four in a round."""
+    verified, verify = [], BalancedSelection.verify_client
+
+    def watched(self, index, client, proof):
+        verified.append((index, int(client)))
+        verify(self, index, client, proof)
+
+    monkeypatch.setattr(BalancedSelection, "verify_client", watched)
+    more = {"federation.arrival": "invited", "federation.per_round": 4, "federation.rounds": 3, "protocol.tolerance": 1}
+    private = DordisGrid(nodes(), settings(tmp_path, "malicious", **more))
+    FedAvg(fraction_evaluate=0.0).start(private, model(), num_rounds=3)
+    records = run_records.load_run(private.path)
+    order = BalancedSelection(Registry.load(private.path / run_records.REGISTRY), records.id, 4, 1)
+    assert [set(record.clients) for record in records.rounds] == [order.window(i) for i in range(3)]
+    asked = [(record.index, u) for record in records.rounds for u in record.clients]
+    assert sorted(set(verified)) == asked
+    assert len(verified) >= 5 * len(asked)  # the server, and four helpers
 
 
 @pytest.mark.parametrize("stage", ["OpenBoxes", "AgreeOnSurvivors", "Reveal"])

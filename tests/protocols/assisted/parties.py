@@ -76,12 +76,16 @@ class Round:
     own: dict = field(default_factory=dict)
     """Changes of the parameters."""
     seed: int = 7
+    proofs: dict = field(default_factory=dict)
+    """Proofs of selection, by client."""
+    helping: dict = field(default_factory=dict)
+    """Options of the helpers."""
 
     def __post_init__(self):
         rng = np.random.default_rng(self.seed)
         ids = range(1, self.n_max + 3)
         self.registry = signing_keys(ids, range(1, self.m + 1))
-        self.helpers = make_helpers(self.registry)
+        self.helpers = make_helpers(self.registry, **self.helping)
         self.parameters = self.agree()
         self.inputs = {
             ClientId(u): rng.integers(0, 2**BITS, self.ends[-1], dtype=np.uint32) for u in range(1, self.came + 1)
@@ -93,6 +97,8 @@ class Round:
             )
             for u, x in self.inputs.items()
         }  # fmt: skip
+        for u, proof in self.proofs.items():
+            self.clients[u].selection_proof = proof
 
     def agree(self, **common):
         """Return the parameters of a round."""

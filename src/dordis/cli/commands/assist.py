@@ -23,6 +23,9 @@ def assist(
     state: Annotated[
         Path | None, typer.Option(help="The helper's state; NAME.state beside the key file if not given.")
     ] = None,
+    beacon: Annotated[
+        Path | None, typer.Option(help="The file of public randomness, for runs whose clients it selects.")
+    ] = None,
     trusted: Annotated[
         Path | None,
         typer.Option(
@@ -52,7 +55,7 @@ def assist(
     )
     folder = default_state(identity) if state is None else state
     known = identity.with_name("registry.json") if registry is None else registry
-    assistant = create_assistant(url, identity, known, folder, policy, trusted, mutual=True)
+    assistant = create_assistant(url, identity, known, folder, policy, trusted, mutual=True, beacon=beacon)
     compile_kernels()
     try:
         ended = asyncio.run(stay_until_stopped(assistant, once=False, follow=follow))

@@ -61,7 +61,7 @@ def join(
         bool,
         typer.Option(
             "--once",
-            help="Do not reconnect when the connection breaks; with open arrival, leave after one contribution.",
+            help="Do not reconnect when the connection breaks; in assisted rounds, leave after one contribution.",
         ),
     ] = False,
     follow: Annotated[

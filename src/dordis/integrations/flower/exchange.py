@@ -101,7 +101,7 @@ class FlowerExchange(MessageMeter):
         self._training, self._patience = training, patience
         self._helpers, self._helper_requests = helpers or {}, HelperRequests()
         self.invited: tuple[ClientId, ...] = ()
-        """The clients that are asked to contribute, with open arrival."""
+        """The clients that are asked to contribute, where the protocol lists none."""
         self._ahead: Answers = {}
         self._asked_ahead: set[RequestKey] = set()
         self._informed: set[int] = set()

@@ -18,6 +18,7 @@ from dordis.protocols.assisted.helper import AssistedHelper, HelperPolicy, Helpe
 from dordis.protocols.assisted.messages import AgreeOnSurvivors, Introduce, OpenBoxes, Reveal
 from dordis.protocols.assisted.parameters import EpochKeys
 from dordis.protocols.parameters import RUN_BYTES
+from dordis.protocols.summing import VerifyClient
 
 HELPER = "dordis-helper"
 """Name of the record in Flower's state that has the keys and agreements of a helper."""
@@ -114,12 +115,19 @@ class StateHelperStore:
 
 
 def build_helper(
-    registry: Registry, keys: Keys, policy: HelperPolicy, store: HelperStore, run: bytes
+    registry: Registry, keys: Keys, policy: HelperPolicy, store: HelperStore, run: bytes, verify_client: VerifyClient
 ) -> AssistedHelper:
     """Return the helper of a run with these keys; raise ParametersRefused if the registry does not name it."""
-    identity = keys.identity()
+    identity, signing = keys.identity(), registry.signing_keys()
     for h, registered in registry.helpers.items():
         if registered == identity:
-            signing = registry.signing_keys()
-            return AssistedHelper(h, secret=keys.signing, registry=signing, store=store, policy=policy, run=run)
+            return AssistedHelper(
+                h,
+                secret=keys.signing,
+                registry=signing,
+                store=store,
+                policy=policy,
+                run=run,
+                verify_client=verify_client,
+            )
     raise ParametersRefused("the registry of the run does not name this node as a helper")

@@ -210,7 +210,8 @@ class Node:
         if keys is None or description is None or self._mod.assists is None:
             raise ParametersRefused("this node is not a helper, or has no description of the run yet")
         registry, store = Registry.from_bytes(description.registry), self._helper_store()
-        return build_helper(registry, keys, self._mod.assists, store, description.run)
+        selection = build_selection(description, registry, self._pins.beacon())
+        return build_helper(registry, keys, self._mod.assists, store, description.run, selection.verify_client)
 
     def _accept_description(self, description: RunDescription) -> DescriptionRead:
         """Check and store a run description, and return the reply; a pinned node compares it with its pins."""
@@ -276,13 +277,14 @@ def find_protocol(description: RunDescription) -> SummingProtocol:
 
 def build_selection(description: RunDescription, registry: Registry, beacon: Beacon | None) -> Selection:
     """Return the selection of a run; for SecAgg+ the beacon also decides the permutation of its graph."""
-    comes = not find_protocol(description).has_cohort
-    if comes != (description.selection == OPEN) or description.selection not in (BALANCED, UNIFORM, OPEN):
+    protocol = find_protocol(description)
+    known = (BALANCED, UNIFORM) if protocol.has_cohort else (BALANCED, UNIFORM, OPEN)
+    if description.selection not in known:
         raise ParametersRefused(
             f"this node cannot verify the selection '{description.selection}': use '{BALANCED}', or '{UNIFORM}' in "
             "the mode semi-honest"
         )
-    drawn = find_protocol(description).sparse and beacon is not None
+    drawn = protocol.sparse and beacon is not None
     rule = SelectionRule(description.selection, description.per_round, description.least, drawn)
     return rule.selection(registry, description.run, beacon)
 

@@ -47,4 +47,5 @@ ASSISTED = SummingProtocol(
     introduces=Introduce,
     strategies=STRATEGIES,
     configure=configure,
+    verifies_selection=True,
 )

@@ -134,5 +134,5 @@ class AssistedClient(SummingClient[AssistedState]):
             seeds=b"".join(commitments),
             vector=hashlib.sha256(vector).digest(),
             length=len(vector),
-            proof=b"",
+            proof=self.selection_proof,
         )

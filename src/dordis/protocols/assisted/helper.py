@@ -35,7 +35,7 @@ from dordis.protocols.assisted.parameters import AssistedParameters, EpochKey, E
 from dordis.protocols.escrow import SECRET_BYTES
 from dordis.protocols.one_message import open_box
 from dordis.protocols.parameters import RUN_BYTES, pack_words
-from dordis.protocols.summing import helper_keys
+from dordis.protocols.summing import VerifyClient, accept_any_client, helper_keys
 
 KEYS_AHEAD = 4
 """Keys that a helper shows at a time, K."""
@@ -142,7 +142,8 @@ class HelperRound:
 class AssistedHelper:
     """One helper; `secret` is its long-term signing key, `registry` has all public keys.
 
-    It serves in rounds of one `run`, or of all runs if none is given.
+    It serves in rounds of one `run`, or of all runs if none is given.  `verify_client` raises for clients that were not
+    selected for a round; with open arrival all are accepted.
     """
 
     def __init__(
@@ -159,8 +160,9 @@ class AssistedHelper:
         threads: int = 1,
         lifetime: int = LIFETIME,
         run: bytes | None = None,
+        verify_client: VerifyClient = accept_any_client,
     ) -> None:
-        self._lifetime, self._run = lifetime, run
+        self._lifetime, self._run, self._verify_client = lifetime, run, verify_client
         self.me, self._secret, self._suite, self._threads = me, secret, suite, threads
         self._clients, self._helpers = registry, helper_keys(registry)
         self._store: HelperStore = MemoryStore() if store is None else store
@@ -264,6 +266,7 @@ class AssistedHelper:
         parameters = held.parameters
         header = checks.read_header(parameters, client, entry.header)
         checks.check_header_signed(self._clients, client, entry.header, entry.signature, self._suite)
+        self._verify_client(parameters.index, client, header.proof)
         checks.check_box_digest(parameters, header, self.me, entry.box)
         ranks, own = parameters.ranks[self.me], parameters.own_key(self.me)
         try:

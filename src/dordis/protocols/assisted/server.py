@@ -91,11 +91,12 @@ class AssistedSetup(SummingSetup):
         check_arrived(self.parameters, SendContribution.__name__, self.contributions)
 
     def check(self, u: ClientId, reply: Message) -> None:
-        """Refuse a contribution that is not whole, not signed, or whose client is left out."""
+        """Refuse a contribution that is not whole, not signed, or whose client was not selected or is left out."""
         reply, parameters = of_kind(SignedContribution, reply), self.parameters
         check_not_left_out(self.standing, u)
         header = checks.read_header(parameters, u, reply.header)
         checks.check_header_signed(self._clients, u, reply.header, reply.signature, self.suite)
+        self.verify_client(parameters.index, u, header.proof)
         checks.check_vector_digest(header, reply.vector)
         for h, box in self._split_boxes(reply).items():
             checks.check_box_digest(parameters, header, h, box)
