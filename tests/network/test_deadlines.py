@@ -10,6 +10,7 @@ from dordis.network.messages import BodyInfo, Reply, Request
 from dordis.rounds.invitation import PieceReceived, SendModel
 from dordis.simulation.virtual_devices import run_virtually
 from tests.network.local_server import PARAMETERS
+from tests.protocols.assisted.parties import Round
 from tests.rounds.parties import invite_to
 
 SLOW = 4
@@ -119,3 +120,21 @@ def test_one_slow_client_is_left_out_even_if_no_dropout_is_tolerated():
     slow, everyone = SlowClients(tolerance=0), frozenset({1, 2, 3})
     slow.end_round(everyone, {2: "Train", 3: "Train"})
     assert slow.without_resting(everyone) == {1, 3}
+
+
+def test_helpers_have_more_time_for_more_headers_and_masks_and_their_deadlines_are_not_learned():
+    """60 s, and 2 ms for each header or 5 s for 10^9 coordinates; each of four helpers is in three sets."""
+    deadlines, parameters = AdaptiveDeadlines(Deadlines()), Round(n_max=9, n_min=5).parameters
+    for kind in ("Introduce", "OpenBoxes", "AgreeOnSurvivors", "Reveal"):
+        for _ in range(2 * LEAST_SAMPLES):
+            deadlines.record(kind, 0.01)
+    assert deadlines.deadline("Reveal") == 60.0
+    deadlines.set_parameters(parameters)
+    assert deadlines.deadline("OpenBoxes") == 60.0 + 0.002 * 9
+    assert deadlines.deadline("AgreeOnSurvivors") == deadlines.deadline("Introduce") == 60.0
+    assert deadlines.deadline("Reveal") == 60.0 + 5.0 * 9 * parameters.dim * 3 / 1e9
+    deadlines.settings = Deadlines(stages={"Reveal": 7.0}, header=1.0)
+    deadlines.set_parameters(parameters)
+    assert (deadlines.deadline("OpenBoxes"), round(deadlines.deadline("Reveal"), 3)) == (69.0, 7.0)
+    deadlines.set_parameters(PARAMETERS)  # of a protocol without helpers
+    assert deadlines.deadline("OpenBoxes") == 60.0

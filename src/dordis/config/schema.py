@@ -169,7 +169,7 @@ class Deadlines(Section, frozen=True):
     stages: dict[str, Above] = {}
     """Seconds for single kinds of requests, by name, such as `CollectInput`; they replace `stage`."""
     quantile: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = 0.95
-    """Learned deadlines: `factor` times this quantile of the answer times so far, for all requests except training.
+    """Learned deadlines: `factor` times this quantile of the answer times so far; not for training, nor for helpers.
 
     They are never below `least` nor above `stage` (or `stages`), and so fixed if `least` equals `stage`.
     """
@@ -177,6 +177,10 @@ class Deadlines(Section, frozen=True):
     """Factor of learned deadlines."""
     least: Above = 5.0
     """Shortest learned deadline."""
+    header: Above = 0.002
+    """Seconds that a helper of an assisted round has to open boxes, beyond `stage`, for each of n_max clients."""
+    masks: Above = 5.0
+    """Seconds that a helper has to reveal mask sums, beyond `stage`, for each 10^9 coordinates of masks in them."""
     grace: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """Seconds in which a client may reconnect after its connection broke."""
     retry: Annotated[float, msgspec.Meta(ge=0)] = 2.0

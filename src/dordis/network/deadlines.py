@@ -6,7 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from dordis.config.schema import Deadlines
-from dordis.protocol import ClientId
+from dordis.protocol import ClientId, Role
+from dordis.protocols.assisted import ASSISTED
+from dordis.protocols.assisted.messages import OpenBoxes, Reveal
+from dordis.protocols.assisted.parameters import AssistedParameters
+from dordis.protocols.parameters import Parameters
 
 log = logging.getLogger("dordis.network")
 
@@ -14,6 +18,8 @@ MOST_SAMPLES = 1000
 """Latest replies of a kind from which its deadline is learned."""
 LEAST_SAMPLES = 20
 """Replies of a kind before which its fixed deadline is used."""
+HELPER_REQUESTS = frozenset(request.__name__ for request in ASSISTED.requests if request.role is Role.HELPER)
+"""Kinds of requests whose deadlines are not learned: clients have paid for a round that fails for lack of helpers."""
 LONGEST_REST = 16
 """Most rounds for which a client that misses deadlines is left out."""
 
@@ -30,6 +36,8 @@ class AdaptiveDeadlines:
     )
     _typical: dict[str, float] = field(default_factory=dict)
     """Quantiles of the samples, until the next sample."""
+    _work: dict[str, float] = field(default_factory=dict)
+    """Seconds beyond the usual ones, by kind of request, for the work of a helper in this round."""
 
     def deadline(self, kind: str) -> float:
         """Return the seconds that a client has for the reply to one request of a kind.
@@ -43,7 +51,7 @@ class AdaptiveDeadlines:
         1.8
         """
         settings, fixed, samples = self.settings, self.fixed_deadline(kind), self._samples[kind]
-        if kind == "Train" or settings.quantile is None or len(samples) < LEAST_SAMPLES:
+        if kind == "Train" or kind in HELPER_REQUESTS or settings.quantile is None or len(samples) < LEAST_SAMPLES:
             return fixed
         if kind not in self._typical:
             self._typical[kind] = sorted(samples)[min(len(samples) - 1, int(settings.quantile * len(samples)))]
@@ -54,12 +62,23 @@ class AdaptiveDeadlines:
         settings, default = self.settings, self.settings.stage
         if kind == "Train":
             default = settings.train if self.train_seconds is None else self.train_seconds + settings.stage
-        return settings.stages.get(kind, default)
+        return settings.stages.get(kind, default) + self._work.get(kind, 0.0)
+
+    def set_parameters(self, parameters: Parameters) -> None:
+        """Take into account how much work the helpers of a round have at most."""
+        self._work = helper_work(self.settings, parameters) if isinstance(parameters, AssistedParameters) else {}
 
     def record(self, kind: str, seconds: float) -> None:
         """Record the time that a reply took."""
         self._samples[kind].append(seconds)
         self._typical.pop(kind, None)
+
+
+def helper_work(settings: Deadlines, parameters: AssistedParameters) -> dict[str, float]:
+    """Return the seconds that a helper has for n_max headers, and for the masks of n_max clients in all its sets."""
+    sets = len(parameters.ranks[parameters.members[0]])
+    masks = parameters.n_max * parameters.dim * sets
+    return {OpenBoxes.__name__: settings.header * parameters.n_max, Reveal.__name__: settings.masks * masks / 1e9}
 
 
 @dataclass

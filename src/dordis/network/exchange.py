@@ -118,8 +118,9 @@ class NetworkExchange(MessageMeter):
         self._uploads.begin_round()
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Note the parameters of a round, which bound the size of its uploads."""
+        """Note the parameters of a round, which bound the size of its uploads and the work of its helpers."""
         self._parameters = parameters
+        self._deadlines.set_parameters(parameters)
 
     def _abandon_batches(self) -> None:
         """Drop the open requests of a failed round, and the replies that were not taken."""
