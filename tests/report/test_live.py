@@ -1,10 +1,13 @@
 """The state of a run under way, from its events: who is waited for, what is spent, and what was there before."""
 
+import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from dordis.report.live import STUCK, LiveRun
+from dordis.records.run_records import RoundRecord
+from dordis.report.live import MOST_ROUNDS, STUCK, LiveRun
 from dordis.rounds.watch import AttemptBegan, ClientAnswered, StageBegan, StageEnded
 from dordis.simulation.run import prepare
 from tests.simulation.whole_runs import settings_of
@@ -65,6 +68,28 @@ def test_it_follows_a_run_and_knows_it_again_after_a_restart(run):
     assert (again.epsilon, again.metrics, again.dropped) == (seen.epsilon, seen.metrics, seen.dropped)
     assert {"epsilon", "seconds"} <= set(live.charts())
     assert [point[1] for point in live.charts()["epsilon"].series[0].values][-1] == seen.epsilon
+
+
+def test_memory_does_not_grow_with_the_rounds(run):
+    """Records are decoded anew, as each round makes its own; a thousand of them take a megabyte."""
+    live = LiveRun(run.records.path)
+    finished = next(run.rounds(live.watch))
+    record, metrics = msgspec.json.encode(finished.record), finished.metrics
+
+    def finish(rounds: int) -> int:
+        for _ in range(rounds):
+            live.finish_round(msgspec.json.decode(record, type=RoundRecord), metrics)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        few = finish(MOST_ROUNDS)
+        assert finish(1000) - few < 100_000
+    finally:
+        tracemalloc.stop()
+    seen = live.snapshot()
+    assert (seen.finished, len(seen.rounds)) == (1000 + MOST_ROUNDS, MOST_ROUNDS)
+    assert seen.rounds_per_hour == pytest.approx(3600 / finished.record.seconds)
 
 
 def test_most_of_the_budget_spent_and_warnings_of_the_application_are_shown(run):

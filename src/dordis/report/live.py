@@ -6,9 +6,9 @@ is read from the records.
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -111,10 +111,29 @@ class _Stage:
     open: int = 0
 
 
+@dataclass
+class _Totals:
+    """Sums over all finished rounds of a run."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    moved: int | None = None
+    """Bytes up and down, of the rounds that counted them."""
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, record: RoundRecord) -> None:
+        """Add a finished round."""
+        self.rounds, self.seconds = self.rounds + 1, self.seconds + record.seconds
+        if record.up is not None and record.down is not None:
+            self.moved = (self.moved or 0) + record.up + record.down
+        self.dropped.update({split_words(stage): len(clients) for stage, clients in record.dropped.items()})
+
+
 class LiveRun:
     """A run as it goes on: pass `watch` to the run, and call the other methods as rounds end.
 
-    `connected` returns the clients that are connected; None in a simulation.  `clock` counts seconds.
+    `connected` returns the clients that are connected; None in a simulation.  `clock` counts seconds.  Memory does not
+    grow with the rounds: it has the last ones and totals, and charts are drawn from the records on disk.
     """
 
     def __init__(
@@ -123,12 +142,17 @@ class LiveRun:
         connected: Callable[[], Collection[int]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stored = run_records.load_run(path)
+        stored = run_records.load_run(path)
+        self._path, self._id, self._manifest = path, stored.id, stored.manifest
         self._connected, self._clock, self._lock = connected, clock, threading.Lock()
-        self._rounds: list[RoundRecord] = list(self._stored.rounds)
-        self._metrics: list[RoundMetrics] = list(self._stored.metrics)
-        self._failures: list[FailedAttempt] = list(self._stored.failures)
-        self._evicted = set(self._stored.evicted)
+        self._totals = _Totals()
+        for record in stored.rounds:
+            self._totals.add(record)
+        self._rounds = deque[RoundRecord](stored.rounds, MOST_ROUNDS)
+        self._metrics = deque[RoundMetrics](stored.metrics, MOST_ROUNDS)
+        self._failures = deque[FailedAttempt](stored.failures, MOST_NOTES)
+        self._failed = len(stored.failures)
+        self._evicted = set(stored.evicted)
         self._number, self._stages = 0, dict[str, _Stage]()
         self._invited = self._in_round = 0
         self._notes: list[str] = []
@@ -155,6 +179,7 @@ class LiveRun:
                 case StageEnded():
                     self._end_stage(event)
                 case AttemptFailed():
+                    self._failed += 1
                     self._failures.append(FailedAttempt(event.index, event.reason, event.evicted, event.survivors))
                     self._evicted.update(event.evicted)
 
@@ -187,6 +212,7 @@ class LiveRun:
         """Take note of a finished round."""
         with self._lock:
             self.changes += 1
+            self._totals.add(record)
             self._rounds.append(record)
             self._metrics.append(metrics)
             self._evicted.update(record.evicted)
@@ -210,12 +236,11 @@ class LiveRun:
     @property
     def finished(self) -> int:
         """Return the number of finished rounds, predecessors included."""
-        return self._stored.manifest.before + len(self._rounds)
+        return self._manifest.before + self._totals.rounds
 
     def charts(self) -> dict[str, Chart]:
-        """Return the charts of the report that can be drawn while a run goes on."""
-        with self._lock:
-            stored = replace(self._stored, rounds=tuple(self._rounds), metrics=tuple(self._metrics))
+        """Return the charts of the report that can be drawn while a run goes on, from its records on disk."""
+        stored = run_records.load_run(self._path)
         facts = RunFacts(stored, stored.manifest.name, LedgerCheck())
         budget = stored.manifest.budget
         spent = Series(facts.label, tuple((one.number, one.epsilon) for one in stored.rounds))
@@ -233,16 +258,11 @@ class LiveRun:
         """Return the state of the run now."""
         connected = None if self._connected is None else len(self._connected())
         with self._lock:
-            manifest, now = self._stored.manifest, self._clock()
+            manifest, totals, now = self._manifest, self._totals, self._clock()
             last = self._rounds[-1] if self._rounds else None
-            seconds = sum(one.seconds for one in self._rounds)
-            moved = [one.up + one.down for one in self._rounds if one.up is not None and one.down is not None]
-            lost = Counter[str]()
-            for one in self._rounds:
-                lost.update({split_words(stage): len(clients) for stage, clients in one.dropped.items()})
             return Snapshot(
                 name=manifest.name,
-                run=self._stored.id.hex(),
+                run=self._id.hex(),
                 status=self._status,
                 number=self._number,
                 planned=manifest.rounds,
@@ -252,24 +272,24 @@ class LiveRun:
                 members=manifest.clients,
                 invited=self._invited,
                 in_round=self._in_round,
-                dropped=dict(lost),
+                dropped=dict(totals.dropped),
                 metrics=dict(sorted(self._last_metrics().items(), key=lambda item: metric_order(item[0]))),
                 epsilon=None if last is None else last.epsilon,
                 budget=manifest.budget,
-                rounds_per_hour=3600 * len(self._rounds) / seconds if seconds else None,
-                bytes_per_second=sum(moved) / seconds if seconds and moved else None,
+                rounds_per_hour=3600 * totals.rounds / totals.seconds if totals.seconds else None,
+                bytes_per_second=totals.moved / totals.seconds if totals.seconds and totals.moved else None,
                 evicted=tuple(sorted(self._evicted)),
-                failures=tuple(f"round index {one.index}: {one.reason}" for one in self._failures[-MOST_NOTES:]),
-                failed=len(self._failures),
+                failures=tuple(f"round index {one.index}: {one.reason}" for one in self._failures),
+                failed=self._failed,
                 warnings=tuple(self._warnings(now)),
-                rounds=tuple(self._view_round(one) for one in self._rounds[: -MOST_ROUNDS - 1 : -1]),
+                rounds=tuple(self._view_round(one) for one in reversed(self._rounds)),
             )
 
     def _last_metrics(self) -> dict[str, float]:
         return self._metrics[-1].values if self._metrics else {}
 
     def _view_round(self, record: RoundRecord) -> RoundView:
-        values = {one.number: one.values for one in self._metrics[-MOST_ROUNDS:]}.get(record.number, {})
+        values = {one.number: one.values for one in self._metrics}.get(record.number, {})
         return RoundView(
             record.number, values, record.epsilon, len(record.clients), count_dropouts(record), record.seconds
         )
@@ -292,7 +312,7 @@ class LiveRun:
                 )
             )
         known = {view.name for view in views}
-        later = [name for name in map(split_words, self._stored.manifest.stages) if name not in known]
+        later = [name for name in map(split_words, self._manifest.stages) if name not in known]
         if self._stages and self._status == "running":
             views += [StageView(name, "later", 0.0, 0, 0, 0, (), 0) for name in later]
         return tuple(views)
@@ -308,7 +328,7 @@ class LiveRun:
                     f"Round {self._number} waits for {some} {named} at '{view.name}' for "
                     f"{format_duration(view.seconds)}; {view.answered} of {view.asked} have answered."
                 )
-        last, budget = (self._rounds[-1] if self._rounds else None), self._stored.manifest.budget
+        last, budget = (self._rounds[-1] if self._rounds else None), self._manifest.budget
         if last is not None and last.epsilon is not None and budget:
             if last.epsilon > budget * (1 + 1e-9):
                 found.append(f"More than the budget is spent: epsilon {format_number(last.epsilon)} of {budget:g}.")
