@@ -119,8 +119,13 @@ def test_a_failed_round_ends_the_server_with_one_line_and_clients_wait_for_it(de
     join_all(fleet)
     assert processes.wait(fleet.server) == 2
     assert "Traceback" not in fleet.log()
+    assert "round 1 of 2 failed once (federation.tries)" in fleet.log()
+    assert f"{CLIENTS} clients had no data for the round (is_ready): resume when their data is there" in fleet.log()
     for u in fleet.clients:
         fleet.wait_for_client(u, "the server stopped before the run was over (a round failed): reconnecting")
+    fleet.serve("--resume", fleet.run, "--tries", "2")
+    assert processes.wait(fleet.server) == 2
+    assert "round 1 of 2 failed 2 times (federation.tries)" in fleet.log()
     unready.unlink()
     fleet.resume()
     assert processes.wait(fleet.server) == 0

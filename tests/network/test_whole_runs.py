@@ -189,6 +189,7 @@ def test_a_run_whose_tries_failed_while_gathering_is_resumed_under_new_indices(p
     assert fleet.end() != 0
     assert [failed.index for failed in fleet.stored().failures] == [0, 1]
     assert "5 clients had no data for the round (is_ready): resume when their data is there" in fleet.log()
+    assert fleet.log().count("the round is tried again in 0.01 s") == 1
     unready.unlink()
     fleet.kill_clients()
     fleet.serve(resume=fleet.run)
@@ -196,6 +197,22 @@ def test_a_run_whose_tries_failed_while_gathering_is_resumed_under_new_indices(p
     assert fleet.end() == 0
     (record,) = fleet.stored().rounds
     assert (record.number, record.index, record.dropped) == (1, 2, {})
+
+
+def test_a_server_killed_while_it_gathers_does_not_use_the_index_again(processes, tmp_path):
+    """No failed attempt is on its disk, but clients have seen the index in an invitation."""
+    fleet = DeployedRun(processes, tmp_path, 5, ["federation.rounds=1", "deployment.wait=600"])
+    here, go = fleet.pipe("here"), fleet.pipe("go")
+    fleet.serve()
+    fleet.join_and_wait(1, cut=[1, "Train", str(here), str(go)])
+    fleet.join_missing()
+    here.read_text()
+    processes.kill(fleet.server)
+    go.write_text("on")
+    fleet.serve(resume=fleet.run)
+    assert fleet.end() == 0
+    (record,) = fleet.stored().rounds
+    assert (record.number, record.index, len(record.clients), record.dropped) == (1, 1, 5, {})
 
 
 def test_clients_restart_in_a_run_after_a_revocation_with_the_newest_registry(processes, tmp_path):
