@@ -17,11 +17,13 @@ DIST = ROOT / "dist"
 REMAINING = f"""
 {__version__} is built and checked. What remains for a person:
   1. .ci/run has passed on this commit, on a machine of its own.
-  2. The changelog's section for {__version__} says what changed, and what is stable.
+  2. CHANGELOG.md has a section for {__version__} that says what changed and what is stable, and nothing under
+     Unreleased; its date and that of CITATION.cff are today's.
   3. docs/first_minute.txt is recorded anew: docs/record_first_minute.
   4. git tag --sign v{__version__} && git push --tags
   5. twine upload dist/*.whl dist/*.tar.gz
-  6. Publish the release notes with dist/sbom.json and dist/SHA256SUMS.
+  6. Publish docs/releases/{__version__}.md with dist/sbom.json and dist/SHA256SUMS.
+  7. Set __version__ in src/dordis/__init__.py to the next version with .dev0.
 """
 
 
