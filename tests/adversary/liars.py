@@ -68,7 +68,7 @@ async def announce_twice(session: Session) -> list[int]:
     exchange.prepare(Begin(session.parameters))
     await exchange({session.victim: Contribute(0)})
     for size in (FIRST, SECOND):
-        exchange.connected(session.victim)
+        exchange.resume_client(session.victim)
         exchange.take_reply(session.victim, Reply(asked[0].id, wire.encode(Contribution(0, b"")), BodyInfo(size, b"")))
     return carrier.sizes
 

@@ -27,7 +27,7 @@ def test_rounds_are_found_as_they_were_charged():
     rounds[4] = LedgerRound(charge_of(4))
     assert (rounds[3], rounds.completed) == (LedgerRound(charge_of(3)), 0)
     rounds[3] = completed(3, (5,))
-    assert (rounds[3], rounds[3].charged) == (completed(3, (5,)), (0, 1, 2, 3, 4))
+    assert (rounds[3], rounds[3].payers) == (completed(3, (5,)), (0, 1, 2, 3, 4))
     assert (list(rounds), len(rounds), rounds.completed) == ([3, 4], 2, 1)
     assert 3 in rounds
     assert 5 not in rounds

@@ -22,7 +22,7 @@ def receipts():
 
 def test_a_run_against_a_malicious_server_is_signed_in_every_round():
     verified = verify_run(run_records.load_run(finished()[0]), registry_of(job_of()))
-    assert verified.signed == len(verified.receipts) == 2
+    assert verified.signed_rounds == len(verified.receipts) == 2
     for one in verified.receipts:
         assert all(set(signers) <= set(range(1, CLIENTS + 1)) for signers in one.signers)
         assert min(map(len, one.signers)) >= one.parameters.quorum
@@ -31,7 +31,7 @@ def test_a_run_against_a_malicious_server_is_signed_in_every_round():
 
 def test_without_a_registry_no_round_counts_as_signed():
     verified = verify_run(run_records.load_run(finished()[0]))
-    assert (verified.signed, verified.has_registry) == (0, False)
+    assert (verified.signed_rounds, verified.has_registry) == (0, False)
 
 
 def test_signatures_that_were_removed_are_missed(receipts):

@@ -179,14 +179,14 @@ def honest_round(local, clients=(*HONEST, ATTACKER)):
 
 def coming(local, client, monkeypatch):
     """Return an event that is set when a client connects: it may be disconnected before the test looks."""
-    came, connected = threading.Event(), local.server.exchange.connected
+    came, connected = threading.Event(), local.server.exchange.resume_client
 
     def connect(u):
         if u == client:
             came.set()
         return connected(u)
 
-    monkeypatch.setattr(local.server.exchange, "connected", connect)
+    monkeypatch.setattr(local.server.exchange, "resume_client", connect)
     return came
 
 

@@ -38,7 +38,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_archive_verifies_with_the_registry_of_an_auditor_and_with_its_own(archive):
     for registry in (registry_of(job_of()), None):
         verified = verify_archive(archive, registry)
-        assert verified.signed == 2
+        assert verified.signed_rounds == 2
 
 
 def test_it_has_the_page_statement_settings_ledger_receipts_and_versions_and_no_secret(archive):

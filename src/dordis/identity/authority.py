@@ -1,8 +1,8 @@
 """The authority of a federation: it approves certificate requests, issues certificates and signs the registry.
 
 A request is an X.509 request with the public keys of a client or the host names of a server.  Each private key proves
-possession: the TLS key and the signing key sign the request, and the VRF key proves it.  If the request replaces keys,
-the old signing key signs it too.
+its possession: TLS key and signing key sign the request, and the VRF key makes a proof for it.  If the request replaces
+keys, the old signing key signs it too.
 """
 
 import re

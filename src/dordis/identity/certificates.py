@@ -183,7 +183,7 @@ def to_der(certificate: x509.Certificate) -> bytes:
 
 
 def from_der(data: bytes) -> x509.Certificate:
-    """Return the certificate in DER bytes; raise InputError if they are malformed."""
+    """Return the certificate in DER bytes; raise LoginRefused if they are malformed."""
     try:
         return x509.load_der_x509_certificate(data)
     except ValueError:

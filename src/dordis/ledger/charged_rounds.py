@@ -22,7 +22,7 @@ class LedgerRound:
         return "completed" if self.outcomes else "reserved"
 
     @property
-    def charged(self) -> tuple[int, ...]:
+    def payers(self) -> tuple[int, ...]:
         """Return the clients that pay: those whose input may be in an opened sum."""
         if not self.outcomes:
             return self.charge.clients

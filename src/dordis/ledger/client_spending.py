@@ -222,14 +222,17 @@ class Account:
         charge = self.rounds[index].charge
         self.rounds[index], self.refused = LedgerRound(charge, tuple(outcomes)), None
         self._add(charge.clients, charge.costs(), -1)
-        self._add(self.rounds[index].charged, charge.costs([outcome.charged for outcome in outcomes]), 1)
+        self._add(self.rounds[index].payers, charge.costs([outcome.charged for outcome in outcomes]), 1)
         self._leader = self.worst_client({*self._changed, *(() if self._leader is None else (self._leader,))})
         self._changed.clear()
         if self._leader is not None:
             self.course.add(index, self._paid(self._leader), self.budget.delta - float(self.failure()))
 
     def check_run_chargeable(self, run: bytes, charge: RunCharge) -> None:
-        """Raise InputError if a run's charge is invalid or above its earlier one, or DataBudgetExceeded."""
+        """Raise InputError if the charge of a run is invalid, or larger than its earlier charge.
+
+        Raise DataBudgetExceeded if a new run takes a client beyond the budget.
+        """
         if not 0 < charge.theta_squared < math.inf or not 0 <= charge.failure < 1:
             raise InputError("a run is charged at a theta^2 above 0, and a chance of failure in [0, 1)")
         earlier = self.runs.get(run)

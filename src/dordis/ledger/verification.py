@@ -51,7 +51,7 @@ class VerifiedRun:
     has_registry: bool
 
     @property
-    def signed(self) -> int:
+    def signed_rounds(self) -> int:
         """Return the number of rounds with verified signatures of a quorum."""
         return sum(one.is_signed for one in self.receipts)
 

@@ -2,12 +2,12 @@
 
 Mutual TLS: the client shows its certificate in the TLS handshake, and its TLS key proves possession.
 
-Challenge, for load balancers that terminate TLS: the server sends 32 random bytes; the client returns its certificate
-and a signature, made with the Ed25519 key bound in the certificate, of the challenge and of the server certificate
-that the client saw.  A server that relays another server's challenge fails, because the client signs the relaying
-server's certificate.
+Challenge, for load balancers that terminate TLS: the server sends 32 random bytes.  The client returns its certificate,
+and a signature of the challenge and of the server certificate that it saw, made with the Ed25519 key in its
+certificate.  A server that relays another server's challenge fails, because the client signs the certificate of the
+relaying server.
 
-Both ways require a valid client certificate of this federation, and a member of the run that was not revoked.
+Both ways require a valid client certificate of this federation; the client must be a member of the run and not revoked.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ from dordis.protocol import ClientId
 log = logging.getLogger("dordis.network")
 
 ANNOUNCED_DAYS = (30, 7)
-"""Days before the end of a certificate at which it is announced."""
+"""Days before the expiry of a certificate at which a warning is logged."""
 DAY = 24 * 3600.0
-"""Seconds between two looks at a certificate."""
+"""Seconds between two checks of a certificate's expiry."""
 LARGEST_ANSWER = 4096
 """Largest answer to a challenge, in bytes; a certificate has about 700."""
 _LABEL = b"dordis/v1/login"
@@ -63,10 +63,10 @@ _VERIFY_CODES = {
 
 
 def server_context(credentials: Credentials, *, mutual: bool = True, required: bool = True) -> ssl.SSLContext:
-    """Return the server's TLS context; with `mutual`, clients must show certificates, or may if not `required`."""
+    """Return the server's TLS context; with `mutual` clients must show certificates, or may if not `required`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # a resumed TLS session would not show its certificate again
+    context.num_tickets = 0  # in a resumed TLS session the client does not show its certificate
     _load(context, credentials)
     if mutual:
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
@@ -77,7 +77,7 @@ def server_context(credentials: Credentials, *, mutual: bool = True, required: b
 def client_context(
     credentials: ClientCredentials, *, mutual: bool = True, trusted: Path | None = None
 ) -> ssl.SSLContext:
-    """Return a client's TLS context, which trusts its federation's authority, or the authorities in `trusted`.
+    """Return a client's TLS context, which trusts the federation's authority, or instead those in the file `trusted`.
 
     Without `mutual` the client's certificate is not shown in the handshake.
     """
@@ -96,7 +96,7 @@ def client_context(
 
 
 def sign_challenge(challenge: bytes, credentials: ClientCredentials, server_certificate: bytes) -> bytes:
-    """Return a signature of the challenge and of the server certificate (DER) that TLS showed, then the certificate."""
+    """Return the answer to a challenge: a signature of it and of the server certificate (DER), then the certificate."""
     if len(challenge) != CHALLENGE_BYTES or not server_certificate:
         raise LoginRefused("the server's challenge is malformed, or the connection has no TLS")
     certificate = certificates.to_der(credentials.certificate)
@@ -112,7 +112,7 @@ def verify_answer(
     admission: Admission,
     now: datetime,
 ) -> ClientId:
-    """Return the client that answered a challenge, or raise LoginRefused.
+    """Return the client that answered a challenge; raise LoginRefused if the answer or the client is not accepted.
 
     `server_certificates`, in DER, are those that clients may see: the server's own and those of its load balancers.
     """
@@ -124,12 +124,12 @@ def verify_answer(
 
 
 def verify_certificate(shown: bytes, authority: x509.Certificate, admission: Admission, now: datetime) -> ClientId:
-    """Return the client whose certificate (DER) was shown in the TLS handshake, or raise LoginRefused."""
+    """Return the client whose certificate (DER) was shown in TLS; raise LoginRefused if it is not accepted."""
     return admission.admit(verify_client_certificate(shown, authority, now))
 
 
 def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: datetime) -> CertifiedClient:
-    """Return the client and keys bound in a certificate; raise if it is not a valid client's of this federation."""
+    """Return the client in a certificate; raise LoginRefused unless it is valid and of this federation."""
     certificate = certificates.from_der(shown)
     certificates.check_issued_by(certificate, authority)
     certificates.check_purpose(certificate)
@@ -141,7 +141,7 @@ def verify_client_certificate(shown: bytes, authority: x509.Certificate, now: da
 
 
 def check_answer_size(answer: bytes) -> None:
-    """Check that an answer is longer than a signature and not longer than LARGEST_ANSWER."""
+    """Raise LoginRefused unless an answer is longer than a signature and not longer than LARGEST_ANSWER."""
     if not signature.SIGNATURE_BYTES < len(answer) <= LARGEST_ANSWER:
         raise LoginRefused(f"the answer to the challenge is malformed: it has {len(answer)} bytes")
 
@@ -149,7 +149,7 @@ def check_answer_size(answer: bytes) -> None:
 def check_challenge_signed(
     bound: CertifiedClient, signed: bytes, challenge: bytes, server_certificates: Collection[bytes], shown: bytes
 ) -> None:
-    """Check that the client's signing key signed this challenge together with one of the server's certificates."""
+    """Raise LoginRefused unless the client signed this challenge together with one of the server's certificates."""
     for server_certificate in server_certificates:
         try:
             signature.verify(bound.identity.signing, _statement(challenge, server_certificate, shown), signed)
@@ -163,7 +163,7 @@ def check_challenge_signed(
 
 
 def explain_tls_error(error: ssl.SSLError) -> str:
-    """Return one line that says why TLS failed and what to do."""
+    """Return one line about why TLS failed and what to do."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _VERIFY_CODES.get(error.verify_code, f"the certificate is not accepted: {error.verify_message}")
     reason = str(error).upper().replace(" ", "_")
@@ -175,7 +175,7 @@ def _statement(challenge: bytes, server_certificate: bytes, certificate: bytes) 
 
 
 def _load(context: ssl.SSLContext, credentials: Credentials) -> None:
-    """Load a party's certificate and key; OpenSSL reads the key from its file."""
+    """Load a party's certificate and key into a context; OpenSSL reads the key from its file."""
     try:
         context.load_cert_chain(credentials.certificate_file, credentials.key_file)
     except (OSError, ssl.SSLError):
@@ -185,7 +185,7 @@ def _load(context: ssl.SSLContext, credentials: Credentials) -> None:
 
 
 def _trust(context: ssl.SSLContext, authority: x509.Certificate) -> None:
-    """Trust this authority and no other."""
+    """Make a context trust this authority and no other."""
     context.load_verify_locations(cadata=certificates.to_der(authority))
     context.verify_flags |= ssl.VERIFY_X509_STRICT
 
@@ -197,9 +197,9 @@ def utc_now() -> datetime:
 
 @dataclass
 class ExpiryWatch:
-    """Announces the end of a certificate in the log, once at each of ANNOUNCED_DAYS, also if nothing else happens.
+    """Logs a warning at each of ANNOUNCED_DAYS before a certificate expires.
 
-    `whose` names its owner.
+    `whose` names the owner of the certificate.
     """
 
     whose: str
@@ -207,13 +207,13 @@ class ExpiryWatch:
     _announced: set[tuple[int, int]] = field(default_factory=set)
 
     async def watch(self, certificate: Callable[[], x509.Certificate]) -> None:
-        """Announce the end of the current certificate now and once a day, for ever."""
+        """Check the current certificate now and then once a day, forever."""
         while True:
             self.announce(certificate())
             await asyncio.sleep(DAY)
 
     def announce(self, certificate: x509.Certificate) -> None:
-        """Log a warning if the certificate ends soon and that was not announced yet."""
+        """Log a warning if the certificate expires soon and this was not logged yet."""
         days = certificates.days_left(certificate, self.now())
         due = min((limit for limit in ANNOUNCED_DAYS if days < limit), default=None)
         if due is not None and (certificate.serial_number, due) not in self._announced:
@@ -229,22 +229,22 @@ class ExpiryWatch:
 
 @dataclass
 class Authenticator:
-    """The server's check of a client at log-in: its identity, and that it is a member of the run and not revoked.
+    """The server's check of a client at log-in: its identity, its membership in the run, and that it is not revoked.
 
-    The signed registry is read again when its file changes: members that it revokes are refused from then on.  A
-    registry older than one read before is ignored, and while the file is missing or damaged the last one counts.
+    The signed registry is read again when its file changes; members revoked in it are refused from then on.  A registry
+    older than one read before is ignored.  While the file is missing or damaged, the last registry stays in force.
     """
 
     credentials: Credentials
     registry: Registry
-    """Members of the run, as of its start."""
+    """The initial members of the run."""
     signed_registry: Path
     mutual: bool = True
     balancers: Sequence[Path] = ()
     """PEM files with the certificates of load balancers that terminate TLS; read at every log-in."""
     now: Callable[[], datetime] = utc_now
     _newest: dict[tuple[int, int, int], SignedRegistry] = field(default_factory=dict, repr=False)
-    """The newest signed registry, by modification time, size and inode of the file read last."""
+    """The newest signed registry, under modification time, size and inode of the file."""
 
     @cached_property
     def context(self) -> ssl.SSLContext:
@@ -252,9 +252,9 @@ class Authenticator:
         return server_context(self.credentials, mutual=self.mutual)
 
     def authenticate(self, certificate: bytes | None, challenge: bytes, answer: bytes) -> ClientId:
-        """Return the client that showed a certificate in TLS or answered a challenge; else raise LoginRefused."""
+        """Return the client that showed a certificate in TLS or answered a challenge; raise LoginRefused for others."""
         helpers = self.registry.helpers
-        members = Registry(helpers) if helpers else self.registry  # with helpers, clients need no connection
+        members = Registry(helpers) if helpers else self.registry  # with helpers, only these log in: clients visit
         authority, admission = self.credentials.authority, Admission(members, self._current())
         if self.mutual:
             return verify_certificate(certificate or b"", authority, admission, self.now())
@@ -263,7 +263,7 @@ class Authenticator:
         return verify_answer(answer, challenge, own, authority, admission, self.now())
 
     def admit_visitor(self, certificate: bytes | None) -> ClientId:
-        """Return the client that showed a certificate in TLS, for one request; else raise LoginRefused."""
+        """Return the client that showed a certificate in TLS, for one request; raise LoginRefused for others."""
         admission = Admission(self.registry, self._current())
         return verify_certificate(certificate or b"", self.credentials.authority, admission, self.now())
 
@@ -280,13 +280,13 @@ class Authenticator:
         return frozenset(u for u, identity in parties.items() if identity.signing.hex() in revoked)
 
     def reload_certificate(self) -> None:
-        """Read the server's key and certificate again, for new connections; raise if they cannot be used."""
+        """Read the server's key and certificate again for new connections; raise InputError if they cannot be used."""
         credentials = load_server_credentials(self.credentials.key_file, self.now())
         _load(self.context, credentials)
         self.credentials = credentials
 
     def _current(self) -> SignedRegistry:
-        """Return the newest registry read so far; the file is read again when it has changed."""
+        """Return the newest registry; the file is read again if it has changed."""
         try:
             status = self.signed_registry.stat()
             version = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -307,12 +307,12 @@ class Authenticator:
 
 @dataclass(frozen=True)
 class LoginCredentials:
-    """A client's side of the log-in: its certificate for TLS, or its answer to a challenge."""
+    """A client's credentials for the log-in: its certificate in TLS, or its answer to a challenge."""
 
     credentials: ClientCredentials = field(repr=False)
     mutual: bool = True
     trusted: Path | None = None
-    """PEM file with the authorities of a load balancer; None trusts the federation's authority."""
+    """PEM file with the authorities of a load balancer; if None, the federation's authority is trusted."""
 
     @cached_property
     def context(self) -> ssl.SSLContext:
@@ -325,12 +325,12 @@ class LoginCredentials:
         return self.credentials.certificate
 
     def reload(self) -> "LoginCredentials":
-        """Return credentials with key and certificate read again; raise if they are not valid or another client's."""
+        """Return credentials with key and certificate read again; raise if they are not valid or of another client."""
         read = load_client_credentials(self.credentials.key_file, utc_now())
         if read.client != self.credentials.client or read.keys.identity() != self.credentials.keys.identity():
             raise InputError(f"{self.credentials.key_file} has other keys than before: start the client again")
         return replace(self, credentials=read)
 
     def answer(self, challenge: bytes, server_certificate: bytes) -> bytes:
-        """Return the answer to a challenge; it is empty with mutual TLS, which has proved the identity."""
+        """Return the answer to a challenge; empty with mutual TLS, which has proved the identity already."""
         return b"" if self.mutual else sign_challenge(challenge, self.credentials, server_certificate)

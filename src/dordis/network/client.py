@@ -1,7 +1,7 @@
 """A client's connection to the server: log in, reply to requests, and reconnect when the connection breaks.
 
-Connections are outgoing only.  A `rounds.client.Client` handles one request after the other in a worker thread; the
-download for the next request and the upload of the previous reply proceed meanwhile.
+Connections are outgoing only.  A `rounds.client.Client` handles one request after the other in a worker thread;
+meanwhile the download for the next request and the upload of the last reply continue.
 """
 
 import asyncio
@@ -56,30 +56,30 @@ log = logging.getLogger("dordis.network")
 HEARTBEAT = 20.0
 """Seconds between pings on a control connection."""
 KEEP_ALIVE = 25.0
-"""Seconds that an idle connection is kept for the next transfer: less than the server keeps it."""
+"""Seconds for which an idle connection is kept for the next transfer; the server keeps it longer."""
 POLICY_VIOLATION = 1008
 """WebSocket close code with which a server refuses a client."""
 NO_REASON = ""
-"""Error name in the refusal after an unexpected error; the details are in the client's own log."""
+"""Error name in the refusal after an unexpected error; details are in the client's own log only."""
 LONGEST_SILENCE = 24 * 3600.0
-"""Seconds without a request after which a client leaves a round; a stopped server can resume the round until then."""
+"""Seconds without a request after which a client leaves the open round; until then a stopped server can resume it."""
 
 
 class InvalidFrame(ConnectionError):
-    """The server sent a frame that is not a message of dordis, or not one for this point of the protocol."""
+    """The server sent a frame that is not a message of dordis, or not one that is allowed at this point."""
 
 
 def accepted_requests(protocol: SummingProtocol) -> Any:
-    """Return the union of all message types that a client accepts as requests."""
+    """Return the union of all message types that a client of a protocol accepts as requests."""
     kinds = (*requests_in(vars(invitation)), *protocol.requests, *requests_in(vars(delivery)))
     return reduce(operator.or_, kinds)
 
 
 class Participant:
-    """A client that takes part in a server's run until the run is over or its log-in is refused.
+    """A client that takes part in a server's run until the run is over or the log-in is refused.
 
-    `create_party` creates the machine that handles requests, once for each run.  After `silence` seconds without a
-    request, and when the run is over, the open round is left and its secrets are erased.
+    `create_party` makes the machine that handles requests, once for each run.  After `silence` seconds without a
+    request, and when the run is over, the client leaves the open round and erases its secrets.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class Participant:
     async def stay(self, once: bool = False, follow: bool = False) -> None:
         """Take part until the run is over; reconnect with growing pauses, unless `once`.
 
-        With `follow`, stay for the next run of the server, also if this run is not what the owner agreed to.  The pause
-        starts anew after a connection that lasted longer than it, or on which a request was handled.
+        With `follow`, stay for the server's next run, even if the owner did not agree to this one.  The pause is reset
+        after a connection that lasted longer than the pause, or on which a request was handled.
         """
         watch = asyncio.ensure_future(self._expiry.watch(lambda: self._credentials.certificate))
         try:
@@ -151,14 +151,14 @@ class Participant:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _note(self, event: str) -> None:
-        """Log why this client is not connected, once for each reason."""
+        """Log why this client is not connected; a repeated reason is logged once."""
         if event != self._event:
             log.warning("%s", event)
             self.events(event)
         self._event = event
 
     def reload(self) -> None:
-        """Read key and certificate again, for the next connection; keep the old ones if that fails."""
+        """Read key and certificate again for the next connection; keep the old ones if that fails."""
         try:
             self._credentials = self._credentials.reload()
         except DordisError as error:
@@ -172,12 +172,12 @@ class Participant:
             self._joined[1].stop()
 
     async def _participate(self, session: ClientSession) -> Shutdown | None:
-        """Log in and reply to requests on one connection; return the server's farewell, if it sent one."""
+        """Log in and reply to requests on one connection; return the server's Shutdown message, or None."""
         async with await self._open_socket(session, "/login") as socket:
             welcome = await self._log_in(socket)
         transfers = Transfers(session, self._address, welcome, self._credentials.context)
         async with await self._open_socket(session, "/control", transfers.headers) as socket:
-            party = self._party(welcome)  # raises before any reply if the owner refuses the run
+            party = self._party(welcome)  # raises, before any reply, if the owner refuses the run
             log.info("connected as client %d", welcome.client)
             self._event = ""
             self.events("")
@@ -191,7 +191,7 @@ class Participant:
     async def _open_socket(
         self, session: ClientSession, path: str, headers: Mapping[str, str] | None = None
     ) -> ClientWebSocketResponse:
-        """Open a WebSocket; raise LoginRefused if certificate or version do not fit."""
+        """Return an open WebSocket; raise LoginRefused if the server's certificate or version is not accepted."""
         try:
             return await session.ws_connect(
                 self._address.url(path),
@@ -227,7 +227,7 @@ class Participant:
         return welcome
 
     def _party(self, welcome: Welcome) -> Party:
-        """Return the machine that handles the requests of this run."""
+        """Return the machine that handles the requests of this run, made at the first call."""
         if self._joined is None or self._joined[0] != welcome.run:
             self._joined = (welcome.run, self.create_party(welcome))
             self._restart_silence_timer(self._joined[1])
@@ -239,7 +239,7 @@ class Participant:
         self._silence_timer = asyncio.get_running_loop().call_later(self._silence, self._leave_round, party)
 
     def _leave_round(self, party: Party) -> None:
-        """Leave the open round, unless a request of it is being handled."""
+        """Leave the open round, unless one of its requests is being handled."""
         if isinstance(party, Client) and not (self._handling.locked() or self._downloading.locked()):
             self._rounds.end()
             party.close()
@@ -247,9 +247,9 @@ class Participant:
     async def _serve_requests(
         self, socket: ClientWebSocketResponse, transfers: Transfers, party: Party, group: asyncio.TaskGroup
     ) -> Shutdown | LoginRefused | InvalidFrame | None:
-        """Reply to requests until the connection ends; return the server's farewell, if it sent one.
+        """Reply to requests until the connection ends; return the server's Shutdown message, or None.
 
-        A refusal or an invalid frame is returned as an exception: raised here, the task group would wrap it.
+        A refusal or an invalid frame is returned, not raised, because the task group would wrap the exception.
         """
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -276,7 +276,7 @@ class Participant:
     async def _reply_to(
         self, socket: ClientWebSocketResponse, transfers: Transfers, party: Party, request: Request
     ) -> None:
-        """Reply to one request: download its body, handle it in turn, send the reply and upload its vector."""
+        """Reply to one request: download its body, handle it in turn, send the reply, and upload the reply's body."""
         is_sent = False
         try:
             reply = await self._handle(transfers, party, request)
@@ -296,7 +296,7 @@ class Participant:
                 return
             self._rounds.decline(f"the state of this client cannot be written: {describe_error(error)}")
             reason = NO_REASON
-        except Exception:  # no request may end the client: only its round ends
+        except Exception:  # an unexpected error ends the round, not the client
             log.exception(
                 "declined: an unexpected error; this client continues with the next round; please report this"
             )
@@ -305,7 +305,7 @@ class Participant:
             await _send(socket, Refusal(request.id, reason))
 
     async def _check_history(self, transfers: Transfers, party: Party, *, complete: bool) -> None:
-        """Raise HistoryContradicted if the server's history does not fit the receipts that this client kept."""
+        """Raise HistoryContradicted if the server's history contradicts the receipts that this client stored."""
         if self._receipts is None or self._joined is None or not isinstance(party, Client):
             return
         run, keys, kept = self._joined[0], party.members, self._receipts
@@ -315,7 +315,7 @@ class Participant:
         await asyncio.get_running_loop().run_in_executor(self._worker, compare)
 
     async def _handle(self, transfers: Transfers, party: Party, request: Request) -> Message:
-        """Return the reply of the party; requests are handled in the order in which they arrive."""
+        """Return the machine's reply; requests are handled in the order of their arrival."""
         kind, bulk = wire.kind_of(request.frame, self._kinds), b""
         check_body_expected(kind, request.body)
         if isinstance(party, Client):
@@ -336,13 +336,13 @@ class Participant:
 
 
 def check_body_expected(kind: type[Message], body: BodyInfo | None) -> None:
-    """A body is announced only with a message that has one: others, of any size, are not downloaded."""
+    """Raise UnexpectedRequest if a body is announced for a message type without one: it is not downloaded."""
     if body is not None and not kind.bulk:
         raise UnexpectedRequest(f"{kind.__name__} came with a body of {body.size} bytes, and has none")
 
 
 def describe_farewell(farewell: Shutdown | None) -> str:
-    """Say in one line why a connection ended, and what this client does next."""
+    """Return one line about why a connection ended and what this client does next."""
     if farewell is None:
         return "the connection to the server broke: reconnecting"
     if farewell.run_over:
@@ -352,7 +352,7 @@ def describe_farewell(farewell: Shutdown | None) -> str:
 
 
 async def wait_to_reconnect(seconds: float) -> None:
-    """Wait for 0.5 to 1.5 times `seconds`, so that clients cut off together do not reconnect together."""
+    """Wait for 0.5 to 1.5 times `seconds`, so that clients do not all reconnect at the same time."""
     await asyncio.sleep(seconds * (0.5 + secrets.randbelow(1000) / 1000))
 
 
@@ -368,12 +368,12 @@ def new_session() -> ClientSession:
 
 
 async def _refuse_redirect(*_: Any) -> None:
-    """Refuse redirects, which could lead a client to machines that the server cannot reach itself."""
+    """Raise for a redirect, which could lead a client to machines that the server cannot reach itself."""
     raise aiohttp.ClientConnectionError("the server redirects this client to another address, which is refused")
 
 
 async def _receive(socket: ClientWebSocketResponse) -> Any:
-    """Return the server's next message; raise ConnectionError at the end of the connection, or LoginRefused."""
+    """Return the server's next message; raise ConnectionError when the connection ends, LoginRefused if refused."""
     message = await socket.receive()
     if message.type is WSMsgType.BINARY:
         try:
@@ -388,7 +388,7 @@ async def _receive(socket: ClientWebSocketResponse) -> Any:
 
 
 async def _send(socket: ClientWebSocketResponse, message: Message) -> bool:
-    """Send a message; return False if the connection has ended: the server then repeats its request."""
+    """Send a message; return False if the connection has ended, in which case the server repeats its request."""
     if socket.closed:
         return False
     try:

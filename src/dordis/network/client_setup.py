@@ -1,4 +1,4 @@
-"""Set-up of a client: its owner's installation, and the participant that joins a server with it."""
+"""Set-up of a client: its owner's installation, and the participant that joins a server."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -44,12 +44,12 @@ from dordis.selection.beacon import Beacon, FileBeacon, SeedBeacon
 log = logging.getLogger("dordis.network")
 
 LEAST_NOISE = Fraction(4, 5)
-"""Part of the planned noise below which a round is refused; not 1, because noise is rounded for each cohort size."""
+"""Fraction of the planned noise below which a client refuses a round; noise is rounded for each cohort size."""
 
 
 @dataclass(frozen=True)
 class ClientInstallation:
-    """Application, agreed job, keys and state directory of a client; nothing of it comes from a server."""
+    """Application, agreed job, keys and state directory of a client; none of them comes from a server."""
 
     me: ClientId
     app: AppClient
@@ -57,19 +57,19 @@ class ClientInstallation:
     registry: Registry
     keys: Keys = field(repr=False)
     directory: ClientDirectory
-    """State that survives a stop."""
+    """The client's state that survives a restart."""
     published: FileBeacon | None = None
-    """Public randomness, read from its source by the owner, if the run uses a beacon."""
+    """The beacon file that the owner reads; None if the run uses no beacon."""
     user_code: UserCode = field(default_factory=lambda: ZeroOnFailure(log.error))
     budget: float | None = None
-    """The owner's epsilon over all runs and servers; that of the run if not given."""
+    """The owner's epsilon over all runs and servers; None for the run's epsilon."""
     now: Callable[[], datetime] = utc_now
     revoked: tuple[RevokedKeys, ...] = ()
-    """Revoked keys in the registry, oldest first: runs that began earlier have them."""
+    """Revoked keys in the registry, oldest first; runs that began before a revocation still list them."""
     place: int | None = None
-    """Zero-based index of the client among the members, for which the application was created."""
+    """Zero-based index of the client among the members, for which the application was made."""
     app_at: Callable[[int], AppClient] | None = None
-    """Creates the application for another place: the place in a run may differ from that in the registry."""
+    """Makes the application for another index, because a client's index in a run may differ from the registry's."""
 
     fidelity = DEPLOYED
     where = "on machines of their own"
@@ -86,16 +86,16 @@ class ClientInstallation:
 
     @property
     def beacon(self) -> Beacon:
-        """Return the public randomness; without a beacon a constant one."""
+        """Return the beacon; a constant if the run uses none."""
         return SeedBeacon(bytes(32)) if self.published is None else self.published
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """Return the owner's consents to what a policy refuses by default."""
+        """Return clauses about everything that the owner's policy allows beyond the default policy."""
         return policy_for(self.job.design, self.job.protocol).consents
 
     def accept_run(self, welcome: Welcome) -> tuple[Registry, Beacon | None]:
-        """Record a run whose manifest the owner has agreed to; return its members, and its beacon if any."""
+        """Record a run whose manifest the owner agrees to; return its members, and its beacon or None."""
         check_run_hash(welcome.run, welcome.manifest)
         theirs = read_manifest(welcome.manifest, len(self.registry) + len(self.revoked))
         planned = self.job.config.federation.clients
@@ -105,12 +105,12 @@ class ClientInstallation:
         if self.job.has_beacon and self.published is not None:
             beacon = run_beacon(theirs, self.published)
             if beacon.is_published(0):
-                beacon.value(0)  # raises now if the first line is not later than the manifest, not in the first round
+                beacon.value(0)  # raises at log-in if the first line is older than the manifest
         self.directory.runs.accept(welcome.run, theirs.created, self.now(), self.job.config.deployment.runs_a_day)
         return members, beacon
 
     def create_client(self, welcome: Welcome) -> Client:
-        """Return the client of a run, with the open round restored from its journal; raise if the run is refused."""
+        """Return the client of a run, with an open round restored from its journal; raise if the run is refused."""
         if welcome.client != self.me:
             raise InputError(f"the server addresses client {welcome.client}, but this is client {self.me}")
         members, beacon = self.accept_run(welcome)
@@ -139,7 +139,7 @@ class ClientInstallation:
         for round in journals.unfinished():
             if round.startswith(welcome.run):
                 client.restore(round)
-        # The open round was agreed on before; new ones with revoked keys are refused, whatever the server says.
+        # The restored round was agreed on before the revocation; new rounds with revoked keys are refused.
         client.registry = members.signing_keys_without(self._revoked_keys)
         return client
 
@@ -148,18 +148,18 @@ class ClientInstallation:
         return frozenset(gone.keys.signing for gone in self.revoked)
 
     def _app_in(self, members: Registry) -> AppClient:
-        """Return the application for the client's place among the members of a run."""
+        """Return the application for the client's index among the members of a run."""
         place = list(members).index(self.me)
         if self.app_at is None or place == self.place:
             return self.app
         app = self.app_at(place)
         if self.job.design.record_encoding is not None:
-            rehearse_client(replace(self, app=app))  # gradients of records are tested before the first sample
+            rehearse_client(replace(self, app=app))  # tests the gradients of records before the first sample
         return app
 
     @property
     def policy(self) -> Policy:
-        """Return the owner's policy: the run as configured, with at least LEAST_NOISE of the planned noise."""
+        """Return the owner's policy: the configured run, with at least LEAST_NOISE of the planned noise."""
         design = self.job.design
         agreed = policy_for(design, self.job.protocol)
         noise = LEAST_NOISE * min(noise_ratios(design.example()))
@@ -168,7 +168,7 @@ class ClientInstallation:
         return msgspec.structs.replace(agreed, epsilon=epsilon, noise=noise, trainings=trainings)
 
     def describe_spending(self) -> str:
-        """Say how much of the owner's budget the rounds so far have spent, over all runs and servers."""
+        """Return a clause about the part of the owner's budget that is spent, over all runs and servers."""
         counted, budget = self.directory.participation(), self.policy.budget
         rounds = f"{counted.count()} rounds over all runs and servers"
         if budget is None:
@@ -191,9 +191,9 @@ def create_participant(
     budget: float | None = None,
     others: tuple[RunConfig, ...] = (),
 ) -> Participant | Visitor:
-    """Set up a client as its owner configured it; raise InputError if a rehearsal of its training fails.
+    """Return the client that an owner configured, ready to join; raise InputError if a trial training fails.
 
-    The owner agrees to runs with one of the `others`, too.
+    The owner also agrees to runs with one of the configurations in `others`.
     """
     failures, status = OwnerLog(), ClientDirectory(state).status
     installations = []
@@ -226,7 +226,7 @@ def create_participant(
 
 @dataclass(frozen=True)
 class AgreedRuns:
-    """The runs that an owner agrees to: one installation for each configuration; the registry is read for each run."""
+    """The runs that an owner agrees to, one installation per configuration; the registry is read again for each run."""
 
     installations: tuple[ClientInstallation, ...]
     registry: Path
@@ -242,7 +242,7 @@ class AgreedRuns:
         return self.installations[0].job.protocol
 
     def create_client(self, welcome: Welcome) -> Client:
-        """Return the client of a run that the owner agreed to; raise the first refusal if there is none."""
+        """Return the client of a run that the owner agreed to; if no installation fits, raise the first refusal."""
         refusal: DordisError | None = None
         for installation in self._current():
             try:
@@ -252,7 +252,7 @@ class AgreedRuns:
         raise refusal or InputError("no run was agreed to")
 
     def _current(self) -> tuple[ClientInstallation, ...]:
-        """Return the installations with the registry as it is now, or as it was if the file cannot be used."""
+        """Return the installations with the newest registry; with the last one if the file cannot be used."""
         try:
             signed = SignedRegistry.load(self.registry, self.authority)
             self.installations[0].directory.remember(signed, self.authority)
@@ -266,7 +266,7 @@ class AgreedRuns:
 
 
 def warn_of_slow_training(installation: ClientInstallation) -> None:
-    """Rehearse training, and log a warning if it took longer than the agreed time."""
+    """Train once for trial, and log a warning if that took longer than the agreed time."""
     seconds, agreed = rehearse_client(installation), installation.job.config.deployment.train_seconds
     if installation.job.config.privacy.unit == RECORD:
         check_record_seconds(seconds, agreed)
@@ -281,7 +281,7 @@ def warn_of_slow_training(installation: ClientInstallation) -> None:
 
 @dataclass(frozen=True)
 class ClientCheck:
-    """Result of `dordis join --check`: seconds of training, the data as read, the owner's budget."""
+    """The result of `dordis join --check`: seconds of training, a description of the data, the owner's budget."""
 
     seconds: float
     data: Mapping[str, str]
@@ -291,16 +291,16 @@ class ClientCheck:
 def check_client(
     config: RunConfig, seed: int, identity: Path, registry: Path, state: Path, budget: float | None = None
 ) -> ClientCheck:
-    """Read the client's data and train on this machine, the longest of three times after one to warm up."""
+    """Return the result of a trial of the client's data and training: the longest of three times after a warm-up."""
     deployable, user_code = deployment.without_simulation(config), ZeroOnFailure(log.error)
     _, installation = install(deployable, seed, identity, registry, state, user_code, budget)
-    rehearse_client(installation)  # compiles kernels and reads the data
+    rehearse_client(installation)  # the warm-up, which compiles kernels and reads the data
     seconds = max(rehearse_client(installation) for _ in range(3))
     return ClientCheck(seconds, installation.app.describe_data(), installation.describe_spending())
 
 
 def rehearse_client(installation: ClientInstallation) -> float:
-    """Train once from the application's initial model; return the seconds that it took."""
+    """Return the seconds of one training from the application's initial model; raise InputError if it fails."""
     job = installation.job
     clip, encoding = job.design.setting.clip, job.design.record_encoding
     if encoding is not None:
@@ -309,7 +309,7 @@ def rehearse_client(installation: ClientInstallation) -> float:
 
 
 def check_record_seconds(seconds: float, agreed: float | None) -> None:
-    """The agreed time has room for the largest batch, so that the time of a reply does not depend on the sample."""
+    """Raise InputError if the agreed time is too short for the largest batch: reply times would reveal the sample."""
     if agreed is None or agreed < ROOM * seconds:
         raise InputError(
             f"this client cannot join: the largest batch of records took {seconds:.3g} s on this machine, and "
@@ -327,7 +327,7 @@ def install(
     user_code: UserCode,
     budget: float | None = None,
 ) -> tuple[ClientCredentials, ClientInstallation]:
-    """Load the application, keys and registry of a client, and open its state directory."""
+    """Return the credentials and the installation of a client, from its application, keys, registry and state."""
     credentials = load_client_credentials(identity, utc_now())
     signed, directory = SignedRegistry.load(registry, credentials.authority), ClientDirectory(state)
     directory.remember(signed, credentials.authority)
@@ -356,7 +356,7 @@ def install(
 
 
 def check_own_keys(credentials: ClientCredentials, signed: SignedRegistry, path: Path) -> None:
-    """The client is in the registry, and its keys were not revoked."""
+    """Raise InputError if the client is not in the registry, or its keys were revoked."""
     gone = signed.revoked.get(credentials.keys.identity().signing.hex())
     if gone is not None:
         raise InputError(f"the keys of client {gone.client} ('{gone.keys.name}') were revoked on {gone.when[:10]}")
@@ -365,13 +365,13 @@ def check_own_keys(credentials: ClientCredentials, signed: SignedRegistry, path:
 
 
 def check_not_helper(client: ClientId, members: Registry) -> None:
-    """The client is not a helper of the run: a party that is both has keys and an id for each role."""
+    """Raise InputError if the client's id is that of a helper: a party in both roles needs an id and keys for each."""
     if client in members.helpers:
         raise InputError(f"id {client} is a helper of this run: dordis assist runs it, and a client needs other keys")
 
 
 def with_client(config: RunConfig, app: str | None, data: str | None) -> RunConfig:
-    """Return a configuration with the application class and the data of one client, where they are given."""
+    """Return a configuration with the application class and the data of one client, if given."""
     section = config.app
     if app is not None:
         section = msgspec.structs.replace(section, client=app)

@@ -1,4 +1,4 @@
-"""A client's HTTPS transfers: downloads of models and sums, uploads of vectors; both resume where they broke off."""
+"""A client's HTTPS transfers: downloads of models and sums, uploads of vectors; both resume after an interruption."""
 
 import asyncio
 import logging
@@ -21,13 +21,13 @@ from dordis.owner.receipts import Shown
 log = logging.getLogger("dordis.network")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds before the first reconnection, and the most before a later one."""
+"""Seconds before the first reconnection, and the longest pause before a later one."""
 LONGEST_RETRY_PAUSE = 5.0
 """Longest pause in seconds before a transfer is resumed."""
 ATTEMPTS = 8
-"""Attempts without progress after which a transfer is given up."""
+"""Number of attempts without progress after which a transfer is given up."""
 STALL = 60.0
-"""Seconds in which some of a transfer must move; else the client breaks it off, and tries again."""
+"""Seconds without progress after which the client interrupts a transfer and tries again."""
 LARGEST_DOWNLOAD = 1 << 32
 """Largest download of one message, in bytes."""
 
@@ -41,7 +41,7 @@ class Address:
 
     @classmethod
     def from_url(cls, url: str) -> "Address":
-        """Read `https://host:port` or `host:port`.
+        """Return the address in `https://host:port` or `host:port`; raise InputError for other texts.
 
         >>> Address.from_url("https://dordis.example:8765")
         Address(host='dordis.example', port=8765)
@@ -60,21 +60,21 @@ class Address:
 
 
 class ServerBusy(Exception):
-    """The server asks the client to try again after some seconds; this is not a failure."""
+    """The server asks the client to try again after some seconds; it does not count as a failed attempt."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
 
 class Transfers:
-    """Downloads and uploads that belong to one control connection."""
+    """The downloads and uploads of one control connection."""
 
     def __init__(self, session: ClientSession, address: Address, welcome: Welcome, context: ssl.SSLContext) -> None:
         self._session, self._address, self._context = session, address, context
         self.headers = {"Authorization": f"Bearer {welcome.token.hex()}"}
 
     async def download(self, body: BodyInfo) -> bytes:
-        """Return an announced body; raise MalformedMessage if the server sends another one."""
+        """Return an announced body; raise MalformedMessage if the server sends different bytes."""
         if not 0 < body.size <= LARGEST_DOWNLOAD:
             raise MalformedMessage(f"a download of {body.size} bytes was announced; at most {LARGEST_DOWNLOAD}")
         url, data = self._address.url(f"/blobs/{body.digest.hex()}"), bytearray()
@@ -107,14 +107,14 @@ class Transfers:
         return bytes(data)
 
     async def history(self, after: int, known: int) -> list[Shown]:
-        """Return the server's history of the run after an index; receipts up to the index `known` by their hash."""
+        """Return the server's history after an index; receipts up to the index `known` are shown by their hash."""
         url = self._address.url(f"/receipts?after={after}&known={known}")
         async with self._session.get(url, headers=self.headers, ssl=self._context) as response:
             check_not_busy(response.status, response.headers)
             return await read_history(response)
 
     async def upload(self, id: int, data: wire.Bulk) -> None:
-        """Upload the vector that belongs to a reply; stop if the server's deadline has passed."""
+        """Upload the body of a reply; stop if the server's deadline has passed."""
         url, attempt, offset, furthest = self._address.url(f"/vectors/{id}"), 0, 0, 0
         while attempt < ATTEMPTS:
             try:
@@ -133,7 +133,7 @@ class Transfers:
         log.warning("an upload was given up after %d attempts without progress", ATTEMPTS)
 
     async def _put(self, url: str, data: wire.Bulk, offset: int) -> tuple[int, int]:
-        """Send the rest of a vector; return the HTTP status and the offset to continue from."""
+        """Send the rest of a body from an offset; return the HTTP status and the offset to continue from."""
         size = len(data)
         headers = self.headers | {"Content-Length": str(size - offset)}
         if offset:
@@ -145,7 +145,7 @@ class Transfers:
                 return response.status, read_offset(response.headers, size)
 
     async def _progress(self, url: str, size: int) -> tuple[int, int]:
-        """Ask how much of an upload has arrived; return the HTTP status (0 if none came) and the offset."""
+        """Return the HTTP status, 0 without a response, and the number of bytes that have arrived at the server."""
         try:
             async with self._session.head(url, headers=self.headers, ssl=self._context) as response:
                 return response.status, read_offset(response.headers, size)
@@ -154,36 +154,36 @@ class Transfers:
 
 
 async def _count_pieces(pieces: AsyncIterator[memoryview], rate: LeastRate) -> AsyncIterator[memoryview]:
-    """Yield pieces, and count each when the next one is asked for."""
+    """Yield pieces; each one is counted as moved when the next one is requested."""
     async for piece in pieces:
         yield piece
         rate.count(len(piece))
 
 
 def read_offset(headers: Mapping[str, str], size: int) -> int:
-    """Return the offset from which the server wants the rest of an upload of `size` bytes."""
+    """Return the offset at which the server wants an upload to continue; raise MalformedMessage if it is not valid."""
     text = headers.get("Upload-Offset", "0")
     if not re.fullmatch("[0-9]{1,19}", text) or int(text) > size:
-        raise MalformedMessage(f"the server wants an upload of {size} bytes to continue at '{text[:40]}'")
+        raise MalformedMessage(f"the server wants an upload of {size} bytes to continue at the offset '{text[:40]}'")
     return int(text)
 
 
 def check_not_busy(status: int, headers: Mapping[str, str]) -> None:
-    """Raise ServerBusy for HTTP 503, with the server's Retry-After within FIRST_PAUSE and LONGEST_PAUSE."""
+    """Raise ServerBusy for HTTP 503, with the server's Retry-After limited to FIRST_PAUSE..LONGEST_PAUSE."""
     if status == 503:
         text = headers.get("Retry-After", "")
         seconds = min(float(text), LONGEST_PAUSE) if text.isdecimal() else LONGEST_PAUSE
-        raise ServerBusy(max(seconds, FIRST_PAUSE))  # "0" must not make a client spin
+        raise ServerBusy(max(seconds, FIRST_PAUSE))  # at least FIRST_PAUSE, so that "0" causes no busy loop
 
 
 async def wait_while_busy(seconds: float) -> None:
-    """Wait before the next attempt at a busy server."""
+    """Wait until the next attempt at a busy server."""
     log.info("the server is busy: next attempt in %g s", seconds)
     await asyncio.sleep(seconds)
 
 
 async def _pause(attempt: int, error: BaseException) -> None:
-    """Wait before a transfer is resumed; raise the error after the last attempt."""
+    """Wait before a transfer is resumed; after the last attempt, raise the error instead."""
     log.info("a transfer broke off: %s", describe_error(error))
     if attempt == ATTEMPTS - 1:
         raise error

@@ -1,4 +1,4 @@
-"""Accepting TLS connections: few at once before log-in, each for a short time, so that strangers cost little."""
+"""Acceptance of TLS connections: few at a time before log-in, and each for a short time, to limit their cost."""
 
 import asyncio
 import contextlib
@@ -22,27 +22,29 @@ log = logging.getLogger("dordis.network")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LOGIN_TIMEOUT, TLS_SHUTDOWN_TIMEOUT = 10.0, 1.0
-"""Seconds for the TLS handshake, for the first request and for the log-in, each; and for the end of TLS."""
+"""Seconds for each of TLS handshake, first request and log-in; and seconds for the TLS shutdown."""
 MOST_SILENT = 1024
-"""Connections at once on which TLS has not begun; of more the oldest is dropped."""
+"""Largest number of connections on which TLS has not begun; beyond it the oldest is dropped."""
 MOST_PENDING, SHORT_PENDING_TIME, LONG_PENDING_TIME = 256, 1.0, 5.0
-"""Connections with TLS at once that have not logged in.  If another one waits, one is dropped for it that is older than
-SHORT_PENDING_TIME, or LONG_PENDING_TIME if it has sent a request."""
+"""Largest number of TLS connections before log-in; after one of the two times in seconds the oldest may be dropped.
+
+The long time is for connections that have sent a request.
+"""
 LOG_PAUSE, MOST_FAILURES_LOGGED = 10.0, 20
-"""Seconds between two log lines on dropped connections, and how many failed handshakes are logged meanwhile."""
+"""Seconds between two log lines about dropped connections, and the number of failed handshakes logged in that time."""
 KEEP_ALIVE = 30.0
-"""Seconds that an idle connection of a client stays open: a new TLS handshake costs a millisecond of CPU."""
+"""Seconds for which an idle connection of a client stays open, because a TLS handshake costs a millisecond of CPU."""
 BACKLOG = 1024
-"""Connections that the operating system queues before they are accepted."""
+"""Number of connections that the operating system queues before they are accepted."""
 LINGER = 0.1
-"""Seconds for which the body of a refused request is still read, so that its sender gets the response."""
+"""Seconds for which the server still reads the body of a refused request, so that its sender gets the response."""
 ACCEPT_PAUSE = 1.0
-"""Seconds before the next attempt when the operating system could not accept a connection."""
+"""Seconds before the next attempt after the operating system failed to accept a connection."""
 MOST_RESERVED = 320
-"""Most file descriptors that are kept free of connections: for ledger, receipts and files of slow uploads."""
+"""Largest number of file descriptors kept free for the ledger, receipts and files of slow uploads."""
 RETRY_LATER = {"Retry-After": "1"}
 READ_BUFFER = 1 << 16
-"""Bytes of a request that aiohttp buffers; it stops reading from the connection at twice as many."""
+"""Bytes of a request that aiohttp buffers; at twice as many it stops reading from the connection."""
 
 
 def open_listener(host: str, port: int) -> socket.socket:
@@ -55,10 +57,10 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 class SilentSockets:
-    """Accepted connections without TLS: it starts when the first bytes have come, for the newest connection first.
+    """Accepted connections on which TLS has not begun: it begins when bytes arrive, for the newest connection first.
 
-    A connection with TLS takes 300 kB.  Newest first, because a client in a hurry is found among any number of
-    connections that are held open to keep it out.
+    A connection with TLS takes 300 kB.  The newest is first so that honest clients, which send at once, are served
+    however many connections attackers hold open.
     """
 
     def __init__(self) -> None:
@@ -68,7 +70,7 @@ class SilentSockets:
         self._has_ready = asyncio.Event()
 
     def add(self, accepted: socket.socket) -> None:
-        """Take a connection; of more than MOST_SILENT the oldest is dropped."""
+        """Add a connection; beyond MOST_SILENT the oldest one is dropped."""
         accepted.setblocking(False)
         if len(self._silent) + len(self._ready) >= MOST_SILENT:
             self._drop(next(iter(self._silent or self._ready)))
@@ -80,7 +82,7 @@ class SilentSockets:
         await self._has_ready.wait()
 
     def take(self) -> socket.socket | None:
-        """Return the newest connection that is ready for TLS, or None if none is left."""
+        """Return the newest connection that is ready for TLS; None if there is none."""
         accepted, _ = self._ready.popitem() if self._ready else (None, None)
         self._note_ready()
         return accepted
@@ -91,7 +93,7 @@ class SilentSockets:
             self._drop(accepted)
 
     def _begin(self, accepted: socket.socket) -> None:
-        """Take the first bytes of a connection for its readiness, or its end for its end."""
+        """Mark a connection as ready when its first bytes arrive, or drop it when it ends."""
         try:
             is_open = bool(accepted.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -123,15 +125,15 @@ class SilentSockets:
 
 @dataclass(eq=False)
 class Stranger:
-    """A connection with TLS that has not logged in."""
+    """A TLS connection that has not logged in."""
 
     since: float
     end: asyncio.Future[None]
-    """Set when the connection is lost, or its request is authorised or answered."""
+    """Done when the connection is lost, or its request is authorised or answered."""
     has_request: bool = False
 
     def drop_time(self) -> float:
-        """Return the time after which the connection may be dropped for another one."""
+        """Return the time from which on the connection may be dropped for another one."""
         return self.since + (LONG_PENDING_TIME if self.has_request else SHORT_PENDING_TIME)
 
     def release(self) -> None:
@@ -141,7 +143,7 @@ class Stranger:
 
 
 class StrangerProtocol(asyncio.Protocol):
-    """Pass everything on to aiohttp's handler, and notice when the connection is lost."""
+    """Passes all events to aiohttp's handler, and reports when the connection is lost."""
 
     def __init__(self, handler: web.RequestHandler, stranger: Stranger) -> None:
         self.handler, self.stranger = handler, stranger
@@ -167,7 +169,7 @@ class StrangerProtocol(asyncio.Protocol):
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files to its hard limit; return the number of connections that fit."""
+    """Raise this process's limit of open files to the hard limit; return the number of connections that fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or soft < hard:
         with contextlib.suppress(OSError, ValueError):
@@ -177,13 +179,13 @@ def raise_descriptor_limit() -> int:
 
 
 class HandshakeLog:
-    """Log failed TLS handshakes with address and reason, at most MOST_FAILURES_LOGGED in LOG_PAUSE seconds."""
+    """Logs failed TLS handshakes with address and reason, at most MOST_FAILURES_LOGGED in LOG_PAUSE seconds."""
 
     def __init__(self) -> None:
         self._since, self._failures = -math.inf, 0
 
     def fail(self, address: str, error: BaseException, now: float) -> None:
-        """Log a failure, or leave it out; how many were left out is logged with the next one."""
+        """Log a failure, or only count it; the number of unlogged failures is logged with the next one."""
         if now - self._since >= LOG_PAUSE:
             if (omitted := self._failures - MOST_FAILURES_LOGGED) > 0:
                 log.warning("%d more TLS handshakes failed", omitted)
@@ -195,7 +197,7 @@ class HandshakeLog:
 
 
 def peer_address(accepted: socket.socket) -> str:
-    """Return the address of the other side, or words if the connection is lost already."""
+    """Return the address of the peer, or a substitute text if the connection is lost."""
     try:
         return str(accepted.getpeername()[0])
     except OSError:
@@ -203,9 +205,9 @@ def peer_address(accepted: socket.socket) -> str:
 
 
 def end_cut(request: web.Request) -> web.Response:
-    """Log that a connection was cut or too slow while its request was handled; return a response that nobody gets.
+    """Log that a connection was cut or too slow during a request; return a response, which nobody receives.
 
-    aiohttp logs a traceback for an error that leaves a handler.
+    Without a response aiohttp would log a traceback.
     """
     log.info("the connection from %s was cut: %s %s is not answered", request.remote, request.method, request.path)
     if request.transport is not None:
@@ -214,13 +216,13 @@ def end_cut(request: web.Request) -> web.Response:
 
 
 def refuse_for_now(request: web.Request, error: OSError) -> web.Response:
-    """Log that the server has no room on its disk or no descriptor for a request; return the response."""
+    """Log that the server lacks disk space or a file descriptor for a request; return the response."""
     log.error("no room for %s %s of %s: %s", request.method, request.path, request.remote, error.strerror or error)
     return web.Response(status=503, headers={"Connection": "close", **RETRY_LATER})
 
 
 class Connections:
-    """All connections of a web application; `is_authorised` tells whether a request carries a valid access token."""
+    """All connections of a web application; `is_authorised` tells whether a request has a valid access token."""
 
     def __init__(
         self, app: web.Application, context: ssl.SSLContext, is_authorised: Callable[[web.Request], bool]
@@ -233,7 +235,7 @@ class Connections:
             shutdown_timeout=1.0,
             handler_cancellation=True,
             access_log=None,
-            auto_decompress=False,  # an upload has the announced length, whatever encoding it claims
+            auto_decompress=False,  # Content-Encoding is ignored: uploads have their announced length
             lingering_time=LINGER,
             keepalive_timeout=KEEP_ALIVE,
             read_bufsize=READ_BUFFER,
@@ -248,7 +250,7 @@ class Connections:
         self._most = raise_descriptor_limit()
 
     async def open(self, listener: socket.socket) -> None:
-        """Begin to accept connections."""
+        """Start accepting connections."""
         await self._runner.setup()
         listener.setblocking(False)
         self._listener = listener
@@ -273,7 +275,7 @@ class Connections:
         return len(self._sockets)
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Accept connections for ever."""
+        """Accept connections, forever."""
         loop, prune_at = asyncio.get_running_loop(), MOST_SILENT
         while True:
             await self._wait_for_descriptor()
@@ -289,7 +291,7 @@ class Connections:
             self._silent.add(accepted)
 
     async def _start_connections(self) -> None:
-        """Start TLS on connections for ever, on MOST_PENDING at a time that have not logged in."""
+        """Start TLS on accepted connections, forever; at most MOST_PENDING at a time have not logged in."""
         loop = asyncio.get_running_loop()
         while True:
             await self._silent.wait()
@@ -308,7 +310,7 @@ class Connections:
             accepted.close()
 
     async def _wait_for_slot(self) -> None:
-        """Wait for a free pre-login slot while a connection waits for it; drop old connections without a request."""
+        """Wait for a free pre-login slot; meanwhile drop connections that are old enough and have not logged in."""
         loop = asyncio.get_running_loop()
         while len(self._pending) >= MOST_PENDING:
             next_drop = min(self._pending, key=Stranger.drop_time)
@@ -322,7 +324,7 @@ class Connections:
                     await self._slot_freed.wait()
 
     async def _wait_for_descriptor(self) -> None:
-        """Wait until there are fewer connections than the limit of open files leaves room for."""
+        """Wait until another connection fits into the limit of open files."""
         if len(self._sockets) < self._most or self._count_open() < self._most:
             return
         log.warning("%d connections are open, and no more fit the limit of open files: others wait", self._most)
@@ -330,7 +332,7 @@ class Connections:
             await asyncio.sleep(ACCEPT_PAUSE)
 
     def _drop(self, stranger: Stranger) -> None:
-        """Drop a connection that has not logged in; log how many were dropped, at most every LOG_PAUSE seconds."""
+        """Drop a connection that has not logged in; log the number of dropped ones every LOG_PAUSE seconds at most."""
         self._pending.pop(stranger).cancel()
         self._dropped += 1
         now = asyncio.get_running_loop().time()
@@ -362,12 +364,12 @@ class Connections:
                 transport.abort()
                 return
             accepted.close()
-            if not isinstance(error, asyncio.CancelledError):  # dropped for another one, which is logged
+            if not isinstance(error, asyncio.CancelledError):  # dropped for another connection, which `_drop` logs
                 self._handshakes.fail(address, error, loop.time())
 
     @web.middleware
     async def _end_pending(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Free the pre-login slot; a connection whose request carries no valid token is closed after a refusal."""
+        """Free the pre-login slot and return the response; a refusal without a valid token closes the connection."""
         authorised = self._is_authorised(request)
         self._note_request(request, is_over=authorised)
         if authorised and (tls := metered_tls(request.transport)) is not None:
@@ -387,7 +389,7 @@ class Connections:
         return response
 
     def _note_request(self, request: web.Request, *, is_over: bool) -> None:
-        """Note that a connection has a request; if `is_over`, it is no stranger any more."""
+        """Record that a connection has sent a request; if `is_over`, free its pre-login slot."""
         transport = request.transport
         if transport is None or transport.is_closing():
             return  # `connection_lost` frees the slot

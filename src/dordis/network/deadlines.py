@@ -1,4 +1,4 @@
-"""Deadlines for replies: a fixed one for each kind of request, or one learned from the times that replies took."""
+"""Deadlines for replies: fixed for each kind of request, or learned from the times of earlier replies."""
 
 import logging
 from collections import defaultdict, deque
@@ -15,32 +15,32 @@ from dordis.protocols.parameters import Parameters
 log = logging.getLogger("dordis.network")
 
 MOST_SAMPLES = 1000
-"""Latest replies of a kind from which its deadline is learned."""
+"""Number of latest replies of a kind from which its deadline is learned."""
 LEAST_SAMPLES = 20
-"""Replies of a kind before which its fixed deadline is used."""
+"""Number of replies of a kind from which on its deadline is learned; before, the fixed deadline is used."""
 HELPER_REQUESTS = frozenset(request.__name__ for request in ASSISTED.requests if request.role is Role.HELPER)
 """Kinds of requests whose deadlines are not learned: clients have paid for a round that fails for lack of helpers."""
 LONGEST_REST = 16
-"""Most rounds for which a client that misses deadlines is left out."""
+"""Largest number of rounds for which a client that misses deadlines is left out."""
 
 
 @dataclass
 class AdaptiveDeadlines:
-    """Deadlines by kind of request, as configured, and the reply times from which they are learned."""
+    """Deadlines by kind of request, from the configuration and from recorded reply times."""
 
     settings: Deadlines
     train_seconds: float | None = None
-    """Agreed fixed time of training, if any; the deadline of training follows from it and is never learned."""
+    """The agreed fixed training time, if any; the deadline of training follows from it and is not learned."""
     _samples: Mapping[str, deque[float]] = field(
         default_factory=lambda: defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
     )
     _typical: dict[str, float] = field(default_factory=dict)
-    """Quantiles of the samples, until the next sample."""
+    """Cached quantiles of reply times by kind; dropped at the next sample of the kind."""
     _work: dict[str, float] = field(default_factory=dict)
     """Seconds beyond the usual ones, by kind of request, for the work of a helper in this round."""
 
     def deadline(self, kind: str) -> float:
-        """Return the seconds that a client has for the reply to one request of a kind.
+        """Return the seconds that a client has to reply to one request of a kind.
 
         >>> deadlines = AdaptiveDeadlines(Deadlines(stage=60.0, quantile=0.9, factor=2.0, least=0.5))
         >>> deadlines.deadline("Unmask")
@@ -58,7 +58,7 @@ class AdaptiveDeadlines:
         return min(fixed, max(settings.least, settings.factor * self._typical[kind]))
 
     def fixed_deadline(self, kind: str) -> float:
-        """Return the configured deadline, which bounds a client's time for all requests of a kind in a round."""
+        """Return the configured deadline of a kind, which bounds a client's total time for that kind in a round."""
         settings, default = self.settings, self.settings.stage
         if kind == "Train":
             default = settings.train if self.train_seconds is None else self.train_seconds + settings.stage
@@ -69,7 +69,7 @@ class AdaptiveDeadlines:
         self._work = helper_work(self.settings, parameters) if isinstance(parameters, AssistedParameters) else {}
 
     def record(self, kind: str, seconds: float) -> None:
-        """Record the time that a reply took."""
+        """Record the seconds of a reply."""
         self._samples[kind].append(seconds)
         self._typical.pop(kind, None)
 
@@ -83,7 +83,7 @@ def helper_work(settings: Deadlines, parameters: AssistedParameters) -> dict[str
 
 @dataclass
 class _UsedTime:
-    """Seconds that a client has used for a kind of request, its open requests, and when the first of them was sent."""
+    """A client's used seconds for a kind of request, the number of its open requests, and when the first was sent."""
 
     seconds: float = 0.0
     open_requests: int = 0
@@ -91,9 +91,9 @@ class _UsedTime:
 
 
 class TimeAllowances:
-    """The time of each client in a round for all requests of a kind: pieces of the model, sums, chunks.
+    """The time that each client has used in a round for all requests of a kind: model pieces, missed sums, chunks.
 
-    Time with several open requests of a kind counts once.
+    While several requests of a kind are open, the time counts once.
 
     >>> allowances = TimeAllowances(AdaptiveDeadlines(Deadlines(stage=60.0)))
     >>> allowances.start(1, "SendModel", now=0.0)
@@ -112,7 +112,7 @@ class TimeAllowances:
         self._used.clear()
 
     def start(self, client: int, kind: str, now: float) -> float:
-        """Record a request sent now; return the seconds that the client has for the reply."""
+        """Record that a request is sent now; return the seconds that the client has to reply."""
         used = self._used[client, kind]
         if not used.open_requests:
             used.since = now
@@ -120,7 +120,7 @@ class TimeAllowances:
         return remaining_time(self._deadlines, kind, used.seconds + now - used.since)
 
     def stop(self, client: int, kind: str, now: float) -> None:
-        """Record that a request was replied to or given up."""
+        """Record that a request was answered or given up."""
         used = self._used[client, kind]
         used.open_requests = max(0, used.open_requests - 1)
         if not used.open_requests:
@@ -128,18 +128,17 @@ class TimeAllowances:
 
 
 def remaining_time(deadlines: AdaptiveDeadlines, kind: str, used: float) -> float:
-    """Return the seconds left for a reply of a client that has used `used` seconds in this round."""
+    """Return the seconds that a client has to reply, if it has used `used` seconds for this kind in the round."""
     return min(deadlines.deadline(kind), max(0.0, deadlines.fixed_deadline(kind) - used))
 
 
 class SlowClients:
-    """Clients that missed a deadline in the latest rounds that they were invited to; they are invited last.
+    """The clients that missed a deadline in their latest rounds, which are left out of some rounds.
 
-    A client that missed one is left out of the next round, then of the next 2, 4 and at most LONGEST_REST rounds after
-    each further miss, and like all others again after a round in time.  At most `tolerance` clients are left out, so
-    that a round has as many clients as if they had dropped out; one if no dropout is tolerated, because then a slow
-    client makes every round fail.  No method of selection is affected: all let the server do without clients that are
-    not there.
+    After a first missed deadline a client is left out of one round, after further ones in a row of 2, 4, up to
+    LONGEST_REST rounds.  A round in time resets this.  At most `tolerance` clients are left out, as many as may drop
+    out; but one if no dropout is tolerated, because a slow client would fail every round.  All methods of selection
+    allow this, since they let the server leave out unavailable clients.
 
     >>> slow = SlowClients(tolerance=1)
     >>> slow.end_round({1, 2, 3}, missed={3: "Train"})
@@ -150,13 +149,13 @@ class SlowClients:
     def __init__(self, tolerance: int, totals: Mapping[ClientId, Mapping[str, int]] | None = None) -> None:
         self._most = max(1, tolerance)
         self.totals = {client: dict(stages) for client, stages in (totals or {}).items()}
-        """By client and request, how many rounds of the run it left because it missed the deadline."""
+        """By client and kind of request, the number of rounds that it left because it missed the deadline."""
         self.misses: dict[ClientId, int] = {}
-        """By client, how many of the latest rounds in a row it missed a deadline in."""
+        """By client, the number of its latest rounds in a row in which it missed a deadline."""
         self._rest: dict[ClientId, int] = {}
 
     def end_round(self, invited: Collection[ClientId], missed: Mapping[ClientId, str]) -> None:
-        """Note which of the invited clients missed a deadline, and at which request."""
+        """Record which of the invited clients missed a deadline; `missed` has the kind of request by client."""
         for client in invited:
             if client not in missed:
                 self.misses.pop(client, None)
@@ -173,7 +172,7 @@ class SlowClients:
             )
 
     def without_resting(self, available: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return the clients to invite to the next round: all but the slowest that rest."""
+        """Return the available clients without those that are left out of the next round."""
         resting = sorted(self._rest, key=lambda client: (-self.misses.get(client, 0), client))[: self._most]
         self._rest = {client: rounds - 1 for client, rounds in self._rest.items() if rounds > 1}
         return frozenset(available) - frozenset(resting)

@@ -1,4 +1,4 @@
-"""Deployment of a run: checks of its configuration, and the server's side."""
+"""The server's side of a deployed run, and the checks of its configuration."""
 
 import math
 from collections.abc import Collection
@@ -44,7 +44,10 @@ def without_simulation(config: RunConfig) -> RunConfig:
 
 
 def with_public_test(config: RunConfig) -> RunConfig:
-    """Return the server's configuration, with `deployment.test` as the option `test` of its application."""
+    """Return the server's configuration, with the table in `deployment.test` as the application's option `test`.
+
+    Raise InputError if the file is missing.
+    """
     test = config.deployment.test
     if not isinstance(test, str):
         return config
@@ -56,7 +59,7 @@ def with_public_test(config: RunConfig) -> RunConfig:
 
 
 def check_train_seconds(config: RunConfig) -> None:
-    """Check that the malicious mode has a fixed time of training, and that the deadline of training is longer."""
+    """Raise InputError if a required fixed training time is missing, or the deadline of training is not longer."""
     seconds = config.deployment.train_seconds
     if seconds is None:
         if config.privacy.unit == RECORD:
@@ -79,7 +82,7 @@ def check_train_seconds(config: RunConfig) -> None:
 
 
 def check_trainings(config: RunConfig) -> None:
-    """Check that owners allow more trainings than one round has tries."""
+    """Raise InputError unless owners allow more trainings than a round has tries."""
     trainings, tries = config.deployment.trainings, config.federation.tries
     if trainings <= tries:
         raise InputError(
@@ -94,7 +97,7 @@ def require_deployable(job: Job) -> Job:
 
 
 def check_members(members: Registry, job: Job) -> None:
-    """Check that the registry has as many members as the privacy of the run is planned for."""
+    """Raise InputError unless the registry has as many members as the run's privacy is planned for."""
     planned = job.config.federation.clients
     if len(members) != planned:
         raise InputError(
@@ -104,14 +107,14 @@ def check_members(members: Registry, job: Job) -> None:
 
 
 def check_helpers_present(signed: SignedRegistry, helpers: Collection[ClientId]) -> None:
-    """Check that no helper of a new run was revoked."""
+    """Raise InputError if a helper of a new run was revoked."""
     gone = {revoked.client for revoked in signed.membership.revoked} - signed.registry.keys()
     if revoked := sorted(gone.intersection(helpers)):
         raise InputError(f"helper {revoked[0]} was revoked: name another one in protocol.options.helpers")
 
 
 def check_helpers_named(config: RunConfig) -> None:
-    """Check that a deployed run with helpers names them by their ids in the registry."""
+    """Raise InputError unless a deployed run with helpers names them by their ids in the registry."""
     if config.protocol.use == ASSISTED and not isinstance(config.protocol.options.get("helpers"), list | tuple):
         raise InputError(
             "a deployed run names its helpers: set protocol.options.helpers to their ids in the registry, such as "
@@ -120,14 +123,14 @@ def check_helpers_named(config: RunConfig) -> None:
 
 
 def check_visitors_certified(config: RunConfig) -> None:
-    """Check that clients which keep no connection show certificates: each request stands for itself."""
+    """Raise InputError unless visiting clients use mutual TLS, which authenticates each of their requests."""
     if config.protocol.use == ASSISTED and config.deployment.login != "mutual":
         raise InputError("clients of assisted rounds show their certificates in TLS: set deployment.login = 'mutual'")
 
 
 @dataclass(frozen=True)
 class DeployedJob:
-    """The server's side of a deployed run: a validated configuration, the server's identity, the signed registry."""
+    """The server's side of a deployed run: configuration, the server's credentials, and the signed registry."""
 
     job: Job
     identity: Path
@@ -135,24 +138,24 @@ class DeployedJob:
 
     @classmethod
     def from_config(cls, config: RunConfig, seed: int, identity: Path, registry: Path) -> "DeployedJob":
-        """Validate a configuration; raise InputError if it cannot be deployed."""
+        """Return the job of a configuration; raise InputError if it cannot be deployed."""
         config = deployable_config(config)
         app, _ = preparing.application(with_public_test(config), seed)
         return cls(require_deployable(preparing.prepare(config, app)), identity, registry)
 
     def start(self, root: Path, config: str) -> Run:
-        """Start a run with the current members, in a new directory below `root`."""
+        """Return a new run with the current members, in a new directory below `root`."""
         members = self._current_members()
         return Run.start(self.job, NetworkPopulation(self.job, members, self._authenticator(members)), root, config)
 
     def resume(self, path: Path) -> Run:
-        """Resume a run after its last finished round, with the members that it began with."""
+        """Return a run resumed after its last finished round, with its initial members."""
         members = Registry.load(path / REGISTRY)
         population = NetworkPopulation.resume(self.job, members, self._authenticator(members), path)
         return Run.resume(self.job, population, path)
 
     def succeed(self, predecessor: Path, root: Path, config: str) -> Run:
-        """Start a run with the current members that continues the model and the ledger of a predecessor."""
+        """Return a run with the current members that continues the model and the ledger of a predecessor."""
         members = self._current_members()
         population = NetworkPopulation(self.job, members, self._authenticator(members))
         return Run.succeed(self.job, population, root, config, predecessor)
@@ -170,5 +173,5 @@ class DeployedJob:
         settings = self.job.config.deployment
         balancers = tuple(map(Path, settings.balancers))
         for path in balancers:
-            load_certificate(path)  # an unreadable file is reported now, not at the first log-in
+            load_certificate(path)  # raises now, not at the first log-in, if the file is unreadable
         return Authenticator(credentials, members, self.registry, settings.login == "mutual", balancers)

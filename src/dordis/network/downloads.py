@@ -1,4 +1,4 @@
-"""Offering models and sums to clients, which download them by HTTPS GET and resume where a download breaks off."""
+"""Offers of models and sums, which clients download by HTTPS GET; an interrupted download can be resumed."""
 
 from collections.abc import AsyncIterator
 
@@ -10,9 +10,9 @@ from dordis.network.sessions import AccessTokens
 from dordis.network.uploads import LeastRate, TransferSlots
 
 PIECE = 1 << 18
-"""Bytes handed to a connection at once."""
+"""Number of bytes written to a connection at a time."""
 STALL = 30.0
-"""Seconds in which a client must take a piece of a download; else it is cut off."""
+"""Seconds in which a client must accept a piece of a download; otherwise the connection is cut."""
 
 
 class DownloadEndpoint:
@@ -23,25 +23,25 @@ class DownloadEndpoint:
         self._offers: dict[bytes, tuple[int, wire.Bulk]] = {}
 
     def offer(self, data: wire.Bulk) -> BodyInfo:
-        """Offer a body, once more if it is offered already; return its announcement."""
+        """Offer a body and return its announcement; each offer of the same body must be withdrawn."""
         info = BodyInfo.from_download(data)
         count, _ = self._offers.get(info.digest, (0, b""))
         self._offers[info.digest] = (count + 1, data)
         return info
 
     def withdraw(self, digest: bytes) -> None:
-        """Undo one offer."""
+        """Withdraw one offer of the body with this digest."""
         count, data = self._offers.pop(digest)
         if count > 1:
             self._offers[digest] = (count - 1, data)
 
     def find(self, digest: bytes) -> wire.Bulk | None:
-        """Return the body offered under a digest, or None."""
+        """Return the body offered under a digest; None if there is none."""
         _, data = self._offers.get(digest, (0, None))
         return data
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        """Send a body or the rest of it; every logged-in client may download every body."""
+        """Send a body, or its rest from an offset; every logged-in client may download every body."""
         client = self._tokens.holder(request).client
         try:
             data = self.find(bytes.fromhex(request.match_info["digest"]))
@@ -54,7 +54,7 @@ class DownloadEndpoint:
 
 
 async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse:
-    """Send a body, or the rest of it from the first byte that the request names; raise HTTP 416 beyond its end."""
+    """Send a body, or its rest from the first byte in the Range header; raise HTTP 416 beyond its end."""
     size = len(data)
     try:
         start = request.http_range.start or 0
@@ -72,7 +72,7 @@ async def send_body(request: web.Request, data: wire.Bulk) -> web.StreamResponse
 
 
 async def write_pieces(response: web.StreamResponse, pieces: AsyncIterator[memoryview]) -> None:
-    """Write a body; raise TimeoutError if the client takes no piece of it for STALL seconds."""
+    """Write a body; raise TimeoutError if the client accepts no piece for STALL seconds."""
     async with LeastRate(STALL) as rate:
         async for piece in pieces:
             await response.write(piece)
@@ -80,7 +80,7 @@ async def write_pieces(response: web.StreamResponse, pieces: AsyncIterator[memor
 
 
 async def split_body(data: wire.Bulk, offset: int = 0) -> AsyncIterator[memoryview]:
-    """Yield a body in pieces, starting at an offset."""
+    """Yield a body in pieces from an offset on."""
     view = memoryview(data)
     for start in range(offset, len(view), PIECE):
         yield view[start : start + PIECE]

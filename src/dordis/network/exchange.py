@@ -1,7 +1,7 @@
-"""The exchange over the network: send requests together, yield the replies that arrive before the deadline.
+"""The exchange over the network: it sends requests together and yields the replies that arrive before the deadlines.
 
 It runs on the server's event loop.  Rounds run in other threads and take replies one by one; the buffer of a vector is
-reused as soon as the next reply is taken.
+reused when the next reply is taken.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ from dordis.rounds.meter import MessageMeter
 
 log = logging.getLogger("dordis.network")
 BUDGET_ERRORS = frozenset({BudgetRefused.__name__, ParticipationRefused.__name__})
-"""Errors by which clients decline because of their owners' budgets."""
+"""Names of errors with which clients decline because of their owners' budgets."""
 
 LARGEST_ELEMENT = 4
-"""Largest number of bytes for a coordinate, in any protocol."""
+"""Largest number of bytes of a coordinate in any protocol."""
 TOO_SLOW, DISCONNECTED, VIOLATION = "too slow", "disconnected", "protocol violation"
-"""Reasons of an exclusion; any other one is the name of the error with which a client declined."""
+"""Reasons of an exclusion; another reason is the name of the error with which a client declined."""
 
 Send = Callable[[ClientId, bytes], bool]
 """Queues a message for a client; returns False if the client is not connected."""
 Arrival = tuple["PendingRequest", bytes, ReceivedVector | None]
-"""A request, the frame of its reply, and the vector that came with it."""
+"""A request, the frame of its reply, and the vector uploaded with it."""
 
 
 @dataclass(eq=False)
 class PendingRequest:
-    """One request to one client, until it is replied to or given up."""
+    """One request to one client, until it is answered or given up."""
 
     id: int
     client: ClientId
@@ -51,22 +51,22 @@ class PendingRequest:
     started: float
     reply: Reply | None = None
     announced: int = 0
-    """Size of the upload that the client announced, 0 if none."""
+    """Size in bytes of the upload that the client announced; 0 if there is none."""
     timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(eq=False)
 class RequestBatch:
-    """Requests that were sent together, and the replies that have arrived; None in the queue ends them."""
+    """Requests that were sent together, and a queue of their replies; None marks the end of the queue."""
 
     open: set[int] = field(default_factory=set)
     arrivals: "SimpleQueue[Arrival | None]" = field(default_factory=SimpleQueue)
     offers: list[bytes] = field(default_factory=list)
-    """Digests of the bodies offered for download."""
+    """Digests of the bodies that are offered for download."""
 
 
 class NetworkExchange(MessageMeter):
-    """Exchange requests and replies with connected clients, and with those that reconnect in time."""
+    """Exchanges requests and replies with clients that are connected, or reconnect in time."""
 
     def __init__(
         self, send: Send, uploads: UploadEndpoint, downloads: DownloadEndpoint, deadlines: AdaptiveDeadlines
@@ -102,14 +102,14 @@ class NetworkExchange(MessageMeter):
         return self._replies(batch)
 
     def prepare(self, request: Message | None) -> None:
-        """Begin a new round if `request` is its invitation, or note the parameters that open the summing protocol."""
+        """Begin a new round if `request` is an invitation; if it opens the summing protocol, store its parameters."""
         if isinstance(request, Invite):
             self.begin_round()
         elif isinstance(request, Opening):
             self.set_parameters(request.parameters)
 
     def begin_round(self) -> None:
-        """Drop open requests and replies of the previous round; nobody is excluded from the new one."""
+        """Drop open requests and replies of the last round, and its exclusions."""
         self._abandon_batches()
         self.exclusions.clear()
         self.errors.clear()
@@ -118,12 +118,12 @@ class NetworkExchange(MessageMeter):
         self._uploads.begin_round()
 
     def set_parameters(self, parameters: Parameters) -> None:
-        """Note the parameters of a round, which bound the size of its uploads and the work of its helpers."""
+        """Store the parameters of a round, which bound the size of its uploads and the work of its helpers."""
         self._parameters = parameters
         self._deadlines.set_parameters(parameters)
 
     def _abandon_batches(self) -> None:
-        """Drop the open requests of a failed round, and the replies that were not taken."""
+        """Drop the open requests of a failed round, and the replies that nobody took."""
         for batch in self._batches:
             for pending in [one for requests in self._open.values() for one in requests.values()]:
                 if pending.batch is batch:
@@ -151,10 +151,10 @@ class NetworkExchange(MessageMeter):
         batch.open.add(pending.id)
         self.count_request(u, type(request), len(frame) + (0 if body is None else body.size))
         if not self._send(u, message):
-            self.disconnected(u)
+            self.suspend_client(u)
 
     def _replies(self, batch: RequestBatch) -> Iterator[tuple[ClientId, Message]]:
-        """Decode and yield replies in the thread of the round, as they arrive."""
+        """Yield decoded replies as they arrive; runs in the thread of the round."""
         while (arrival := batch.arrivals.get()) is not None:
             pending, frame, vector = arrival
             try:
@@ -171,7 +171,7 @@ class NetworkExchange(MessageMeter):
     # Messages from clients
 
     def take_reply(self, u: ClientId, reply: Reply) -> None:
-        """Take a reply; raise if nothing was requested, or if it comes twice."""
+        """Accept a client's reply; raise ProtocolError if it answers no open request, or comes twice."""
         pending = self._open[u].get(reply.id)
         if pending is None or pending.reply is not None:
             self._check_late(u, reply.id, pending)
@@ -192,7 +192,7 @@ class NetworkExchange(MessageMeter):
     def take_refusal(self, u: ClientId, refusal: Refusal) -> None:
         """Exclude a client that refuses a request from the round.
 
-        A client that refuses a delivery is not named: it may have restarted after it closed the round.
+        A client that refuses a delivery is not reported, because it may have restarted after it left the round.
         """
         pending = self._open[u].get(refusal.id)
         if pending is None:
@@ -206,7 +206,7 @@ class NetworkExchange(MessageMeter):
             self._refuse(u, ProtocolError(f"the client declined: {refusal.error[:64]!a}"))
 
     def take_vector(self, u: ClientId, id: int, vector: ReceivedVector) -> None:
-        """Take a complete upload."""
+        """Accept a complete upload."""
         pending = self._open[u].get(id)
         if pending is None or pending.reply is None:
             vector.release()
@@ -220,7 +220,7 @@ class NetworkExchange(MessageMeter):
         self._close(pending)
 
     def _complete_garbled(self, pending: PendingRequest) -> None:
-        """Complete a request with an unreadable reply, so that the server's machine names the client."""
+        """Complete a request with a malformed reply, so that the server's machine blames the client."""
         self._uploads.forget(pending.client, pending.id)
         pending.batch.arrivals.put((pending, b"", None))
         self._close(pending)
@@ -232,7 +232,7 @@ class NetworkExchange(MessageMeter):
         self._given_up[u].discard(id)
 
     def _largest_upload(self, request: Message) -> int:
-        """Return the largest upload in bytes that a request allows, 0 if none."""
+        """Return the size in bytes of the largest upload that a request allows; 0 if it allows none."""
         kind, chunk = reply_to(request), getattr(request, "chunk", None)
         if not kind.bulk or self._parameters is None:
             return 0
@@ -248,8 +248,8 @@ class NetworkExchange(MessageMeter):
         """Tell whether a reply is outstanding."""
         return any(batch.open for batch in self._batches)
 
-    def connected(self, u: ClientId) -> list[bytes]:
-        """Return the open requests to a client that has connected, to be sent again."""
+    def resume_client(self, u: ClientId) -> list[bytes]:
+        """Return the open requests to a client that has reconnected, so that they are sent again."""
         timer = self._grace_timers.pop(u, None)
         if timer is not None:
             timer.cancel()
@@ -258,8 +258,8 @@ class NetworkExchange(MessageMeter):
             pending.reply = None
         return [pending.message for pending in self._open[u].values()]
 
-    def disconnected(self, u: ClientId) -> None:
-        """Exclude a disconnected client with open requests, unless it is back after the grace time."""
+    def suspend_client(self, u: ClientId) -> None:
+        """Exclude a disconnected client with open requests, unless it reconnects within the grace time."""
         if self._open[u] and u not in self._grace_timers:
             self._grace_timers[u] = self._loop.call_later(self._deadlines.settings.grace, self._end_grace, u)
 
@@ -283,13 +283,13 @@ class NetworkExchange(MessageMeter):
         self.exclude(u)
 
     def exclude(self, u: ClientId, reason: str = VIOLATION) -> None:
-        """Exclude a client from the rest of the round: its open requests in all chunks are given up at once."""
+        """Exclude a client from the rest of the round, and give up its open requests in all chunks."""
         self.exclusions.setdefault(u, reason)
         for pending in list(self._open[u].values()):
             self._give_up(pending)
 
     def close(self) -> None:
-        """Give up all open requests: a server that stops waits for no deadline."""
+        """Give up all open requests, because the server stops."""
         for pending in [one for requests in self._open.values() for one in requests.values()]:
             self._give_up(pending)
 

@@ -1,6 +1,6 @@
 """Set-up of a helper: its policy, keys, registry and state, and the participant that stays connected to a server.
 
-A helper needs no data, no model and no configuration of the run: the manifest says who its members and helpers are.
+A helper needs no data, model or configuration of the run: the manifest lists its members and helpers.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ from dordis.selection.selection import Selection
 log = logging.getLogger("dordis.network")
 
 EXPIRY_PAUSE = 60.0
-"""Seconds between two looks for epoch keys whose time is over."""
+"""Seconds between two searches for expired epoch keys."""
 
 
 @dataclass(frozen=True)
 class JournaledHelper:
-    """A helper that stores requests to open boxes before it answers them, and counts the rounds that it serves in."""
+    """A helper that stores requests to open boxes before it answers them, and counts the rounds that it serves."""
 
     helper: AssistedHelper
     boxes: BoxJournal
@@ -52,17 +52,17 @@ class JournaledHelper:
     now: Callable[[], datetime] = utc_now
 
     def handle(self, request: Message) -> Message:
-        """Answer a request, or raise."""
-        if isinstance(request, Introduce):  # each new round takes files for its keys, which stay
+        """Return the reply to a request; raise if the helper refuses it."""
+        if isinstance(request, Introduce):  # bounded, because the key files of every new round stay on disk
             self.helper.check_request(request)
             self.served.serve(request.round, self.now(), self.rounds_a_day)
         reply = self.helper.handle(request)
         if isinstance(request, OpenBoxes) and isinstance(reply, BoxesOpened) and not reply.unable:
-            self.boxes.append(request)  # they were verified: others would fill the disk
+            self.boxes.append(request)  # after verification, so that invalid boxes cannot fill the disk
         return reply
 
     def restore(self) -> None:
-        """Open the boxes of the latest round again after a restart; those of an erased key stay closed."""
+        """Open the boxes of the latest round again after a restart; boxes for an erased key stay closed."""
         self.boxes.cut()
         for request in self.boxes.read():
             self.helper.handle(request)
@@ -70,7 +70,7 @@ class JournaledHelper:
 
 @dataclass(frozen=True)
 class HelperInstallation:
-    """Keys, registry, policy and state directory of a helper; nothing of it comes from a server."""
+    """Keys, registry, policy and state directory of a helper; none of them comes from a server."""
 
     credentials: ClientCredentials
     registry: Path
@@ -80,7 +80,7 @@ class HelperInstallation:
     """The helper's own copy of the published randomness, by which it verifies the selection of clients."""
 
     def create_helper(self, welcome: Welcome) -> JournaledHelper:
-        """Return the helper of a run, with the open round restored; raise if manifest or registry do not fit."""
+        """Return the helper of a run, with an open round restored; raise if manifest or registry do not fit."""
         me = self.credentials.client
         check_run_hash(welcome.run, welcome.manifest)
         signed = SignedRegistry.load(self.registry, self.credentials.authority)
@@ -111,7 +111,7 @@ class HelperInstallation:
         return journaled
 
     def open_store(self) -> FileHelperStore:
-        """Open the state directory; keys of an older copy are erased."""
+        """Return the store in the state directory; if it is an older copy, its keys are erased."""
         store = FileHelperStore(self.state / "values", self.credentials.key_file.with_suffix(COUNT))
         if store.is_older_copy:
             log.warning("the state of this helper is an older copy: it answers nothing for the rounds of its old keys")
@@ -119,7 +119,7 @@ class HelperInstallation:
 
 
 def check_named(helper: int, helpers: tuple[int, ...]) -> None:
-    """The run names this party as a helper."""
+    """Raise ParametersRefused unless the run names this party as a helper."""
     if helper not in helpers:
         raise ParametersRefused(f"the server's run does not name {helper} as a helper")
 
@@ -136,7 +136,7 @@ def run_selection(manifest: Manifest, members: Registry, run: bytes, published: 
 
 
 def key_lifetime(manifest: Manifest) -> int:
-    """Return the seconds for which epoch keys are kept: as long as the rounds ahead may stay open, and a day."""
+    """Return the seconds for which epoch keys are kept: the longest time that their rounds may be open, plus a day."""
     federation = manifest.config.get("federation", {})
     try:
         given = msgspec.convert(federation, Federation, strict=False).closing or Closing()
@@ -146,7 +146,7 @@ def key_lifetime(manifest: Manifest) -> int:
 
 
 def check_key_days(lifetime: int, most: int) -> None:
-    """The helper keeps the keys of this run no longer than its policy allows, whatever the manifest says."""
+    """Raise ParametersRefused if keys of this run would be kept longer than the helper's policy allows."""
     if lifetime > most * DAY:
         raise ParametersRefused(
             f"the helper's policy, line 'key_days', forbids this run: its rounds stay open so long that keys would be "
@@ -155,7 +155,7 @@ def check_key_days(lifetime: int, most: int) -> None:
 
 
 def read_policy(path: Path | None) -> HelperPolicy:
-    """Read the policy of a helper from a TOML file; without one, serve in all rounds that keep the rules."""
+    """Return the policy of a helper from a TOML file; without a file, the default policy."""
     if path is None:
         return HelperPolicy()
     try:
@@ -167,7 +167,7 @@ def read_policy(path: Path | None) -> HelperPolicy:
 
 
 class Assistant(Participant):
-    """A helper that stays connected to a server; private halves of epoch keys are erased when their time is over."""
+    """A helper that stays connected to a server; private halves of epoch keys are erased when they expire."""
 
     def __init__(self, address: Address, login: LoginCredentials, installation: HelperInstallation) -> None:
         super().__init__(address, login, self._create, ASSISTED)
@@ -179,7 +179,7 @@ class Assistant(Participant):
         return self._helper
 
     async def stay(self, once: bool = False, follow: bool = False) -> None:
-        """Help until the run is over; with `follow`, in the next runs of the server too."""
+        """Serve until the run is over; with `follow`, also in the server's next runs."""
         erasing = asyncio.ensure_future(self._erase_expired())
         try:
             await super().stay(once, follow)
@@ -188,10 +188,10 @@ class Assistant(Participant):
 
     async def _erase_expired(self) -> None:
         while True:
-            if self._helper is None:  # no server was there since the start
+            if self._helper is None:  # no connection was made since the start
                 erase_expired_keys(self._installation.open_store(), time.time())
             else:
-                async with self._handling:  # a request may use the keys
+                async with self._handling:  # no request may use the keys meanwhile
                     self._helper.helper.erase_expired()
             await asyncio.sleep(EXPIRY_PAUSE)
 
@@ -207,7 +207,7 @@ def create_assistant(
     mutual: bool,
     beacon: Path | None = None,
 ) -> Assistant:
-    """Set up a helper; raise InputError if its files cannot be used."""
+    """Return a helper ready to join; raise InputError if one of its files cannot be used."""
     credentials = load_client_credentials(identity, utc_now())
     SignedRegistry.load(registry, credentials.authority)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""The state directory of a helper: what it must not lose, or must erase, across restarts.
+"""The state directory of a helper: values that it must keep, or must erase, across restarts.
 
-`values/` has one file for each private half of an epoch key and for the one U3 of each index; an erased value is
-overwritten with zeros, and its file stays.  `boxes/` has the requests of the latest round to open boxes, which a
-restarted helper opens again: they are encrypted under the epoch key.  `rounds` lists the rounds that were served.
-Outside the directory, beside the key file, is a count of the values, so that a directory that was lost or restored from
-an older copy is noticed, and the last epoch of each run for which a key was made, so that none is made twice.
+`values/` has one file for each private half of an epoch key and for the U3 of each index; an erased value is
+overwritten with zeros, and its file stays.  `boxes/` has the latest round's requests to open boxes, encrypted under the
+epoch key, which a restarted helper opens again.  `rounds` lists the rounds that were served.  Outside the directory,
+beside the key file, is another file: with the number of values, to detect that the directory was lost or restored from
+an older copy, and with the last epoch of each run for which a key was made, so that none is made twice.
 """
 
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ from dordis.errors import InputError, ParametersRefused
 from dordis.protocols.assisted.messages import OpenBoxes
 
 COUNT = ".count"
-"""Ending of the file, beside the key file, with the number of values that were ever stored and the last epochs."""
+"""Suffix of the file beside the key file, with the number of values ever stored and the last epochs."""
 LOST = "lost"
-"""Name of the value with the number of values that are missing since an older copy was noticed."""
+"""Name of the value that counts the values missing when an older copy was detected."""
 _EPOCH, _SEPARATOR, _LENGTH = "epoch/", ".", 8
 DAY = timedelta(days=1)
 
@@ -36,9 +36,9 @@ DAY = timedelta(days=1)
 class FileHelperStore:
     """A `HelperStore` in files: values are on disk when a function returns, and erased values are zeros.
 
-    If fewer values are there than were counted, the directory is an older copy: its epoch keys are erased, because U3
-    may have been signed for their rounds, and the helper is silent until it shows keys for later rounds.  No epoch up
-    to the last one that is noted outside the directory gets a new key.
+    If there are fewer values than were counted, the directory is an older copy.  Then its epoch keys are erased,
+    because U3 may have been signed for their rounds, and the helper answers nothing until it shows keys for later
+    rounds.  No new key is made for an epoch up to the last one in the file outside the directory.
     """
 
     def __init__(self, directory: Path, count: Path) -> None:
@@ -62,18 +62,18 @@ class FileHelperStore:
                 self.erase(key)
             write_atomically(directory / LOST, b"%d\n" % (self._lost + missing), PRIVATE)
             self._lost += missing
-        elif missing < 0:  # the process stopped after it stored a value, and before it counted that
+        elif missing < 0:  # the process stopped between storing a value and counting it
             self._write_count()
 
     def __repr__(self) -> str:
         return f"<FileHelperStore of {len(self._values)} values>"
 
     def get(self, key: str) -> bytes | None:
-        """Return a stored value; empty if it was erased, None if there never was one."""
+        """Return a stored value; empty if it was erased, None if none was ever stored."""
         return self._values.get(key)
 
     def claim(self, key: str, value: bytes) -> bytes:
-        """Return what is stored under the key; if nothing ever was, store the value durably before."""
+        """Return the value stored under the key; if none was ever stored, store the given one durably and return it."""
         if key not in self._values:
             if self._is_past_epoch(key):
                 return b""
@@ -84,7 +84,7 @@ class FileHelperStore:
         return self._values[key]
 
     def erase(self, key: str) -> None:
-        """Forget a value for good, but not that there was one."""
+        """Erase a value for good; its file stays, so that no other value can be stored under the key."""
         overwrite_with_zeros(self._path(key))
         self._values[key] = b""
 
@@ -97,7 +97,7 @@ class FileHelperStore:
 
     @property
     def _size(self) -> int:
-        """Return the number of values that were ever stored, as far as this directory tells."""
+        """Return the number of values that were ever stored, by the files of this directory."""
         return len(self._values) + self._lost
 
     def _is_past_epoch(self, key: str) -> bool:
@@ -116,13 +116,13 @@ class FileHelperStore:
 
 
 def _split_epoch(key: str) -> tuple[str, int | None]:
-    """Return run and epoch of the key of a private half; no epoch for other keys."""
+    """Return run and epoch of the name of an epoch key; the epoch is None for other names."""
     run, _, epoch = key.removeprefix(_EPOCH).rpartition("/")
     return (run, int(epoch)) if key.startswith(_EPOCH) else ("", None)
 
 
 def _read_count(path: Path) -> tuple[int, dict[str, int]]:
-    """Return the number of values that were ever stored, and the last epoch of each run; raise if it is damaged."""
+    """Return the number of values ever stored, and the last epoch of each run; raise InputError if it is damaged."""
     if not path.exists():
         return 0, {}
     try:
@@ -146,14 +146,14 @@ def _damaged(path: Path) -> InputError:
 
 @dataclass(frozen=True)
 class BoxJournal:
-    """The requests to open boxes of one round, each on disk before it is answered, every client's box once."""
+    """The requests of one round to open boxes, on disk before they are answered; each client's box is stored once."""
 
     directory: Path
     _known: set[int] = field(default_factory=set)
-    """Clients whose boxes are in the journal of the present round."""
+    """Clients whose boxes of the present round are in the journal."""
 
     def append(self, request: OpenBoxes) -> None:
-        """Store the new boxes of a request, in the place of those of other rounds: repeated ones take no disk."""
+        """Store the new boxes of a request, in place of those of earlier rounds; repeated boxes are not stored."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.directory / request.parameters.round.hex()
         for other in self.directory.iterdir():
@@ -168,7 +168,7 @@ class BoxJournal:
             self._known.update(new)
 
     def read(self) -> list[OpenBoxes]:
-        """Return the requests of the latest round; a crash may have cut the last one short, which was not answered."""
+        """Return the requests of the latest round; an incomplete last one, which was not answered, is left out."""
         requests = []
         for path in sorted(self.directory.glob("*")):
             data = path.read_bytes()
@@ -181,7 +181,7 @@ class BoxJournal:
         return requests
 
     def cut(self) -> None:
-        """Write the journal anew without an incomplete last request."""
+        """Write the journal again without an incomplete last request."""
         requests = self.read()
         for path in self.directory.glob("*"):
             path.unlink()
@@ -190,7 +190,7 @@ class BoxJournal:
 
 
 class ServedRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A round that a helper served in: a line of the file `rounds`."""
+    """A line of the file `rounds`: a round that the helper served in."""
 
     round: str
     seen: datetime
@@ -198,12 +198,12 @@ class ServedRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ServedRounds:
-    """The rounds that a helper has served in, and the bound on new ones per day."""
+    """The rounds that a helper has served in, with a bound on new ones per day."""
 
     path: Path
 
     def serve(self, round: bytes, now: datetime, most: int) -> None:
-        """Record a new round durably, or raise beyond `most` in 24 hours; a known round is always served."""
+        """Record a new round durably; raise beyond `most` in 24 hours. A known round is always served."""
         with AppendOnlyFile(self.path, PRIVATE).locked() as file:
             data = file.read()
             complete = data[: data.rfind(b"\n") + 1]
@@ -219,6 +219,6 @@ class ServedRounds:
 
 
 def check_rounds_a_day(recent: int, most: int) -> None:
-    """The helper has served in fewer new rounds in the last 24 hours than its policy allows."""
+    """Raise ParametersRefused if the helper has served in as many new rounds in 24 hours as its policy allows."""
     if recent >= most:
         raise ParametersRefused(f"the helper's policy, line 'rounds_a_day', forbids this round: {recent} were served")

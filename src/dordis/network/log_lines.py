@@ -1,6 +1,6 @@
-"""Log lines for operators and owners: UTC, level, run and round, as text or JSON; and a client's line for each round.
+"""Log lines for operators and owners, as text or JSON: UTC time, level, run and round; one line per client and round.
 
-A line that names a run or a round (`extra={"run": ..., "round": ...}`) names it for the lines after it, too.
+A line with a run or a round (`extra={"run": ..., "round": ...}`) sets them for the lines after it, too.
 """
 
 import _thread
@@ -18,18 +18,18 @@ log = logging.getLogger("dordis.network")
 
 CONTEXT = ("run", "round", "client", "request")
 LASTING = ("run", "round")
-"""Fields that lines have until another value comes."""
+"""Fields that later lines repeat until a line sets another value."""
 SHOWN_RUN = 8
-"""Hexadecimal digits of a run id in a line of text."""
+"""Number of hexadecimal digits of a run id in a text line."""
 
 
 def round_fields(run: bytes, index: int) -> dict[str, Any]:
-    """Return the fields of a line that names a round."""
+    """Return the `extra` fields of a log line about a round."""
     return {"run": run.hex(), "round": index}
 
 
 class LineFormatter(logging.Formatter):
-    """Write a record as one line, or as one JSON object."""
+    """Formats a log record as one line of text, or as one JSON object."""
 
     def __init__(self, as_json: bool = False) -> None:
         super().__init__()
@@ -37,14 +37,14 @@ class LineFormatter(logging.Formatter):
         self._lasting: dict[str, Any] = {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; only an unexpected error has a traceback, in further lines or a field of its own."""
+        """Return the line; a traceback is added for unexpected errors only, in further lines or in a field."""
         fields = {name: getattr(record, name) for name in CONTEXT if hasattr(record, name)}
         self._lasting.update({name: fields[name] for name in LASTING if name in fields})
         fields = self._lasting | fields
         time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
         message, traceback = escape_control(record.getMessage()), ""
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):  # a malformed request, of which aiohttp logs a traceback
+        if isinstance(error, HttpProcessingError):  # aiohttp logs malformed requests with a traceback
             message += escape_control(f": {error.message}")
         elif record.exc_info:
             traceback = self.formatException(record.exc_info)
@@ -56,7 +56,7 @@ class LineFormatter(logging.Formatter):
 
 
 def escape_control(text: str) -> str:
-    """Return a text whose control characters are escaped: others' text must not forge lines or move the cursor.
+    """Return a text with control characters escaped, so that a peer's text cannot forge lines or move the cursor.
 
     >>> escape_control("two\\nlines")
     'two\\\\nlines'
@@ -65,7 +65,7 @@ def escape_control(text: str) -> str:
 
 
 def set_up_logging(*, quiet: bool, as_json: bool, stream: TextIO | None = None) -> None:
-    """Log to a stream, standard error if none is given: warnings alone if `quiet`.
+    """Log to a stream, by default standard error; if `quiet`, only warnings and errors.
 
     A command whose standard output is lost is interrupted.
     """
@@ -89,7 +89,7 @@ class _OutputHandler(logging.StreamHandler[TextIO]):
 
 
 class ClientRoundLog:
-    """Log one line for each round that a client is invited to: whether it took part, or why it declined."""
+    """Logs one line for each round that a client is invited to: that it took part, or why not."""
 
     def __init__(self, describe_spending: Callable[[], str] = lambda: "") -> None:
         self._describe_spending = describe_spending
@@ -97,7 +97,7 @@ class ClientRoundLog:
         self._is_logged = True
 
     def begin(self, run: bytes, index: int) -> None:
-        """Note an invitation, which may come again after a reconnection."""
+        """Record an invitation; after a reconnection the same one may come again."""
         if self._fields == round_fields(run, index):
             return
         self.end()
@@ -105,13 +105,13 @@ class ClientRoundLog:
         log.debug("invited", extra=self._fields)
 
     def end(self) -> None:
-        """Log that the latest round went on without this client, if it has neither uploaded nor declined."""
+        """Log that the latest round continued without this client, if it has neither uploaded nor declined."""
         if not self._is_logged:
             self._is_logged = True
             log.info("invited, did not take part: the server asked for no update", extra=self._fields)
 
     def take_part(self) -> None:
-        """Log that the update of the round was uploaded, and the epsilon spent since."""
+        """Log that the update of the round was uploaded, with the epsilon spent so far."""
         if not self._is_logged:
             self._is_logged = True
             log.info("invited, took part: the update is uploaded; %s", self._describe_spending(), extra=self._fields)

@@ -1,7 +1,7 @@
-"""Messages of the network protocol: log-in, and the requests and replies that carry the messages of a round.
+"""Messages of the network protocol: log-in, and requests and replies that carry the messages of a round.
 
-Each message is one binary WebSocket frame.  The body of a round's message, a vector or a model, does not travel in the
-frame: the frame announces its size and digest, and the body moves by HTTPS (`uploads`, `downloads`).
+Each message is one binary WebSocket frame.  The body of a round's message, a vector or a model, is not in the frame:
+the frame has its size and digest, and the body is sent by HTTPS (`uploads`, `downloads`).
 """
 
 import hashlib
@@ -17,20 +17,20 @@ from dordis.errors import MalformedMessage
 from dordis.protocol import Message
 
 VERSION = 5
-"""Version of these messages; the messages of a round inside them have the version of `dordis.wire`."""
+"""Version of these messages; `dordis.wire` has the version of the round's messages in them."""
 SUBPROTOCOL = f"dordis.{VERSION}.{wire.VERSION}"
-"""Both versions, as negotiated in the WebSocket handshake."""
+"""Both versions, as the WebSocket handshake negotiates them."""
 VERSION_HEADER = "Dordis-Version"
-"""HTTP header with the server's versions, sent when it refuses those of a client."""
+"""HTTP header with the server's versions, sent when it refuses a client's version."""
 TOKEN_BYTES, MACHINE_BYTES, CHALLENGE_BYTES = 32, 16, 32
 
 _MAC_KEY_BYTES, _NONCE = 16, bytes(12)
 
 
 class BodyInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Size and digest of a body that travels by HTTPS.
+    """Size and digest of a body that is sent by HTTPS.
 
-    The digest detects transmission errors and names downloads; it authenticates nobody, which is the task of TLS.
+    The digest detects transmission errors and names downloads.  It does not authenticate; TLS does.
     """
 
     size: int
@@ -38,23 +38,23 @@ class BodyInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_upload(cls, data: wire.Bulk, entropy: Callable[[int], bytes] = secrets.token_bytes) -> "BodyInfo":
-        """Describe an upload; the digest is a fresh key and the AES-GMAC, ten times as fast as SHA-256."""
+        """Return the announcement of an upload; its digest is a new key and an AES-GMAC, faster than SHA-256."""
         key = entropy(_MAC_KEY_BYTES)
         return cls(len(data), key + _mac(key, data))
 
     @classmethod
     def from_download(cls, data: wire.Bulk) -> "BodyInfo":
-        """Describe a download; the digest is SHA-256, so that equal bodies have one name."""
+        """Return the announcement of a download, whose digest is SHA-256, so that equal bodies have one name."""
         return cls(len(data), hashlib.sha256(data).digest())
 
     def check_upload(self, data: wire.Bulk) -> None:
-        """Raise MalformedMessage unless the digest is that of an upload with these bytes."""
+        """Raise MalformedMessage unless these bytes of an upload have the announced digest."""
         key, mac = self.digest[:_MAC_KEY_BYTES], self.digest[_MAC_KEY_BYTES:]
         if len(key) != _MAC_KEY_BYTES or not hmac.compare_digest(_mac(key, data), mac):
             raise MalformedMessage("an upload does not match its announced digest")
 
     def check_download(self, data: wire.Bulk) -> None:
-        """Raise MalformedMessage unless the digest is that of a download with these bytes."""
+        """Raise MalformedMessage unless these bytes of a download have the announced digest."""
         if hashlib.sha256(data).digest() != self.digest:
             raise MalformedMessage("a download does not match its announced digest")
 
@@ -70,7 +70,7 @@ def _mac(key: bytes, data: wire.Bulk) -> bytes:
 
 
 class Challenge(Message, frozen=True):
-    """Server to client, first message of the log-in: 32 random bytes to sign."""
+    """Server to client, the first message of the log-in: 32 random bytes to sign."""
 
     challenge: bytes
 
@@ -80,21 +80,21 @@ class Hello(Message, frozen=True):
 
     answer: bytes
     machine: bytes
-    """Random id of the client process: tells a reconnection from a second client with the same identity."""
+    """Random id of the client process, which tells a reconnection from a second client with the same identity."""
     run: bytes = b""
-    """Run that this process has joined before; its manifest need not be sent again."""
+    """The run that this process joined before, whose manifest need not be sent again; empty if none."""
 
     def __repr__(self) -> str:
         return "<Hello>"
 
 
 class Welcome(Message, frozen=True):
-    """Server to client: the log-in succeeded; client id, run and the access token for all later requests."""
+    """Server to client: the log-in succeeded; client id, run, and the access token for later requests."""
 
     client: int
     run: bytes
     manifest: bytes
-    """Manifest file, whose hash is the run id; empty if the client named this run in its Hello."""
+    """Content of the manifest, whose hash is the run id; empty if Hello named this run."""
     token: bytes
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class Welcome(Message, frozen=True):
 
 
 class Request(Message, frozen=True):
-    """Server to client: a message of a round to reply to; its body, if any, is to be downloaded."""
+    """Server to client: a message of a round that requires a reply; `body` announces a body to download."""
 
     id: int
     frame: bytes
@@ -110,7 +110,7 @@ class Request(Message, frozen=True):
 
 
 class Reply(Message, frozen=True):
-    """Client to server: the reply to a request; its body, if any, is uploaded."""
+    """Client to server: the reply to a request; `body` announces a body that is uploaded."""
 
     id: int
     frame: bytes
@@ -118,7 +118,7 @@ class Reply(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """Client to server: no reply will come; the name of the error says why."""
+    """Client to server: the client refuses a request; `error` is the name of the error."""
 
     id: int
     error: str
@@ -129,7 +129,7 @@ class Shutdown(Message, frozen=True):
 
     run_over: bool = False
     reason: str = ""
-    """Why the server stops before the run is over."""
+    """Why the server stops before the run is over; empty if it is over."""
 
 
 FromServer = Challenge | Welcome | Request | Shutdown

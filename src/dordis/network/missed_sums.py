@@ -1,6 +1,6 @@
-"""Missed sums for clients that visit: one document of a round, from which a client downloads what it lacks.
+"""Missed sums for visiting clients: one document per round, of which a client downloads the part that it lacks.
 
-A client that has an earlier model of the run makes the present one from the sums in between, if they are shorter.
+A client with an earlier model of the run computes the present one from the sums since then, if they are shorter.
 """
 
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from dordis.protocols.limits import LONGEST_REPLAY, MOST_REPLAYS
 from dordis.rounds.invitation import SendSum
 
 LENGTH_BYTES = 4
-"""Bytes of the length, big-endian, before the frame of a sum and before its vector."""
+"""Bytes of the big-endian length before the frame of a sum, and before its vector."""
 
 
 @dataclass(frozen=True)
 class SumDocument:
-    """The recent sums of a run in order, one after the other, and where those after each model begin."""
+    """The recent sums of a run in order, and the offset of the sums after each model."""
 
     data: bytes = b""
     starts: dict[bytes, int] = field(default_factory=dict)
-    """Offset of the first sum that leads on from a model, by the model's digest."""
+    """By digest of a model, the offset of the sum with which its client has to begin."""
 
     @classmethod
     def from_sums(cls, sums: Sequence[SendSum]) -> "SumDocument":
-        """Write down sums, each of which leads to the model that the next one starts from."""
+        """Return the document of consecutive sums; each sum is applied to the model that the one before it gives."""
         data, starts = bytearray(), dict[bytes, int]()
         for one in sums:
             starts[one.parameters.model] = len(data)
@@ -35,13 +35,13 @@ class SumDocument:
         return cls(bytes(data), starts)
 
     def since(self, digest: bytes) -> memoryview | None:
-        """Return the sums that lead from a model to the present one; None if they are not here."""
+        """Return the sums from the model with this digest to the present one; None if they are not in the document."""
         start = self.starts.get(digest)
         return None if start is None else memoryview(self.data)[start:]
 
 
 def read_sums(data: bytes) -> list[SendSum]:
-    """Return the sums of a download in order; raise MalformedMessage if it is not whole."""
+    """Return the sums in a download, in order; raise MalformedMessage if it is incomplete or has too many."""
     sums, rest = list[SendSum](), memoryview(data)
 
     def take() -> memoryview:

@@ -1,7 +1,7 @@
 """Assisted rounds over the network: helpers stay connected, clients come by single requests.
 
-Contributions are stored as they come.  A server that restarts publishes the same task, takes up what is stored, and
-sends it to the helpers again.
+Contributions are stored as they arrive.  A restarted server publishes the same task, continues with the stored
+contributions, and sends them to the helpers again.
 """
 
 import logging
@@ -36,15 +36,15 @@ from dordis.selection.beacon import Beacon
 log = logging.getLogger("dordis.network")
 
 POLL = 30.0
-"""Seconds between two visits of a client that waits for a task, unless deployment.poll says otherwise."""
+"""Seconds between two visits of a client that waits for a task, if `deployment.poll` is not set."""
 TASK = "task.bin"
-"""File of the signed task of the open round, which a restarted server publishes again."""
+"""File with the signed task of the open round, which a restarted server publishes again."""
 LONGEST_FAREWELL, LOOK = 60.0, 0.05
-"""Most seconds that clients have to learn that the run is over, and between two looks whether all of them know."""
+"""Longest time in seconds for clients to learn that the run is over, and the pause between two checks."""
 
 
 class OpenRounds:
-    """Rounds of connected helpers and of clients that visit."""
+    """Rounds with connected helpers and visiting clients."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class OpenRounds:
         )
 
     def available(self, index: int) -> Collection[ClientId]:
-        """Wait for the beacon and for a quorum of helpers, at first for a while for all of them; return the members."""
+        """Return the members, after the beacon and a quorum of helpers; the first time also wait a while for all."""
         self._pauses.wait()
         wait_for_beacon(self._beacon, index if self._every_round else 0)
         revoked = self._authenticator.revoked_helpers()
@@ -96,7 +96,7 @@ class OpenRounds:
         return self._members - self._authenticator.revoked_members()
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Have helpers show their keys; the index of the round is stored first."""
+        """Store the index of the round, and collect the helpers' keys."""
         info = invitation.invite.info
         self._store.record_index(info.index)
         log.info("the round begins", extra=round_fields(info.run, info.index))
@@ -105,7 +105,7 @@ class OpenRounds:
         return self._engine.gather(invitation, watch)
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Publish the task, take contributions until the round closes, and have helpers open the sum."""
+        """Publish the task, collect contributions until the round closes, and let the helpers open the sum."""
         is_resumed = self._begun != agreed.parameters.index  # it was begun before a restart
         if is_resumed:
             self._server.perform(self._begin(agreed.parameters.index))
@@ -130,7 +130,7 @@ class OpenRounds:
         return await self._server.exchange(requests)
 
     def _publish(self, agreed: AgreedRound, opening: Message) -> PublishedRound:
-        """Return the round as clients see it: under the task that was published before a restart, or a new one."""
+        """Return the round as clients see it, with the task from before a restart or a new one."""
         invitation = agreed.invitation
         if invitation is None:
             raise MalformedMessage("a round without a list of clients is published with its invitation")
@@ -151,7 +151,7 @@ class OpenRounds:
         return self._extensible(published, known, agreed.parameters.n_min, self._closing.extensions)
 
     def _extensible(self, published: PublishedRound, task: RoundTask, least: int, left: int) -> PublishedRound:
-        """Return the round with up to `left` extensions, each made only if fewer than `least` clients have come."""
+        """Return the round with up to `left` extensions, each made only while fewer than `least` clients have come."""
 
         def extend() -> PublishedRound | None:
             if not left or len(self._arrivals.clients) >= least:
@@ -166,7 +166,7 @@ class OpenRounds:
         return replace(published, extend=extend)
 
     def _sign(self, task: RoundTask) -> bytes:
-        """Sign a task with the key of the server's certificate, and store it."""
+        """Return a task signed with the key of the server's certificate, and store it."""
         credentials = self._authenticator.credentials
         document = sign_task(task, load_keys(credentials.key_file).tls, credentials.certificate)
         write_atomically(self._store.directory / TASK, document)
@@ -184,7 +184,7 @@ class OpenRounds:
 
 
 def say_farewell(visits: VisitEndpoint, poll: float) -> None:
-    """Answer that the run is over until all clients that visited know it, for two visits' time at most."""
+    """Answer visits until all known clients have learnt that the run is over, for at most two polling intervals."""
     visits.end_run()
     end = time.monotonic() + min(LONGEST_FAREWELL, 2 * poll)
     while not visits.seen <= visits.told and time.monotonic() < end:

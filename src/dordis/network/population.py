@@ -1,4 +1,4 @@
-"""The population of a deployed run: clients that are connected over the network."""
+"""The population of a deployed run: the clients connected over the network."""
 
 import logging
 import secrets
@@ -51,30 +51,30 @@ from dordis.selection.selection import Selection
 log = logging.getLogger("dordis.network")
 
 SECRET = "selection.key"  # noqa: S105  the name of a file
-"""File with the 32 secret bytes from which the server draws clients, if it draws them."""
+"""File with the 32 secret bytes from which the server draws clients, if the selection lets it."""
 ARRIVALS = "arrivals.bin"
 """File of the contributions to the open round, where clients visit."""
 MOST_CHUNKS = 64
 SHARE_BYTES = 256
-"""Largest number of bytes that a client sends for one secret shared with one peer, with its proof."""
+"""Largest size in bytes of one encrypted share for one peer, with its proof."""
 
 
 @dataclass
 class NetworkPopulation:
-    """The clients of a deployed run: the members that the authenticator lets log in."""
+    """The clients of a deployed run: the members that the authenticator admits."""
 
     job: Job
     registry: Registry
     authenticator: Authenticator
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     listening: Callable[[int], None] = lambda port: None
-    """Called with the port as soon as clients can connect."""
+    """Called with the port when clients can connect."""
     server: Server | None = None
     visits: VisitEndpoint | None = None
     deadlines: AdaptiveDeadlines | None = None
     round_store: RoundStore | None = None
     manifest: bytes = b""
-    """Manifest file, whose hash is the run id; empty before the run is stored."""
+    """Content of the manifest file, whose hash is the run id; empty before the run is stored."""
     arrivals: ArrivalStore = field(default_factory=ArrivalStore)
     """Contributions to the open round, where clients visit."""
     receipts: Path | None = None
@@ -85,7 +85,7 @@ class NetworkPopulation:
 
     @classmethod
     def resume(cls, job: Job, registry: Registry, authenticator: Authenticator, path: Path) -> "NetworkPopulation":
-        """Resume a run with its stored secret and manifest."""
+        """Return the population of a resumed run with its stored secret and manifest; raise InputError without them."""
         try:
             secret, manifest = (path / SECRET).read_bytes(), (path / MANIFEST).read_bytes()
         except OSError:
@@ -104,7 +104,7 @@ class NetworkPopulation:
 
     @cached_property
     def beacon(self) -> Beacon:
-        """Return the public randomness: the published file if the run uses a beacon, else a constant one."""
+        """Return the beacon: the published file if the run uses one, otherwise a constant."""
         if not self.job.has_beacon:
             return SeedBeacon(bytes(32))
         if not self.job.config.deployment.beacon:
@@ -116,44 +116,44 @@ class NetworkPopulation:
 
     @property
     def selection_seed(self) -> bytes:
-        """Return the secret from which the server draws clients, if it draws them."""
+        """Return the secret from which the server draws clients, if the selection lets it."""
         return self.secret
 
     def store(self, path: Path) -> None:
-        """Write the selection secret and the registry into the directory of a new run, and open the round store."""
+        """Write the selection secret and the registry into the directory of a new run, and open the store of rounds."""
         write_new(path / SECRET, self.secret)
         self.registry.save(path / REGISTRY)
         self.round_store = RoundStore(path, self.job.protocol.parameters)
         self.arrivals.open(path / ARRIVALS)
         self.manifest, self.receipts = (path / MANIFEST).read_bytes(), path / RECEIPTS
-        vars(self).pop("beacon", None)  # it now begins at the line that the manifest names
+        vars(self).pop("beacon", None)  # made again, from the first line that the manifest names
 
     def last_index(self) -> int:
-        """Return the highest round index that clients were invited to, -1 if none."""
+        """Return the highest round index that clients were invited to; -1 if there is none."""
         return -1 if self.round_store is None else self.round_store.last_index()
 
     def explain_failure(self) -> str:
-        """Return why clients were excluded from the latest attempt, and what to do; empty if none was."""
+        """Return why clients were excluded from the latest attempt and what to do; empty if none was excluded."""
         return "" if self.server is None else explain_exclusions(dict(self.server.exchange.exclusions))
 
     def refusals(self) -> tuple[ClientId, ...]:
-        """Return the clients that refused the latest attempt: neither too slow nor disconnected."""
+        """Return the clients that refused in the latest attempt, without slow and disconnected ones."""
         exclusions = {} if self.server is None else dict(self.server.exchange.exclusions)
         return tuple(sorted(u for u, reason in exclusions.items() if reason not in (TOO_SLOW, DISCONNECTED)))
 
     def interrupted(self) -> InterruptedRound[Any] | None:
-        """Return the round that was open when the server stopped, or None."""
+        """Return the round that was open when the server stopped; None if there was none."""
         if not self.job.protocol.has_cohort:
             return self.arrivals.round(InterruptedRound[self.job.protocol.parameters])  # type: ignore[name-defined]
         return None if self.round_store is None else self.round_store.interrupted()
 
     @property
     def consents(self) -> tuple[str, ...]:
-        """Return the consents that owners of the run give to what a policy refuses by default."""
+        """Return clauses about what the run's owners must allow beyond the default policy."""
         return policy_for(self.job.design, self.job.protocol).consents
 
     def open(self, run: bytes, selection: Selection, counted: Mapping[Attendance, OwnerCharge]) -> RoundRunner:
-        """Listen for clients, and return the rounds with them."""
+        """Listen for clients, and return the runner of rounds with them."""
         settings = self.job.config.deployment
         self.deadlines = AdaptiveDeadlines(settings.deadlines, settings.train_seconds)
         if not self.job.protocol.has_cohort:
@@ -186,16 +186,16 @@ class NetworkPopulation:
         return NetworkRounds(self.job, self.registry, self.server, self.authenticator, self.round_store, self.beacon)
 
     def reload(self, settings: Deployment) -> None:
-        """Replace deadlines and load balancers, and read the server's certificate again."""
+        """Apply new deadlines and load balancers, and read the server's certificate again."""
         self.authenticator.reload_certificate()
         self.authenticator.balancers = tuple(map(Path, settings.balancers))
         if self.deadlines is not None:
             self.deadlines.settings = settings.deadlines
 
     def close(self, *, run_over: bool = False, reason: str = "") -> None:
-        """Stop the server; if the run is over, clients leave its last round and the stored round is erased.
+        """Stop the server; if the run is over, clients leave its last round, and the stored round is erased.
 
-        Otherwise clients are told the reason, and reconnect until the run is resumed.
+        Otherwise clients get the reason, and try to reconnect until the run is resumed.
         """
         if self.visits is not None and run_over:
             say_farewell(self.visits, self.job.config.deployment.poll or POLL)
@@ -211,7 +211,7 @@ class NetworkPopulation:
 
 
 class ResumableEngine(RoundEngine):
-    """An engine that gives its exchange the machine of each round, whose sums the exchange stores."""
+    """A round engine that passes each round's machine to its exchange, which stores the sums of the machine."""
 
     def __init__(self, exchange: ResumableExchange, *arguments: Any, **options: Any) -> None:
         super().__init__(exchange, *arguments, **options)
@@ -224,7 +224,7 @@ class ResumableEngine(RoundEngine):
 
 
 class NetworkRounds:
-    """Rounds with connected clients; the open round is stored, and resumed after a restart."""
+    """Rounds with connected clients; the open round is stored on disk and resumed after a restart."""
 
     def __init__(
         self,
@@ -254,7 +254,10 @@ class NetworkRounds:
         )
 
     def available(self, index: int) -> Collection[ClientId]:
-        """Wait until enough clients are connected, in the first round for a while for all members; return them."""
+        """Return the clients to invite, after waiting until enough are connected.
+
+        Before the first round it also waits, for a limited time, for all members.
+        """
         self._pauses.wait()
         revoked = self._authenticator.revoked_members()
         self._server.disconnect_revoked(revoked)
@@ -268,20 +271,20 @@ class NetworkRounds:
         return self._invite_slow_last(connected)
 
     def _invite_slow_last(self, connected: frozenset[ClientId]) -> frozenset[ClientId]:
-        """Return the clients to invite: without those that missed deadlines, if enough others are connected."""
+        """Return the connected clients without slow ones, if enough others are connected."""
         quick = self._slow.without_resting(connected)
         self._invited = quick if len(quick) >= self._least else connected
         return self._invited
 
     def _note_clients(self) -> None:
-        """Count who missed a deadline in the latest round, and store that and the connected clients."""
+        """Record the clients that missed a deadline in the latest round, and store them with the connected clients."""
         invited, self._invited = self._invited, frozenset()
         self._slow.end_round(invited, dict(self._server.exchange.late))
         status = ConnectedClients(tuple(sorted(self._server.connected())), self._slow.totals)
         write_connected(self._store.directory, status)
 
     def gather(self, invitation: Invitation, watch: Watch = silent) -> Gathered:
-        """Invite clients and let them train; the index of the round is stored first."""
+        """Store the index of the round, invite clients and let them train; return the ready clients."""
         info = invitation.invite.info
         self._store.record_index(info.index)
         log.info("the round begins", extra=round_fields(info.run, info.index))
@@ -289,7 +292,7 @@ class NetworkRounds:
         return self._engine.gather(invitation, watch)
 
     def sum(self, agreed: AgreedRound, watch: Watch = silent) -> RoundResult:
-        """Sum updates; a round that was open before a restart is resumed when its clients have reconnected."""
+        """Sum the updates; a round from before a restart is resumed when its clients have reconnected."""
         before = self._store.interrupted()
         if before is None or before.parameters != agreed.parameters:
             self._store.begin_round(agreed.as_interrupted())
@@ -311,11 +314,11 @@ CURES = {
     "ParticipationRefused": ("have no participations left", "end the run here: owners decide on more"),
     "ParametersRefused": ("refused by their owner's policy", "see their logs for the policy that refused"),
 }
-"""By reason of an exclusion: what the clients did, and what the operator can do."""
+"""By reason of an exclusion: a clause about the clients, and advice for the operator."""
 
 
 def explain_exclusions(exclusions: Mapping[ClientId, str]) -> str:
-    """Return one sentence for each reason of exclusions, with the number of clients and a cure; empty if none.
+    """Return one clause for each reason of exclusion, with the number of clients and advice; empty if there is none.
 
     >>> explain_exclusions({1: "too slow", 2: "too slow", 3: "Aborted"})
     '2 clients missed a deadline: raise deployment.deadlines, or leave slow clients out; 1 client declined (Aborted): \
@@ -331,7 +334,7 @@ see the log of client 3'
 
 
 def largest_frame(job: Job) -> int:
-    """Return the size in bytes of the largest frame that a client sends: its encrypted shares for all peers."""
+    """Return the size in bytes of the largest frame of a client, which has its encrypted shares for all peers."""
     config, plan = job.config, job.design.example()
     chunks = MOST_CHUNKS if config.performance.chunks == "auto" else config.performance.chunks
     shared = 2 + max(len(noise.removable) for noise in plan.plans)

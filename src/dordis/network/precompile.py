@@ -1,4 +1,4 @@
-"""Compile the kernels of a round before the first deadline runs."""
+"""Compilation of a round's kernels before the first deadline begins."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The history of a run for its clients: the HTTP endpoint /receipts, and how a client reads it."""
+"""The history of a run for its clients: the HTTP endpoint /receipts, and the client's reading of it."""
 
 import asyncio
 import threading
@@ -13,13 +13,13 @@ from dordis.network.sessions import AccessTokens
 from dordis.owner.receipts import Shown
 
 LARGEST_HISTORY = 1 << 28
-"""Bytes of the largest history that a client reads: some 10,000 of its own rounds."""
+"""Largest size of a history in bytes, enough for some 10,000 of a client's own rounds."""
 
 
 class ReceiptEndpoint:
-    """Show a client the hash of every receipt after an index, and the receipts of its own rounds whole.
+    """Shows a client the hashes of all receipts after an index, and the whole receipts of its own rounds.
 
-    Receipts that the client has are shown by their hash alone: a long run has thousands.
+    Receipts that the client already has are shown by their hash only, because a long run has thousands.
     """
 
     def __init__(self, tokens: AccessTokens, directory: Path | None) -> None:
@@ -29,7 +29,7 @@ class ReceiptEndpoint:
         self._lock = threading.Lock()
 
     async def get(self, request: web.Request) -> web.Response:
-        """Answer /receipts?after=INDEX&known=INDEX."""
+        """Return the history for a request /receipts?after=INDEX&known=INDEX."""
         client = self._tokens.holder(request).client
         try:
             after, known = (int(request.query.get(name, "-1")) for name in ("after", "known"))
@@ -56,7 +56,7 @@ class ReceiptEndpoint:
         ]
 
     def _refresh(self) -> None:
-        """Read the receipts that are new; the directory changes whenever one is written."""
+        """Read new receipts, if the directory has changed."""
         if self._directory is None or not self._directory.exists():
             return
         changed = self._directory.stat().st_mtime_ns
@@ -68,7 +68,7 @@ class ReceiptEndpoint:
             self._changed = changed
 
     def _read_own(self, client: int, index: int) -> Receipt | None:
-        """Return the receipt of a round, or None if the client was not in the round."""
+        """Return the receipt of a round; None if the client was not in the round."""
         assert self._directory is not None  # noqa: S101  digests come from it
         path = self._directory / receipt_name(index)
         receipt = Receipt.from_bytes(path.read_bytes(), path.name)
@@ -76,7 +76,7 @@ class ReceiptEndpoint:
 
 
 async def read_history(response: ClientResponse) -> list[Shown]:
-    """Return the history in a response; raise MalformedMessage if it is too long or none."""
+    """Return the history in a response; raise MalformedMessage if it is too long or malformed."""
     response.raise_for_status()
     data = bytearray()
     async for piece in response.content.iter_any():

@@ -1,8 +1,8 @@
-"""A round that survives a restart of the server: completed stages are stored, and not requested again.
+"""Rounds that survive a restart of the server: completed stages are stored and not requested again.
 
 The open round is in one SQLite file in the directory of the run, in WAL mode, synced at every commit.  A stage is
-committed before the requests that follow from it are sent.  A server that is killed at any point therefore repeats the
-same requests, and clients repeat the replies in their journals: the round continues with the same sum.
+committed before the requests that depend on it are sent.  So a server that was killed at any point repeats the same
+requests, clients repeat the replies in their journals, and the round continues with the same sum.
 """
 
 import contextlib
@@ -45,18 +45,18 @@ _GATHERING = {name for name in vars(invitation) if isinstance(vars(invitation)[n
 _GARBLED = wire.encode(Garbled())
 
 Stage = tuple[str, int]
-"""Name of a request, and chunk."""
+"""Type name of a request, and its chunk."""
 
 
 class CompletedStage(msgspec.Struct, frozen=True):
-    """The frames of all replies to a stage; for uploads also their packed sum."""
+    """The frames of all replies of a stage; for uploads also their packed sum."""
 
     replies: dict[int, bytes]
     total: bytes = b""
 
 
 class RoundStore:
-    """Server state of the open round, stored so that a restarted server can resume it.
+    """The server's state of the open round, stored so that a restarted server can resume it.
 
     `parameters` is the type of the protocol's parameters.
     """
@@ -67,7 +67,7 @@ class RoundStore:
         try:
             os.close(
                 os.open(path / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
-            )  # SQLite gives its other files the same mode
+            )  # SQLite creates its other files with the same mode
             self._database = sqlite3.connect(path / FILE, check_same_thread=False, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
@@ -77,12 +77,12 @@ class RoundStore:
             raise InputError(f"cannot open {path / FILE}: {error}") from None
 
     def record_index(self, index: int) -> None:
-        """Store the index of a round before its invitations are sent: a client never accepts an index twice."""
+        """Store the index of a round before its invitations are sent, because clients never accept an index twice."""
         with self._transaction() as database:
             database.execute("INSERT OR REPLACE INTO invited VALUES (0, ?)", (max(index, self._last_index()),))
 
     def last_index(self) -> int:
-        """Return the highest index that clients were invited to, -1 if none."""
+        """Return the highest round index that clients were invited to; -1 if there is none."""
         with self._lock:
             return self._last_index()
 
@@ -91,26 +91,26 @@ class RoundStore:
         return -1 if row is None else int(row[0])
 
     def begin_round(self, opened: InterruptedRound[Any]) -> None:
-        """Store a new open round, in place of the previous one."""
+        """Store a new open round in place of the last one."""
         with self._transaction() as database:
             _delete_all(database)
             database.execute("INSERT INTO opened VALUES (0, ?)", (ENCODER.encode(opened),))
 
     def interrupted(self) -> InterruptedRound[Any] | None:
-        """Return the stored round, or None."""
+        """Return the stored open round; None if there is none."""
         row = self._row("SELECT round FROM opened", ())
         if row is None:
             return None
         return msgspec.msgpack.decode(row[0], type=InterruptedRound[self._parameters])  # type: ignore[name-defined]
 
     def complete_stage(self, stage: Stage, completed: CompletedStage) -> None:
-        """Store the replies to a stage, durably when this returns."""
+        """Store the replies of a stage; they are on disk when this returns."""
         with self._transaction() as database:
             replies = ENCODER.encode(completed.replies)
             database.execute("INSERT OR REPLACE INTO answered VALUES (?, ?, ?, ?)", (*stage, replies, completed.total))
 
     def completed_stage(self, stage: Stage) -> CompletedStage | None:
-        """Return the stored replies to a stage, or None if it is not complete."""
+        """Return the stored replies of a stage; None if it is not complete."""
         row = self._row("SELECT replies, total FROM answered WHERE stage = ? AND chunk = ?", stage)
         return None if row is None else CompletedStage(msgspec.msgpack.decode(row[0], type=dict[int, bytes]), row[1])
 
@@ -119,7 +119,7 @@ class RoundStore:
         return self._row("SELECT stage FROM answered WHERE chunk = ?", (chunk,)) is not None
 
     def record_disclosure(self, stage: Stage, requests: Requests) -> None:
-        """Store the digest of requests that disclose a sum, before they are sent; raise if others were sent before."""
+        """Store the digest of requests that disclose a sum, before they are sent; raise if different ones were sent."""
         digest = digest_requests(requests)
         row = self._row("SELECT digest FROM disclosed WHERE stage = ? AND chunk = ?", stage)
         if row is not None:
@@ -129,7 +129,7 @@ class RoundStore:
             database.execute("INSERT INTO disclosed VALUES (?, ?, ?)", (*stage, digest))
 
     def erase(self) -> None:
-        """Erase the stored round: the run is over and will not be resumed."""
+        """Erase the stored round, when the run is over and will not be resumed."""
         with self._transaction() as database:
             _delete_all(database)
         with self._lock:
@@ -147,21 +147,21 @@ class RoundStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit what the block does, or roll it back; raise OSError if the disk takes no more data."""
+        """Commit the statements of the block, or roll them back; raise OSError if the disk is full."""
         with self._lock:
             try:
                 self._database.execute("BEGIN IMMEDIATE")
                 yield self._database
                 self._commit()
             except BaseException as error:
-                with contextlib.suppress(sqlite3.Error):  # a failed commit may have been rolled back already
+                with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back a failed commit itself
                     self._database.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError):
                     raise OSError(errno.ENOSPC, str(error), str(self._path)) from None
                 raise
 
     def _commit(self) -> None:
-        """Make a transaction durable."""
+        """Write a transaction to disk."""
         self._database.execute("COMMIT")
 
 
@@ -171,7 +171,7 @@ def _delete_all(database: sqlite3.Connection) -> None:
 
 
 def digest_requests(requests: Requests) -> bytes:
-    """Return the hash of the requests to all clients."""
+    """Return the hash of the requests to all clients, with their bulk."""
     encoded: dict[int, bytes] = {}
     parts: Mapping[int, bytes] = {
         int(u): encoded.setdefault(id(request), ENCODER.encode(request)) for u, request in sorted(requests.items())
@@ -180,14 +180,14 @@ def digest_requests(requests: Requests) -> bytes:
 
 
 def check_same_disclosure(stored: bytes, digest: bytes) -> None:
-    """Raise ProtocolError if a sum would be disclosed for a second set of survivors, which could isolate one client."""
+    """Raise ProtocolError if a chunk would be disclosed for a second set of survivors, which could isolate a client."""
     if stored != digest:
         raise ProtocolError("this chunk was disclosed by other requests before: the round is not continued")
 
 
 @dataclass(frozen=True)
 class _StoredUpload:
-    """What is stored of a reply while the sum of its chunk is not complete."""
+    """The part of an upload that is stored until the sum of its chunk is complete."""
 
     frame: bytes
     size: int
@@ -195,18 +195,18 @@ class _StoredUpload:
 
 @dataclass
 class ResumableExchange:
-    """An exchange that replays completed stages from the store, and completes a stage before the next request."""
+    """An exchange that replays completed stages from the store, and stores a stage before the next request."""
 
     exchange: NetworkExchange
     store: RoundStore
     _machine: RoundServer | None = None
     _bits: int = 0
     _uploads: dict[int, tuple[str, dict[ClientId, _StoredUpload]]] = field(default_factory=dict)
-    """Chunks whose uploads are taken and whose sum is not yet stored: name of the stage, and replies."""
+    """By chunk whose sum is not stored yet: the stage of its uploads, and the replies."""
 
     @property
     def machine(self) -> RoundServer:
-        """Return the machine of the open round."""
+        """Return the machine of the open round; raise if there is none."""
         if self._machine is None:
             raise InputError("no round is open: call begin_round first")
         return self._machine
@@ -217,12 +217,12 @@ class ResumableExchange:
         self._uploads.clear()
 
     async def __call__(self, requests: Requests) -> Replies:
-        """Return the stored replies to a completed stage, or send the requests."""
+        """Return the stored replies of a completed stage, or else send the requests."""
         request = next(iter(requests.values()), None)
         if request is None or type(request).__name__ in _GATHERING:
             return await self.exchange(requests)
         stage = (type(request).__name__, getattr(request, "chunk", SETUP))
-        if request.ahead:  # it prepares uploads, and is of no use once they have arrived
+        if request.ahead:  # it prepares uploads, which may have arrived already
             return () if self.store.has_completed_stage(stage[1]) else await self.exchange(requests)
         self._store_sum(stage[1])
         completed = self.store.completed_stage(stage)
@@ -246,7 +246,7 @@ class ResumableExchange:
             self.store.complete_stage(stage, CompletedStage(frames))
 
     def _store_sum(self, chunk: int) -> None:
-        """Store the sum of a chunk whose uploads are complete, with its survivors and the senders of garbage."""
+        """Store the sum of a chunk when its uploads are complete, with the survivors and the senders of garbage."""
         if chunk not in self._uploads:
             return
         name, uploads = self._uploads.pop(chunk)
@@ -260,9 +260,9 @@ class ResumableExchange:
         self.store.complete_stage((name, chunk), CompletedStage(frames, data))
 
     def _replay(self, request: Message, completed: CompletedStage) -> Iterator[tuple[ClientId, Message]]:
-        """Yield stored replies; the first upload carries the sum of all and the others are zero.
+        """Yield stored replies; the first upload has the sum of all of them, the others are zero.
 
-        Garbage is yielded as garbage again, so that its sender is named again.
+        Garbage is yielded as garbage again, so that its sender is blamed again.
         """
         zero = bytes(len(completed.total))
         for place, (u, frame) in enumerate(completed.replies.items()):
@@ -274,5 +274,5 @@ class ResumableExchange:
 
 
 def is_garbled(frame: bytes) -> bool:
-    """Tell whether a stored reply stands for garbage."""
+    """Tell whether a stored frame marks a malformed reply."""
     return frame == _GARBLED

@@ -1,6 +1,6 @@
 """The server: control connections of clients, log-in, and the endpoints for uploads and downloads.
 
-It runs no protocol: `exchange` moves the messages of a round, `authentication` decides which client may log in.
+It runs no protocol: `exchange` carries the messages of a round, `authentication` decides which clients may log in.
 """
 
 import asyncio
@@ -49,27 +49,27 @@ Result = TypeVar("Result")
 HEARTBEAT = 20.0
 """Seconds between pings on a control connection."""
 LARGEST_HELLO = 8192
-"""Largest frame before log-in, in bytes."""
+"""Largest size of a frame before log-in, in bytes."""
 FRAMES = (WSMsgType.BINARY, WSMsgType.TEXT, WSMsgType.PING, WSMsgType.PONG)
-"""Frames of a client that do not end its connection."""
+"""Types of frames that do not end a client's connection."""
 POLICY_VIOLATION = 1008
 """WebSocket close code for a refused client."""
 BAN = 60.0
-"""Seconds for which a client that violated the network protocol cannot log in."""
+"""Seconds for which a client that violated the network protocol may not log in."""
 FAREWELL = 5.0
-"""Seconds that clients which lost their connection have to reconnect and learn that the run is over."""
+"""Seconds in which disconnected clients can reconnect to learn that the run is over."""
 CLOSE_TIMEOUT = 5.0
-"""Seconds that a client has to answer the close frame when the server stops."""
+"""Seconds in which a client must answer the close frame when the server stops."""
 CUT_TIMEOUT = 0.05
-"""Seconds that a client which violated the protocol has to answer the close frame."""
+"""Seconds in which a client that violated the protocol must answer the close frame."""
 
 
 class Server:
     """A server and its exchange with connected clients, on an event loop in its own thread.
 
-    Clients get the `manifest` at log-in; its hash is the id of the `run`.  `largest_frame` bounds their frames.
+    Clients receive the `manifest` at log-in; its hash is the id of the `run`.  `largest_frame` bounds their frames.
     `receipts` is the directory of the run's receipts, which clients compare with their own.  With `visits`, clients
-    come by single requests, and only helpers stay connected.
+    make single requests, and only helpers stay connected.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Server:
     # Called from the thread that runs the rounds
 
     def perform(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the server's event loop, and wait for its result."""
+        """Run a coroutine on the server's event loop, wait for it, and return its result."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -118,15 +118,15 @@ class Server:
             raise
 
     def start(self, host: str, port: int) -> None:
-        """Listen at an address; port 0 chooses a free one."""
+        """Listen at an address; port 0 means any free port."""
         listener = open_listener(host, port)
         self.port = int(listener.getsockname()[1])
         self.perform(self._listen(listener))
 
     def stop(self, *, run_over: bool = False, reason: str = "") -> None:
-        """Tell clients that the server stops, and whether the run is over or why not; close all connections.
+        """Tell clients that the server stops, and whether the run is over or why it stops; close all connections.
 
-        If the run is over, clients that have been connected and are not have a few seconds to learn it.
+        If the run is over, disconnected clients have a few seconds to reconnect and learn it.
         """
         if run_over:
             self._sessions.wait(self._seen.issubset, FAREWELL)
@@ -144,7 +144,7 @@ class Server:
         return self._sessions.wait(enough, seconds)
 
     def disconnect_revoked(self, clients: Collection[ClientId]) -> None:
-        """Disconnect clients that were revoked, and exclude them from the round."""
+        """Disconnect revoked clients, and exclude them from the round."""
         self.perform(self._disconnect_revoked(clients))
         self._seen.difference_update(clients)
 
@@ -171,7 +171,7 @@ class Server:
         self._expiry = asyncio.ensure_future(watch.watch(lambda: self._authenticator.credentials.certificate))
 
     def _is_authorised(self, request: web.Request) -> bool:
-        """Tell whether a request carries a valid token, or is the visit of a member."""
+        """Tell whether a request has a valid token, or is a member's visit."""
         return self._tokens.is_valid(request) or (self._visits is not None and self._visits.recognise(request))
 
     async def _close(self, farewell: Shutdown) -> None:
@@ -187,7 +187,7 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _dismiss(self, session: Session, farewell: bytes) -> None:
-        """Send a client the last message, and close its connection; a client that does not answer is cut off."""
+        """Send a client the Shutdown message, and close its connection; a client that does not answer is cut off."""
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await session.socket.send_bytes(farewell)
@@ -200,7 +200,7 @@ class Server:
         return session is not None
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        """Handle a log-in: small frames only; a client that succeeds gets an access token."""
+        """Handle a log-in, with small frames only; a client that succeeds gets an access token."""
         check_version(request.headers)
         socket = web.WebSocketResponse(
             protocols=(SUBPROTOCOL,), autoping=False, max_msg_size=LARGEST_HELLO, compress=False
@@ -216,7 +216,7 @@ class Server:
         return socket
 
     async def _authenticate(self, request: web.Request, socket: web.WebSocketResponse) -> Welcome:
-        """Send a challenge, and return the welcome for the client that answers it; else raise LoginRefused."""
+        """Send a challenge, and return the welcome of the client that answers it; raise LoginRefused otherwise."""
         challenge = secrets.token_bytes(CHALLENGE_BYTES)
         await socket.send_bytes(wire.encode(Challenge(challenge)))
         hello = wire.decode(await socket.receive_bytes(), Hello, LARGEST_HELLO)
@@ -231,13 +231,13 @@ class Server:
         return Welcome(client, self._run, manifest, self._tokens.issue(client, hello.machine, shown))
 
     async def _end_dead_session(self, client: ClientId, machine: bytes) -> None:
-        """End the session of a client that logs in from a new machine or process, if the old one answers no ping."""
+        """End a client's session at its log-in from another process, if the old connection answers no ping."""
         session = self._sessions.get(client)
         if session is None or session.machine == machine or await session.answers_ping():
             return
         log.warning("client %d logs in again, and its previous connection is dead", client)
         if self._sessions.remove(session):
-            self.exchange.disconnected(client)
+            self.exchange.suspend_client(client)
         self._close_later(session)
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
@@ -276,11 +276,11 @@ class Server:
             raise LoginRefused(f"client {client} violated the network protocol: log in again in {left:.0f} s")
 
     async def _serve(self, session: Session) -> None:
-        """Take a client's messages until it disconnects or violates the protocol."""
+        """Handle a client's messages until it disconnects or violates the protocol."""
         sending = asyncio.ensure_future(session.send_queued())
         self._seen.add(session.client)
         log.info("client %d is connected", session.client, extra={"client": session.client})
-        for message in self.exchange.connected(session.client):
+        for message in self.exchange.resume_client(session.client):
             session.outgoing.put_nowait(message)
         try:
             async for received in session.socket:
@@ -297,13 +297,13 @@ class Server:
             self._ban(session.client, str(error))
             await session.cut(POLICY_VIOLATION, _close_reason(error), CUT_TIMEOUT)
         except ConnectionError:
-            pass  # it broke while a ping was answered
+            pass  # the connection broke while a ping was answered
         finally:
             sending.cancel()
-            if session.tls is not None and session.tls.is_flooded:  # the connection was cut, and this task ended
+            if session.tls is not None and session.tls.is_flooded:  # `MeteredTLS` has cut the connection
                 self._ban(session.client, "fragments without content came, or more bytes than messages have")
             if self._sessions.remove(session):
-                self.exchange.disconnected(session.client)
+                self.exchange.suspend_client(session.client)
             log.info("client %d is disconnected", session.client, extra={"client": session.client})
 
     def _ban(self, client: ClientId, reason: str) -> None:
@@ -322,7 +322,7 @@ class Server:
 
 
 def check_version(headers: Mapping[str, str]) -> None:
-    """Raise HTTP 426, with this server's versions, unless the client speaks the same versions."""
+    """Raise HTTP 426, with this server's versions, unless the client has the same versions."""
     offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
     if SUBPROTOCOL not in offered:
         log.warning("refused a client of another version: %s", ", ".join(offered)[:80])
@@ -330,5 +330,5 @@ def check_version(headers: Mapping[str, str]) -> None:
 
 
 def _close_reason(error: BaseException) -> bytes:
-    """Return an error message that fits into a WebSocket close frame."""
+    """Return an error message, shortened to fit into a WebSocket close frame."""
     return str(error).encode("ascii", "replace")[:120]

@@ -16,28 +16,27 @@ from dordis.network.metered_tls import READ_AHEAD, FragmentCounter, MeteredTLS, 
 from dordis.protocol import ClientId
 
 PING_TIMEOUT = 3.0
-"""Seconds in which an old connection must answer a ping when its client logs in again; else it counts as dead."""
+"""Seconds in which an old connection must answer a ping when its client logs in again; otherwise it counts as dead."""
 MOST_CONTROL_FRAMES, CONTROL_FRAMES_PER_SECOND = 64, 4.0
-"""Pings and pongs of a client at once, and how many more each second allows; an honest one sends a few a minute."""
+"""Largest burst of pings and pongs of a client, and the rate allowed after it; honest clients send few a minute."""
 FRAMING = 64
-"""Bytes of headers that a message may have on its connection, besides a quarter of its own length: proxies may
-fragment it."""
+"""Allowed overhead of a message on its connection in bytes, plus a quarter of its length: proxies may fragment it."""
 
 _TOKEN = re.compile(rf"[0-9a-f]{{{2 * TOKEN_BYTES}}}")
 
 
 @dataclass(frozen=True)
 class TokenHolder:
-    """The client process that an access token was issued to."""
+    """The client process to which an access token was issued."""
 
     client: ClientId
     machine: bytes
     certificate: bytes | None = field(default=None, repr=False)
-    """Certificate (DER) of the log-in with mutual TLS: the token is of no use on a connection with another one."""
+    """Certificate (DER) shown at the log-in with mutual TLS; on a connection with another one the token is refused."""
 
 
 class AccessTokens:
-    """Access tokens of clients, at most one each, which authorise every request after the log-in."""
+    """The access tokens of clients, at most one each, which authorise all requests after the log-in."""
 
     def __init__(self) -> None:
         self._holders: dict[bytes, TokenHolder] = {}
@@ -58,7 +57,7 @@ class AccessTokens:
         return self._find(request) is not None
 
     def holder(self, request: web.Request) -> TokenHolder:
-        """Return the holder of a request's token; without a valid one raise HTTP 401."""
+        """Return the holder of a request's token; raise HTTP 401 if the token is missing or invalid."""
         holder = self._find(request)
         if holder is None:
             raise web.HTTPUnauthorized(headers={"Connection": "close"})
@@ -71,19 +70,19 @@ class AccessTokens:
 
 
 def client_certificate(request: web.Request) -> bytes | None:
-    """Return the certificate (DER) that the client showed in the TLS handshake, or None."""
+    """Return the certificate (DER) that the client showed in the TLS handshake; None if it showed none."""
     tls = request.transport.get_extra_info("ssl_object") if request.transport else None
     certificate: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
     return certificate
 
 
 def is_bound_to(holder: TokenHolder, request: web.Request) -> bool:
-    """Tell whether a request's connection shows the certificate with which its token was issued, if any."""
+    """Tell whether a request's connection shows the certificate for which its token was issued, if any."""
     return holder.certificate is None or holder.certificate == client_certificate(request)
 
 
 class FrameLimit:
-    """A bound on a client's control frames, which cost the server time and carry no message.
+    """A rate limit on a client's control frames, which cost the server time and carry no message.
 
     >>> limit = FrameLimit(most=2, per_second=1.0)
     >>> for now in (0.0, 0.0, 1.0):
@@ -95,14 +94,14 @@ class FrameLimit:
         self._left, self._last = float(most), 0.0
 
     def count(self, now: float) -> None:
-        """Count a frame; raise ProtocolError if there were too many in a short time."""
+        """Count a frame; raise ProtocolError if the rate is too high."""
         self._left = min(self._most, self._left + self._per_second * max(0.0, now - self._last)) - 1
         self._last = now
         check_not_flooding(self._left)
 
 
 def check_not_flooding(left: float) -> None:
-    """Raise ProtocolError if more control frames came than are allowed, so that none is left."""
+    """Raise ProtocolError if `left`, the number of control frames still allowed, is below 0."""
     if left < 0:
         raise ProtocolError(f"more than {MOST_CONTROL_FRAMES} control frames came at once")
 
@@ -128,14 +127,14 @@ class Session:
                 await self.socket.send_bytes(await self.outgoing.get())
 
     def limit_bytes(self, largest_frame: int) -> None:
-        """From now on cut the connection at short fragments, or at more bytes than messages and one largest frame."""
+        """From now on cut the connection at short fragments, or at more bytes than its messages may have."""
         self.tls = metered_tls(self.transport)
         if self.tls is not None:
             self.tls.allowed = self.tls.received + largest_frame * 5 // 4 + READ_AHEAD
             self.tls.fragments = FragmentCounter()
 
     def take_frame(self, kind: WSMsgType, size: int, now: float) -> None:
-        """Count a frame that has arrived; raise ProtocolError if it is a text, or one of too many control frames."""
+        """Count a frame that has arrived; raise ProtocolError for a text frame, or for too many control frames."""
         self.alive.set()
         if self.tls is not None:
             self.tls.allowed += size * 5 // 4 + FRAMING
@@ -145,7 +144,7 @@ class Session:
             self.control_frames.count(now)
 
     async def cut(self, code: int, reason: bytes, seconds: float) -> None:
-        """Send a close frame, and end the connection even if the client does not answer it for `seconds`."""
+        """Send a close frame, and end the connection after `seconds` even if the client does not answer."""
         try:
             async with asyncio.timeout(seconds):
                 await self.socket.close(code=code, message=reason)
@@ -156,7 +155,7 @@ class Session:
                 self.transport.abort()
 
     async def answers_ping(self) -> bool:
-        """Ping the client; tell whether anything arrives within PING_TIMEOUT."""
+        """Ping the client; tell whether any frame arrives within PING_TIMEOUT."""
         self.alive.clear()
         try:
             async with asyncio.timeout(PING_TIMEOUT):
@@ -168,14 +167,14 @@ class Session:
 
 
 class Sessions:
-    """The sessions of all connected clients; changed on the event loop only, readable from any thread."""
+    """The sessions of all connected clients; changed on the event loop only, read from any thread."""
 
     def __init__(self) -> None:
         self._sessions: dict[ClientId, Session] = {}
         self._change = threading.Condition()
 
     def get(self, client: ClientId) -> Session | None:
-        """Return the session of a client, or None if it is not connected."""
+        """Return the session of a client; None if it is not connected."""
         return self._sessions.get(client)
 
     def all(self) -> list[Session]:
@@ -194,7 +193,7 @@ class Sessions:
             return frozenset(self._sessions)
 
     def add(self, session: Session) -> Session | None:
-        """Register a client's session and return the one it replaces; refuse if another machine is connected."""
+        """Register a client's session; return the replaced one. Raise LoginRefused if another machine is connected."""
         self.check_not_in_use(session.client, session.machine)
         replaced = self._sessions.get(session.client)
         with self._change:

@@ -1,7 +1,7 @@
-"""Contributions on their way: each is spooled to a temporary file, and one that breaks off is kept for a while.
+"""Incomplete contributions: each is spooled to a temporary file, and interrupted ones are kept for a while.
 
-Every file takes a descriptor of the server's process.  Of the uploads that broke off, the last MOST_KEPT are kept;
-older ones begin again.
+Every file takes a descriptor of the server's process.  The last MOST_KEPT interrupted uploads are kept; older ones have
+to begin again.
 """
 
 import tempfile
@@ -16,14 +16,14 @@ from dordis.network.uploads import STALL, LeastRate, discard_file
 from dordis.protocol import ClientId, Message
 
 LENGTH_BYTES, LARGEST_FRAME = 4, 1 << 16
-"""A body is the length of the frame, the frame, the vector; most bytes of the frame."""
+"""A body is the length of the frame, the frame, and the vector: bytes of the length, and largest size of the frame."""
 MOST_KEPT = 256
-"""Uploads that are kept at most after they broke off, of all clients."""
+"""Largest number of interrupted uploads that are kept, of all clients together."""
 
 
 @dataclass(eq=False)
 class SpooledUpload:
-    """The part of a contribution that has come, in a temporary file."""
+    """The part of a contribution that has arrived, in a temporary file."""
 
     size: int
     file: IO[bytes] = field(default_factory=lambda: tempfile.TemporaryFile(prefix="dordis-"))  # noqa: SIM115  closed once it is read
@@ -31,11 +31,11 @@ class SpooledUpload:
     is_receiving: bool = False
 
     async def receive(self, request: web.Request) -> None:
-        """Append the body of a request; raise TimeoutError if it stalls, OSError if there is no room on the disk."""
+        """Append the body of a request; raise TimeoutError if it stalls, OSError if the disk is full."""
         async with LeastRate(STALL) as rate:
             async for piece in request.content.iter_any():
                 if self.received + len(piece) > self.size:
-                    raise MalformedMessage("a contribution is longer than it was said to be")
+                    raise MalformedMessage("a contribution is longer than announced")
                 self.file.write(piece)
                 self.received += len(piece)
                 rate.count(len(piece))
@@ -46,7 +46,7 @@ class SpooledUpload:
         discard_file(self.file)
 
     def read(self, kind: type[Message]) -> tuple[bytes, Message]:
-        """Return the frame and the message of a whole contribution."""
+        """Return the frame and the decoded message of a complete contribution; raise if it is malformed."""
         self.file.seek(0)
         length = int.from_bytes(self.file.read(LENGTH_BYTES), "big")
         check_frame_length(length)
@@ -55,18 +55,18 @@ class SpooledUpload:
 
 
 class SpooledUploads:
-    """The incomplete uploads of a round, one of each client: those under way, and the latest that broke off."""
+    """The incomplete uploads of a round, at most one per client: those being received, and interrupted ones."""
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self._most = most
         self._uploads: dict[ClientId, SpooledUpload] = {}
 
     def get(self, client: ClientId) -> SpooledUpload | None:
-        """Return the incomplete upload of a client, if there is one."""
+        """Return the incomplete upload of a client; None if there is none."""
         return self._uploads.get(client)
 
     def begin(self, client: ClientId, size: int) -> SpooledUpload:
-        """Return a new upload of a client in place of the one before; drop the oldest that broke off if need be."""
+        """Return a new upload in place of the client's last one; beyond MOST_KEPT, drop the oldest interrupted one."""
         self.drop(client)
         idle = [u for u, upload in self._uploads.items() if not upload.is_receiving]
         for u in idle[: max(0, len(idle) - self._most + 1)]:
@@ -75,28 +75,28 @@ class SpooledUploads:
         return upload
 
     def drop(self, client: ClientId) -> None:
-        """Forget the incomplete upload of a client; the file of one that is being received stays open for now."""
+        """Drop the incomplete upload of a client; if it is being received, its file stays open until that ends."""
         upload = self._uploads.pop(client, None)
         if upload is not None and not upload.is_receiving:
             upload.close()
 
     def take(self, client: ClientId, upload: SpooledUpload) -> None:
-        """Hand out an upload that is complete: whoever takes it closes its file."""
+        """Remove a complete upload; from now on the caller has to close its file."""
         if self._uploads.get(client) is upload:
             del self._uploads[client]
 
     def close_forgotten(self, client: ClientId, upload: SpooledUpload) -> None:
-        """Close the file of an upload that broke off, and was forgotten while it was received."""
+        """Close the file of an interrupted upload that was dropped while it was received."""
         if upload.received < upload.size and self._uploads.get(client) is not upload:
             upload.close()
 
     def clear(self) -> None:
-        """Forget all incomplete uploads."""
+        """Drop all incomplete uploads."""
         for client in list(self._uploads):
             self.drop(client)
 
 
 def check_frame_length(length: int) -> None:
-    """The frame of a contribution is not longer than any frame with the most helpers and sets."""
+    """Raise MalformedMessage if the frame of a contribution is longer than LARGEST_FRAME."""
     if length > LARGEST_FRAME:
         raise MalformedMessage(f"the frame of a contribution has {length} bytes, more than {LARGEST_FRAME}")

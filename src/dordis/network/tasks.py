@@ -1,8 +1,8 @@
-"""The task of an assisted round: a static document that the server signs and clients fetch when they like.
+"""The task of an assisted round: a document that the server signs and clients fetch at any time.
 
-It names the run by the digest of its manifest, and has the parameters of the round with the helpers' signed keys, the
-digest of the model and the closing time.  The key of the server's certificate signs it: also where a load balancer ends
-TLS, a client knows that the task is its server's.
+It has the run id, the parameters of the round with the helpers' signed keys, the digest of the model, and the closing
+time.  The key of the server's certificate signs it, so that a client can verify its origin even if a load balancer
+terminates TLS.
 """
 
 import hashlib
@@ -25,22 +25,22 @@ from dordis.rounds.invitation import Invite
 
 _LABEL = b"dordis/v1/task"
 LARGEST_TASK = LONGEST_INVITE + LONGEST_OPENING + (1 << 16)
-"""Bytes of the largest signed task that a client reads."""
+"""Largest size of a signed task in bytes."""
 
 
 class RoundTask(Message, frozen=True):
-    """What a client needs to contribute to a round: the invitation, the opening request, and the closing time."""
+    """The invitation to a round, the opening request of its summing protocol, and its closing time."""
 
     longest: ClassVar = LARGEST_TASK
     invite: Invite
     opening: bytes
-    """Frame of the request that opens the summing protocol; it has the parameters."""
+    """Frame of the request that opens the summing protocol, with the parameters."""
     closes: int
-    """Seconds since 1970 after which the round takes no contribution, unless it is extended."""
+    """Closing time in seconds since 1970; the server may extend it."""
 
 
 class SignedTask(Message, frozen=True):
-    """The frame of a task, the server's certificate (DER), and the ECDSA signature of its key."""
+    """The frame of a task, the server's certificate (DER), and the ECDSA signature by the certificate's key."""
 
     longest: ClassVar = LARGEST_TASK
     task: bytes
@@ -56,7 +56,7 @@ def sign_task(task: RoundTask, key: TlsKey, certificate: x509.Certificate) -> by
 
 
 def read_task(document: bytes, authority: x509.Certificate, now: datetime) -> RoundTask:
-    """Return the task of a document; raise unless a server that the authority certified signed it."""
+    """Return the task in a document; raise unless it is signed by a server that the authority certified."""
     signed = wire.decode(document, SignedTask, LARGEST_TASK)
     certificate = certificates.from_der(signed.certificate)
     certificates.check_issued_by(certificate, authority)
@@ -67,7 +67,7 @@ def read_task(document: bytes, authority: x509.Certificate, now: datetime) -> Ro
 
 
 def check_task_signed(certificate: x509.Certificate, signed: SignedTask) -> None:
-    """The key of the server's certificate signed the task: nobody between changed parameters or helpers."""
+    """Raise ProtocolError unless the key of the server's certificate signed the task."""
     try:
         certificates.tls_public_key(certificate).verify(
             signed.signature, _statement(signed.task), ec.ECDSA(hashes.SHA256())
@@ -77,7 +77,7 @@ def check_task_signed(certificate: x509.Certificate, signed: SignedTask) -> None
 
 
 def opening_of(task: RoundTask, protocol: SummingProtocol) -> Opening:
-    """Return the request that opens the summing protocol; raise MalformedMessage if the task has another one."""
+    """Return the request that opens the summing protocol; raise MalformedMessage if the task has another message."""
     kinds = [kind for kind in protocol.requests if issubclass(kind, Opening)]
     if len(kinds) != 1:
         raise MalformedMessage(f"the protocol '{protocol.name}' has no single opening request")
@@ -85,7 +85,7 @@ def opening_of(task: RoundTask, protocol: SummingProtocol) -> Opening:
 
 
 def task_tag(document: bytes) -> str:
-    """Return the entity tag by which HTTP tells documents apart."""
+    """Return the HTTP entity tag of a document, by which a client recognises a known task."""
     return f'"{hashlib.sha256(document).hexdigest()}"'
 
 

@@ -1,10 +1,12 @@
 """Training in a fixed time, so that its duration reveals nothing about the data.
 
-A client replies `train_seconds` after `Train`, never earlier: a malicious server could send a model on which the time
-of training depends on the data.  Late training gives a zero update; nothing waits for the application's thread.
+A client replies `train_seconds` after `Train`, never earlier: otherwise a malicious server could send a model on which
+the training time depends on the data.  Late training gives a zero update; the client does not wait for the
+application's thread.
 
-With records as the unit of privacy a late sum is never replaced by zero: one slow record would remove all others.
-The client replies after a whole number of `train_seconds` then, and joins only if three times the longest batch fits.
+With records as the unit of privacy, a late sum is not replaced by zero, because one slow record would remove all
+others.  Then the client replies after a multiple of `train_seconds`, and joins only if three times the longest batch
+fits.
 """
 
 import logging
@@ -35,24 +37,24 @@ from dordis.rounds.user_code import (
 log = logging.getLogger("dordis.network")
 
 Wait = Callable[[float], object]
-"""Waits for some seconds, or until the client is stopped."""
+"""Waits for the given seconds, or until the client is stopped."""
 LEAST_WINDOW, WINDOW_PER_COORDINATE = 0.05, 5e-8
-"""Seconds of an encoding window, constant and by coordinate: several times the usual time of an encoding."""
+"""Seconds of an encoding window, constant part and part per coordinate: several times the usual encoding time."""
 
 
 class OwnerLog:
-    """Log failures of user code for a client's owner, and count them."""
+    """Logs failures of user code for the client's owner, and counts them."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, message: str) -> None:
-        """Log a failure; it is not sent to the server."""
+        """Log a failure, which the server does not learn."""
         self.count += 1
         log.error("%s", message)
 
     def summarise(self) -> None:
-        """Log how often the application failed, if it did."""
+        """Log how often the application failed; nothing if it never did."""
         if self.count:
             log.error(
                 "the application failed or was late %d times, so that updates may have been zero: see the errors above",
@@ -61,7 +63,7 @@ class OwnerLog:
 
 
 class TimedTraining(ZeroOnFailure):
-    """Run an application's code in one thread, in order, and return at times that do not depend on its data."""
+    """Runs an application's code in one thread, in order, and returns at times that do not depend on its data."""
 
     def __init__(
         self,
@@ -80,13 +82,13 @@ class TimedTraining(ZeroOnFailure):
         """Return the update after `train_seconds`; None if training failed or is not finished."""
         due = self._clock() + self._seconds
         begun = self._submit(what, work)
-        wait_out(due - self._clock(), self._wait)  # starting the thread takes time, too
+        wait_out(due - self._clock(), self._wait)  # measured from before the thread was started
         done = begun.done()
         finished = done and begun.exception() is None
         update = begun.result() if finished else None
         self._note(what, "" if update is not None else FAILED if done else LATE)
         if not finished:
-            begun.cancel()  # it has not begun if an earlier training still runs
+            begun.cancel()  # has an effect only if the training has not begun, behind an earlier one
             self._tell_owner(
                 f"{what} was not finished after {self._seconds:g} seconds, so its update is zero: agree on a larger "
                 "deployment.train_seconds (under Flower dordis-train-seconds), or train less"
@@ -94,7 +96,7 @@ class TimedTraining(ZeroOnFailure):
         return update
 
     def sum_records(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return the sum after a whole number of times `train_seconds`, one unless the machine is very slow."""
+        """Return the sum after `train_seconds`, or after a multiple of it if the machine is very slow."""
         due = self._clock() + self._seconds
         begun = self._thread.submit(work)
         wait_out(due - self._clock(), self._wait)
@@ -110,7 +112,7 @@ class TimedTraining(ZeroOnFailure):
         return begun.result()
 
     def encode(self, what: str, work: Callable[[], Result], dim: int) -> Result | None:
-        """Return the result after a whole number of windows: the number of rounding attempts depends on the data."""
+        """Return the result after a multiple of the window: the number of rounding attempts depends on the data."""
         start = self._clock()
         encoded = super().encode(what, work, dim)
         window = LEAST_WINDOW + WINDOW_PER_COORDINATE * dim
@@ -119,7 +121,7 @@ class TimedTraining(ZeroOnFailure):
         return encoded
 
     def notify(self, what: str, work: Callable[[], None]) -> None:
-        """Run `work` in the application's thread, after the calls before it; do not wait."""
+        """Run `work` in the application's thread after all earlier calls, without waiting for it."""
         self._submit(what, work)
 
     def stop(self) -> None:
@@ -138,7 +140,7 @@ def user_code_for(train_seconds: float | None, tell_owner: TellOwner, note: Note
 
 
 def rehearse(app: AppClient, server: AppServer, clip: float, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Train once from the application's initial model; return the seconds, or raise InputError if it fails."""
+    """Return the seconds of one training from the application's initial model; raise InputError if it fails."""
     failures: list[str] = []
     model, info = ModelBytes.from_numbers(server.model(), server.dtype), RoundInfo(1, 0, bytes(RUN_BYTES), clip)
     names, started = {value.name for value in server.further}, clock()
@@ -153,5 +155,5 @@ def rehearse(app: AppClient, server: AppServer, clip: float, clock: Callable[[],
 
 
 def wait_out(seconds: float, wait: Wait) -> None:
-    """Wait for the rest of a fixed time; without this wait the duration of the work is visible."""
+    """Wait for the rest of a fixed time, which hides the duration of the work."""
     wait(max(0.0, seconds))

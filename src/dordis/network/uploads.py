@@ -1,7 +1,7 @@
-"""Receiving the vectors that clients upload by HTTPS PUT: whole or not at all, into a few reused buffers.
+"""Reception of the vectors that clients upload by HTTPS PUT, into a few reused buffers.
 
-An upload is announced first, so that its size is bounded before memory is allocated.  One that breaks off is resumed
-where it stopped.  A slow sender loses its buffer to waiting ones, and its upload continues in a temporary file.
+An upload is announced first, so that its size is bounded before memory is allocated.  An interrupted upload is resumed.
+A slow sender loses its buffer if others wait, and its upload continues in a temporary file.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ log = logging.getLogger("dordis.network")
 
 BUFFERS = 4
 MOST_UPLOADS, MOST_TRANSFERS = 256, 4
-"""Simultaneous uploads of all clients, and transfers of one client; more are refused with RETRY_LATER."""
+"""Largest number of simultaneous uploads of all clients, and of transfers of one client; others get HTTP 503."""
 ANNOUNCEMENT_DELAY = 5.0
-"""Seconds that an upload waits for its announcement, which comes on another connection."""
+"""Seconds for which an upload waits for its announcement, which comes on another connection."""
 SLOW = 1.0
-"""Seconds after which a sender may lose its buffer to a waiting one."""
+"""Seconds after which a sender may lose its buffer if others wait."""
 STALL, PROGRESS = 5.0, 4096
 """An upload is cut off if fewer than PROGRESS bytes arrive in STALL seconds."""
 CHECKS_PER_TIMEOUT = 10
-"""How often at most a timeout of a transfer is extended in its own length: extending it at every piece costs CPU."""
+"""Largest number of times that a timeout is extended in its own length, because every extension costs CPU."""
 
 _ID = re.compile("[0-9]{1,15}")
 _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 
 class LeastRate:
-    """A block that raises TimeoutError if fewer than PROGRESS bytes move within `seconds`."""
+    """A context that raises TimeoutError if fewer than PROGRESS bytes move within `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._moved, self._next_check = seconds, 0, 0.0
@@ -71,7 +71,7 @@ class TransferSlots:
 
     @contextmanager
     def hold(self, client: ClientId) -> Iterator[None]:
-        """Count a transfer of a client; raise HTTP 503 if it has MOST_TRANSFERS under way."""
+        """Count a transfer of a client; raise HTTP 503 if it already has MOST_TRANSFERS."""
         if self._transfers[client] >= MOST_TRANSFERS:
             raise web.HTTPServiceUnavailable(headers={"Connection": "close", **RETRY_LATER})
         self._transfers[client] += 1
@@ -82,7 +82,7 @@ class TransferSlots:
 
 
 class BufferPool:
-    """A few buffers for all uploads; nothing is read from a sender while it waits for one."""
+    """A few buffers for all uploads; while a sender waits for one, nothing is read from it."""
 
     def __init__(self, count: int = BUFFERS) -> None:
         self._free: list[bytearray] = [bytearray() for _ in range(count)]
@@ -91,7 +91,7 @@ class BufferPool:
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, size: int) -> bytearray:
-        """Return a buffer of at least `size` bytes, as soon as one is free."""
+        """Return a buffer of at least `size` bytes, after waiting until one is free."""
         if self._free:
             buffer = self._free.pop()
         else:
@@ -103,7 +103,7 @@ class BufferPool:
         return buffer if len(buffer) >= size else bytearray(size)
 
     def release(self, buffer: bytearray) -> None:
-        """Take a buffer back, and give it to the sender that has waited longest."""
+        """Return a buffer to the pool, and give it to the sender that has waited longest."""
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
@@ -120,7 +120,7 @@ class BufferPool:
         self._receiving.discard(upload)
 
     def _reclaim_from_slow(self) -> None:
-        """Take the buffers of slow senders, every SLOW seconds while a sender waits for one."""
+        """Take buffers from slow senders, every SLOW seconds while a sender waits for one."""
         loop = asyncio.get_running_loop()
         for upload in [upload for upload in self._receiving if loop.time() - upload.since > SLOW]:
             upload.move_to_file()
@@ -128,7 +128,7 @@ class BufferPool:
 
 
 class Upload:
-    """One announced upload, and the part of it that has arrived, in a buffer or in a temporary file."""
+    """One announced upload: the part that has arrived, in a buffer or in a temporary file."""
 
     def __init__(self, info: BodyInfo, pool: BufferPool) -> None:
         self.info, self._pool = info, pool
@@ -138,7 +138,7 @@ class Upload:
         self._file: IO[bytes] | None = None
 
     async def receive(self, pieces: AsyncIterable[bytes]) -> None:
-        """Append pieces; raise TimeoutError if they stall, MalformedMessage if they are more than announced."""
+        """Append pieces; raise TimeoutError if they stall, MalformedMessage if they are longer than announced."""
         if self._buffer is None and self._file is None:
             self._buffer = await self._pool.acquire(self.info.size)
             self.since = asyncio.get_running_loop().time()
@@ -166,7 +166,7 @@ class Upload:
         self.received = end
 
     def move_to_file(self) -> None:
-        """Continue in a temporary file, and release the buffer; without room for a file the upload begins again."""
+        """Continue in a temporary file, and release the buffer; if no file can be made, the upload begins again."""
         if self._buffer is None:
             return
         try:
@@ -180,7 +180,7 @@ class Upload:
 
     @contextmanager
     def _room_on_disk(self) -> Iterator[None]:
-        """Discard what has arrived if the temporary file fails."""
+        """Discard the part that has arrived if the temporary file fails."""
         try:
             yield
         except OSError:
@@ -189,7 +189,7 @@ class Upload:
             raise
 
     async def finish(self) -> bytearray:
-        """Return the buffer with the complete upload, which the caller releases; a wrong digest discards the upload."""
+        """Return the buffer with the complete upload, for the caller to release; raise if the digest is wrong."""
         if self._file is not None:
             file, self._file = self._file, None
             self._buffer = await self._pool.acquire(self.info.size)
@@ -212,7 +212,7 @@ class Upload:
         return buffer
 
     def close(self) -> None:
-        """Discard what has arrived."""
+        """Discard the part that has arrived."""
         self._release_buffer()
         if self._file is not None:
             discard_file(self._file)
@@ -226,7 +226,7 @@ class Upload:
 
 
 def discard_file(file: IO[bytes]) -> None:
-    """Close a temporary file; bytes that have no room on the disk are not wanted any more."""
+    """Close a temporary file; errors of unwritten bytes are ignored, since they are not needed."""
     with suppress(OSError):
         file.close()
 
@@ -245,7 +245,7 @@ class ReceivedVector:
 
 
 Deliver = Callable[[ClientId, int, ReceivedVector], None]
-"""Called with client, request id and vector of each complete upload; the callee releases the vector."""
+"""Receives client, request id and vector of each complete upload; it has to release the vector."""
 
 
 class UploadEndpoint:
@@ -260,9 +260,9 @@ class UploadEndpoint:
         self._uploads = 0
 
     def expect(self, client: ClientId, id: int, info: BodyInfo) -> None:
-        """Accept the upload for a request; one that is announced again is resumed."""
+        """Accept the upload of a request; if it is announced again, it is resumed."""
         upload = self._expected.get((client, id))
-        self._completed.get(client, set()).discard(id)  # it was dropped when its client disconnected
+        self._completed.get(client, set()).discard(id)  # the completed upload was lost when its client disconnected
         if upload is None:
             self._expected[client, id] = Upload(info, self._pool)
         else:
@@ -271,7 +271,7 @@ class UploadEndpoint:
             self._early[client, id].set()
 
     def forget(self, client: ClientId, id: int) -> None:
-        """Refuse the upload of a request, and discard the bytes that arrived."""
+        """Refuse the upload of a request from now on, and discard the part that has arrived."""
         upload = self._expected.pop((client, id), None)
         if upload is not None:
             upload.close()
@@ -285,7 +285,7 @@ class UploadEndpoint:
         return [web.put("/vectors/{id}", self.put), web.head("/vectors/{id}", self.head)]
 
     async def head(self, request: web.Request) -> web.Response:
-        """Tell how many bytes of an upload have arrived."""
+        """Return the number of bytes of an upload that have arrived, in a header."""
         client, id = self._tokens.holder(request).client, _parse_id(request.match_info["id"])
         if id in self._completed.get(client, ()):
             return web.Response(status=204)
@@ -295,7 +295,7 @@ class UploadEndpoint:
         return web.Response(headers={"Upload-Offset": str(upload.received)})
 
     async def put(self, request: web.Request) -> web.Response:
-        """Receive an upload, or the rest of it."""
+        """Receive an upload, or its rest."""
         client, id = self._tokens.holder(request).client, _parse_id(request.match_info["id"])
         if id in self._completed.get(client, ()):
             return _close_with(204)
@@ -324,7 +324,7 @@ class UploadEndpoint:
         finally:
             upload.is_receiving = False
             self._uploads -= 1
-        if self._expected.pop((client, id), None) is None:  # the deadline has passed meanwhile
+        if self._expected.pop((client, id), None) is None:  # the deadline passed during the upload
             self._pool.release(buffer)
             return _close_with(404)
         self._completed.setdefault(client, set()).add(id)
@@ -333,7 +333,7 @@ class UploadEndpoint:
         return web.Response(status=204)
 
     async def _announced(self, client: ClientId, id: int) -> Upload | None:
-        """Return the announced upload; wait ANNOUNCEMENT_DELAY seconds for the announcement if it has not come."""
+        """Return an announced upload, after waiting up to ANNOUNCEMENT_DELAY seconds; None if it is not announced."""
         if (client, id) not in self._expected:
             event = self._early.setdefault((client, id), asyncio.Event())
             try:
@@ -346,7 +346,7 @@ class UploadEndpoint:
 
 
 def check_upload_size(size: int, largest: int) -> None:
-    """Raise MalformedMessage if a client announces an empty upload or more bytes than its request allows."""
+    """Raise MalformedMessage if an announced upload is empty or larger than its request allows."""
     if not 0 < size <= largest:
         raise MalformedMessage(f"an upload of {size} bytes was announced, where 1 to {largest} are allowed")
 
@@ -358,7 +358,7 @@ def _parse_id(text: str) -> int:
 
 
 def _parse_offset(request: web.Request, size: int) -> int:
-    """Return the offset at which a body starts; raise HTTP 411 or 413 unless it ends at `size`."""
+    """Return the offset at which the body of a request starts; raise HTTP 411 or 413 unless it ends at `size`."""
     length = request.content_length
     if length is None:
         raise web.HTTPLengthRequired
@@ -371,5 +371,5 @@ def _parse_offset(request: web.Request, size: int) -> int:
 
 
 def _close_with(status: int, headers: dict[str, str] | None = None) -> web.Response:
-    """Respond before the body was read: the connection cannot be used again."""
+    """Return a response and close the connection, because the request's body was not read."""
     return web.Response(status=status, headers={"Connection": "close", **(headers or {})})

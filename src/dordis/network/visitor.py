@@ -1,7 +1,7 @@
-"""A client of assisted rounds: it fetches a task and the model, trains offline, and puts its contribution.
+"""A client of assisted rounds: it fetches task and model, trains offline, and uploads its contribution.
 
-Each step is one HTTPS request (`visitor_requests`).  When the contribution
-leaves does not depend on the client's data: `timed_training` returns the update a fixed time after the task was taken.
+Each step is one HTTPS request (`visitor_requests`).  The time of the upload does not depend on the client's data:
+`timed_training` returns the update a fixed time after the task was taken.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from dordis.rounds.model import ModelBytes
 log = logging.getLogger("dordis.network")
 
 MANIFEST_LIMIT = LARGEST_MANIFEST + (64 << 20)
-"""Bytes of the largest manifest that is read; `read_manifest` bounds it by the registry."""
+"""Largest size of a manifest in bytes; `read_manifest` bounds it further, by the number of members."""
 
 
 class RunOver(Exception):
@@ -42,7 +42,7 @@ class RunOver(Exception):
 
 
 class Visitor:
-    """A client that visits a server round after round until the run is over or it is refused."""
+    """A client that visits a server round after round, until the run is over or the client is refused."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Visitor:
         self._tag, self._event = "", ""
 
     async def stay(self, once: bool = False, follow: bool = False) -> None:
-        """Visit until the run is over; with `once` until one contribution was taken, with `follow` for ever."""
+        """Visit until the run is over; with `once`, until one contribution is accepted; with `follow`, forever."""
         expiry = ExpiryWatch("this client's")
         watch = asyncio.ensure_future(expiry.watch(lambda: self._requests.credentials.certificate))
         try:
@@ -103,7 +103,7 @@ class Visitor:
             pause = min(2 * pause, max(self._poll, LONGEST_PAUSE))
 
     def reload(self) -> None:
-        """Read key and certificate again, for the next request; keep the old ones if that fails."""
+        """Read key and certificate again for the next request; keep the old ones if that fails."""
         try:
             self._requests.credentials = self._requests.credentials.reload()
         except DordisError as error:
@@ -122,7 +122,7 @@ class Visitor:
         self._joined, self._tag = None, ""
 
     def _note(self, event: str) -> None:
-        """Log why this client gets no task, once for each reason."""
+        """Log why this client gets no task; a repeated reason is logged once."""
         if event != self._event:
             log.warning("%s", event)
             self.events(event)
@@ -131,7 +131,7 @@ class Visitor:
     # One round
 
     async def _visit(self) -> bool:
-        """Look for a new task, and contribute to its round; tell whether a contribution was taken."""
+        """Look for a new task, and contribute to its round; tell whether a contribution was accepted."""
         document = await self._fetch_task()
         if document is None:
             return False
@@ -168,7 +168,7 @@ class Visitor:
         self.events("")
 
     async def _fetch_task(self) -> bytes | None:
-        """Return the signed task of the open round; None if there is none, or none that is new."""
+        """Return the signed task of the open round; None if no round is open, or its task is known."""
         self._requests.connected = ConnectedTime()
         headers = {"If-None-Match": self._tag} if self._tag else {}
         async with self._requests.request("GET", "/task", headers=headers) as response:
@@ -179,7 +179,7 @@ class Visitor:
             return await read_body(response, LARGEST_TASK)
 
     async def _client(self, task: RoundTask) -> Client:
-        """Return the client of the task's run; the manifest is fetched once for each run."""
+        """Return the client of the task's run; its manifest is fetched once per run."""
         run = task.invite.info.run
         if self._joined is None or self._joined[0] != run:
             async with self._requests.request("GET", "/manifest") as response:
@@ -190,7 +190,7 @@ class Visitor:
         return self._joined[1]
 
     async def _contribution(self, client: Client, task: RoundTask) -> Message:
-        """Have the client accept, take the model, train and contribute; the journal continues what was begun."""
+        """Return the contribution, after acceptance, model and training; a restored round is continued."""
         accepted = await self._in_worker(client.handle, task.invite)
         if not isinstance(accepted, Accepted) or not accepted.selected:
             raise Aborted("this client is not selected for the round")
@@ -202,13 +202,13 @@ class Visitor:
         return contribution
 
     async def _take_model(self, client: Client, task: RoundTask, accepted: Accepted) -> None:
-        """Give the client the model of the round, by missed sums if there are some, unless it has it."""
+        """Give the client the model of the round if it lacks the model, by missed sums if possible."""
         if not accepted.has_model and not await self._catch_up(client, task, accepted.holds):
             for offset, piece in (await self._model(task)).pieces():
                 await self._in_worker(client.handle, SendModel(offset, piece))
 
     async def _catch_up(self, client: Client, task: RoundTask, held: bytes | UnsetType) -> bool:
-        """Make the model from one that this client has and the sums that it missed; tell whether that succeeded."""
+        """Compute the model from the client's last model and missed sums; tell whether that succeeded."""
         if held is UNSET:
             return False
         invite, reached = task.invite, held
@@ -230,7 +230,7 @@ class Visitor:
         return True
 
     async def _model(self, task: RoundTask) -> ModelBytes:
-        """Return the model of a round."""
+        """Return the model of a round, downloaded."""
         invite = task.invite
         data = await self._requests.download(f"/model/{invite.model.hex()}", invite.model_bytes, invite.model_bytes)
         return ModelBytes.read(invite.dtype, data)

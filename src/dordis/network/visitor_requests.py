@@ -1,6 +1,6 @@
-"""Requests of a client that visits: downloads that resume, and a contribution that is put until the server has decided.
+"""The requests of a visiting client: downloads that resume, and a contribution that is repeated until it is decided.
 
-Each request is made on a connection of its own, which is closed after the response.
+Each request has its own connection, which is closed after the response.
 """
 
 import asyncio
@@ -39,29 +39,29 @@ from dordis.protocol import Message
 log = logging.getLogger("dordis.network")
 
 REFUSED = (CONFLICT, UNPROCESSABLE, 403, 413)
-"""Status codes by which a server refuses a contribution for good."""
+"""HTTP status codes with which a server refuses a contribution for good."""
 NOT_FOUND, RANGE_NOT_SATISFIABLE = 404, 416
 
 
 @dataclass
 class ConnectedTime:
-    """Seconds and requests of one round on which this client was connected."""
+    """Seconds for which this client was connected in one round, and the number of its requests."""
 
     seconds: float = 0.0
     requests: int = 0
 
 
 class VisitorRequests:
-    """The requests of one client to one server; `note` is told why a contribution is not there yet."""
+    """The requests of one client to one server; `note` receives the reason while a contribution has not arrived."""
 
     def __init__(self, address: Address, credentials: LoginCredentials, note: Callable[[str], None]) -> None:
         self._address, self.credentials, self._note = address, credentials, note
         self.connected = ConnectedTime()
 
     async def download(self, path: str, limit: int, size: int | None = None) -> bytes:
-        """Return a body of at most `limit` bytes; a download that breaks off is resumed.
+        """Return a body of at most `limit` bytes; an interrupted download is resumed.
 
-        Its `size` is what the first response says, if it is not known.
+        If `size` is None, the first response gives the size.
         """
         data, attempt = bytearray(), 0
         while size is None or len(data) < size:
@@ -80,7 +80,7 @@ class VisitorRequests:
         return bytes(data)
 
     async def put(self, index: int, contribution: Message) -> bool:
-        """Put a contribution, as often as it takes; tell whether it was taken, or came too late."""
+        """Upload a contribution, repeatedly if necessary; return True if it was accepted, False if it was too late."""
         frame = wire.encode(contribution)
         body = b"".join((len(frame).to_bytes(LENGTH_BYTES, "big"), frame, wire.bulk_of(contribution)))
         path, offset, pause = f"/contributions/{index}", 0, FIRST_PAUSE
@@ -113,7 +113,7 @@ class VisitorRequests:
             return response.status, read_offset(response.headers, size)
 
     async def _offset(self, path: str, size: int) -> int:
-        """Ask how much of a contribution is there; 0 if the server does not answer."""
+        """Return the number of bytes of a contribution that the server has; 0 if it does not answer."""
         try:
             async with self.request("HEAD", path) as response:
                 return read_offset(response.headers, size)
@@ -124,7 +124,7 @@ class VisitorRequests:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, data: Any = None
     ) -> AsyncIterator[ClientResponse]:
-        """Make one request on a connection of its own; raise LoginRefused if version, certificate or member are."""
+        """Make one request on its own connection; raise LoginRefused if version, certificate or client is refused."""
         began = time.monotonic()
         self.connected.requests += 1
         given = {VERSION_HEADER: SUBPROTOCOL, **(headers or {})}
@@ -151,7 +151,7 @@ class VisitorRequests:
 
 
 async def check_admitted(response: ClientResponse, method: str) -> None:
-    """Raise LoginRefused for another version or a refused client, ServerBusy for HTTP 503, errors of a GET as such."""
+    """Raise LoginRefused for another version or a refused client, ServerBusy for HTTP 503, or a GET's own error."""
     check_not_busy(response.status, response.headers)
     if response.status == 426:
         theirs = response.headers.get(VERSION_HEADER, "another version")

@@ -1,7 +1,7 @@
-"""The server's side of visits: clients fetch a task and a model and put a contribution, each by one HTTPS request.
+"""The server's endpoints for visiting clients, which fetch task and model and upload a contribution by single requests.
 
-A client shows its certificate in TLS and keeps no connection.  A contribution is acknowledged when it is counted and
-on disk; the same bytes again are acknowledged again.
+A client shows its certificate in TLS and keeps no connection.  A contribution is acknowledged when it is counted and on
+disk; if the same bytes come again, they are acknowledged again.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ log = logging.getLogger("dordis.network")
 
 PATHS = ("/task", "/manifest", "/model/", "/sums/", "/contributions/")
 INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
-"""HTTP headers: the index that a late client may contribute to next, and the bytes of an upload that are here."""
+"""HTTP headers: the next index that a late client may contribute to, and the bytes of an upload that have arrived."""
 ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
-"""Status of a contribution: taken, another one was taken, too late, refused, not taken now."""
+"""HTTP status of a contribution: accepted, another one was accepted before, too late, refused, try again later."""
 
 _INDEX = re.compile("[0-9]{1,18}")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -51,27 +51,27 @@ _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 @dataclass(eq=False)
 class PublishedRound:
-    """The round that clients may contribute to, as they see it."""
+    """The open round as clients see it."""
 
     index: int
     document: bytes
     """The signed task."""
     closes: float
-    """Time, in seconds since 1970, after which no contribution is taken."""
+    """Closing time in seconds since 1970."""
     model: ModelBytes
     clients: frozenset[ClientId]
-    """Clients that may contribute: members that can afford the round and were not evicted."""
+    """Clients that may contribute: members that can afford the round and are not evicted."""
     largest: int
-    """Bytes of the largest contribution."""
+    """Largest size of a contribution in bytes."""
     sums: SumDocument = field(default_factory=SumDocument)
-    """The sums that lead to the model from earlier ones."""
+    """The missed sums by which earlier models become this one."""
     extend: Callable[[], "PublishedRound | None"] = lambda: None
-    """Returns the round with a later closing time if too few have come; None if it closes now."""
+    """Returns the round with a later closing time if too few clients have contributed; None if it closes now."""
 
 
 @dataclass(eq=False)
 class Visit:
-    """A whole contribution that waits to be admitted, and the future of its HTTP status."""
+    """A complete contribution that waits for admission, and the future of its HTTP status."""
 
     client: ClientId
     upload: SpooledUpload
@@ -94,9 +94,9 @@ class VisitEndpoint:
         self._receiving = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.told: set[ClientId] = set()
-        """Clients that know that the run is over."""
+        """Clients that were told that the run is over."""
         self.seen: set[ClientId] = set()
-        """Clients that have fetched a task of this process."""
+        """Clients that have fetched a task since this process started."""
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the endpoints."""
@@ -112,21 +112,21 @@ class VisitEndpoint:
     # Called from the thread that runs the rounds
 
     def begin(self, index: int, *, is_closed: bool = False) -> None:
-        """Note the index of the round whose contributions the store has, and whether it was closed before a restart."""
+        """Set the index of the round in the store, and whether it was closed before a restart."""
         self._index, self._closed = index, index if is_closed else index - 1
 
     def end_run(self) -> None:
-        """Answer from now on that the run is over."""
+        """From now on answer that the run is over."""
         self._is_over = True
 
     def stop(self) -> None:
-        """Have the thread that waits for contributions leave the round, which stays open for a resumed run."""
+        """Make the thread that waits for contributions leave the round, which stays open for a resumed run."""
         self._waiting.put(None)
 
     # The open call
 
     async def take(self, call: OpenCall, published: PublishedRound) -> Iterator[tuple[ClientId, Message]]:
-        """Publish a round; return an iterator that admits contributions, in the thread of the round, as they come."""
+        """Publish a round; return an iterator over the admitted contributions, for the thread of the round."""
         self._loop = asyncio.get_running_loop()
         self._uploads.clear()
         self._waiting, self._open = SimpleQueue(), published
@@ -153,7 +153,7 @@ class VisitEndpoint:
             self._close()
 
     def _admit(self, call: OpenCall, visit: Visit, kind: type[Message]) -> Message | None:
-        """Admit a contribution, and tell its client what became of it; return it if it is new and was taken."""
+        """Admit a contribution, and set its HTTP status; return it if it is new and accepted, otherwise None."""
         client, status = visit.client, BUSY
         try:
             frame, reply = visit.upload.read(kind)
@@ -172,13 +172,13 @@ class VisitEndpoint:
         return None
 
     def _status_before(self, client: ClientId, frame: bytes) -> int | None:
-        """Return the status of a contribution that is there already, the same or another one; None if there is none."""
+        """Return the status if the client has contributed before, this frame or another one; None if it has not."""
         if client not in self._store.clients:
             return None
         return ACCEPTED if self._store.read(client).frame == frame else CONFLICT
 
     def _close(self) -> None:
-        """Take no more contributions; those that wait came too late."""
+        """Close the round; waiting contributions are too late."""
         self._open = None
         with contextlib.suppress(Empty):
             while True:
@@ -192,7 +192,7 @@ class VisitEndpoint:
     # Requests of clients, on the event loop
 
     def recognise(self, request: web.Request) -> bool:
-        """Tell whether a request is a member's to these endpoints, by the certificate of its connection."""
+        """Tell whether a request to these endpoints is a member's, by the certificate of its connection."""
         if not request.path.startswith(PATHS):
             return False
         try:
@@ -202,7 +202,7 @@ class VisitEndpoint:
         return True
 
     def _visitor(self, request: web.Request) -> ClientId:
-        """Return the client of a request; raise HTTP 426 for another version, 403 if it is not a member."""
+        """Return the client of a request; raise HTTP 426 for another version, HTTP 403 if it is not a member."""
         if request.headers.get(VERSION_HEADER, "") != SUBPROTOCOL:
             raise web.HTTPUpgradeRequired(headers={VERSION_HEADER: SUBPROTOCOL, "Connection": "close"})
         try:
@@ -212,7 +212,7 @@ class VisitEndpoint:
             raise web.HTTPForbidden(text=str(error), headers={"Connection": "close"}) from None
 
     async def get_task(self, request: web.Request) -> web.Response:
-        """Send the task of the open round: 204 if none is open, 304 if the client has it, 410 if the run is over."""
+        """Return the task of the open round: 204 if none is open, 304 if the client has it, 410 if the run is over."""
         client, later = self._visitor(request), {"Retry-After": str(max(1, round(self._poll)))}
         if self._is_over:
             self.told.add(client)
@@ -227,18 +227,18 @@ class VisitEndpoint:
         return web.Response(body=published.document, headers={"ETag": tag})
 
     async def get_manifest(self, request: web.Request) -> web.Response:
-        """Send the manifest of the run, whose hash is the run id."""
+        """Return the manifest of the run, whose hash is the run id."""
         self._visitor(request)
         return web.Response(body=self._manifest, content_type="application/json")
 
     async def get_model(self, request: web.Request) -> web.StreamResponse:
-        """Send the model of the open round, or the rest of it."""
+        """Send the model of the open round, or its rest."""
         client, published = self._visitor(request), self._find_model(request)
         with self._slots.hold(client):
             return await send_body(request, published.model.data)
 
     async def get_sums(self, request: web.Request) -> web.StreamResponse:
-        """Send the sums that lead from the model in `since` to that of the open round, or the rest of them."""
+        """Send the missed sums from the model in `since` to that of the open round, or their rest."""
         client, published = self._visitor(request), self._find_model(request)
         since = request.query.get("since", "")
         sums = published.sums.since(bytes.fromhex(since)) if _DIGEST.fullmatch(since) else None
@@ -248,14 +248,14 @@ class VisitEndpoint:
             return await send_body(request, sums)
 
     def _find_model(self, request: web.Request) -> PublishedRound:
-        """Return the open round if its model is the one that the path names; else raise HTTP 404."""
+        """Return the open round if its model is the one in the path; raise HTTP 404 otherwise."""
         published = self._open
         if published is None or request.match_info["digest"] != published.model.digest.hex():
             raise web.HTTPNotFound
         return published
 
     async def head(self, request: web.Request) -> web.Response:
-        """Tell how many bytes of a contribution have come; 204 if all of it was taken."""
+        """Return the number of bytes of a contribution that have arrived, in a header; 204 if it was accepted."""
         client, index = self._visitor(request), _parse_index(request)
         if index == self._index and client in self._store.clients:
             return web.Response(status=ACCEPTED)
@@ -265,7 +265,7 @@ class VisitEndpoint:
         return web.Response(headers={OFFSET_HEADER: str(upload.received if upload else 0)})
 
     async def put(self, request: web.Request) -> web.Response:
-        """Receive a contribution or the rest of it, and answer when it is counted and on disk."""
+        """Receive a contribution or its rest; respond when it is counted and on disk."""
         client, index = self._visitor(request), _parse_index(request)
         with self._slots.hold(client):
             if index == self._index and client in self._store.clients:
@@ -278,7 +278,7 @@ class VisitEndpoint:
             return await self._receive(client, published, request)
 
     async def _compare(self, client: ClientId, request: web.Request) -> web.Response:
-        """Answer a contribution where there is one already: the same frame, which names all of it, or another one."""
+        """Return the response to a repeated contribution: the first frame, a commitment to all bytes, is compared."""
         try:
             async with asyncio.timeout(STALL):
                 length = int.from_bytes(await request.content.readexactly(LENGTH_BYTES), "big")
@@ -310,7 +310,7 @@ class VisitEndpoint:
             self._receiving -= 1
 
     async def _receive_rest(self, client: ClientId, upload: SpooledUpload, request: web.Request) -> web.Response | None:
-        """Receive the body of a request; return the response if the contribution is not whole then."""
+        """Receive the body of a request; return the response if the contribution is incomplete, otherwise None."""
         upload.is_receiving = True
         try:
             await upload.receive(request)
@@ -330,7 +330,7 @@ class VisitEndpoint:
     async def _wait_for_status(
         self, client: ClientId, published: PublishedRound, upload: SpooledUpload
     ) -> web.Response:
-        """Hand a whole contribution to the thread of the round, and answer what became of it."""
+        """Pass a complete contribution to the thread of the round, and return the response with its status."""
         if self._open is None or self._open.index != published.index:
             upload.close()
             return self._not_open(published.index)
@@ -342,9 +342,9 @@ class VisitEndpoint:
         return self._not_open(published.index) if status == GONE else web.Response(status=status)
 
     def _not_open(self, index: int) -> web.Response:
-        """Answer a contribution that comes too late with the next index, or the open one; else it may come again.
+        """Return the response if the round is not open: too late, with the next index, or try again later.
 
-        After a restart a round is opened again a little later than the server listens.
+        After a restart the server listens a little before the round is opened again.
         """
         if index > self._closed:
             return _close_with(BUSY, RETRY_LATER)
@@ -365,7 +365,7 @@ def _parse_index(request: web.Request) -> int:
 
 
 def _parse_range(request: web.Request, largest: int) -> tuple[int, int]:
-    """Return the first byte of a body and the size of the whole; raise HTTP 411 or 413 unless it ends there."""
+    """Return the offset of a body and the size of the whole upload; raise HTTP 411 or 413 if they do not fit."""
     length = request.content_length
     if length is None:
         raise web.HTTPLengthRequired(headers={"Connection": "close"})
@@ -377,10 +377,10 @@ def _parse_range(request: web.Request, largest: int) -> tuple[int, int]:
 
 
 def _close_with(status: int, headers: dict[str, str] | None = None) -> web.Response:
-    """Respond before the body was read: the connection cannot be used again."""
+    """Return a response and close the connection, because the request's body was not read."""
     return web.Response(status=status, headers={"Connection": "close", **(headers or {})})
 
 
 def largest_contribution(dim: int) -> int:
-    """Return the bytes of the largest contribution of vectors of this length."""
+    """Return the largest size in bytes of a contribution with vectors of this length."""
     return LENGTH_BYTES + LARGEST_FRAME + LARGEST_ELEMENT * dim

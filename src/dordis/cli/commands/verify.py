@@ -96,7 +96,7 @@ def read_registry(path: Path | None, authority: Path | None) -> "Registry | None
 def _print_run(verified: "VerifiedRun", given: "Registry | None", as_json: bool) -> None:
     run, summary = verified.run, verified.summary
     whose = "the given registry" if given is not None else "the registry that the server stored"
-    signed = f"{verified.signed} of {len(verified.receipts)}, with the keys of {whose}"
+    signed = f"{verified.signed_rounds} of {len(verified.receipts)}, with the keys of {whose}"
     if not verified.has_registry:
         signed = "not verified: give --registry"
     elif not any(any(one.receipt.signatures) for one in verified.receipts):
@@ -113,7 +113,7 @@ def _print_run(verified: "VerifiedRun", given: "Registry | None", as_json: bool)
     fields = {
         "run": run.id.hex(),
         "rounds": len(verified.receipts),
-        "signed": verified.signed,
+        "signed": verified.signed_rounds,
         "registry": "given" if given is not None else "stored" if verified.has_registry else None,
         "epsilon": None if summary is None else finite(summary.stated.epsilon),
         "spent": None if summary is None else finite(summary.epsilon),

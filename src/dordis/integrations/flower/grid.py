@@ -239,14 +239,14 @@ class DordisGrid(Grid):
         self, u: ClientId, message: FlowerMessage, finished: FinishedRound, name: str, arrays: ArrayRecord
     ) -> FlowerMessage:
         if all(u in output.survivors for output in finished.result.outputs):
-            content = RecordDict({name: arrays, "metrics": MetricRecord({self._weight: self._declared})})
+            content = RecordDict({name: arrays, "metrics": MetricRecord({self._weight: self._reply_weight})})
             return FlowerMessage(content, reply_to=message)
         stage = next((at for at, gone in finished.record.dropped.items() if u in gone), "the invitation")
         error = Error(code=ErrorCode.NODE_UNAVAILABLE, reason=f"client {u} was lost at {stage}")
         return FlowerMessage(error, reply_to=message)
 
     @property
-    def _declared(self) -> float:
+    def _reply_weight(self) -> float:
         """Return the weight of a reply in the strategy: 1, or the declared number of records of a node."""
         privacy = None if self._private is None else self._private.run.job.config.privacy
         return float(privacy.records) if privacy is not None and privacy.unit == RECORD_UNIT else 1.0

@@ -32,7 +32,7 @@ class HelperRequests:
         self._round, self._boxes = b"", dict[ClientId, list[Message]]()
 
     def known_replies(self, requests: Requests) -> dict[ClientId, Message]:
-        """Return the replies to a request for keys, if all helpers have shown their keys before; otherwise none."""
+        """Return the helpers' replies to a request for keys if all are known from earlier replies; otherwise none."""
         known = {h: keys for h, request in requests.items() if (keys := self._known_keys(h, request)) is not None}
         return dict(known) if len(known) == len(requests) else {}
 

@@ -116,11 +116,11 @@ class Node:
         self._app = FlowerApp(message, context, call_next)
         self._client: Client | None = None
         self._helper_store: Callable[[], HelperStore] = partial(StateHelperStore, context.state)
-        if self._pins.pinned:
+        if self._pins.is_pinned:
             self._helper_store = self._pins.helper_store
         self._helper: AssistedHelper | None = None
         self._is_described = False
-        """Whether this message has the description of the run, as the first one has."""
+        """Whether this message has the description of the run; only the first message of a run has it."""
 
     def answer(self, frame: bytes, bulk: wire.Bulk) -> Message:
         """Return the reply to one request; raise if the node refuses it."""
@@ -135,14 +135,14 @@ class Node:
                 return self._accept_description(request)
             case Invite():
                 self._check_protected(request.terms.mode)
-                check_invitation_names(request, self._app.received)
+                check_invitation_names(request, self._app.received_digest)
                 check_trainable(ModelBytes.from_numbers(self._app.model_vector()))
         if request.role is Role.HELPER:
             self._helper = self._helper or self._build_helper()
             return self._helper.handle(request)
         client = self._client = self._client or self._build_client()
-        if not isinstance(request, Invite) and client.round is None and self._state.under_way is not None:
-            client.restore(self._state.under_way)
+        if not isinstance(request, Invite) and client.round is None and self._state.open_round is not None:
+            client.restore(self._state.open_round)
         reply = client.handle(request)
         if isinstance(request, Invite) and isinstance(reply, Accepted) and reply.selected:
             self._check_records(client, request)
@@ -170,7 +170,7 @@ class Node:
             raise
 
     def _check_protected(self, mode: str) -> None:
-        """Raise InputError if the node lacks settings that the mode requires."""
+        """Raise ParametersRefused if the node lacks settings that the mode requires."""
         check_pinned_or_simulated(mode, self._pins, self._simulated)
         check_time_fixed(mode, self._pins, self._simulated)
 
@@ -202,7 +202,7 @@ class Node:
         """Return the keys of this node as a helper; None if its owner does not offer that."""
         if self._mod.assists is None:
             return None
-        return self._pins.helper_keys() if self._pins.pinned else self._run.helper_keys()
+        return self._pins.helper_keys() if self._pins.is_pinned else self._run.helper_keys()
 
     def _build_helper(self) -> AssistedHelper:
         """Return the helper, built from the run description and the owner's settings."""

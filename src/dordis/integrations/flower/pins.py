@@ -43,7 +43,7 @@ class Pins:
     config: Mapping[str, Any]
 
     @property
-    def pinned(self) -> bool:
+    def is_pinned(self) -> bool:
         """Tell whether the owner has given the node keys and a registry."""
         return KEYS in self.config and REGISTRY in self.config
 
@@ -53,7 +53,7 @@ class Pins:
 
     def helper_keys(self) -> Keys | None:
         """Return a pinned node's keys for the role of a helper; None if no file is set."""
-        return self._keys(HELPER_KEYS) if self.pinned else None
+        return self._keys(HELPER_KEYS) if self.is_pinned else None
 
     def helper_store(self) -> FileHelperStore:
         """Return the durable state of a pinned helper, in a directory beside its key file for that role."""
@@ -84,7 +84,7 @@ class Pins:
 
         Each key has a directory of its own in it, so that nodes of one owner may share the setting.
         """
-        if not self.pinned:
+        if not self.is_pinned:
             check_no_state(self.config)
             return None
         keys, path = self.keys(), self._path(KEYS)
@@ -140,8 +140,8 @@ def check_no_state(config: Mapping[str, Any]) -> None:
 
 
 def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
-    """Raise InputError if a node in the malicious mode is neither pinned nor simulated."""
-    if mode == MALICIOUS and not pins.pinned and not simulated:
+    """Raise ParametersRefused if a node in the malicious mode is neither pinned nor simulated."""
+    if mode == MALICIOUS and not pins.is_pinned and not simulated:
         raise ParametersRefused(
             f"against a malicious server a node needs its owner's files: set {KEYS} and {REGISTRY} on this node "
             "(flower-supernode --node-config), or protocol.mode = 'semi-honest' for a server that all owners trust"
@@ -149,7 +149,7 @@ def check_pinned_or_simulated(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
-    """Raise InputError if a deployed node in the malicious mode has no fixed training time."""
+    """Raise ParametersRefused if a deployed node in the malicious mode has no fixed training time."""
     if mode == MALICIOUS and pins.train_seconds() is None and not simulated:
         raise ParametersRefused(
             f"against a malicious server training must take a fixed time: set {TRAIN_SECONDS} on this node, to more "
@@ -158,7 +158,7 @@ def check_time_fixed(mode: str, pins: Pins, simulated: bool) -> None:
 
 
 def check_room(seconds: float, pins: Pins) -> None:
-    """Raise InputError if the fixed training time is too short for the largest batch: it would reveal the sample."""
+    """Raise InputError if the fixed training time is too short for the largest batch, which it has to hide."""
     agreed = pins.train_seconds()
     if agreed is not None and agreed < ROOM * seconds:
         raise InputError(
@@ -168,8 +168,8 @@ def check_room(seconds: float, pins: Pins) -> None:
 
 
 def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
-    """Raise unless the run has the cohort sizes that the owner pinned: a smaller cohort could consist of colluders."""
-    if not pins.pinned or description.selection != "balanced":
+    """Raise ParametersRefused unless the run has the pinned cohort sizes: a smaller one could consist of colluders."""
+    if not pins.is_pinned or description.selection != "balanced":
         return
     agreed = pins.cohort()
     if agreed is None:
@@ -185,7 +185,7 @@ def check_cohort_pinned(description: RunDescription, pins: Pins) -> None:
 
 
 def check_registry(registry: Registry, known: Registry, which: str) -> None:
-    """Raise unless the registry of the run is equal to `known`."""
+    """Raise ParametersRefused unless the registry of the run is equal to `known`."""
     if registry.root() != known.root():
         raise ParametersRefused(
             f"the registry of the run differs from the one {which}: ask the server's operator for it"
@@ -193,6 +193,6 @@ def check_registry(registry: Registry, known: Registry, which: str) -> None:
 
 
 def check_has_beacon(protocol: SummingProtocol, config: Mapping[str, Any]) -> None:
-    """Raise if a node has no beacon, with which it verifies its neighbours in a sparse graph."""
+    """Raise ParametersRefused if a node has no beacon, with which it verifies its neighbours in a sparse graph."""
     if protocol.sparse and BEACON not in config:
         raise ParametersRefused(f"the graph of '{protocol.name}' is verified with a beacon: set {BEACON} on this node")

@@ -131,7 +131,7 @@ class FlowerPopulation:
 
     @property
     def beacon(self) -> FileBeacon:
-        """Return the beacon, from which sparse graphs are drawn; raise InputError if none is configured."""
+        """Return the beacon in the configured file, from which sparse graphs are drawn."""
         path = self.job.config.deployment.beacon
         return FileBeacon(Path(path), "" if path else "none")
 

@@ -72,7 +72,7 @@ class RunState:
         """Store the description of the run."""
         self._record[f"description-{self._run}"] = ENCODER.encode(description)
 
-    def left(self, round: bytes) -> bool:
+    def has_left(self, round: bytes) -> bool:
         """Tell whether this client has left a round for good."""
         return bool(self._record.get(f"left-{round.hex()}", False))
 
@@ -86,9 +86,9 @@ class RunState:
         return StateJournals(self._state, self)
 
     @property
-    def under_way(self) -> bytes | None:
+    def open_round(self) -> bytes | None:
         """Return the open round of this node; None if there is none."""
-        return self.journals.under_way
+        return self.journals.open_round
 
     def participation(self) -> "StateParticipation":
         """Return the participation count."""
@@ -103,7 +103,7 @@ class RunState:
 
     def drop_input(self, round: bytes) -> None:
         """Drop the input of a round after its upload."""
-        self.journals(round).uploaded()
+        self.journals(round).drop_input()
 
 
 class StateParticipation(MemoryParticipation):
@@ -142,16 +142,16 @@ class StateJournals:
 
     def __call__(self, round: bytes) -> "StateJournal":
         """Open the journal of a round; raise `Aborted` if this client has left the round."""
-        if self._run.left(round):
+        if self._run.has_left(round):
             raise Aborted("this client has left the round")
-        if self.under_way != round:
-            if self.under_way is not None:
-                self._run.leave(self.under_way)
+        if self.open_round != round:
+            if self.open_round is not None:
+                self._run.leave(self.open_round)
             self._state[ROUND] = ConfigRecord({"round": round})
         return StateJournal(self._state[ROUND], self._run)
 
     @property
-    def under_way(self) -> bytes | None:
+    def open_round(self) -> bytes | None:
         """Return the open round of this client; None if there is none."""
         if ROUND not in self._state or "round" not in self._state[ROUND]:
             return None
@@ -201,7 +201,7 @@ class StateJournal:
         decoder = msgspec.msgpack.Decoder(kind)
         return [decoder.decode(data) for data in self._all("event")]
 
-    def uploaded(self) -> None:
+    def drop_input(self) -> None:
         """Drop the input after its upload."""
         self._clear(Encoded, "vector")
 
@@ -252,7 +252,7 @@ class FileState:
         return ClientDirectory(self.path).journals
 
     @property
-    def under_way(self) -> bytes | None:
+    def open_round(self) -> bytes | None:
         """Return the open round of this node; None if there is none."""
         unfinished = self.journals.unfinished()
         return unfinished[0] if unfinished else None

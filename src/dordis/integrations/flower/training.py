@@ -77,7 +77,7 @@ class FlowerApp(RecordClient):
         self._message, self._context, self._call_next = message, context, call_next
 
     @cached_property
-    def received(self) -> ModelBytes:
+    def received_digest(self) -> ModelBytes:
         """Return the digest of the train message, as its invitation must have it."""
         return digest_received(self._message, self._context)
 
@@ -90,13 +90,13 @@ class FlowerApp(RecordClient):
         """Return the lengths of the digest and of an update; None if the message has no model."""
         if not self._message.content.array_records:
             return None
-        return AppForm(DTYPES[0], frozenset({len(self.received.array)}), frozenset({len(self.model_vector())}))
+        return AppForm(DTYPES[0], frozenset({len(self.received_digest.array)}), frozenset({len(self.model_vector())}))
 
     def models(self) -> LastModel:
         """Return a model cache with the digest of the train message; empty if the message has no model."""
         models = LastModel()
         if self._message.content.array_records:
-            models.keep(self.received)
+            models.keep(self.received_digest)
         return models
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:

@@ -42,7 +42,7 @@ class RayAccumulator:
         self._accepted: dict[int, list[ClientId]] = {}
 
     def add(self, u: ClientId, packed: Packed) -> None:
-        """Add the upload in the process that holds it; only an empty vector was sent here."""
+        """Add the upload in the process that holds it; the vector given here is empty."""
         place = self._workers.place(u)
         accepted = self._accepted.setdefault(place, [])
         accepted.append(u)

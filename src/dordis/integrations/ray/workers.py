@@ -39,7 +39,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum of uploads of a chunk, with a unique number, that is not complete yet."""
+    """An incomplete sum of the uploads of a chunk, with a unique number."""
 
     number: int
     chunk: int
