@@ -165,8 +165,10 @@ def overhead(costs: Costs = None, paper: PaperOnly = False, charts: Charts = Non
 
 
 Cache = Annotated[Path, typer.Option(help="Where results of jobs are kept: what is there is not run again.")]
-Workers = Annotated[int, typer.Option(min=1, help="Jobs that run side by side, each on one core.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Jobs that run side by side, each on one core.")]
 CACHE = Path("runs") / "reproduce"
+INTERRUPTED = 130
+"""Exit status of a command that was interrupted."""
 
 
 @app.command("all")
@@ -175,15 +177,18 @@ def all_sections(
     data_dir: DataDir = None,
     output: Annotated[Path, typer.Option(help="The folder of paper.md and paper.html.")] = Path("docs") / "results",
     cache: Cache = CACHE,
-    workers: Workers = 2,
+    jobs: Jobs = 2,
     dry: Annotated[bool, typer.Option("--no-run", help="Run nothing: write the page from results at hand.")] = False,
 ) -> None:
-    """Regenerate every figure and table, and write one page with the paper's numbers beside ours."""
-    from reproduce.paper.command import run_sections, write_pages
-    from reproduce.paper.table import SECTIONS
+    """Regenerate every figure and table, and write one page with the paper's numbers beside ours.
 
-    finished = run_sections(list(SECTIONS.values()), scale, data_dir, cache, 0 if dry else workers)
-    write_pages(list(SECTIONS.values()), scale, finished, output)
+    A section that fails is marked, and the others go on. After an interrupt the page has what was finished; the same
+    command then resumes.
+    """
+    from reproduce.paper.command import run_all
+
+    if not run_all(scale, data_dir, output, cache, 0 if dry else jobs):
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
@@ -192,12 +197,12 @@ def figure(
     scale: Scale = "small",
     data_dir: DataDir = None,
     cache: Cache = CACHE,
-    workers: Workers = 2,
+    jobs: Jobs = 2,
 ) -> None:
     """Regenerate one figure of the paper."""
     from reproduce.paper.command import print_sections
 
-    print_sections("figure", number, scale, data_dir, cache, workers)
+    print_sections("figure", number, scale, data_dir, cache, jobs)
 
 
 @app.command()
@@ -206,12 +211,12 @@ def table(
     scale: Scale = "small",
     data_dir: DataDir = None,
     cache: Cache = CACHE,
-    workers: Workers = 2,
+    jobs: Jobs = 2,
 ) -> None:
     """Regenerate one table of the paper."""
     from reproduce.paper.command import print_sections
 
-    print_sections("table", number, scale, data_dir, cache, workers)
+    print_sections("table", number, scale, data_dir, cache, jobs)
 
 
 @app.command()
@@ -220,12 +225,12 @@ def experiment(
     scale: Scale = "small",
     data_dir: DataDir = None,
     cache: Cache = CACHE,
-    workers: Workers = 2,
+    jobs: Jobs = 2,
 ) -> None:
     """Run an experiment that explains why a figure differs."""
     from reproduce.paper.command import print_sections
 
-    print_sections("experiment", name, scale, data_dir, cache, workers)
+    print_sections("experiment", name, scale, data_dir, cache, jobs)
 
 
 @app.command()

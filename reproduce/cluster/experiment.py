@@ -33,7 +33,7 @@ PORT = 8765
 NEVER = 3600.0
 """Seconds of a deadline that no client misses."""
 PATIENCE = 1200.0
-"""Seconds after which an experiment that hangs is given up."""
+"""Seconds after which an experiment that hangs is given up, if nothing else is said."""
 AUTO = 0
 """Stands for `chunks = "auto"` among numbers of chunks."""
 
@@ -53,6 +53,8 @@ class Workload:
     """Fraction of clients that drop out before they upload, in every round."""
     processes: int = 2
     """Processes over which the clients are spread."""
+    patience: float = PATIENCE
+    """Seconds after which an experiment is given up."""
 
     @property
     def lost(self) -> list[int]:
@@ -164,9 +166,10 @@ def serve_and_join(folder: Path, workload: Workload, names: Namespaces) -> None:
             join = [*module, "reproduce.cluster.clients", folder, group, groups]
             processes.enter_context(started(names.clients, join, folder / f"clients-{group}.log"))
         try:
-            code = server.wait(PATIENCE)
+            code = server.wait(workload.patience)
         except subprocess.TimeoutExpired:
-            raise InputError(f"the experiment was given up after {PATIENCE:g} s: use fewer rounds or clients") from None
+            reason = f"the experiment was given up after {workload.patience:g} s: use fewer rounds or clients"
+            raise InputError(reason) from None
         if code:
             raise InputError(f"the server failed:\n{tail(folder / 'server.log')}\n{tail(folder / 'clients-0.log')}")
 

@@ -22,6 +22,7 @@ SHORT = "match u16 0x0000 0xfc00 at 2"
 """Packets below 1,024 bytes, by the length in their header: acknowledgements and most messages of the protocol."""
 SEND_BUFFER = "4096 65536 131072"
 """Bytes that a connection may queue: least, initial, most."""
+CANNOT_OPEN = "a local cluster cannot run here: "
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def limit_send_buffers(name: str) -> None:
 def open_namespaces(links: Sequence[Link], tag: str) -> Iterator[Namespaces]:
     """Make both namespaces with their link; remove them at the end, whatever happens."""
     if (obstacle := find_obstacle()) is not None:
-        raise InputError(f"a local cluster cannot run here: {obstacle}")
+        raise InputError(f"{CANNOT_OPEN}{obstacle}")
     names = Namespaces.with_tag(tag)
     try:
         _run_batch(["ip"], ip_lines(names))

@@ -20,8 +20,12 @@ class Job:
     kind: str
     arguments: Mapping[str, Any]
     label: str
+    alone: bool = False
+    """It measures seconds: no other job runs beside it, and its section is shown without it where it cannot run."""
 
 
+CANNOT_RUN = "cannot"
+"""Key of the reason in the result of a job that could not run alone here."""
 Results = Mapping[str, Any]
 """Results of jobs by label; a job that was not run is missing."""
 

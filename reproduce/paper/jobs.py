@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import pkgutil
+import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,10 @@ KINDS = {
     "traffic": "reproduce.paper.traffic:run_traffic",
     "round-times": "reproduce.paper.times:run_round_times",
     "shares": "reproduce.paper.times:run_share_times",
+    "cluster": "reproduce.paper.measured:run_cluster",
+    "client-training": "reproduce.paper.measured:run_client_training",
 }
-"""Functions of jobs, by kind: they take the arguments and the data directory, and return plain data."""
-
-Progress = Callable[[str], None]
+"""Functions of jobs, by kind or `module:function`: they take arguments and data directory, and return plain data."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,16 @@ class Finished:
     result: Any
     error: str
     seconds: float
+
+
+class Progress:
+    """Is told which job starts, and how each ended; says nothing."""
+
+    def start(self, job: Job) -> None:
+        """Note that a job starts."""
+
+    def end(self, job: Job, finished: Finished) -> None:
+        """Note the end of a job."""
 
 
 def cache_path(folder: Path, job: Job) -> Path:
@@ -58,16 +71,20 @@ def run_job(kind: str, arguments: Mapping[str, Any], data_dir: str | None) -> Fi
     """Run a job in this process; an error of dordis becomes part of the result."""
     started = time.perf_counter()
     try:
-        result = pkgutil.resolve_name(KINDS[kind])(arguments, Path(data_dir) if data_dir else None)
+        result = pkgutil.resolve_name(KINDS.get(kind, kind))(arguments, Path(data_dir) if data_dir else None)
     except DordisError as error:
         return Finished(None, str(error), time.perf_counter() - started)
     return Finished(result, "", time.perf_counter() - started)
 
 
 def run_jobs(
-    jobs: Iterable[Job], folder: Path, data_dir: Path | None, workers: int, report: Progress
+    jobs: Iterable[Job], folder: Path, data_dir: Path | None, workers: int, progress: Progress
 ) -> dict[str, Finished]:
-    """Return the results of all jobs; those without a cached one are run, `workers` at a time."""
+    """Return the results of all jobs; those without a cached one are run, `workers` at a time, measurements last.
+
+    A job that fails has an error instead of a result, and the others go on.  An interrupt ends all workers and is
+    raised; what was finished is in the cache.
+    """
     wanted = {job.label: job for job in jobs}
     found = read_cached(folder, wanted.values())
     missing = [job for label, job in wanted.items() if label not in found]
@@ -76,15 +93,50 @@ def run_jobs(
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when a worker starts: every worker has one core
     given = str(data_dir) if data_dir else None
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), max_tasks_per_child=None) as pool:
-        running: dict[Future[Finished], Job] = {
-            pool.submit(run_job, j.kind, dict(j.arguments), given): j for j in missing
-        }
-        for count, future in enumerate(as_completed(running), 1):
-            job, finished = running[future], future.result()
-            found[job.label] = finished
-            if not finished.error:
-                text = json.dumps({"label": job.label, "seconds": finished.seconds, "result": finished.result})
-                write_atomically(cache_path(folder, job), text.encode())
-            report(f"{count} of {len(missing)}: {job.label}, {finished.seconds:.0f} s {finished.error}")
+    for alone, count in ((False, workers), (True, 1)):
+        queue = deque(job for job in missing if job.alone is alone)
+        while queue:  # once more for each worker that died
+            _run_queue(queue, count, given, folder, progress, found)
     return found
+
+
+def _run_queue(
+    queue: deque[Job],
+    workers: int,
+    data_dir: str | None,
+    folder: Path,
+    progress: Progress,
+    found: dict[str, Finished],
+) -> None:
+    """Run queued jobs until none is left or a worker dies; a job that a dying worker ran has failed."""
+    running: dict[Future[Finished], Job] = {}
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=ignore_interrupts)
+    is_broken = False
+    try:
+        while running or (queue and not is_broken):
+            while queue and len(running) < workers and not is_broken:
+                job = queue.popleft()
+                progress.start(job)
+                running[pool.submit(run_job, job.kind, dict(job.arguments), data_dir)] = job
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job, failure = running.pop(future), future.exception()
+                is_broken = is_broken or isinstance(failure, BrokenProcessPool)
+                finished = (
+                    future.result() if failure is None else Finished(None, f"{type(failure).__name__}: {failure}", 0.0)
+                )
+                found[job.label] = finished
+                if not finished.error:
+                    text = json.dumps({"label": job.label, "seconds": finished.seconds, "result": finished.result})
+                    write_atomically(cache_path(folder, job), text.encode())
+                progress.end(job, finished)
+    except KeyboardInterrupt:
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this worker, which ends it by SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -2,9 +2,10 @@
 
 import html
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dordis.report.charts import STYLE, draw_inline
-from reproduce.paper import FULL, Content, Grid, Section, Verdict
+from reproduce.paper import CANNOT_RUN, FULL, Content, Grid, Section, Verdict
 from reproduce.paper.jobs import Finished
 
 TITLE = "The paper, figure by figure"
@@ -18,7 +19,7 @@ INTRODUCTION = (
 DATA = (
     "DIR has the data sets of the presets `mnist-writers`, `cifar10-features` and `chat`, and an .npz of devices' "
     "availability with `avail` in its name. Seconds are those of a section's jobs, one after the other, where they "
-    "were run."
+    "were run; jobs that sections share are counted in each."
 )
 NOT_RUN = "not run"
 
@@ -30,16 +31,28 @@ def command(section: Section, scale: str) -> str:
 
 def missing_jobs(section: Section, scale: str, finished: Mapping[str, Finished]) -> list[str]:
     """Return why a section has no results: its jobs that were not run, with the error of each."""
-    labels = [job.label for job in section.jobs(scale)]
+    labels = [job.label for job in section.jobs(scale) if not job.alone]
     missing = [label for label in labels if label not in finished or finished[label].error]
     return [f"{label}{': ' + finished[label].error if label in finished else ''}" for label in missing]
 
 
 def show_section(section: Section, scale: str, finished: Mapping[str, Finished]) -> Content | None:
-    """Return the content of a section, or None if a job of it was not run."""
+    """Return the content of a section, or None if a job of it was not run; measurements may be missing."""
     if missing_jobs(section, scale, finished):
         return None
-    return section.show({job.label: finished[job.label].result for job in section.jobs(scale)})
+    results: dict[str, Any] = {}
+    for job in section.jobs(scale):
+        done = finished.get(job.label, Finished(None, NOT_RUN, 0.0))
+        results[job.label] = {CANNOT_RUN: done.error} if done.error else done.result
+    return section.show(results)
+
+
+def explain_missing(section: Section, scale: str, finished: Mapping[str, Finished]) -> str:
+    """Say how many jobs of a section have no result, and the first error, in one line."""
+    missing = missing_jobs(section, scale, finished)
+    text = f"{len(missing)} of {len(section.jobs(scale))} jobs have no result"
+    failed = [line for line in missing if ": " in line]
+    return f"{text}; {len(failed)} failed: {' '.join(failed[0].split())}" if failed else f"{text}."
 
 
 def seconds_of(section: Section, scale: str, finished: Mapping[str, Finished]) -> float:
@@ -47,20 +60,20 @@ def seconds_of(section: Section, scale: str, finished: Mapping[str, Finished]) -
     return sum(finished[job.label].seconds for job in section.jobs(scale) if job.label in finished)
 
 
-def write_markdown(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished]) -> str:
-    """Return the whole page."""
+def write_markdown(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished], how_run: str = "") -> str:
+    """Return the whole page; `how_run` says how long the command took, and where."""
     parts = [
         f"# {TITLE}",
         INTRODUCTION,
         f"`python -m reproduce all --scale {scale} --data-dir DIR` writes this page. {DATA}",
+        *([how_run] if how_run else []),
     ]
     parts.append(_summary(sections, scale, finished))
     for section in sections:
         parts += [f"## {section.number.capitalize()}: {section.title}", section.what, f"    {command(section, scale)}"]
         content = show_section(section, scale, finished)
         if content is None:
-            missing = missing_jobs(section, scale, finished)
-            parts.append(f"**{NOT_RUN}**: {len(missing)} of {len(section.jobs(scale))} jobs have no result.")
+            parts.append(f"**{NOT_RUN}**: {explain_missing(section, scale, finished)}")
             continue
         if content.verdicts:
             parts.append(_markdown_grid(verdict_grid(content.verdicts)))
@@ -97,15 +110,16 @@ def _markdown_grid(grid: Grid) -> str:
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def write_html(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished]) -> str:
+def write_html(sections: Sequence[Section], scale: str, finished: Mapping[str, Finished], how_run: str = "") -> str:
     """Return the page with its charts, as one file."""
     body = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(INTRODUCTION.split(' Figures 5')[0])}</p>"]
+    body += [f"<p>{html.escape(how_run)}</p>"] if how_run else []
     for section in sections:
         content = show_section(section, scale, finished)
         body.append(f"<h2>{html.escape(section.number.capitalize())}: {html.escape(section.title)}</h2>")
         body.append(f"<p>{html.escape(section.what)}</p><pre>{html.escape(command(section, scale))}</pre>")
         if content is None:
-            body.append(f"<p><b>{NOT_RUN}</b></p>")
+            body.append(f"<p><b>{NOT_RUN}</b>: {html.escape(explain_missing(section, scale, finished))}</p>")
             continue
         grids = [verdict_grid(content.verdicts)] if content.verdicts else []
         body += [_html_grid(grid) for grid in (*grids, *content.grids)]

@@ -1,7 +1,5 @@
 """Figures 2 and 10: round times of the model under the paper's cost mix, beside rounds measured on a local cluster."""
 
-import importlib
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,29 +7,41 @@ from typing import Any
 from rich.table import Table
 
 from reproduce.claims import Claim, paper_claims, share_claims
+from reproduce.cluster.results import (
+    ClusterResults,
+    Setting,
+    aggregation_share,
+    figure_2_table,
+    figure_10_table,
+    read_results,
+    speed_chart,
+)
 from reproduce.costs_paper import PAPER
 from reproduce.paper import CANNOT, HOLDS, Content, Grid, Job, Results, Section, Verdict
+from reproduce.paper.measured import list_obstacles, measured_jobs, read_measured
 from reproduce.round_times import WORKLOADS, run_figure, run_shares
 
 MODEL = (
-    "A model in virtual time under the paper's cost mix (some costs are fitted to the paper, and said so), beside "
-    "measured times of real rounds on a local cluster where there are any (`python -m reproduce cluster`)."
+    "A model in virtual time under the paper's cost mix (some costs are fitted to the paper, and said so), beside real "
+    "rounds of `dordis serve` and its clients, measured in network namespaces of one machine (`python -m reproduce "
+    "cluster`); their commands are below the tables."
 )
 LEAST_GAIN = 1.3
 """The least speed-up of the paper's large models."""
 PAPER_MBPS = 20.9
 """A little below the slowest link of the paper, 21 Mbps."""
-CLUSTER = Path(__file__).parents[2] / "docs" / "results" / "cluster" / "cluster.json"
+PAPER_SHARE = (0.86, 0.97)
+"""The share of aggregation in the paper's plain rounds."""
 
 
 def round_time_jobs(scale: str) -> Sequence[Job]:
-    """Return the job of figure 10."""
-    return [Job("round-times", {}, "round times")]
+    """Return the jobs of figure 10: the model, and measured rounds."""
+    return [Job("round-times", {}, "round times"), *measured_jobs()]
 
 
 def share_jobs(scale: str) -> Sequence[Job]:
-    """Return the job of figure 2."""
-    return [Job("shares", {}, "share times")]
+    """Return the jobs of figure 2: the model, and the measured rounds of figure 10."""
+    return [Job("shares", {}, "share times"), *measured_jobs()]
 
 
 def run_round_times(arguments: Mapping[str, Any], data_dir: Path | None) -> dict[str, Any]:
@@ -67,42 +77,72 @@ def as_verdicts(claims: Sequence[Sequence[str]]) -> list[Verdict]:
 
 def show_figure_10(results: Results) -> Content:
     """Show the model's speed-ups, and the measured ones."""
-    stored = results["round times"]
-    heads = ("model", "clients", "protocol", "plain round, s", "speed-up")
-    verdicts, grids = measured()
-    return Content(
-        [*as_verdicts(stored["claims"]), *verdicts], [Grid("modelled rounds", heads, stored["rows"]), *grids]
-    )
+    stored, (cluster, remarks) = results["round times"], find_measured(results)
+    modelled = Grid("modelled rounds", ("model", "clients", "protocol", "plain round, s", "speed-up"), stored["rows"])
+    grids = [table_to_grid(figure_10_table(setting)) for setting in cluster.settings]
+    verdicts = [*as_verdicts(stored["claims"]), *obstacle_verdicts(results), *gain_verdicts(cluster)]
+    charts = [speed_chart(cluster.settings)] if cluster.settings else []
+    return Content(verdicts, [modelled, *grids], charts, remarks)
 
 
 def show_figure_2(results: Results) -> Content:
-    """Show the share of aggregation."""
-    stored = results["share times"]
-    heads = ("protocol", "clients", "noise", "aggregation in a plain round")
-    return Content(as_verdicts(stored["claims"]), [Grid("modelled rounds", heads, stored["rows"])])
+    """Show the share of aggregation, modelled and measured."""
+    stored, (cluster, remarks) = results["share times"], find_measured(results)
+    grids = [Grid("modelled rounds", ("protocol", "clients", "noise", "aggregation in a plain round"), stored["rows"])]
+    verdicts = [*as_verdicts(stored["claims"]), *obstacle_verdicts(results)]
+    shares = [aggregation_share(setting.plain, cluster) for setting in cluster.settings]
+    known = [share for share in shares if share is not None]
+    if known:
+        grids.append(table_to_grid(figure_2_table(cluster)))
+        least, most = PAPER_SHARE
+        verdicts.append(
+            Verdict.decide(
+                "SecAgg in a plain round, measured",
+                "86-91 %, up to 97 %",
+                f"{min(known):.0%} to {max(known):.0%}",
+                least <= min(known) and max(known) <= most + 0.005,
+                "training is that of one CNN, and models and links of these settings are others",
+            )
+        )
+    return Content(verdicts, grids, (), remarks)
 
 
-def measured() -> tuple[list[Verdict], list[Grid]]:
-    """Return verdicts and tables of the rounds measured on a local cluster."""
-    name = "rounds measured behind the paper's links, beside the prediction"
-    if importlib.util.find_spec("reproduce.cluster") is None or not CLUSTER.is_file():
-        reason = f"{CANNOT}not run (`python -m reproduce cluster --local N`)"
-        return [Verdict(name, "speed-ups up to 2.4", "not run", reason)], []
-    cluster = importlib.import_module("reproduce.cluster.results")
-    results = cluster.read_results()
-    grids = [table_to_grid(table) for table in cluster.compare_figure_10(results).tables if isinstance(table, Table)]
-    theirs = [setting for setting in results.settings if has_paper_links(setting)]
+def find_measured(results: Results) -> tuple[ClusterResults, list[str]]:
+    """Return the rounds measured in this run, or else the stored ones, and remarks that say which and how."""
+    cluster, remarks = read_measured(results), []
+    if not cluster.settings:
+        cluster = read_results()
+        remarks.append(
+            "No rounds were measured in this run: measured rounds are those of [an earlier one](cluster/README.md)."
+        )
+    for setting in cluster.settings:
+        commands = ", ".join(f"`{line}`" for line in setting.command.split("\n"))
+        remarks.append(f"Measured, {setting.title}: {commands}; load {setting.load:g} on {setting.cores} cores.")
+    return cluster, remarks
+
+
+def obstacle_verdicts(results: Results) -> list[Verdict]:
+    """Say for each setting that was not measured in this run why."""
+    return [
+        Verdict(said, "no statement", "not run", f"{CANNOT}{reason}")
+        for said, reason in list_obstacles(results).items()
+    ]
+
+
+def gain_verdicts(cluster: ClusterResults) -> list[Verdict]:
+    """Compare the largest measured speed-ups with the paper's."""
+    theirs = [setting for setting in cluster.settings if has_paper_links(setting)]
     reason = "transfers take most of our rounds, and the kernels are faster than the paper's"
     most, where = largest_gain(theirs)
-    any_links, place = largest_gain(results.settings)
+    any_links, place = largest_gain(cluster.settings)
     said = "largest measured speed-up of aggregation by pipelining"
     return [
         Verdict.decide(f"{said}, the paper's links", "1.3-2.5", f"{most:.2f} ({where})", most >= LEAST_GAIN, reason),
         Verdict(f"{said}, any links", "no statement", f"{any_links:.2f} ({place})", "no claim of the paper"),
-    ], grids
+    ]
 
 
-def largest_gain(settings: Sequence[Any]) -> tuple[float, str]:
+def largest_gain(settings: Sequence[Setting]) -> tuple[float, str]:
     """Return the largest ratio of plain to pipelined seconds, and where it was measured."""
     gains = [
         (
@@ -117,12 +157,12 @@ def largest_gain(settings: Sequence[Any]) -> tuple[float, str]:
     return max(gains, default=(1.0, "nothing measured"))
 
 
-def has_paper_links(setting: Any) -> bool:
+def has_paper_links(setting: Setting) -> bool:
     """Tell whether links have the paper's bandwidths, 21 to 210 Mbps, and devices are not slowed down."""
     return setting.mbps is not None and setting.mbps[0] >= PAPER_MBPS and setting.slowness == 1
 
 
-def describe_devices(setting: Any) -> str:
+def describe_devices(setting: Setting) -> str:
     """Say how fast the links and devices of a measured setting are."""
     links = "links of one's own" if setting.mbps is None else f"{setting.mbps[0]:g} to {setting.mbps[1]:g} Mbps"
     return links if setting.slowness == 1 else f"{links}, devices up to {setting.slowness:g} times slower"

@@ -15,6 +15,8 @@ from dordis.simulation.run import prepare
 from reproduce.paper import Job
 
 BEFORE_UPLOAD = 'simulation.dropout.stages=["CollectInput"]'
+MEMORY = Path("/dev/shm")  # noqa: S108  a folder with a random name is made in it
+"""Where runs are written if it is there: nobody needs them after a crash, so that no write has to wait for a disk."""
 TINY = ("app.server=reproduce.paper.tiny_app:Server", "app.client=reproduce.paper.tiny_app:Client")
 """An application with a short update: epsilon depends on clients, rounds and dropout, not on the model."""
 NOISES = {
@@ -45,7 +47,7 @@ def training_job(label: str, preset: str, keys: list[str], metric: str = "", tra
 def run_training(arguments: Mapping[str, Any], data_dir: Path | None) -> dict[str, Any]:
     """Run a training; return metric, epsilon and share of dropouts of every round, and why it stopped."""
     metric, keys = arguments["metric"], [*arguments["keys"], "performance.threads=1"]
-    with tempfile.TemporaryDirectory(prefix="dordis-") as folder:
+    with tempfile.TemporaryDirectory(prefix="dordis-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         if metric:
             keys.append(f"app.options.data_dir={json.dumps(str(require_data(data_dir)))}")
         if arguments["trace"]:

@@ -1,10 +1,17 @@
 """`python -m reproduce all`, `figure` and `table`: sections on standard output, pages as files, one-line refusals."""
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import NoReturn
+
+import pytest
 
 from dordis.cli import run_app
 from reproduce.commands import app
+from reproduce.paper import Job
+from reproduce.paper.jobs import cache_path
 from tests.cli.in_process import run_command
 
 
@@ -25,6 +32,27 @@ def test_pages_are_written_without_running_anything(tmp_path: Path) -> None:
     assert "**not run**" in (tmp_path / "pages" / "paper.md").read_text()
     assert (tmp_path / "pages" / "paper.html").read_text().startswith("<!doctype html>")
     assert not (tmp_path / "cache").exists()
+
+
+def test_an_interrupted_run_writes_a_page_of_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_early(jobs: Iterable[Job], folder: Path, *_: object) -> NoReturn:
+        folder.mkdir(parents=True)
+        done = next(job for job in jobs if job.kind == "shares")
+        stored = {"seconds": 2.0, "result": {"claims": [["a", "b", "c", "yes"]], "rows": [["x"] * 4]}}
+        cache_path(folder, done).write_text(json.dumps(stored))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reproduce.paper.command.run_jobs", stop_early)
+    shown = run("all", "--cache", tmp_path / "cache", "--output", tmp_path / "pages")
+    page = (tmp_path / "pages" / "paper.md").read_text()
+    assert shown.returncode == 130
+    assert "was interrupted after 0 minutes" in page
+    assert "1 jobs were run" in page
+    assert "| a | b | c | holds |" in page
+    assert "**not run**: 45 of 45 jobs have no result." in page
+    again = run("all", "--no-run", "--cache", tmp_path / "cache", "--output", tmp_path / "again")
+    assert again.returncode == 0
+    assert (tmp_path / "again" / "paper.md").read_text() == page
 
 
 def test_unknown_numbers_and_scales_are_refused(tmp_path: Path) -> None:

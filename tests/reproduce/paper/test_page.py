@@ -2,6 +2,7 @@
 
 import pytest
 
+from reproduce.cluster.namespaces import CANNOT_OPEN
 from reproduce.paper import Job
 from reproduce.paper.jobs import Finished
 from reproduce.paper.page import show_section, write_html, write_markdown
@@ -60,6 +61,12 @@ def made_up(job: Job) -> object:
     if job.kind in ("round-times", "shares"):
         width = 5 if job.kind == "round-times" else 4
         return {"claims": [["gain", "2", "1", "NO: differs, because of links"]], "rows": [["x"] * width]}
+    if job.kind == "client-training":
+        return 1.5
+    if job.kind == "cluster":
+        rows = [{"chunks": m, "seconds": [2.0 / m], "stages": {}, "from_costs": 1.0} for m in job.arguments["chunks"]]
+        links = {"mbps": [21.0, 210.0], "latency": 0.05, "slowness": 1.0, "command": "python -m reproduce cluster"}
+        return {"clients": job.arguments["clients"], "dim": job.arguments["dim"], "dropped": 0, "rows": rows} | links
     values = {"metric": [0.5, 0.7], "epsilon": [3.0, 6.0], "dropped": [0.0, 0.5], "invited": [16, 16]}
     return values | {"rounds": 2, "planned": 2, "stopped": "rounds"}
 
@@ -76,7 +83,27 @@ def test_every_section_shows_its_results_at_both_scales(number: str, scale: str)
     assert "**not run**" not in write_markdown([section], scale, finished)
 
 
+@pytest.mark.parametrize("number", ["figure 2", "figure 10"])
+def test_without_measured_rounds_a_section_says_that_they_cannot_be_run_here(number: str) -> None:
+    section, refusal = SECTIONS[number], f"{CANNOT_OPEN}network namespaces need root"
+    finished = {
+        job.label: Finished(None, refusal, 0.0) if job.alone else Finished(made_up(job), "", 1.0)
+        for job in section.jobs("small")
+    }
+    page = write_markdown([section], "small", finished)
+    assert "| not run | cannot be run here: network namespaces need root |" in page
+    assert "No rounds were measured in this run" in page
+
+
+def test_a_section_that_failed_says_how() -> None:
+    found = finished_epsilons(8.3)
+    found[next(iter(found))] = Finished(None, "ZeroDivisionError: nothing to divide by", 0.0)
+    page = write_markdown([SECTIONS["figure 8"]], "small", found, "It took 3 minutes.")
+    assert "1 failed: epsilon FEMNIST orig 0 budget 6: ZeroDivisionError: nothing to divide by" in page
+    assert "It took 3 minutes." in page
+
+
 def test_the_html_page_has_the_charts() -> None:
     page = write_html(ALL, "small", {})
     assert page.count("<svg") >= 3
-    assert "<b>not run</b>" in page
+    assert "<b>not run</b>: 1 of 1 jobs have no result" in page
