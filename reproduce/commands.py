@@ -164,6 +164,16 @@ def overhead(costs: Costs = None, paper: PaperOnly = False, charts: Charts = Non
     show(experiment, as_json, charts)
 
 
+@app.command()
+def refinement(as_json: JsonArray = False) -> None:
+    """Show how much of a round would be hidden by refining the global model chunk by chunk."""
+    from reproduce.refinement import compare_refinement
+
+    with show_progress("decoding and steps of chunks"):
+        experiment = compare_refinement()
+    show(experiment, as_json)
+
+
 Cache = Annotated[Path, typer.Option(help="Where results of jobs are kept: what is there is not run again.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Jobs that run side by side, each on one core.")]
 CACHE = Path("runs") / "reproduce"

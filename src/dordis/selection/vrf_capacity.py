@@ -67,6 +67,6 @@ def describe_starvation(clients: int, per_round: int, rounds: int, cap: int, lea
         "federation.selection = 'balanced'",
     ]
     return (
-        f"lots fall on clients that have no participation left: of {per_round} drawn in round {rounds} about "
+        f"VRF selection draws clients that have no participation left: of {per_round} drawn in round {rounds} about "
         f"{left:.0f} may still take part (at most {cap} times each), and {least} are needed: set {', or '.join(ways)}"
     )
