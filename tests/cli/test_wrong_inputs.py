@@ -140,7 +140,7 @@ def test_a_query_beyond_its_budget_has_its_own_code(folder):
         (("--epsilon", "nan"), "privacy.epsilon must be a finite number, not nan"),
         (("-c", "app.options.model=nowhere:Net"), "app.options.model"),
         (("-c", "app.options.lrr=1"), "did you mean 'lr'?"),
-        (("--data-dir", "absent"), "app.options.data is digits, which has no files in"),
+        (("--data-dir", "absent"), "app.options.data is digits, which is not read from"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

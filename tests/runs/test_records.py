@@ -485,7 +485,7 @@ def test_all_visits_of_a_patient_are_one_record_and_the_statement_says_so(tmp_pa
 def test_a_record_column_needs_a_table_and_records_as_the_unit(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"set privacy\.unit = 'record'"):
         dordis.run({"output": str(tmp_path), "privacy": {"record": "patient"}})
-    with pytest.raises(InputError, match="names a column of a table, and digits is none"):
+    with pytest.raises(InputError, match="names a column of a table; digits is no table"):
         dordis.run({"output": str(tmp_path), "privacy": {"record": "patient", "unit": "record", "records": 9}})
     clients = [(np.zeros((4, 2)), np.arange(4) % 2)] * 3
     with pytest.raises(InputError, match="names a column of a table: give table="):

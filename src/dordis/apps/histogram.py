@@ -17,7 +17,7 @@ from dordis.rounds.app import FixedClient, Task
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of the histogram of the values in the .npy file `data`; without a file, of normal deviates.
 
-    k `edges` make k + 1 bins, the first and the last without end; a value on an edge is in the bin above it.  One
+    k `edges` make k + 1 bins; the first and the last are unbounded, and a value on an edge is in the bin above it.  One
     client changes the sum by 1: set privacy.clip to 1.  `nonnegative` projects the frequencies to the simplex.
     """
 
@@ -50,7 +50,7 @@ class Server(PooledServer):
         return project_to_simplex(self.pooled) if self._nonnegative and self.pooled.any() else self.pooled
 
     def evaluate(self) -> dict[str, float]:
-        """Return the frequencies by the number of the bin."""
+        """Return the frequency of each bin as a metric, named by the bin's number."""
         return {f"bin {i}": float(share) for i, share in enumerate(self.result())}
 
 
@@ -91,7 +91,7 @@ def read_table(settings: Settings, task: Task) -> ClientTable[Settings]:
         return ClientTable(settings, np.random.default_rng(task.seed).normal(size=(task.population, 1)))
     values = read_rows(task.folder / settings.data, task.population)
     if values.shape[1] != 1:
-        raise InputError(f"{settings.data} has {values.shape[1]} columns: a histogram takes one value a client")
+        raise InputError(f"{settings.data} has {values.shape[1]} columns: a histogram needs one value for each client")
     return ClientTable(settings, values)
 
 

@@ -1,4 +1,4 @@
-"""A private mean: each client has a vector, and the server learns the mean of them, pooled over the rounds."""
+"""A private mean: each client has a vector, and the server learns the mean vector, averaged over the rounds."""
 
 import math
 from typing import Self
@@ -14,7 +14,7 @@ from dordis.rounds.app import AppServer, FixedClient, RoundInfo, State, Task
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of the mean of the rows of the .npy file `data`; without a file, of drawn vectors of length `dim`.
+    """Options of the mean of the rows of the .npy file `data`; without a file, of random vectors of length `dim`.
 
     `centre` is a public guess of the mean, the same for every coordinate.  It is subtracted from each vector, and the
     difference is clipped to the norm `bound`: set privacy.clip to the same bound.
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PooledServer(AppServer):
-    """Add up the sums of all rounds: the noise of their mean falls with every round."""
+    """Add up the sums of all rounds, so that the noise in the mean falls with every round."""
 
     def __init__(self, dim: int) -> None:
         self._total, self._count = np.zeros(dim), np.zeros(dim)
@@ -44,7 +44,7 @@ class PooledServer(AppServer):
         return self._total.size
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Add the sum of a round and its number of clients by coordinate."""
+        """Add the sum of a round, and the number of clients in each of its coordinates."""
         self._total += aggregate.total
         self._count += aggregate.counts
 

@@ -60,7 +60,7 @@ class ClientTable(Generic[Settings]):
 
 
 def read_rows(path: Path, population: int) -> Floats:
-    """Read a .npy file of numbers: the first `population` rows, one client each, as (population, columns)."""
+    """Return the first `population` rows of a .npy file of numbers, one for each client; raise if the file is unfit."""
     try:
         table = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -269,7 +269,7 @@ def test_numbers_of_any_kind_are_taken():
         ({"dropped": -1}, "may drop out"),
         (
             {"bounds": None},
-            "12 clients and 0.1 of what epsilon 1 allows are not enough to find the bounds",
+            "12 clients and a share of 0.1 of epsilon 1 are not enough to find the bounds",
         ),
     ],
 )

@@ -119,7 +119,7 @@ def test_ranges_and_a_run_with_the_rest_fit_into_one_budget(tmp_path):
         ({"columns": ["height"]}, "no column height"),
         ({"columns": ["town"]}, "text has categories"),
         ({"columns": []}, "nothing to find"),
-        ({"budget": 3.0}, "needs the ledger"),
+        ({"budget": 3.0}, "needs a ledger"),
     ],
 )
 def test_wrong_questions_are_refused(options, said):

@@ -71,7 +71,7 @@ def test_texts_are_counted_by_public_categories():
         ({"bounds": (0, 1), "client": [1, 2]}, "one client for each of the 20 rows"),
         ({"bounds": (0, 1), "client": [1] * 10 + [2] * 10}, "2 clients are too few"),
         ({"bounds": (0, 1), "client": [None] * 20}, "have no client"),
-        ({"bounds": (0, 1), "client": range(20), "clients": range(1, 21)}, "not both"),
+        ({"bounds": (0, 1), "client": range(20), "clients": range(1, 21)}, "give either client"),
     ],
 )
 def test_bounds_and_clients_that_do_not_fit_are_refused(options, words):
@@ -81,7 +81,7 @@ def test_bounds_and_clients_that_do_not_fit_are_refused(options, words):
 
 def test_a_ledger_needs_clients_whose_numbers_stay(tmp_path):
     names = [f"p{i}" for i in range(20)]
-    with pytest.raises(InputError, match="a ledger needs clients with whole numbers"):
+    with pytest.raises(InputError, match="clients must be named by whole numbers"):
         dordis.mean(RNG.random(20), client=names, bounds=(0, 1), epsilon=1, ledger=tmp_path / "ledger")
 
 

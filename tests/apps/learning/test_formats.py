@@ -142,7 +142,7 @@ def test_cifar_files_that_are_none_are_refused(tmp_path, broken, words):
         (b"\0\0\x0d\x03" + bytes(12), "no idx file"),
         (
             b"\0\0\x08\x03" + bytes([0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(3),
-            "3 bytes after its header",
+            "3 bytes of data, but its header",
         ),
         (b"\0\0\x08\x03" + bytes(12), "is empty"),
     ],

@@ -110,9 +110,9 @@ def test_keys_are_neither_merged_nor_left_out_unless_the_configuration_says_so()
     for clients in (2, 4):
         with pytest.raises(InputError, match=r"5 hospitals, from the column hospital.*federation\.clients = 5"):
             Natural().split(owned(), clients, rng())
-    with pytest.raises(InputError, match="5 clients of 1, and not 6"):
+    with pytest.raises(InputError, match="that makes 5 clients, not 6"):
         Natural().split(owned(), 6, rng())
-    with pytest.raises(InputError, match="2 clients of 2, and not 3"):
+    with pytest.raises(InputError, match="with 2 for each client that makes 2 clients, not 3"):
         Merge(keys=2).split(owned(), 3, rng())
 
 

@@ -71,7 +71,7 @@ def test_parquet_and_frames_are_read_as_csv_is(settings, tmp_path):
         ({"table": None}, "dordis init --data patients.csv"),
         ({"table": Table(label="sick")}, "no column 'sick'"),
         ({"table": Table(label="ill", client="clinic", ranges=(0, 1))}, "no column 'clinic'"),
-        ({"table": Table(label="ill", ranges=(-4, 4))}, "'hospital' have a range, and a cell of each is not"),
+        ({"table": Table(label="ill", ranges=(-4, 4))}, "'hospital' have a range, but also cells that are not"),
         ({"test": "other.csv"}, "no column 'pressure'"),
         ({"test": "none.csv"}, "there is no file"),
         ({"data": "none.csv"}, "there is no file"),

@@ -101,7 +101,7 @@ def test_modules_that_would_leak_or_learn_nothing_are_refused():
     for module, reason in (
         (torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)), "buffers"),
         (torch.nn.ReLU(), "no parameters"),
-        ("linear", "not of str"),
+        ("linear", "not str"),
     ):
         with pytest.raises(InputError, match=reason):
             TorchModel(module)

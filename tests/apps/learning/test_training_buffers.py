@@ -255,7 +255,7 @@ def test_numbers_are_learnt_by_least_squares(tmp_path):
         ({"model": f"{__name__}:narrow"}, r"cannot take inputs of shape \(64,\)"),
         ({"model": "vgg19"}, "32 by 32 pixels or more"),
         ({"model": "albert"}, "needs data of words"),
-        ({"model": "linear"}, "not for classification: pass softmax"),
+        ({"model": "linear"}, "not for classification: use softmax"),
         ({"model": "cnn", "options": {"dropout": [1.0, 0.0]}}, "rates of dropout"),
         ({"model": "cnn", "options": {"depth": 3}}, "depth"),
         ({"model": "resnet18", "options": {"width": 20}}, "multiple of 32"),

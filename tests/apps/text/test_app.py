@@ -108,7 +108,7 @@ def test_without_held_out_users_nothing_is_tested(tmp_path):
 def test_what_is_missing_is_said(folder):
     with pytest.raises(InputError, match="48 users, fewer than 49"):
         read_corpus(folder, 10, 49, 0)
-    with pytest.raises(InputError, match="no user is left whose words are public"):
+    with pytest.raises(InputError, match="no held-out users to take a vocabulary from"):
         read_corpus(folder, 10, 48, 0)
     with pytest.raises(InputError, match="share lies between 0 and 1"):
         Server.from_task(task(folder, share=1.0))

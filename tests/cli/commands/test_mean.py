@@ -85,7 +85,7 @@ def test_without_names_columns_are_numbered(tmp_path, capsys):
     ("lines", "reason"),
     [
         ([""], "has no rows"),
-        (["a,b"], "a line of names and no rows"),
+        (["a,b"], "a header and no rows"),
         (["a,b", "1,2", "3", "4,5"], "line 3 of .* has 1 cells, the first line has 2"),
         (["a,b", "1,2", "3,secret", "4,5"], "line 3, column 'b' of .* is not a finite number"),
         (["a,b", "1,2", "3,", "4,5"], "line 3, column 'b'"),

@@ -1,14 +1,15 @@
-"""Bounds on the values of clients: given as public knowledge, or found privately by powers of two.
+"""Bounds on the values of clients: given as public knowledge, or found privately as powers of two.
 
-To find them, every client adds one, in each column, to the bin of its value: its sign and the least k with
-|value| <= 2^k, k in -20 .. 40.  One client has a norm of sqrt(columns).  The bounds of a column reach, on either side
-of 0, to the largest power of two whose noisy count exceeds a threshold that the noise alone passes, in any bin of any
-column, with a chance of 1 in 10,000 at most, and on through the powers next to it while their counts exceed 2 sigma.
-A side without a count above the threshold ends at 0.
+To find them, every client adds one to a bin of each column: the bin of the sign of its value and of the least k with
+|value| <= 2^k, for k in -20 .. 40.  So the update of a client has a norm of sqrt(columns).  On either side of 0, the
+bound of a column is the largest power of two whose noisy count exceeds a threshold.  Noise alone exceeds this
+threshold, in any bin of any column, with a probability of at most 1 in 10,000.  The bound is then extended to the next
+powers of two while their counts exceed 2 sigma.  A side without a count above the threshold ends at 0.
 
-Limits: a value beyond 2^40 counts, and is clipped, as 2^40; bounds below 2^-20 are not found.  Clients beyond the
-bounds are clipped: about 2 sigma of them next to the bounds, up to a threshold of some 5 sigma further off, or across
-0.  So small cohorts, wide tables and small budgets find nothing at all, and are refused.
+Limits: a value beyond 2^40 is counted and clipped as 2^40; bounds below 2^-20 are not found.  Values beyond the bounds
+are clipped: those of about 2 sigma clients in the bin next to a bound, and of some 5 sigma clients in a bin further
+away or on the other side of 0.  With few clients, many columns or a small budget no bounds can be found, and the query
+is refused.
 """
 
 import math
@@ -35,11 +36,11 @@ from dordis.privacy.accounting import ReleaseCost
 from dordis.privacy.scaling import Floats
 
 SHARE = 0.1
-"""The part of the budget that finding bounds takes: the noise on all else is 5 % larger for it."""
+"""Part of the budget that is spent on finding bounds; the noise of the answer is 5 % larger for it."""
 CONFIDENCE = 0.9999
-"""A bin that only noise filled may widen the bounds a millionfold: it must hardly ever happen."""
+"""Probability that no bin exceeds the threshold by noise alone; such a bin may widen the bounds a millionfold."""
 NEXT = 2.0
-"""Standard deviations above which a bin next to the bounds is taken in: to be wrong only doubles the noise."""
+"""Standard deviations above which a bin next to the bounds is included; a wrong inclusion only doubles the noise."""
 LEAST, MOST = -20, 40
 _SIDE = MOST - LEAST + 1
 WIDTH = 2 * _SIDE
@@ -48,7 +49,7 @@ WIDTH = 2 * _SIDE
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """Public bounds of each column, both (columns,)."""
+    """Public lower and upper bounds of each column, both (columns,)."""
 
     low: Floats
     high: Floats
@@ -100,7 +101,7 @@ def read_bounds(bounds: Any, columns: int, names: Sequence[str] = ()) -> Bounds:
 
 
 def find_bounds(values: Floats, budget: QueryBudget, how: Conditions) -> tuple[Bounds, ReleaseCost]:
-    """Find bounds privately, and return what that has cost; `values` are finite, (clients, columns)."""
+    """Find bounds privately, and return them with their privacy cost; `values` are finite, (clients, columns)."""
     summed = count_bins(values, np.arange(len(values)), budget, how)
     return select_bounds(summed.total.reshape(-1, WIDTH), summed.sigma), summed.cost
 
@@ -120,7 +121,7 @@ def count_bins(
     planned = plan_release(clients, WIDTH * columns, math.sqrt(columns), budget, how)
     if clients - how.dropped <= quantile(columns) * expected_sigma(planned):
         raise InputError(
-            f"{clients} clients and {budget.part:.3g} of what epsilon {budget.epsilon:.3g} allows are not enough to "
+            f"{clients} clients and a share of {budget.part:.3g} of epsilon {budget.epsilon:.3g} are not enough to "
             f"find the bounds of {columns} column{'s'[: columns > 1]}: give public bounds, or a larger epsilon"
         )
     if charge is not None:
@@ -129,7 +130,7 @@ def count_bins(
 
 
 def bin_shares(values: Floats, owner: npt.NDArray[np.int64]) -> Updates:
-    """Return the update of each client: for every column one count, shared by the bins of the client's rows.
+    """Return the update of each client: in every column the client's rows share one count.
 
     >>> update = bin_shares(np.array([[1.0], [4.0], [np.nan], [4.0]]), np.array([0, 0, 1, 0]))
     >>> update(0)[np.flatnonzero(update(0))].round(2).tolist(), update(1).any().item()
@@ -163,23 +164,23 @@ def find_bins(values: Floats) -> npt.NDArray[np.int64]:
 
 
 def quantile(columns: int) -> float:
-    """Return how many standard deviations the noise on no bin of any column exceeds, with the confidence above."""
+    """Return the number of standard deviations that the noise of all bins stays below with probability `CONFIDENCE`."""
     return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / (WIDTH * columns))
 
 
 def select_bounds(counts: Floats, sigma: float) -> Bounds:
-    """Return the bounds that noisy counts, (columns, WIDTH), tell; raise if a column has none."""
+    """Return the bounds that follow from noisy counts, (columns, WIDTH); raise if a column has none."""
     bounds, found = read_counts(counts, sigma)
     if not found.all():
         raise InputError(
-            f"no bounds of column {np.argmin(found)} (counted from 0) stand out of the noise, and the budget for them "
+            f"no count of column {np.argmin(found)} (counted from 0) exceeds the noise, and the budget for its bounds "
             f"is spent: give public bounds, or a larger epsilon"
         )
     return bounds
 
 
 def read_counts(counts: Floats, sigma: float) -> tuple[Bounds, npt.NDArray[np.bool_]]:
-    """Return the bounds of each column by its noisy counts, and whether any stood out of the noise: all is private."""
+    """Return the bounds of each column from its noisy counts, and whether it has a count above the threshold."""
     sides = counts.reshape(-1, 2, _SIDE)
     seen = sides > quantile(len(counts)) * sigma
     last = _SIDE - 1 - np.argmax(seen[:, :, ::-1], axis=2)

@@ -45,10 +45,10 @@ Figures = float | Floats
 class PrivateAnswer:
     """Guarantee and conditions of a private statistic.
 
-    `epsilon` and `delta` are proved for all of it; `epsilon_for_bounds` is what finding the bounds would have cost
-    alone, at the same delta.  `dropped` of the `clients` vanished, and are not in the figures.  `sum_check` says
-    whether the sum behind the figures was compared with what honest clients can make: `passed`, or `vacuous` if garbage
-    would have passed too.
+    `epsilon` and `delta` cover the whole answer; `epsilon_for_bounds` is the epsilon of finding the bounds alone, at
+    the same delta.  `dropped` of the `clients` dropped out, and are not in the figures.  `sum_check` is the result of
+    the check for impossible sums (`dordis.rounds.impossible_sums`): `passed`, or `vacuous` if garbage would have passed
+    too.
     """
 
     epsilon: float
@@ -66,7 +66,7 @@ class PrivateAnswer:
     @property
     def terms(self) -> tuple[str, ...]:
         """Return the terms of epsilon: unit and adjacency, adversary, simulation."""
-        server = "a server that may deviate" if self.mode == MALICIOUS else "a server that keeps to the protocol"
+        server = "a server that may deviate" if self.mode == MALICIOUS else "a server that follows the protocol"
         simulated = {
             "ideal": "simulated: the noise law and rounding of the protocol, no masks and no messages",
             "full": "simulated: every message of the protocol",
@@ -105,10 +105,11 @@ class PrivateMean(PrivateAnswer):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PrivateHistogram(PrivateAnswer):
-    """The clients in each bin: `sigma` is the standard deviation of the noise on a count, which may be negative.
+    """The noisy number of clients in each bin, which may be negative; `sigma` is the standard deviation of its noise.
 
-    Counts are (bins,) for a single column, else (columns, bins), and `edges`, which lie between the bins, likewise.
-    The first and the last bin have no end, or, where there are `bounds`, hold what was clipped to them.
+    Counts are (bins,) for a single column, else (columns, bins).  `edges` are the boundaries between bins, (bins - 1,)
+    or (columns, bins - 1).  The first and the last bin are unbounded; with `bounds` they also count the values beyond
+    the bounds.
     """
 
     counts: Floats
@@ -124,7 +125,7 @@ class PrivateHistogram(PrivateAnswer):
 
     @property
     def frequencies(self) -> Floats:
-        """Return the likeliest shares given the counts: not negative, and 1 in all."""
+        """Return the most likely shares of the bins given the counts: none is negative, and their sum is 1."""
         present = self.clients - self.dropped
         return np.apply_along_axis(project_to_simplex, -1, self.counts / present)
 
@@ -172,21 +173,20 @@ def mean(
     """Return the mean of clients' values under distributed differential privacy, one row for each client.
 
     `values` are (clients,) or (clients, columns).  If clients have several rows, `client` names the client of each row,
-    by a column of a DataFrame or one name for each row: the mean row of a client counts once.  `bounds` are public
-    knowledge, never taken from the values, which are clipped to them; the noise is in proportion to their distance:
-    one pair (low, high) for all columns, a list of one pair for each column, or a dictionary by column name.
-    Without them a tenth of the budget is spent on finding powers of two, which takes some hundreds of clients (see
-    `dordis.apps.analytics.bounds`); the noise on the mean is then 5 % larger.  What clipping does to the mean is not in
-    `sigma`, which is that of the noise.
+    by a column of a DataFrame or one name for each row: the mean row of a client counts once.  Values are clipped to
+    the `bounds`: one pair (low, high) for all columns, a list of one pair for each column, or a dictionary by column
+    name.  They must be public knowledge, never computed from the values; the noise is proportional to high - low.
+    Without bounds a tenth of the budget is spent on finding powers of two, which takes some hundreds of clients (see
+    `dordis.apps.analytics.bounds`), and the noise on the mean is 5 % larger.  `sigma` is the standard deviation of the
+    noise; it does not include the effect of clipping.
 
     Privacy is for one client, whose row is replaced by the middle of the bounds, against the server and `colluders` of
-    the clients.  `delta` is min{n^-1.1, 10^-5} if it is not given.  As many clients as `dropped` vanish at random.
-    `fidelity` is "ideal", where the noise that is left in the sum is drawn at once, or "full", where every message of
-    SecAgg is made, against a server whose `mode` is "malicious" or "semi-honest".  A `ledger` is a file in which all
-    queries over the same clients are charged, each under its number.  `clients` are the numbers of the rows' clients,
-    1, 2, .. if they are not given: then rows must keep their places.  It is begun by the first query, with a `budget`
-    in epsilon, if one is given, beyond which nothing is answered.  Leave `entropy` alone but in tests: whoever can
-    foretell it can remove the noise.
+    the clients.  `delta` is min{n^-1.1, 10^-5} if it is not given.  `dropped` clients, chosen at random, drop out.
+    With `fidelity` "ideal" the noise in the sum is drawn at once; with "full" every message of SecAgg is sent.  `mode`
+    is "malicious" or "semi-honest".  A `ledger` is a file to which all queries over the same clients are charged.  The
+    first query creates it.  With a `budget`, an epsilon, queries that would exceed it are refused.  `clients` are the
+    ids of the rows' clients; they are 1, 2, .. if not given, and the rows must then have the same order in every query.
+    Pass `entropy` in tests only: anybody who can predict it can remove the noise.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -233,14 +233,15 @@ def histogram(
     clients: Sequence[int] | None = None,
     entropy: Entropy | None = None,
 ) -> PrivateHistogram:
-    """Return how many clients have a value in each bin, under distributed differential privacy.
+    """Return the number of clients in each bin, under distributed differential privacy.
 
-    `values` are (clients,), or (clients, columns) for a histogram of each column.  Give `edges`: k of them make k + 1
-    bins, the first and the last without end, and a value on an edge is in the bin above it.  Or give a number of
-    `bins`, all as wide, between the `bounds`; values beyond those are in the first and the last.  Bounds that are not
-    given are found privately.  Or give the public `categories` of a text column: all other values are the last bin.
-    With `client`, the rows of a client share one count.  Neither edges nor bounds nor categories are ever to be taken
-    from the values.  Privacy is for one client, who is taken out of the counts; all else is as for `mean`.
+    `values` are (clients,), or (clients, columns) for a histogram of each column.  The bins are given in one of three
+    ways. k `edges` make k + 1 bins; the first and the last are unbounded, and a value on an edge is in the bin above
+    it.  A number of `bins` divides the range between the `bounds` evenly; values beyond the bounds are in the first and
+    the last bin, and bounds that are not given are found privately.  The public `categories` of a text column have one
+    bin each, and all other values are in one more, the last bin.  Never compute edges, bounds or categories from the
+    values.  With `client`, the rows of a client share one count.  Privacy is for one client, which is removed from the
+    counts.  All other arguments are those of `mean`.
 
     >>> import dordis
     >>> ages = [20 + i % 50 for i in range(1000)]
@@ -281,7 +282,7 @@ def histogram(
 
 
 def _number_categories(values: Any, categories: Sequence[Any]) -> Any:
-    """Return the number of each value's category, that of all others last."""
+    """Return the zero-based index of each value's category; values outside all categories get the last index."""
     place = {normalise(name): float(i) for i, name in enumerate(categories)}
     if not place or len(place) != len(categories):
         raise InputError("categories must be one or more different values")
@@ -295,9 +296,9 @@ def _ledger(
     path: str | Path | None, delta: float, budget: float | None, held: ClientRows, client: Any
 ) -> Ledger | None:
     if path is not None and client is not None and held.ids is None:
-        raise InputError("a ledger needs clients with whole numbers of at least 1 that stay the same over queries")
+        raise InputError("with a ledger, clients must be named by whole numbers of at least 1, the same in all queries")
     if path is None and budget is not None:
-        raise InputError("a budget over several queries needs the ledger that they are charged to")
+        raise InputError("a budget over several queries needs a ledger: pass ledger as well")
     return None if path is None else open_data_ledger(path, delta, budget)
 
 
@@ -320,7 +321,7 @@ def _settle_edges(
     budget: QueryBudget,
     how: Conditions,
 ) -> tuple[Floats, Bounds | None, _Costs, QueryBudget]:
-    """Return edges, (columns, bins - 1), given or dividing the bounds evenly, and the bounds with their cost."""
+    """Return the edges, (columns, bins - 1), the bounds if there are any, their cost, and the remaining budget."""
     if (bins is None) == (edges is None) or (edges is not None and bounds is not None):
         raise InputError("a histogram takes either edges, or a number of bins with or without bounds")
     if edges is not None:
@@ -341,7 +342,7 @@ def _numbers(edges: npt.ArrayLike) -> list[float]:
 
 
 def _common(summed: PrivateSum, for_bounds: _Costs, delta: float, clients: int, how: Conditions) -> dict[str, Any]:
-    """Return the fields of every answer; costs of bounds and figures add up."""
+    """Return the fields that all answers have; epsilon covers bounds and figures."""
     return {
         "epsilon": _epsilon_spent(*for_bounds, summed.cost, delta=delta),
         "delta": delta,

@@ -1,7 +1,7 @@
 """Ranges of the numeric columns of a table, found privately with a share of the budget.
 
-The other part of the budget is left for the run that uses the ranges: both together cost the epsilon that was stated.
-Types of columns (number or text) are taken to be public; nothing else is read without noise.
+The rest of the budget is left for the run that uses the ranges: ranges and run together cost the given epsilon.  The
+types of columns (number or text) count as public; everything else is released with noise only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dordis.protocols.parameters import RUN_BYTES
 
 @dataclass(frozen=True)
 class PrivateRanges:
-    """Ranges by column, the columns for which noise hid everything, and the cost."""
+    """Ranges by column, the columns for which no range was found in the noise, and the cost."""
 
     table: Table
     """The description with the ranges that were found."""
@@ -41,7 +41,7 @@ class PrivateRanges:
     epsilon: float
     """Epsilon spent on the ranges alone."""
     epsilon_left: float
-    """Epsilon that a run may spend so that both together cost what was stated."""
+    """Epsilon that a run may spend so that ranges and run together cost the given epsilon."""
     delta: float
     clients: int
 
@@ -60,9 +60,9 @@ def find_ranges(
 ) -> PrivateRanges:
     """Find ranges of numeric columns privately, as powers of two on either side of 0.
 
-    `data` and `table` are those of `dordis.train`; `columns` are all numeric features without a range or categories
-    unless given.  A `share` of the budget `epsilon` is spent, and the rest is left for a run: `epsilon_left`.  Privacy
-    is for one client, with all its rows.  With a `ledger` every client is charged before anything is computed.
+    `data` and `table` are those of `dordis.train`.  `columns` are by default all numeric features without a range or
+    categories.  A `share` of the budget `epsilon` is spent, and the rest is left for a run: `epsilon_left`.  Privacy is
+    for one client, with all its rows.  With a `ledger` every client is charged before anything is computed.
 
     >>> import dordis
     >>> rows = {"age": [20 + i % 60 for i in range(2000)], "ill": ["no", "yes"] * 1000}
@@ -91,7 +91,7 @@ def find_ranges(
             opened.charge_run(secrets.token_bytes(RUN_BYTES), RunCharge(label, spent, Fraction(0)))
 
     if ledger is None and budget is not None:
-        raise InputError("a budget over several queries needs the ledger that they are charged to")
+        raise InputError("a budget over several queries needs a ledger: pass ledger as well")
     counted = bounding.count_bins(values, owner, part, Conditions(entropy=entropy or secrets.token_bytes), charge)
     limits, found = bounding.read_counts(counted.total.reshape(len(names), -1), counted.sigma)
     ranges = {
@@ -116,7 +116,7 @@ def _epsilon(cost: ReleaseCost, delta: float) -> float:
 
 
 def choose_columns(rows: Columns, table: Table, wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns whose ranges are to be found; raise if one is absent or holds text."""
+    """Return the columns whose ranges are to be found; raise if one is absent, holds text or has a range."""
     if wanted is not None:
         if absent := [name for name in wanted if name not in rows.names]:
             raise InputError(f"{rows.where} has no column {', '.join(absent)}: its columns are {', '.join(rows.names)}")
@@ -124,7 +124,7 @@ def choose_columns(rows: Columns, table: Table, wanted: Sequence[str] | None) ->
         if texts := [name for name in chosen if not rows.has_numbers(name)]:
             raise InputError(f"text has categories instead of a range: leave out {', '.join(texts)}")
         if known := [name for name in chosen if table.range(name) is not None]:
-            raise InputError(f"there is a range of {', '.join(known)} already, which costs nothing: leave it out")
+            raise InputError(f"the table already has a range of {', '.join(known)}, which costs nothing: leave it out")
     else:
         features = table.feature_names(rows.names, rows.where)
         plain = [name for name in features if table.range(name) is None and name not in table.categories]
@@ -135,7 +135,7 @@ def choose_columns(rows: Columns, table: Table, wanted: Sequence[str] | None) ->
 
 
 def number_clients(rows: Columns, table: Table) -> np.typing.NDArray[np.int64]:
-    """Return the number of each row's client, from 0; each row is one client if the table names none."""
+    """Return the zero-based number of each row's client; each row is one client if the table has no client column."""
     if table.client is None:
         return np.arange(len(rows))
     if table.client not in rows.names:

@@ -1,6 +1,6 @@
 """One private sum over simulated clients: distributed Skellam noise, XNoise, and one round in this process.
 
-The unit is a client, whose update is replaced by zero; how many clients there are is public.
+Neighbouring inputs differ in one client, whose update is replaced by zero. The number of clients is public.
 """
 
 import math
@@ -38,7 +38,7 @@ from dordis.simulation.population import SimulatedHome
 
 IDEAL, FULL = "ideal", "full"
 HEADROOM = 8.0
-"""Standard deviations that the ring holds: bits cost nothing here, and a sum that wraps around would be far off."""
+"""Standard deviations that fit into the ring. It is large, because a simulation pays nothing for more bits."""
 _FINE = 100.0
 _MARGIN = 0.9  # sigma is a little larger with fewer bits
 
@@ -50,7 +50,8 @@ Updates = Callable[[int], Floats]
 class Conditions:
     """Conditions of a round: threat model, dropout, fidelity, ledger.
 
-    In `ideal` fidelity all randomness is from `entropy`; in `full` the secrets of the protocol are not.
+    In `ideal` fidelity all randomness comes from `entropy`; in `full` the secrets of the protocol come from the
+    operating system.
     """
 
     colluders: int = 1
@@ -72,7 +73,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class QueryBudget:
-    """Budget of an answer, and the share of it for one release."""
+    """The budget of an answer, and the part of it that one release may spend."""
 
     epsilon: float
     delta: float
@@ -80,7 +81,7 @@ class QueryBudget:
 
     @classmethod
     def for_clients(cls, epsilon: float, delta: float | None, clients: int) -> "QueryBudget":
-        """Return a budget; delta is min{n^-1.1, 10^-5} if it is not given."""
+        """Return the budget of a query; delta is min{n^-1.1, 10^-5} if it is not given. Raise if a value is invalid."""
         return cls(check_epsilon(epsilon), default_delta(clients) if delta is None else check_delta(delta))
 
     def split(self, share: float) -> "tuple[QueryBudget, QueryBudget]":
@@ -90,9 +91,9 @@ class QueryBudget:
 
 @dataclass(frozen=True, eq=False)
 class PrivateSum:
-    """The sum over `count` clients, `sigma` of the noise on each coordinate of it, and what it cost.
+    """The noisy sum over `count` clients, the standard deviation of the noise in each coordinate, and the cost.
 
-    `sum_check` says how it was checked for garbage (`dordis.rounds.impossible_sums`).
+    `sum_check` is the result of the check for impossible sums (`dordis.rounds.impossible_sums`).
     """
 
     total: Floats = field(repr=False)
@@ -115,10 +116,11 @@ def plan_release(clients: int, dim: int, clip: float, budget: QueryBudget, how: 
 
 
 def _bits(planned: RoundPlan) -> int:
-    """Return the number of bits of a fine grid, and no more: tables of large noise take seconds to make.
+    """Return the bits of a grid that is fine enough, and not finer: tables of large noise take seconds to compute.
 
-    Fine is where rounding adds about 1 % to the norm of a client and less to the variance of the sum.  The limit is the
-    most noise that can be drawn at once, as in `ideal` fidelity.  Sigma in real units hardly depends on any of this.
+    On a grid that is fine enough, rounding adds about 1 % to the norm of an update and less to the variance of the sum.
+    The bits are limited by the largest variance that can be drawn at once in `ideal` fidelity.  The noise in real units
+    hardly depends on the grid.
     """
     ring = planned.setting.ring(MOST_BITS)
     noise = ring.kappa * _plan(planned).sigma ** 2
@@ -144,7 +146,7 @@ def expected_sigma(planned: RoundPlan) -> float:
 
 
 def deviation(planned: RoundPlan, left: float, count: int) -> float:
-    """Return the standard deviation of a coordinate of the sum, in real units; rounding adds 1/4 a client at most."""
+    """Return the standard deviation of a coordinate of the sum in real units; rounding adds 1/4 for each client."""
     return math.sqrt(left + count / 4) / planned.mechanism.grid.scale
 
 
@@ -172,7 +174,7 @@ def _population(planned: RoundPlan, updates: Updates, how: Conditions) -> Simula
 
 
 def one_hot(places: npt.NDArray[np.int64], width: int) -> Updates:
-    """Give each client a 1 for every column, at one of `width` places; `places` is (clients, columns)."""
+    """Return one-hot updates: of the `width` coordinates of a column, the one at `places[client, column]` is 1."""
     columns = places.shape[1]
     starts = width * np.arange(columns)
 

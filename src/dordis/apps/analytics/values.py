@@ -1,4 +1,4 @@
-"""Checks of clients' values, one row each; errors never contain a value."""
+"""Checks of clients' values, which are rows of a table; errors never contain a value."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from dordis.privacy.scaling import Floats
 from dordis.protocol import ClientId
 
 LEAST_CLIENTS = 3
-"""With fewer, the server and one colluding client know the value of the other."""
+"""With two clients, one client and the server together would know the value of the other."""
 
 
 def column_names(values: object) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def column_names(values: object) -> tuple[str, ...]:
 
 
 def check_values(values: npt.ArrayLike) -> tuple[Floats, bool]:
-    """Return finite values as (clients, columns), and whether they came as a single column, (clients,).
+    """Return values as (clients, columns), and whether they were given as (clients,); raise if one is not finite.
 
     >>> check_values([1, 2, 3])[0].shape
     (3, 1)
@@ -57,7 +57,7 @@ def client_ids(clients: Sequence[int] | None, rows: int) -> tuple[ClientId, ...]
 
 
 def _array(values: npt.ArrayLike) -> Floats:
-    """Return numbers as float64; raise with the position of the first value that is none."""
+    """Return numbers as float64; raise with the position of the first value that is not a number."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -87,11 +87,11 @@ def _ragged(values: npt.ArrayLike) -> str:
     rows = values if isinstance(values, Sequence | np.ndarray) else ()
     lengths = [len(row) if isinstance(row, Sequence | np.ndarray) else 1 for row in rows]
     row = next((i + 1 for i, (one, other) in enumerate(pairwise(lengths)) if one != other), 0)
-    return f"all rows have the same number of values, and row {row} (counted from 0) differs"
+    return f"all rows must have the same number of values, but row {row} (counted from 0) differs"
 
 
 def _number(item: object) -> float:
-    """Return an object as a number; NaN if it is none, as texts are not."""
+    """Return an object as a number; NaN if it is a text or cannot be converted."""
     if isinstance(item, str | bytes):
         return math.nan
     try:
@@ -102,7 +102,7 @@ def _number(item: object) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ClientRows:
-    """Rows of clients who may have several: the values (rows, columns), and the number of each row's client."""
+    """Rows of clients that may have several each: values (rows, columns), and the index of each row's client."""
 
     values: Floats
     owner: npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ class ClientRows:
     ids: tuple[ClientId, ...] | None = None
 
     def means(self) -> Floats:
-        """Return the mean row of each client: whatever the number of its rows, a client counts once."""
+        """Return the mean row of each client, so that every client counts once."""
         return self.average(self.values)
 
     def average(self, rows: Floats) -> Floats:
@@ -126,13 +126,13 @@ class ClientRows:
 
 
 def group_rows(values: Any, client: Any, ids: Sequence[int] | None) -> ClientRows:
-    """Return the rows of clients: each row one client, or `client` names them, a column or one name for each row."""
+    """Return the rows by client. `client` is a column, or one name for each row; without it each row is a client."""
     if client is None:
         rows, single = check_values(values)
         count = len(rows)
         return ClientRows(rows, np.arange(count), count, single, column_names(values), client_ids(ids, count))
     if ids is not None:
-        raise InputError("give client, the client of each row, or clients, the numbers of one-row clients, not both")
+        raise InputError("give either client, the client of each row, or clients, the ids of clients with one row each")
     if isinstance(client, str):
         if client not in column_names(values):
             raise InputError(

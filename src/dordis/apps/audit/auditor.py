@@ -1,4 +1,4 @@
-"""The auditor: whole rounds with dropout and colluders, attacked by canaries and tested for their noise."""
+"""The auditor: runs whole rounds with dropout and colluders, attacks them with canaries, and tests their noise."""
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -37,8 +37,8 @@ from dordis.simulation.population import SimulatedHome
 class KnownNoise:
     """Record parameters and inputs of every round of a protocol, and the noise of the colluders.
 
-    Run rounds with `protocol`, which records and otherwise behaves like the given one, and pass `watch` to the round:
-    it asks the colluders for their noise before they forget it.
+    Run rounds with the attribute `protocol`, which behaves like the given protocol and records, and pass `watch` to the
+    round: it asks the colluders for their noise before they erase its seeds.
     """
 
     def __init__(self, protocol: SummingProtocol, colluders: Collection[ClientId], law: NoiseLaw = SKELLAM) -> None:
@@ -114,7 +114,7 @@ class ChunkNoise:
 
 
 LEVEL = 1e-4
-"""The chance, at most, that one of the tests of the noise refutes noise that is right."""
+"""The largest probability with which any of the tests rejects correct noise."""
 _TESTS = 3
 LEAST_DIM = 1024
 """Coordinates of a toy update: enough samples to detect noise that is wrong by a factor of 2 almost surely."""
@@ -150,9 +150,9 @@ class FixedDropout:
 class Audit:
     """Measurements of the audited rounds, and findings.
 
-    `noise` compares all noise in the sums with the variance that the rounds state for it, `hidden` the noise that the
-    colluders do not know with the variance that privacy counts on.  `counted` is the least such variance of a round
-    over the target of the plan: at least 1, or the planned epsilon is not kept.
+    `noise` compares all noise in the sums with the variance that the rounds state.  `hidden` compares the noise that is
+    unknown to the colluders with the charged variance.  `counted` is the least charged variance of a round divided by
+    the target of the plan; below 1 the planned epsilon does not hold.
     """
 
     canaries: GuessOutcome
@@ -191,7 +191,7 @@ def toy_design(
     strategy: XNoise | None = None,
     protocol: SummingProtocol = SECAGG,
 ) -> RoundPlan:
-    """Design a run in which everyone takes part in every round, and everyone has a coordinate."""
+    """Plan a run in which all clients take part in every round, and each client has a coordinate of its own."""
     everyone = ParticipationSchedule(clients, clients, rounds)
     dim = max(LEAST_DIM, clients)
     setting = Setting(everyone, dim=dim, delta=delta, colluders=colluders, sparse=protocol.sparse)
@@ -209,9 +209,9 @@ def audit(
 ) -> Audit:
     """Run all rounds of a design with every message, attack them, and test their noise.
 
-    In every round the first T_C clients collude with the server, the last `dropped` ones leave before they upload, and
-    `late` more after it, so that others give shares of their seeds.  All others are canaries.  The design must have a
-    coordinate for every client, and all clients in every round: see `toy_design`.
+    In every round the first T_C clients collude with the server, the last `dropped` clients leave before their upload,
+    and `late` more after it, so that other clients give shares of their seeds.  All other clients are canaries.  The
+    design must have a coordinate for every client, and all clients in every round: see `toy_design`.
     """
     plan, setting = find_plan(design), design.setting
     check_everyone(design)
@@ -237,7 +237,7 @@ def audit(
 
 @dataclass(frozen=True, eq=False)
 class AttackedRound:
-    """One round as the adversary sees it: the sum in real units without its colluders' noise, and noise measured."""
+    """One round as the adversary sees it: the sum in real units without the colluders' noise, and the noise samples."""
 
     total: Floats
     noise: tuple[VarianceSample, ...]
@@ -246,7 +246,7 @@ class AttackedRound:
 
 
 def attacked_round(home: SimulatedHome, known: KnownNoise) -> AttackedRound:
-    """Run a round, and compare its noise with what it states."""
+    """Run a round, and compare its noise with the variances that it states."""
     result = single_round(home, watch=known.watch).result
     seen = [known.measure_chunk(chunk, output) for chunk, output in enumerate(result.outputs)]
     parameters, bits = known.parameters, known.parameters.bits
@@ -275,7 +275,7 @@ def canary_population(
 
 
 def find_plan(design: RoundPlan) -> Plan:
-    """Return the noise plan of a design; raise if it has none."""
+    """Return the noise plan of a design; raise if its clients add no noise together."""
     if design.plan is None:
         raise InputError("an audit needs noise that the clients add together")
     return design.plan
@@ -285,11 +285,11 @@ def check_everyone(design: RoundPlan) -> None:
     """Raise unless all clients are in every round and each has a coordinate."""
     setting = design.setting
     if setting.clients != setting.participation.population or setting.dim < setting.clients:
-        raise InputError("an audit needs all clients in every round, and a coordinate for each")
+        raise InputError("an audit needs all clients in every round, and a coordinate for each client")
 
 
 def check_departures(design: RoundPlan, dropped: int, late: int) -> None:
-    """Raise unless the round tolerates this dropout."""
+    """Raise unless rounds tolerate these numbers of early and late dropouts."""
     setting = design.setting
     if not 0 <= dropped <= setting.T:
         raise InputError(f"0 to {setting.T} clients drop out, not {dropped}")

@@ -2,9 +2,9 @@
 
 Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", 2023.  Every honest client is a canary: a
 coin decides whether it adds its largest update, all of it in a coordinate of its own, or zero.  The adversary sees the
-sums of all rounds, takes off the noise of its colluders, and guesses the coins where it is surest.  If the mechanism
-keeps (epsilon, delta), the number of correct guesses is bounded; more correct guesses refute the claim.  Privacy is
-never proved in this way.
+sums of all rounds, subtracts the noise of its colluders, and guesses the coins about which it is most certain.  If the
+mechanism keeps (epsilon, delta), the number of correct guesses is bounded; more correct guesses refute the claim.
+This test can refute a claim of privacy, never prove it.
 """
 
 import math
@@ -23,7 +23,7 @@ Coins = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.999
 GUESSED = (Fraction(1, 50), Fraction(1, 10), Fraction(1, 3), Fraction(1))
-"""Parts of the coins that are guessed, each a test of its own: the confidence is divided among them."""
+"""Fractions of the coins that are guessed. Each is a test of its own, and the confidence is divided among them."""
 _HALVINGS = 40
 
 
@@ -31,7 +31,7 @@ _HALVINGS = 40
 class GuessOutcome:
     """Outcome of the attack: `correct` of `guesses` guesses about `canaries` coins.
 
-    Epsilon is at least `shown`, with probability `confidence`; a perfect attack would show `most`.
+    Epsilon is at least `shown` with this confidence; a perfect attack would show `most`.
     """
 
     canaries: int
@@ -45,13 +45,13 @@ class GuessOutcome:
 
     @property
     def refuted(self) -> bool:
-        """Tell whether the claim is wrong."""
+        """Tell whether the attack refutes the claimed epsilon."""
         return self.shown > self.claimed
 
 
 @dataclass(frozen=True)
 class AttackedClaim:
-    """The (epsilon, delta) that is attacked, and how sure the attack has to be."""
+    """The claimed (epsilon, delta), and the confidence that the attack needs to refute it."""
 
     epsilon: float
     delta: float
@@ -61,11 +61,11 @@ class AttackedClaim:
         """Return the largest epsilon that this number of canaries can show; raise if it cannot refute the claim."""
         most = max(self._epsilon_shown(canaries, guesses, guesses) for guesses in _guesses(canaries))
         if most <= self.epsilon:
-            raise InputError(f"{canaries} canaries show epsilon {most:.3g} at best: claim less, or take more of them")
+            raise InputError(f"{canaries} canaries show epsilon {most:.3g} at best: claim less, or use more canaries")
         return most
 
     def judge(self, coins: Coins, scores: Floats, middle: float) -> GuessOutcome:
-        """Guess the surest coins, as many as each test takes, and keep the test with the largest lower bound."""
+        """Guess the most certain coins, a fraction for each test, and return the test with the largest lower bound."""
         surest = np.argsort(-np.abs(scores - middle))
         right = (scores > middle) == coins
         best = (-1.0, 0, 0)
@@ -82,7 +82,8 @@ class AttackedClaim:
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Return a bound on the chance of `correct` guesses against an (epsilon, delta)-private mechanism.
+    """Return a bound on the probability of `correct` or more right guesses against an (epsilon, delta)-private
+    mechanism.
 
     Theorem 5.2: beta + 2 m delta alpha, with W binomial over r guesses that are right with probability e^eps / (1 +
     e^eps), beta = P[W >= v] and alpha the maximum over i of P[v - i <= W < v] / i.

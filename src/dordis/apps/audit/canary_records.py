@@ -1,7 +1,7 @@
-"""Canaries among records: whole rounds that sample records, attacked for each single one of them.
+"""Canary records: whole rounds that sample records, and an attack on every single record.
 
-Every record of the honest clients is a canary: a coin decides whether its gradient is the longest that is allowed, all
-of it in a coordinate of its own, or zero.  The claim that is attacked is that of the whole plan, and all planned events
+Every record of the honest clients is a canary: a coin decides whether its gradient is zero or has the largest allowed
+norm, all of it in a coordinate of its own.  The attacked claim is the epsilon of the whole plan, so all planned events
 are run.
 """
 
@@ -49,24 +49,24 @@ class CanaryRecords(RecordClient):
 
     @property
     def records(self) -> int:
-        """Return how many canaries the client holds."""
+        """Return the number of canaries of the client."""
         return self._coins.size
 
     @property
     def width(self) -> int:
-        """Return how many places every slice has."""
+        """Return the number of records in a slice."""
         return WIDTH
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return the longest gradient along a coordinate, or zero, for each place."""
+        """Return the gradient of each given record: the largest allowed along its coordinate, or zero."""
         rows = np.zeros((places.size, self._dim))
         used = np.flatnonzero(places >= 0)
         rows[used, self._first + places[used]] = round.clip * self._coins[places[used]]
         return rows
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Refuse: records are the unit."""
-        raise InputError("canary records give gradients, and no update of all of them")
+        """Raise InputError: with records as the unit there is no update of all rows."""
+        raise InputError("canary records have no common update: use them with records as the unit of privacy")
 
 
 def toy_record_design(
@@ -80,7 +80,7 @@ def toy_record_design(
     strategy: XNoise | None = None,
     protocol: SummingProtocol = SECAGG,
 ) -> RoundPlan:
-    """Design a run whose unit of privacy is a record, with a coordinate for each of them."""
+    """Plan a run whose unit of privacy is a record, with a coordinate for each record."""
     sampled = RecordSampling(sampling_word(sampling), records, count_events(rounds))
     setting = Setting(
         ParticipationSchedule(clients, clients, rounds),
@@ -104,12 +104,12 @@ def audit_records(
 ) -> Audit:
     """Run all planned events of a design with every message, attack the records, and test the noise.
 
-    The first T_C clients collude with the server, the last `dropped` ones leave before every upload, `late` more after
-    it.  All records of the others are canaries.
+    The first T_C clients collude with the server, the last `dropped` clients leave before every upload, and `late` more
+    after it.  All records of the other clients are canaries.
     """
     plan, setting = find_plan(design), design.setting
     if setting.records is None or setting.dim < setting.clients * setting.records.records:
-        raise InputError("an audit of records needs records as the unit of privacy, and a coordinate for each of them")
+        raise InputError("an audit of records needs records as the unit of privacy, and a coordinate for each record")
     check_departures(design, dropped, late)
     each, sampled = setting.records.records, setting.records
     canaries = slice(setting.colluders * each, (setting.clients - dropped) * each)

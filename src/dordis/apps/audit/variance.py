@@ -5,12 +5,13 @@ S, the sum of their squares, each cut at (6 sigma)^2 so that all moments exist. 
 
     P(S >= s) <= e^(-lambda s) E[e^(lambda S)]   and   P(S <= s) <= e^(lambda s) E[e^(-lambda S)],
 
-hold with the moments of the very law, computed from its probabilities e^-mu I_k(mu).  Nothing is approximated by a
-normal variable, so the level is kept for any number of samples.  The least bound over lambda falls as s moves away from
-its mean, so that it is a p-value.
+hold with the exact moments, computed from the probabilities e^-mu I_k(mu).  There is no approximation by a normal
+variable, so the level holds for any number of samples.  The least bound over lambda falls as s moves away from its
+mean, so it is a p-value.
 
-The lower tail also tests "the variance is at least mu".  More noise is the same noise plus independent noise, whose law
-is symmetric and falls away from 0 on the circle of 2^b numbers; hence |Z| grows in distribution, and S with it.
+The lower tail also tests the claim "the variance is at least mu".  Noise of a larger variance is noise of variance mu
+plus independent noise, whose distribution is symmetric and falls away from 0 on the circle of 2^b numbers.  Hence |Z|
+is stochastically larger, and so is S.
 """
 
 import math
@@ -35,14 +36,14 @@ LARGEST_VARIANCE = 10**9
 _CUT = 6
 """Standard deviations at which a square is cut."""
 _REACH, _FURTHER = 12, 40
-"""Beyond 12 sigma + 40 a Skellam variable lies with a chance below 10^-25, by Bernstein's inequality."""
+"""A Skellam variable is beyond 12 sigma + 40 with a probability below 10^-25, by Bernstein's inequality."""
 _HALVINGS = 20
 _STEEPEST = 2.0**40
 
 
 @dataclass(frozen=True, eq=False)
 class SquareLaw:
-    """The law of min(|Z|, cut)^2 / cut^2: the chance of |Z| = 0, 1, .., cut - 1, and of all that is further out."""
+    """The distribution of min(|Z|, cut)^2 / cut^2: the probabilities of |Z| = 0, 1, .., cut - 1, and of |Z| >= cut."""
 
     cut: int
     chances: Floats
@@ -64,7 +65,7 @@ class SquareLaw:
 
 @lru_cache(maxsize=64)
 def square_law(variance: Fraction, bits: int) -> SquareLaw:
-    """Return the law for Skellam noise of a variance, modulo 2^bits."""
+    """Return the distribution for Skellam noise of a variance modulo 2^bits; raise for a variance out of range."""
     if not 0 < variance <= LARGEST_VARIANCE:
         raise InputError(f"the variance of tested noise lies above 0 and up to 10^9, not at {float(variance):.3g}")
     mu, ring = float(variance), 1 << bits
@@ -79,7 +80,7 @@ def square_law(variance: Fraction, bits: int) -> SquareLaw:
 
 @dataclass(frozen=True)
 class VarianceSample:
-    """Samples that should have one law: how many, the sum of their cut squares, and the variance that they show."""
+    """A summary of samples with one stated variance: their number, the sum of their cut squares, their variance."""
 
     law: SquareLaw
     count: int
@@ -99,10 +100,10 @@ class VarianceSample:
 
 @dataclass(frozen=True)
 class VarianceTest:
-    """How far noise is from the variance that is stated for it.
+    """Result of comparing noise with its stated variance.
 
-    `ratio` is the measured variance over the stated one.  If the statement is true, noise comes out so small with the
-    chance `too_small` at most, and so large with the chance `too_large` at most.
+    `ratio` is the measured variance over the stated one.  `too_small` and `too_large` are p-values: if the stated
+    variance is right, noise is as small, or as large, as measured with at most this probability.
     """
 
     samples: int
@@ -112,7 +113,7 @@ class VarianceTest:
 
 
 def variance_test(measured: Sequence[VarianceSample]) -> VarianceTest:
-    """Test all samples together; those of different rounds may have different variances."""
+    """Test all samples together; each summary may have another stated variance. Raise if there are no samples."""
     count = sum(some.count for some in measured)
     if not count:
         raise InputError("a test of noise needs samples")

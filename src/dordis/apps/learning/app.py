@@ -63,7 +63,7 @@ class Server(AppServer):
 
     @classmethod
     def from_task(cls, task: Task) -> Self:
-        """Make it from `Settings`.
+        """Construct the server from the task's options, read as `Settings`.
 
         >>> Server.from_task(Task({"model": "softmax"}, population=100)).dim
         650
@@ -102,7 +102,7 @@ class Server(AppServer):
         return average_parameters(self.state())
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
-        """Take a step."""
+        """Apply the server's optimiser to the mean update of a round."""
         mean = weighted_mean(aggregate, self._weights)
         stepped, self._memory = self._optimiser.step(self._parameters, mean, self._memory)
         self._parameters = stepped.astype(self.dtype).astype(
@@ -124,7 +124,7 @@ class Server(AppServer):
         return found
 
     def concerns(self) -> tuple[str, ...]:
-        """Return warnings about the course of the training, each of them once."""
+        """Return new warnings about the training, such as a rising loss; each is returned once."""
         return self._progress.take_warnings()
 
     def trained_model(self) -> TrainedModel:
@@ -169,7 +169,7 @@ def weighted_mean(aggregate: Aggregate, weights: SampleWeights | None) -> Floats
 
 
 class Client(AppClient):
-    """Train on the client's samples, from the model of the round; `seed` and the round decide their order."""
+    """Train on the client's samples, starting from the model of the round; `seed` and the round fix their order."""
 
     def __init__(self, model: Model, samples: Samples, classes: int, settings: Settings, seed: tuple[int, ...]) -> None:
         self._model, self._samples, self._classes = model, samples, classes
@@ -236,7 +236,7 @@ class Client(AppClient):
 
 
 class Cohort:
-    """Clients of one process in the same round: the first one asked for its update trains all of them."""
+    """Clients of one process in the same round, trained in one pass when the first of them is asked for its update."""
 
     def __init__(self, round: RoundInfo, clients: Sequence[Client], settings: Settings) -> None:
         self._index, self._clients, self._settings = round.index, clients, settings
@@ -310,7 +310,7 @@ def prepare_learning(settings: Settings, task: Task) -> LearningTask:
 def own_files_task(settings: Settings, task: Task) -> LearningTask:
     """Return the task of a deployment in which each client has a file of its own, and the server none.
 
-    Each client trains on all rows of its file.  Files that are not on this machine are not needed here.
+    Each client trains on all rows of its file.  Files of other machines are not needed.
     """
     table, path = settings.table, task.folder / settings.data
     if table is None:

@@ -1,7 +1,7 @@
 """Learning on features centred by a private mean, which the first round releases.
 
-For features without a public mean.  The first round, charged like any other, releases the mean direction: every row
-is scaled to norm 1, so that no bound has to be guessed.
+Use it for features without a public mean.  The first round, charged like any other, releases the mean direction: every
+row is scaled to norm 1, so that no bound on the features is needed.
 """
 
 import math
@@ -93,7 +93,7 @@ class CentredClient(Client):
     _centre: Floats | None = None
 
     def expect(self, round: RoundInfo, peers: Sequence[AppClient]) -> None:
-        """Train alone: the centre comes with the model."""
+        """Do nothing: clients do not train in one pass here, because the centre comes with the model."""
 
     def work(self, round: RoundInfo) -> Work:
         """Return the centred samples of a round's training."""
@@ -140,7 +140,7 @@ def directions(x: Floats) -> tuple[Floats, Floats]:
 
 
 def subtract_centre(samples: Samples, centre: Floats) -> Samples:
-    """Return samples minus the centre, scaled to the norm of each row."""
+    """Return each row x of the samples as (x / |x| - centre) |x|."""
     x, y = samples
     unit, norms = directions(x)
     return ((unit - centre) * norms).astype(x.dtype).reshape(x.shape), y

@@ -1,4 +1,4 @@
-"""Data sets: inputs, targets, and the client of each."""
+"""Data sets: inputs, their targets and their clients."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Target = Literal["classification", "regression", "next-token"]
 _SCORES = {"classification": "classes", "regression": "number", "next-token": "tokens"}
 
 IGNORED = -100
-"""Stands in a target where there is no token to predict: what torch leaves out by itself."""
+"""Target of positions without a token to predict; torch's losses ignore it by default."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Inputs as rows (n, features) as they are stored, and targets, to train on and, if there are any, to test with.
+    """Training inputs, as stored rows (n, features), with their targets; and the same for testing, if there are any.
 
-    `keys` says whose each input to train on is, such as its writer, where that is known: one key is what privacy
-    protects, unless a configuration says otherwise.  `test_keys` says it of the inputs to test with.
-    `shape` is that of one input before it became a row.  Inputs are divided by `scale` when they are used.
+    `keys` names the owner of each training input, such as its writer, if it is known; the data of one key are the unit
+    of privacy, unless the configuration says otherwise.  `test_keys` names the owners of the test inputs.  `shape` is
+    the shape of one input before it became a row.  Inputs are divided by `scale` when they are used.
     """
 
     x_train: Values = field(repr=False)
@@ -60,7 +60,7 @@ class Dataset:
     keys: Values | None = field(default=None, repr=False)
     shape: tuple[int, ...] = ()
     outputs: int = 0
-    """Classes, or tokens; 0: one more than the largest label to train on."""
+    """Number of classes or tokens; 0 means the largest training label plus one."""
     scale: float = 1.0
     target: Target = "classification"
     tokens: int = 0
@@ -91,7 +91,7 @@ class Dataset:
 
     @cached_property
     def key_counts(self) -> tuple[Values, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the keys, the number of each input's key among them, and how many inputs each has."""
+        """Return the distinct keys, the index of each input's key, and the number of inputs of each key."""
         if self.keys is None:
             raise InputError("the data do not name their clients: give the array keys, or set the column client")
         keys, number, counts = np.unique(self.keys, return_inverse=True, return_counts=True)
@@ -115,7 +115,7 @@ class Dataset:
         return x.astype(np.float32) / np.float32(self.scale)
 
     def centre_inputs(self) -> "Dataset":
-        """Subtract from every input its own mean: that uses no other input, so it costs no privacy."""
+        """Subtract from every input its own mean; no other input is used, so this costs no privacy."""
         x, test = (part - part.mean(axis=1, keepdims=True) for part in (self.x_train, self.x_test))  # type: ignore[union-attr]
         return replace(self, x_train=x, x_test=test)
 
@@ -137,7 +137,7 @@ def check_dataset(data: Dataset) -> Dataset:
     """Return the data set; raise if its parts do not fit each other."""
     if data.x_test is not None and data.x_train.shape[1] != data.x_test.shape[1]:
         here, there = data.x_train.shape[1], data.x_test.shape[1]
-        raise InputError(f"inputs to train on have {here} features, those to test with {there}")
+        raise InputError(f"training inputs have {here} features, test inputs {there}: both must have the same number")
     if data.shape and math.prod(data.shape) != data.features:
         raise InputError(f"inputs have {data.features} numbers, which are not {' x '.join(map(str, data.shape))}")
     if data.keys is not None and data.keys.shape != (len(data.y_train),):
@@ -175,7 +175,7 @@ def flatten(x: Values) -> Values:
 
 
 def check_labels(name: str, y: Values, inputs: int) -> Labels:
-    """Return labels as whole numbers, True and False as 1 and 0; raise if they are none."""
+    """Return labels as whole numbers, True and False as 1 and 0; raise if they are not whole numbers from 0 on."""
     if y.dtype.kind == "b":
         y = y.astype(np.int64)
     if y.shape != (inputs,) or y.dtype.kind not in "iu":
@@ -186,7 +186,7 @@ def check_labels(name: str, y: Values, inputs: int) -> Labels:
 
 
 def check_targets(name: str, y: Values, inputs: int, target: Target) -> Labels:
-    """Return the targets of inputs; raise if they do not fit."""
+    """Return targets as an array; raise if they do not fit the kind of target or the number of inputs."""
     if target == "classification":
         return check_labels(name, y, inputs)
     if y.ndim not in (1, 2) or len(y) != inputs or y.dtype.kind not in "fiu" or not np.isfinite(y).all():

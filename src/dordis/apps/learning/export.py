@@ -1,9 +1,9 @@
-"""A trained model for others: torch.export, or ONNX, with the preprocessing of its table inside.  Needs torch.
+"""Export of a trained model by torch.export or as ONNX, together with the preprocessing of its table; needs torch.
 
-The program takes one row for each input, 32-bit numbers in the order of `preprocessing.json`: a number as it is in the
-table, NaN where the cell is empty, and for a text its place in the public list of categories, -1 for any other text.
-It clips, scales and encodes as in training.  An empty cell that training refuses or skips gives NaN.  It returns scores
-of the classes, or numbers in the units of the labels.
+The exported program takes one row of 32-bit numbers for each input, in the order of `preprocessing.json`.  A number is
+passed as it is in the table, an empty cell as NaN, and a text as its index in the public list of categories, or -1 for
+any other text.  The program clips, scales and encodes as in training.  An empty cell that training would refuse or skip
+gives NaN.  The program returns scores of the classes, or numbers in the units of the labels.
 """
 
 import json
@@ -82,7 +82,7 @@ def _example_inputs(model: Model, example: Any) -> Any:
 
 
 def torch_module(model: Model, parameters: Floats) -> Any:
-    """Return a torch module with the scores of a model; raise for a model of the user's own that is not in torch."""
+    """Return a torch module that computes a model's scores; raise for a user's own model that is not a torch module."""
     torch = import_torch()
 
     def affine(values: Floats, inputs: int, outputs: int) -> Any:
@@ -103,14 +103,14 @@ def torch_module(model: Model, parameters: Floats) -> Any:
         return torch.nn.Sequential(first, torch.nn.ReLU(), affine(parameters[below:], model.hidden, model.classes))
     module = model.trained(parameters)
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"a model of the class {type(model).__name__} is not in torch: export it yourself")
+        raise InputError(f"a model of the class {type(model).__name__} is no torch module: export it yourself")
     for parameter in module.parameters():
-        parameter.data = parameter.data.cpu().clone()  # they were views of one vector, which is stored badly
+        parameter.data = parameter.data.cpu().clone()  # a view would be stored with the whole vector
     return module
 
 
 def with_preprocessing(module: Any, encoder: Encoder) -> Any:
-    """Return a module from raw rows to scores of classes, or to numbers in the units of the labels."""
+    """Return a module that maps raw rows to scores of classes, or to numbers in the units of the labels."""
     torch, table = import_torch(), encoder.table
 
     def number(values: Any, name: str) -> list[Any]:

@@ -1,7 +1,8 @@
 """Public feature maps, applied to inputs before training at no cost in privacy.
 
 A feature map is a fixed function of one input and of synthetic images: it does not depend on clients' data.
-`scattering` is for images; one of your own is named `package.module:function` and takes inputs in their shape.
+`scattering` is for images.  A map of your own is named `package.module:function`; it takes inputs in their original
+shape.
 """
 
 import hashlib
@@ -20,12 +21,12 @@ from dordis.errors import InputError
 from dordis.loading import load_object
 
 FeatureMap = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
-"""Takes inputs (count, ...), gives rows of features (count, features)."""
+"""Maps inputs (count, ...) to rows of features (count, features)."""
 
 MAPS = {"scattering": "dordis.apps.learning.scattering:scatter_images"}
 """Built-in feature maps, imported on first use."""
 VERSION = b"dordis features 1"
-"""To be changed when a map gives other features, which invalidates the cache."""
+"""Part of the names of cached files; change it when a map computes other features, so that old files are not used."""
 WORTH_KEEPING = 5000
 """Number of inputs from which features are cached."""
 
@@ -33,7 +34,7 @@ WORTH_KEEPING = 5000
 def with_features(data: Dataset, name: str, folder: Path) -> Dataset:
     """Return the data with features in place of inputs; features of many inputs are cached in a folder."""
     if data.tokens:
-        raise InputError("features are made of numbers, and the inputs are tokens: leave features out")
+        raise InputError("feature maps take numbers, but these inputs are tokens: leave features out")
     train = _cached_features(data, data.x_train, name, folder)
     test = None if data.x_test is None else _cached_features(data, data.x_test, name, folder)
     return changed(data, x_train=train, x_test=test, shape=(), scale=1.0)
@@ -62,7 +63,7 @@ def _compute_features(data: Dataset, inputs: Values, name: str) -> Values:
     if features.ndim != 2 or len(features) != len(inputs) or not np.isfinite(features).all():
         raise InputError(
             f"the features '{name}' give {features.dtype} {features.shape} for {len(inputs)} inputs: one row of "
-            "finite numbers is wanted for each"
+            "finite numbers is needed for each input"
         )
     return features
 

@@ -1,6 +1,6 @@
 """File formats of data sets: LEAF's JSON, numpy's .npz, the idx files of MNIST, CIFAR; public vocabularies for text.
 
-A vocabulary made from clients' texts would reveal them without noise.
+A vocabulary made from clients' texts would disclose their words without noise.
 """
 
 import gzip
@@ -52,7 +52,7 @@ class Vocabulary:
 
 
 def hash_words(size: int) -> Vocabulary:
-    """Number words by a hash, so that no list of words is needed; some words share a number."""
+    """Return a vocabulary that numbers words by a hash: no list of words is needed, but some words share a number."""
     if size <= len(SPECIAL):
         raise InputError(f"a vocabulary has more than {len(SPECIAL)} tokens, not {size}")
 
@@ -67,7 +67,7 @@ def hash_words(size: int) -> Vocabulary:
 
 
 def read_word_list(path: Path) -> Vocabulary:
-    """Give each word of a public list, one a line, a number."""
+    """Return the vocabulary of a public list of words, one a line; raise if the file is unreadable or empty."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -79,7 +79,7 @@ def read_word_list(path: Path) -> Vocabulary:
 
 
 def number_words(words: Iterable[str]) -> Vocabulary:
-    """Number public words in order; all other words share the token UNKNOWN.
+    """Return a vocabulary that numbers public words in order; all other words share the token UNKNOWN.
 
     >>> number_words(["the", "of"]).numbers(["<BOS>", "of", "the", "sea", "<EOS>"])
     [1, 5, 4, 3, 2]
@@ -90,7 +90,7 @@ def number_words(words: Iterable[str]) -> Vocabulary:
 
 
 def letters() -> Vocabulary:
-    """Give each character of LEAF's Shakespeare its number."""
+    """Return the vocabulary of the characters of LEAF's Shakespeare."""
     numbers = {letter: i for i, letter in enumerate(LETTERS)}
     return Vocabulary(len(LETTERS) + 1, lambda letter: numbers.get(letter, len(LETTERS)))
 
@@ -192,7 +192,7 @@ def _samples(data: UserData, words: Vocabulary) -> Samples:
 
 
 def _lines(data: UserData) -> Samples:
-    """Return Shakespeare's lines: 80 characters, and the one that follows."""
+    """Return Shakespeare's lines: inputs of 80 characters, and the character that follows each."""
     known = letters()
     x = np.array([known.numbers(line) for line in data.x], np.int32)
     if x.ndim != 2:
@@ -201,7 +201,7 @@ def _lines(data: UserData) -> Samples:
 
 
 def _comments(data: UserData, words: Vocabulary) -> Samples:
-    """Return Reddit's comments: sequences of up to ten words, and for every word the one that follows."""
+    """Return Reddit's comments: sequences of up to ten words, and for every word the word that follows it."""
     pairs = [
         (sequence, following)
         for comment, y in zip(data.x, data.y, strict=True)
@@ -211,7 +211,7 @@ def _comments(data: UserData, words: Vocabulary) -> Samples:
     y = np.full((len(pairs), SEQUENCE), IGNORED, np.int64)
     for i, (sequence, following) in enumerate(pairs):
         if len(sequence) > SEQUENCE or len(following) > len(sequence):
-            raise InputError(f"a sequence has {len(sequence)} words, and {len(following)} to follow them")
+            raise InputError(f"a sequence has {len(sequence)} words, but {len(following)} following words")
         x[i, : len(sequence)] = words.numbers(sequence)
         y[i, : len(following)] = [IGNORED if word == "<PAD>" else words.number(word) for word in following]
     return x, y
@@ -232,9 +232,10 @@ _NEEDED = ("x_train", "y_train")
 
 
 def read_npz(path: Path, target: Target = "classification") -> Dataset:
-    """Read x_train, y_train and, if they are there, x_test, y_test; inputs may have any shape.
+    """Read x_train and y_train, and x_test and y_test if the file has them; inputs may have any shape.
 
-    Optional are `scale`, a number that inputs are divided by, and `keys`, one for each input to train on.
+    Two arrays are optional: `scale`, a number by which inputs are divided, and `keys`, the client of each training
+    input.
     """
     arrays = read_arrays(path)
     try:
@@ -277,11 +278,11 @@ def build_dataset(arrays: Arrays, target: Target) -> Dataset:
 
 
 _BYTES = 8
-"""The type of elements, the third byte of the magic number: unsigned bytes, which all of these files have."""
+"""Third byte of the magic number, for elements of type unsigned byte; all files read here have it."""
 
 
 def read_idx_folder(folder: Path, prefix: str = "", transposed: bool = False, first: int = 0) -> Dataset:
-    """Read the idx files {train,t10k or test}-{images-idx3,labels-idx1}-ubyte[.gz]; `prefix` stands before these names.
+    """Read the idx files {prefix}{train,t10k or test}-{images-idx3,labels-idx1}-ubyte[.gz] of a folder.
 
     EMNIST's images are `transposed`; the `first` label of EMNIST's letters is 1.
     """
@@ -307,7 +308,7 @@ def read_idx(path: Path, dimensions: int) -> Values:
     shape = tuple(int(size) for size in np.frombuffer(data[4:header], ">u4"))
     if len(data) - header != math.prod(shape):
         raise InputError(
-            f"{path} has {len(data) - header:,} bytes after its header, which promises {math.prod(shape):,}"
+            f"{path} has {len(data) - header:,} bytes of data, but its header announces {math.prod(shape):,}"
         )
     if not math.prod(shape):
         raise InputError(f"{path} is empty")
@@ -344,7 +345,7 @@ def _read_cifar(folder: Path, train: list[str], test: str, labels: int, classes:
 
 
 def read_batch(path: Path, labels: int, classes: int) -> Samples:
-    """Read a binary CIFAR file; of the `labels` labels of each record the last one is used."""
+    """Read a binary CIFAR file whose records have `labels` labels each; the last one is used."""
     try:
         data = np.fromfile(path, np.uint8)
     except OSError as error:

@@ -33,7 +33,7 @@ def gather(
 ) -> LearningTask:
     """Return the learning task; raise if model and data do not fit.
 
-    `given` are the settings that the caller set; of `task` seed and unit count.
+    `given` names the settings that the caller set explicitly. Of `task` only the seed and the unit of privacy are used.
     """
     if table is not None:
         return _gather_table(model, clients, test, table, settings, given, task)
@@ -85,14 +85,14 @@ def check_clients(count: int) -> None:
 
 
 def check_labels_used(targets: list[Any]) -> int:
-    """Return the number of classes; raise if there is one only, or if labels are left out between 0 and the largest."""
+    """Return the number of classes; raise if there is only one, or if a label below the largest never occurs."""
     used = np.unique(np.concatenate([y.ravel() for y in targets]))
     if used.size < 2:
-        raise InputError("all labels are the same class: there is nothing to learn; pass classes= if there are others")
+        raise InputError("all labels are the same class: there is nothing to learn; pass classes= if there are more")
     classes = int(used[-1]) + 1
     if missing := sorted(set(range(classes)) - set(used.tolist())):
         raise InputError(
-            f"labels must be 0, 1, 2, .. and {', '.join(map(str, missing[:5]))} never occur: number the classes "
+            f"labels must be 0, 1, 2, .., but {', '.join(map(str, missing[:5]))} never occur: number the classes "
             f"without gaps, or pass classes={classes} if they exist elsewhere"
         )
     return classes
@@ -141,11 +141,11 @@ def _test_pair(test: Any) -> tuple[Any, Any]:
 
 
 def is_table(data: Any) -> bool:
-    """Tell a DataFrame from anything else, without importing pandas."""
+    """Tell whether data are a DataFrame, without importing pandas."""
     return hasattr(data, "columns") and hasattr(data, "groupby")
 
 
 def check_samples(whose: str, x: Any, y: Any, target: Target) -> Samples:
-    """Return inputs and targets as arrays; raise if they do not fit."""
+    """Return inputs and targets as arrays; raise if they do not fit each other or the kind of target."""
     inputs, labels = np.asarray(x), np.asarray(y)
     return check_inputs(f"x of {whose}", inputs), check_targets(f"y of {whose}", labels, len(inputs), target)

@@ -21,7 +21,7 @@ from dordis.privacy.scaling import Floats
 from dordis.rounds.model import Numbers
 
 Slope = Callable[[Floats], Floats]
-"""Gives the gradient of the mean loss on some samples at parameters."""
+"""Returns the gradient of the mean loss on fixed samples, given the parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Model(ABC):
 
     @abstractmethod
     def scores(self, parameters: Floats, x: Floats) -> Floats:
-        """Return the score of each class, (n, classes): the highest is what the model says."""
+        """Return the score of each class, (n, classes); the class with the highest score is the prediction."""
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
         """Return the update of one client that trains from `start`."""
@@ -65,7 +65,7 @@ class Model(ABC):
         return trainer.train(self, at, x, y, work.classes, how, work.seed)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-        """Return the updates of many clients from one pass, or None if one by one is as fast."""
+        """Return the updates of many clients that train in one pass, or None if training one by one is as fast."""
         return None
 
     def trained(self, parameters: Floats) -> Any:
@@ -73,7 +73,7 @@ class Model(ABC):
         return parameters
 
     def save(self, parameters: Floats, directory: Path) -> None:  # noqa: B027  parameters are in the checkpoint
-        """Write the trained model to a directory, in a format that others read."""
+        """Write the trained model to a directory in a format that other programs read; nothing by default."""
 
     def evaluate(self, parameters: Floats, x: Floats, y: Labels) -> dict[str, float]:
         """Return the metrics of the model on samples."""
@@ -96,7 +96,7 @@ class Softmax(Model):
         return self.slope(x, y, offset)(parameters)
 
     def slope(self, x: Floats, y: Labels, offset: Floats) -> Slope:
-        """Prepare what all steps on these samples share: inputs with a 1 for b at the end, and the indicator of y."""
+        """Return the gradient as a function of the parameters; what all steps share is computed once."""
         inputs = np.ones((y.size, self.features + 1))
         inputs[:, :-1] = x
         back = inputs.T / y.size
@@ -145,7 +145,7 @@ class Linear(Model):
 
 
 class Mlp(Model):
-    """A hidden layer of rectified units under a softmax: two affine maps, one after the other in the parameters.
+    """A network with one hidden layer of rectified units and a softmax; its parameters are two affine maps in order.
 
     In a regression there is one output, and no softmax.
     """
@@ -158,7 +158,7 @@ class Mlp(Model):
 
     @cached_property
     def dim(self) -> int:
-        """Return the parameters of both layers."""
+        """Return the number of parameters of both layers."""
         return (self.features + 1) * self.hidden + self._top.dim
 
     def initial(self, rng: np.random.Generator) -> Floats:
@@ -170,7 +170,7 @@ class Mlp(Model):
         return drawn
 
     def gradient(self, parameters: Floats, x: Floats, y: Labels, offset: Floats) -> Floats:
-        """Go back through both layers."""
+        """Return the gradient by back-propagation through both layers."""
         top, h = parameters[-self._top.dim :], self._units(parameters, x)
         scores = self._top.scores(top, h)
         r = errors(scores, y) if self.target == "regression" else residuals(scores + offset, y)
@@ -212,7 +212,7 @@ def errors(scores: Floats, y: Labels) -> Floats:
 
 
 class Totals(NamedTuple):
-    """Over samples, or over the tokens of samples: the sum of losses, how many were right, and how many there are."""
+    """Sum of losses, number of right predictions and number of predictions, over samples or over their tokens."""
 
     loss: float
     right: float
@@ -235,7 +235,7 @@ def metrics(target: Target, totals: Totals) -> dict[str, float]:
 
 
 def total(target: Target, scores: Floats, y: Labels) -> Totals:
-    """Add up over samples: scores (n, classes) and labels, or numbers and numbers."""
+    """Return losses and right predictions summed over samples, from scores (n, classes) or (n, outputs) and targets."""
     if target == "regression":
         return Totals(float(((scores.reshape(y.shape) - y) ** 2).sum()), 0.0, y.size)
     shares = scores - scores.max(axis=1, keepdims=True)
@@ -261,7 +261,7 @@ def table_metrics(encoder: Encoder, scores: Floats, y: Labels) -> dict[str, floa
 
 
 def class_metrics(scores: Floats, y: Labels) -> dict[str, float]:
-    """Return balanced accuracy, macro F1 and, one class against the others, the mean AUC; over classes in `y`.
+    """Return balanced accuracy, macro F1 and the mean one-against-rest AUC, over the classes that occur in `y`.
 
     >>> class_metrics(np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]]), np.array([0, 1, 0]))["auc"]
     0.5
@@ -280,7 +280,7 @@ def class_metrics(scores: Floats, y: Labels) -> dict[str, float]:
 
 
 def _auc(scores: Floats, positive: Labels) -> float:
-    """Return the chance that a positive sample has a higher score than a negative one; ties count half."""
+    """Return the probability that a positive sample has a higher score than a negative one; ties count half."""
     above = np.count_nonzero(positive)
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place][positive].sum()
@@ -288,7 +288,7 @@ def _auc(scores: Floats, positive: Labels) -> float:
 
 
 def torch_losses(target: Target, scores: Any, y: Any, offset: Any) -> tuple[Any, Any]:
-    """Return the loss of each sample, or of each token, and 1 where there is one, as tensors."""
+    """Return two tensors: the loss of each sample or token, and 1 where there is a target, else 0."""
     import torch
 
     if target == "regression":

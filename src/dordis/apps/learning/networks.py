@@ -2,8 +2,8 @@
 
 The networks are torch modules: they need the extra 'torch', ALBERT 'nlp'.
 
-Normalisation is by groups of channels, within one image: batch normalisation would keep running statistics of clients'
-data, which no noise covers.
+The networks normalise groups of channels within one image.  Batch normalisation would keep running statistics of
+clients' data, which no noise protects.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class Inputs:
         shape = (1, *self.shape) if len(self.shape) == 2 else self.shape
         if self.tokens or len(shape) != 3:
             raise InputError(
-                f"the model {name} takes images, and an input is {self.shape}"
+                f"the model {name} takes images, but an input has the shape {self.shape}"
                 + (" tokens" if self.tokens else ": if it is an image, set shape, such as [28, 28]")
             )
         return shape
@@ -109,10 +109,10 @@ def _group_norm(nn: Any, channels: int) -> list[Any]:
 
 
 def _residual(nn: Any, before: int, channels: int, stride: int) -> Any:
-    """Return two convolutions, to whose output the input is added."""
+    """Return a residual block: two convolutions, to whose output the block's input is added."""
 
     class Residual(nn.Module):  # type: ignore[misc]
-        """Add the input, or a convolution of it where its size changes."""
+        """Add the input, or a convolution of it where the size changes, to the output of two convolutions."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -153,8 +153,8 @@ def vgg19(inputs: Inputs) -> Any:
 def albert(inputs: Inputs, weights: str = "", **config: Any) -> Any:
     """Return ALBERT base with a head that predicts the next token: 15,091,680 parameters for 30,000 tokens.
 
-    `weights` is a folder with a model that transformers saved; nothing is downloaded.  `config` changes what
-    transformers' AlbertConfig says, such as hidden_size and num_hidden_layers.
+    `weights` is a folder with a model that transformers saved; nothing is downloaded.  `config` changes fields of
+    transformers' AlbertConfig, such as hidden_size and num_hidden_layers.
     """
     if inputs.target != "next-token":
         raise InputError("the model albert predicts the next token: it needs data of words, such as reddit")
@@ -173,7 +173,7 @@ def albert(inputs: Inputs, weights: str = "", **config: Any) -> Any:
         inner = made(AlbertConfig(vocab_size=inputs.tokens, tie_word_embeddings=False, **{**base, **config}))
 
     class NextToken(torch.nn.Module):
-        """Let every token see those before it only."""
+        """Attend only to earlier tokens."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -190,7 +190,7 @@ def _load_weights(load: Callable[[Path], Any], path: Path) -> Any:
     try:
         return load(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} holds no ALBERT that transformers reads: {str(error).splitlines()[0]}") from None
+        raise InputError(f"{path} has no ALBERT for transformers: {str(error).splitlines()[0]}") from None
 
 
 NETWORKS: dict[str, Callable[..., Any]] = {"cnn": cnn, "resnet18": resnet18, "vgg19": vgg19, "albert": albert}
@@ -200,7 +200,7 @@ NUMPY = ("softmax", "linear", "mlp")
 
 
 def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, device: str = "auto") -> Model:
-    """Return the model with this name; a torch.nn.Module is wrapped, and the seed draws its first parameters."""
+    """Return the model with this name; a torch.nn.Module is wrapped, and `seed` determines its initial parameters."""
     if name not in NUMPY and name not in NETWORKS and ":" not in name:
         known = ", ".join((*NUMPY, *NETWORKS))
         raise InputError(f"there is no model '{name}': pass one of {known}, or package.module:name")
@@ -222,14 +222,14 @@ def make_model(name: str, inputs: Inputs, options: dict[str, Any], seed: int, de
 
 
 def _numpy_model(name: str, inputs: Inputs, options: dict[str, Any]) -> Model:
-    """Return one of the models in numpy, if it fits the data."""
+    """Return one of the numpy models; raise if it does not fit the data."""
     if inputs.tokens:
-        raise InputError(f"the model {name} takes numbers, and the data are tokens: pass albert or your own")
+        raise InputError(f"the model {name} takes numbers, but the data are tokens: use albert or a model of your own")
     if name == "mlp":
         return Mlp(inputs.features, inputs.classes, target=inputs.target, **options)
     wanted = "linear" if inputs.target == "regression" else "softmax"
     if name != wanted:
-        raise InputError(f"the model {name} is not for {inputs.target}: pass {wanted} or mlp")
+        raise InputError(f"the model {name} is not for {inputs.target}: use {wanted} or mlp")
     return (
         Linear(inputs.features, inputs.classes, **options)
         if name == "linear"

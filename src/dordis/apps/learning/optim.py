@@ -1,6 +1,6 @@
 """The server's step: optimisers, and weights of clients by their number of samples.
 
-Optimisers are values; their memory is passed in and returned.
+Optimisers are immutable; their memory of earlier rounds is passed in and returned.
 """
 
 import math
@@ -17,7 +17,8 @@ Memory = dict[str, Floats]
 
 
 class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the rate changes: it rises over `warmup` steps, then falls along half a cosine to `final` after `steps`.
+    """A schedule of the learning rate: it rises over `warmup` steps, then falls along half a cosine to `final` at
+    `steps`.
 
     >>> [round(RateSchedule(steps=4, final=0.2, warmup=2).factor(step), 2) for step in range(6)]
     [0.5, 1.0, 1.0, 0.6, 0.2, 0.2]
@@ -43,7 +44,7 @@ class RateSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fedavg"):
-    """Go `lr` times the mean update, with the momentum of earlier ones if wanted: FedAvg, FedAvgM.
+    """Step by `lr` times the mean update (FedAvg), with a momentum of earlier updates if one is set (FedAvgM).
 
     With records as the unit of privacy this is stochastic gradient descent.  A `schedule` changes the rate.
 
@@ -76,7 +77,7 @@ class FedAvg(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 class FedAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fedadam"):
     """Scale each coordinate by its own history: Reddi et al., "Adaptive Federated Optimization", 2021, algorithm 2.
 
-    The moments are corrected for beginning at zero, as in Adam.
+    The bias of moments that start at zero is corrected, as in Adam.
     """
 
     lr: float = 0.1
@@ -106,7 +107,7 @@ Optimiser = FedAvg | FedAdam
 
 
 def scheduled_rate(lr: float, schedule: RateSchedule | None, memory: Memory) -> tuple[float, Memory]:
-    """Return the rate of a step, and the memory of how many there were."""
+    """Return the learning rate of a step, and the memory with the number of steps so far."""
     if schedule is None:
         return lr, {}
     done = int(memory.get("steps", np.zeros(())))
@@ -139,10 +140,10 @@ def _check_fraction(name: str, value: float) -> None:
 class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="samples"):
     """Weight an update by the number of samples, up to `most`; a client with `most` or more has the weight 1.
 
-    An update is clipped before it is weighted: its norm is at most the clip bound times the weight, so that the
-    sensitivity is the clip bound, as without weights, and the mechanism clips again whatever a client says.  The mean
-    is over clients and not over samples, whose number is nobody's business: `typical`, a public guess at what clients
-    have, makes up for the weights.
+    An update is clipped before it is weighted, so its norm is at most the clip bound times the weight.  The sensitivity
+    is the clip bound, as without weights, and the mechanism clips once more.  The server divides by the number of
+    clients, because the number of samples is not disclosed.  `typical`, a public guess of a client's number of samples,
+    corrects the length of the server's step.
     """
 
     most: int
@@ -150,7 +151,7 @@ class SampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
     def __post_init__(self) -> None:
         if self.most < 1 or not 0 < self.typical < math.inf:
-            raise InputError("weights need most, of 1 or more samples, and typical, which is positive")
+            raise InputError("weights need `most` of at least 1 sample, and a positive and finite `typical`")
 
     def weight(self, samples: int) -> float:
         """Return the weight of a client.

@@ -18,7 +18,7 @@ Generator = np.random.Generator
 
 
 class Iid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="iid"):
-    """Deal samples at random: the numbers of two clients differ by at most one."""
+    """Divide the samples at random; the sizes of any two clients differ by at most one."""
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the samples of each client."""
@@ -34,7 +34,7 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
     """Give each client its own mix of labels, from a Dirichlet distribution with all parameters `alpha`.
 
     Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019.  A small alpha gives a client
-    few labels, a large one all labels.  Clients with fewer than `least` samples get some of the largest clients.
+    few labels, a large one all labels.  Clients with fewer than `least` samples get samples of the largest clients.
     """
 
     alpha: float = 1.0
@@ -65,7 +65,7 @@ class Lda(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="ki
 
 
 class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="natural"):
-    """Each key is one client; with `some`, keys beyond the number of clients take no part."""
+    """Each key is one client; with `some`, there may be more keys than clients, and the others take no part."""
 
     some: bool = False
 
@@ -81,14 +81,14 @@ class Natural(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="merge"):
-    """`keys` keys together are one client, as in the paper with three writers; with `some`, the rest take no part."""
+    """Several `keys` together are one client, as in the paper (three writers); with `some`, the rest take no part."""
 
     keys: int = 3
     some: bool = False
 
     def __post_init__(self) -> None:
         if self.keys < 2:
-            raise InputError(f"two keys or more are merged, not {self.keys}: for one the partition is 'natural'")
+            raise InputError(f"merge needs two keys or more, not {self.keys}: for one key a client use kind 'natural'")
 
     def split(self, data: Dataset, clients: int, rng: Generator) -> list[Indices]:
         """Return the samples of each client."""
@@ -111,7 +111,7 @@ def default_partition(data: Dataset) -> Partition:
 
 
 def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
-    """Remove clients' inputs from the test data, if there are others; return the data with a description of them.
+    """Remove clients' inputs from the test data if other inputs remain; return the data and a description.
 
     Test data that do not name their users stay as they are: the caller declares them public.
     """
@@ -123,7 +123,8 @@ def remove_clients(data: Dataset, parts: list[Indices]) -> tuple[Dataset, str]:
 
 
 def select_test_inputs(keys: Values, clients: Values, unit: Unit) -> tuple[npt.NDArray[np.bool_], str]:
-    """Return a mask of the test inputs to measure on, and a description: inputs of clients only if there are no others.
+    """Return a mask of the test inputs to use, and a description; inputs of clients are used only if there are no
+    others.
 
     Metrics are published without noise.  Measured on inputs of clients, they are outside the guarantee.
     """
@@ -142,11 +143,11 @@ def check_keys(data: Dataset, clients: int, each: int, some: bool) -> None:
     there = data.unit.format_count(keys.size) + f", from {data.unit.origin}"
     possible = keys.size // each
     if clients > possible:
-        raise InputError(f"there are {there}: that makes {possible} clients of {each}, and not {clients}")
+        raise InputError(f"there are {there}: with {each} for each client that makes {possible} clients, not {clients}")
     if clients < possible and not some:
         raise InputError(
-            f"there are {there}: one of them is what privacy protects, and {clients} clients would need some merged or "
-            f"left out. Set federation.clients = {possible}, or say so in app.options.partition: "
+            f"there are {there}, and privacy protects each of them. For {clients} clients some would have to be "
+            f"merged or left out. Set federation.clients = {possible}, or allow it in app.options.partition: "
             '{ kind = "merge", keys = .. }, { kind = "natural", some = true }, or { kind = "iid" }'
         )
 
@@ -171,13 +172,13 @@ def describe_parts(data: Dataset, clients: int) -> str:
 
 def _check_count(labels: Labels, clients: int, least: int) -> None:
     if clients < 1:
-        raise InputError(f"samples are dealt to a client or more, not to {clients}")
+        raise InputError(f"samples are divided among one client or more, not {clients}")
     if len(labels) < clients * least:
         raise InputError(f"{len(labels)} samples are too few for {clients} clients with {least} or more each")
 
 
 def _assign_owners(count: int, weights: npt.NDArray[np.float64]) -> Indices:
-    """Return the owners of `count` samples in proportion to the weights, each within one sample of its due."""
+    """Return the owners of `count` samples in proportion to the weights, rounded to whole samples."""
     total = weights.sum()
     shares = weights / total if total > 0 else np.full(weights.size, 1 / weights.size)  # tiny alphas underflow
     ends = np.rint(np.cumsum(shares) * count).astype(np.int64)

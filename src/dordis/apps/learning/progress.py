@@ -1,4 +1,4 @@
-"""Warnings about a training under way: the loss rises, or the model is no better than a constant."""
+"""Warnings during training: the loss rises, or the model is no better than a constant prediction."""
 
 from collections import Counter
 from itertools import pairwise
@@ -8,11 +8,11 @@ import numpy as np
 from dordis.apps.learning.data import Labels
 
 RISES = 2
-"""Rounds in a row in which the loss rises before that is a warning."""
+"""Number of rounds in a row with a rising loss that causes a warning."""
 MARGIN = 1.1
-"""Factor over the first loss from which a rising loss is a warning: noise moves a small loss up and down."""
+"""A rising loss causes a warning only above this factor times the first loss: noise moves a small loss up and down."""
 PATIENCE = 3
-"""Rounds after which a model that is no better than a constant is a warning."""
+"""Number of rounds after which a model that is no better than a constant causes a warning."""
 USEFUL_AUC = 0.6
 """A model with a larger AUC is useful even if its accuracy is below the share of a frequent class."""
 
@@ -26,7 +26,7 @@ class Progress:
         self._given: set[str] = set()
 
     def add(self, metrics: dict[str, float], y: Labels) -> None:
-        """Note the metrics of a round on test labels."""
+        """Record the metrics of a round, measured on the test labels `y`."""
         loss = metrics.get("loss")
         if loss is None:
             return
@@ -58,7 +58,7 @@ class Progress:
 
 
 def worse_than_constant(metrics: dict[str, float], y: Labels) -> str:
-    """Say why a model is no better than a constant prediction; empty if it is better."""
+    """Return the reason why a model is no better than a constant prediction; empty if it is better."""
     if "r2" in metrics:
         return f"R^2 is {metrics['r2']:.2g}" if metrics["r2"] <= 0 else ""
     accuracy, known = metrics.get("accuracy"), np.ndim(y) == 1 and np.asarray(y).dtype.kind in "iu"

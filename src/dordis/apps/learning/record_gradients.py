@@ -1,6 +1,6 @@
 """Learning with records as the unit of privacy: the gradient of each record, and the client that sums them.
 
-Gradients of numpy models follow a formula, those of torch modules come from `torch.func`, in slices of one shape.
+Gradients of numpy models are computed by formulas, those of torch modules by `torch.func`, both in slices of one shape.
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ MOST_WIDTH = 128
 
 
 def slice_width(dim: int) -> int:
-    """Return how many records are differentiated at once, the same in every slice of a run.
+    """Return the number of records that are differentiated at once, the same in every slice of a run.
 
     >>> slice_width(650), slice_width(26_010), slice_width(10_000_000)
     (128, 128, 1)
@@ -40,7 +40,7 @@ class RecordGradients(ABC):
 
     @abstractmethod
     def rows(self, parameters: Numbers, x: Values, y: Labels) -> Reals:
-        """Return one gradient for each record, in a buffer that the next call writes to."""
+        """Return one gradient for each record, in a buffer that the next call overwrites."""
 
 
 def make_record_gradients(model: Model) -> RecordGradients:
@@ -126,13 +126,13 @@ def with_one(x: Values) -> Floats:
 
 
 def row_products(x: Floats, weights: Floats) -> Floats:
-    """Return x W, each row by itself: a product of matrices adds up differently at the edges of its tiles."""
+    """Return x W row by row: in a matrix product the rounding of a row depends on the number of rows."""
     products: Floats = np.stack([row @ weights for row in x])
     return products
 
 
 def outer(x: Floats, r: Floats) -> Floats:
-    """Return the outer product of each pair of rows, flat."""
+    """Return the outer product of each row of x with the same row of r, flattened."""
     products: Floats = (x[:, :, None] * r[:, None, :]).reshape(len(x), -1)
     return products
 
@@ -145,11 +145,11 @@ def class_residuals(scores: Floats, y: Labels) -> Floats:
 
 
 class TorchGradients(RecordGradients):
-    """A torch module, by vmap of grad: each record is a batch of one, in the module's mode for evaluation.
+    """Gradients of a torch module by vmap of grad: each record is a batch of one, in evaluation mode.
 
-    Every record has its own view of the weights: with common weights a layer multiplies all records at once, and the
-    bits of such a product depend on a record's place.  Layers that draw at random, such as dropout, are off: what they
-    draw for one record would depend on the others.
+    Every record has its own view of the weights: with common weights a layer would multiply all records at once, and
+    the rounding of such a product depends on a record's place.  Layers with random numbers, such as dropout, are
+    switched off: the numbers for one record would depend on the other records.
     """
 
     def __init__(self, model: TorchModel) -> None:
@@ -186,7 +186,7 @@ class TorchGradients(RecordGradients):
 
 @contextmanager
 def constant_arithmetic(torch: Any) -> Iterator[None]:
-    """Have torch compute the same bits for the same slice inside the block: one thread, no choice of algorithms."""
+    """Make torch compute the same bits for equal slices inside the block: one thread, deterministic algorithms."""
     strict, precision = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
     torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("highest")
@@ -199,7 +199,7 @@ def constant_arithmetic(torch: Any) -> Iterator[None]:
 
 
 def check_no_batch_statistics(module: Any) -> None:
-    """Refuse layers whose output for one record depends on the other records of a batch."""
+    """Raise InputError for a layer whose output for one record depends on the other records of a batch."""
     norms = import_torch().nn.modules.batchnorm._BatchNorm
     found = [name or type(layer).__name__ for name, layer in module.named_modules() if isinstance(layer, norms)]
     if found:
@@ -210,38 +210,38 @@ def check_no_batch_statistics(module: Any) -> None:
 
 
 ROWS_AT_ONCE = 16
-"""Rows of one record that are differentiated at once, where records have several rows."""
+"""Number of rows of one record that are differentiated at once, if records have several rows."""
 
 
 class RecordLearner(RecordClient):
-    """Hold one client's rows, each of which is a record, or belongs to the record that `keys` name."""
+    """A client of DP-SGD over records: each row is a record, or rows with the same key in `keys` are one."""
 
     def __init__(self, model: Model, samples: Samples, keys: Sequence[Any] | None = None) -> None:
         x, y = samples
         if len(x) != len(y) or (keys is not None and len(keys) != len(y)):
-            raise InputError(f"{len(x)} inputs have as many labels and keys of records, not {len(y)}")
+            raise InputError(f"{len(x)} inputs need as many labels and record keys: there are {len(y)} labels")
         self._model, self._gradients = model, make_record_gradients(model)
         self._rows = rows_of_records(len(y), keys)
         several = any(rows.size > 1 for rows in self._rows)
         self._width = ROWS_AT_ONCE if several else slice_width(model.dim)
-        # Row 0 stands for the dummies: its gradient is computed and left out.
+        # Dummy records of a slice use row 0: its gradient is computed and discarded.
         self._x = np.concatenate([np.zeros((1, *x.shape[1:]), x.dtype), x])
         self._y = np.concatenate([np.zeros((1, *y.shape[1:]), y.dtype), y])
         self._several = several
 
     @property
     def records(self) -> int:
-        """Return how many records the client holds."""
+        """Return the number of records of the client."""
         return len(self._rows)
 
     @property
     def width(self) -> int:
-        """Return how many records a slice has: one, where records have several rows."""
+        """Return the number of records in a slice: one, if records have several rows."""
         return 1 if self._several else self._width
 
     def prepare_data(self, round: RoundInfo, model: Numbers) -> Floats:
-        """Refuse: with records as the unit nothing but gradients of records is summed."""
-        raise InputError("this client gives gradients of records, and no update of its own")
+        """Raise InputError: with records as the unit of privacy only gradients of records are summed."""
+        raise InputError("this client computes gradients of records and no update: use records as the unit of privacy")
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
         """Switch to one record at a time if the bits of gradients depend on neighbouring records."""
@@ -250,7 +250,7 @@ class RecordLearner(RecordClient):
         self._tested = True
 
     def record_gradients(self, round: RoundInfo, model: Numbers, places: Places) -> Reals:
-        """Return how each record's loss descends fastest, its negative gradient: the server adds what is summed."""
+        """Return the negative gradient of each record's loss; the server adds their mean to the model."""
         if self._several:
             return self._mean_gradient(model, int(places[0]))
         rows = np.array([0 if place == DUMMY else self._rows[place][0] + 1 for place in places])
@@ -270,7 +270,7 @@ class RecordLearner(RecordClient):
 
 
 def rows_of_records(rows: int, keys: Sequence[Any] | None) -> list[Places]:
-    """Return the rows of each record in the order of the first; without keys each row is a record.
+    """Return the rows of each record, records in the order of their first rows; without keys each row is a record.
 
     >>> [rows.tolist() for rows in rows_of_records(4, ["b", "a", "b", "c"])]
     [[0, 2], [1], [3]]
@@ -285,7 +285,7 @@ def rows_of_records(rows: int, keys: Sequence[Any] | None) -> list[Places]:
 
 
 def check_keys(keys: Sequence[Any]) -> None:
-    """Every row says whose it is: rows without an id would share one record or escape it."""
+    """Raise InputError if a row has no record id: such rows could belong to any record."""
     for row, key in enumerate(keys):
         if key is None or key == "" or key != key:  # NaN is not equal to itself
             raise InputError(f"row {row + 1} has no record id: give every row one, or leave the row out")

@@ -1,10 +1,11 @@
 """Public features of images by the scattering transform: moduli of Morlet wavelets (Bruna and Mallat, 2013).
 
-It is fixed before any data is seen, so it costs no privacy.  With two scales and eight angles an image of 28 x 28 gives
-81 maps of 7 x 7.  Filters, padding and order of the maps are those of the package kymatio: tests compare them.
+The transform does not depend on any data, so it costs no privacy.  With two scales and eight angles an image of 28 x 28
+gives 81 maps of 7 x 7.  Filters, padding and order of the maps are those of the package kymatio: tests compare them.
 
-For features the maps are pooled, compressed by a square root, and brought to norm 1 order by order.  The result is
-centred and whitened by the statistics of images that the package draws itself, and brought to one length.
+For features the maps are pooled, compressed by a square root, and scaled to norm 1 separately for each order.  The
+result is centred and whitened by the statistics of synthetic images that the package draws itself, and scaled to one
+norm.
 """
 
 import os
@@ -26,10 +27,10 @@ Filters = npt.NDArray[np.float32]
 SCALES, ANGLES = 2, 8
 STEP: int = 2**SCALES
 """Pixels between the points of a map."""
-_WIDTH, _FREQUENCY = 0.8, 0.75 * np.pi  # of the finest wavelet: envelope in pixels, radians a pixel
+_WIDTH, _FREQUENCY = 0.8, 0.75 * np.pi  # finest wavelet: envelope in pixels, radians a pixel
 _WRAPS = range(-2, 3)  # copies of an envelope that reach into the period
 _SLICE = 4  # images whose moduli fit the cache
-_PI = 3.1415  # kymatio divides by this many digits of it
+_PI = 3.1415  # kymatio uses pi with these digits
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,9 @@ class Scattering:
 
     @cached_property
     def _averages(self) -> dict[int, npt.NDArray[np.complex64]]:
-        """Return, for moduli at full and at half resolution, the matrix that averages one dimension of them.
+        """Return the matrices that average one dimension of the moduli, at full and at half resolution.
 
-        The average is a Gaussian and so the product of one for rows and one for columns.
+        The average is Gaussian, and so the product of an average over rows and one over columns.
         """
         points = np.arange(self._period)
         width = _WIDTH * 2 ** (SCALES - 1)
@@ -111,7 +112,7 @@ class Scattering:
 
 
 def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> npt.NDArray[np.complex64]:
-    """Return the matrix that filters a period, seen `coarser` times coarser, and keeps points but the border."""
+    """Return the matrix that filters one period, at a resolution `coarser` times lower, and keeps all inner points."""
     whole = len(spectrum)
     kept = spectrum.copy()
     if coarser > 1:
@@ -123,7 +124,7 @@ def _average(spectrum: npt.NDArray[np.float64], coarser: int, points: int) -> np
 
 
 def _morlet(period: int, width: float, angle: float, frequency: float) -> Filters:
-    """Return the spectrum of a wavelet: a wave under an envelope, less as much of the envelope as makes its mean 0."""
+    """Return the spectrum of a Morlet wavelet: a wave in an envelope, shifted to mean 0."""
     wave, envelope = _gabor(period, width, angle, frequency), _gabor(period, width, angle, 0.0)
     return np.asarray(np.real(fft.fft2(wave - wave.sum() / envelope.sum() * envelope)), np.float32)
 
@@ -175,7 +176,7 @@ class Whitening:
         return cls(centre, ((vectors * scale) @ vectors.T).astype(np.float32))
 
     def __call__(self, features: Features) -> Features:
-        """Return the features, centred, whitened and of one length."""
+        """Return the features, centred, whitened and scaled to one norm."""
         whitened = (features - self.centre) @ self.matrix
         lengths = np.maximum(np.linalg.norm(whitened, axis=1, keepdims=True), 1e-12)
         return np.asarray(whitened * (LENGTH / lengths), np.float32)
@@ -184,7 +185,7 @@ class Whitening:
 def scatter_images(images: npt.NDArray[np.floating]) -> Features:
     """Return the features of images: (count, size, size) grey, or (count, 3, size, size) colour, in 0..1.
 
-    An image of 28 x 28 gives 729 of them, one of 3 x 32 x 32 gives 1,840.
+    An image of 28 x 28 has 729 features, one of 3 x 32 x 32 has 1,840.
     """
     grey = images.ndim == 3
     if not grey and (images.ndim != 4 or images.shape[1] != 3):
@@ -230,7 +231,7 @@ def pool_maps(maps: Maps, cells: int) -> Maps:
 
 
 def _compress(maps: Maps, orders: Sequence[int]) -> Features:
-    """Take the square root, and bring every order to norm 1."""
+    """Return the square roots of the maps, with every order scaled to norm 1."""
     rooted = np.sign(maps) * np.sqrt(np.abs(maps))
     parts, start = [], 0
     for count in orders:
@@ -251,10 +252,10 @@ def _whitening_colour(size: int) -> Whitening:
 
 
 _PEN = (0.9, 1.7)  # half the width of a stroke, in pixels of an image of 28
-_REACH = 8.5  # of the strokes from the middle, in the same pixels
+_REACH = 8.5  # largest distance of strokes from the middle, in the same pixels
 _LEAVES = 40
 _COLOURS = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [0.5, -1.0, 0.5]]) / np.sqrt([[3.0], [2.0], [1.5]])
-_SPREAD = np.array([0.27, 0.09, 0.04])  # of brightness, and of the two colours beside it: most of nature is greyish
+_SPREAD = np.array([0.27, 0.09, 0.04])  # deviations of brightness and two colour axes: nature is mostly greyish
 
 
 def strokes(count: int, size: int, seed: int) -> Features:
@@ -265,7 +266,7 @@ def strokes(count: int, size: int, seed: int) -> Features:
 
 
 def _draw_strokes(x: Features, y: Features, rng: np.random.Generator) -> Features:
-    """Draw curves from the distance of every pixel to the nearest of many points of them."""
+    """Draw curves: the brightness of a pixel follows from its distance to the nearest of many points on them."""
     t = np.linspace(0, 1, 30)[:, None]
     bends = [(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3]
     curves = np.concatenate([sum(bend * rng.uniform(-1, 1, 2) for bend in bends) for _ in range(rng.integers(1, 4))])

@@ -21,7 +21,8 @@ from dordis.rounds.app import Task
 class Settings(Training, frozen=True):
     """Options of federated learning; `Training` has those of local training.
 
-    The defaults are made for digits, 100 clients with 50 in a round, 20 rounds, epsilon 6 and a clip of 1.
+    The defaults are chosen for `digits` with 100 clients, 50 clients a round, 20 rounds, epsilon 6 and a clip bound of
+    1.
     """
 
     data: str = DIGITS
@@ -37,19 +38,19 @@ class Settings(Training, frozen=True):
     test: str | None = None
     """Public table on which the model is measured."""
     target: Target = "classification"
-    """Labels are classes, or numbers."""
+    """`classification` (labels are classes), `regression` (numbers) or `next-token`."""
     shape: tuple[int, ...] = ()
-    """Shape of an input, where its file does not tell."""
+    """Shape of an input, if the file does not contain it."""
     classes: int = 0
     """Number of classes; 0 takes it from the labels."""
     vocabulary: str | int = WORDS
-    """Public list of words, one a line, or the number of tokens that words are hashed to."""
+    """File with a public list of words, one a line, or the number of tokens to which words are hashed."""
     centred: bool | None = None
     """Subtract from each digit its own mean; for `digits` only."""
     partition: Partition | None = None
     """Division of the samples among clients; by the keys of the data, or, if there are none, by mixes of labels."""
     features: str = ""
-    """Public features of each input by itself: `scattering` for images, or `package.module:function`."""
+    """Feature map, a public function of one input: `scattering` for images, or `package.module:function`."""
     model: str = "softmax"
     """`softmax`, `linear`, `mlp`; with torch `cnn`, `resnet18`, `vgg19`, `albert`; or `package.module:name`.
 
@@ -61,13 +62,13 @@ class Settings(Training, frozen=True):
     optimiser: Optimiser = FedAvg()
     """Step of the server."""
     average: float = 0.8
-    """Weight of the past in the moving average of models that is measured and stored."""
+    """Weight of earlier models in the moving average, which is evaluated and stored; 0 is no average."""
     weights: SampleWeights | None = None
     """Weights by which clients with more samples count more."""
     device: str = "auto"
     """Device on which torch computes."""
     tested: int = 0
-    """Number of test inputs that are measured, from the first on; 0 takes all."""
+    """Number of test inputs that are used, starting with the first; 0 is all."""
     own_files: bool = False
     """Each deployed client trains on all rows of its own file."""
     class_weights: dict[str, float] = msgspec.field(default_factory=dict)
@@ -82,11 +83,11 @@ class Settings(Training, frozen=True):
         if not all(0 < weight < math.inf for weight in self.class_weights.values()):
             raise InputError("class_weights must be positive and finite")
         if self.table is not None and (self.label or self.client):
-            raise InputError("label and client of a table belong into app.options.table: leave them out elsewhere")
+            raise InputError("label and client of a table belong in app.options.table: remove them from app.options")
 
 
 def read_settings(options: Mapping[str, Any]) -> Settings:
-    """Return the options of a configuration; raise `InputError` that names the wrong one."""
+    """Return the options of a configuration; raise an `InputError` that names the first wrong option."""
     try:
         return msgspec.convert(dict(options), Settings)
     except msgspec.ValidationError as error:
@@ -94,19 +95,20 @@ def read_settings(options: Mapping[str, Any]) -> Settings:
 
 
 RECORD_RATE = 4.0
-"""Rate of a step along clipped gradients of records, times the root of the number of inputs."""
+"""Server's learning rate with records as the unit, times the square root of the number of inputs of the model."""
 
 
 def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder, task: Task) -> Settings:
-    """Return settings for a table: fields that are not `given` get values that need no tuning on scaled columns.
+    """Return settings for a table; settings that are not `given` get defaults that suit scaled columns.
 
-    A row has `width` + 1 numbers in -1..1, with the constant of the intercept, so its norm grows as their square root.
-    The rates fall with it: then a typical gradient is about as long as a clip bound of 1, and a step of the server
-    has the same effect on the scores whatever the width.  With few clients the server steps less far, so that the
-    noise of some twenty rounds moves the scores by about 1.  Clients take one step, since most hold few rows, and
-    classes are not balanced by a client's own frequencies, since a client with one row has one class.
+    A row has `width` + 1 numbers in -1..1, including the constant of the intercept, so its norm grows with the square
+    root of their number.  The learning rates fall with this norm: then a typical gradient has about the norm of a clip
+    bound of 1, and a step of the server changes the scores by the same amount for every width.  With few clients the
+    server's steps are shorter, so that the noise of some twenty rounds moves the scores by about 1.  Clients take one
+    step, since most have few rows.  `balance` is 0, since a client with one row has only one class.
 
-    With records as the unit of privacy the server steps along the mean of clipped gradients, whose noise is small.
+    With records as the unit of privacy the server steps along the mean of clipped gradients, whose noise is small, and
+    the rate is `RECORD_RATE` divided by the norm of a row.
     """
     root = math.sqrt(encoder.width + 1)
     if encoder.table.target == "classification":
@@ -123,7 +125,7 @@ def table_defaults(settings: Settings, given: Collection[str], encoder: Encoder,
 
 
 def weigh_classes(settings: Settings, encoder: Encoder | None, classes: int) -> Settings:
-    """Return settings with class weights as a logit adjustment, -log(weight), which has the same optimum."""
+    """Return settings with class weights as offsets of the scores, -log(weight), which have the same optimum."""
     if not settings.class_weights:
         return settings
     names = encoder.table.classes() if encoder is not None else tuple(map(str, range(classes)))

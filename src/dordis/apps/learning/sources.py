@@ -78,7 +78,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
     except (URLError, HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise InputError(
-            f"cannot download {remote.url}: {reason}; run it again to go on, or fetch it and pass --data-dir"
+            f"cannot download {remote.url}: {reason}; try again to continue, or fetch it and pass --data-dir"
         ) from None
     check_download(part, remote)
     return part.replace(path)
@@ -106,18 +106,18 @@ def _copy(answer: BinaryIO, file: BinaryIO, most: int, advance: Advance) -> None
 
 
 def check_download(path: Path, remote: Remote) -> None:
-    """Raise and remove a download with the wrong size or SHA-256."""
+    """Raise InputError if a download has the wrong size or SHA-256; remove a complete one that is wrong."""
     size = path.stat().st_size
     if size < remote.size and path.suffix == ".part":
         raise InputError(
-            f"the download of {remote.url} stopped at {size:,} of {remote.size:,} bytes: run it again to go on"
+            f"the download of {remote.url} stopped at {size:,} of {remote.size:,} bytes: try again to continue"
         )
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if size != remote.size or found != remote.sha256:
         path.unlink()
         raise InputError(
-            f"{remote.url} came with the SHA-256 {found} and {size:,} bytes, not {remote.sha256} and {remote.size:,}: "
+            f"{remote.url} has the SHA-256 {found} and {size:,} bytes, not {remote.sha256} and {remote.size:,}: "
             "it was removed; try again, or pass files that you trust with --data-dir"
         )
 
@@ -174,22 +174,22 @@ def digits() -> Dataset:
 
 
 def hospitals(record: str = "") -> Dataset:
-    """Return made-up patients of ten hospitals, and others to test with."""
+    """Return made-up patients of ten hospitals, with other patients as test data."""
     test = draw_hospitals(1, 1000, seed=2)
     del test["hospital"]
     return read_tables(draw_hospitals(10, PATIENTS, seed=1), test, HOSPITALS, record)
 
 
 def load(settings: "Settings", home: Path = Path(), record: str = "") -> Dataset:
-    """Read the data set that settings name, with ids of records if a column has them; paths begin at `home`."""
+    """Return the data set that the settings name, with record ids from the column `record`; paths start at `home`."""
     name = settings.data
     if name == MADE_UP:
         return hospitals(record)
     if record and (home / name).suffix.lower() not in SUFFIXES:
-        raise InputError(f"privacy.record = '{record}' names a column of a table, and {name} is none: leave it out")
+        raise InputError(f"privacy.record = '{record}' names a column of a table; {name} is no table: leave it out")
     if settings.data_dir and name not in DATA_SETS and (name == DIGITS or (home / name).exists()):
         raise InputError(
-            f"app.options.data is {name}, which has no files in app.options.data_dir (--data-dir): leave that out, or "
+            f"app.options.data is {name}, which is not read from app.options.data_dir (--data-dir): leave that out, or "
             "choose another preset"
         )
     if name == DIGITS:
@@ -200,7 +200,7 @@ def load(settings: "Settings", home: Path = Path(), record: str = "") -> Dataset
     if path.suffix.lower() in SUFFIXES:
         return _tables(path, settings, home, record)
     if settings.table or settings.client or settings.test:
-        raise InputError(f"table, client and test are for tables ({', '.join(SUFFIXES)}): {name} is none")
+        raise InputError(f"table, client and test are for tables ({', '.join(SUFFIXES)}), and {name} is not one")
     if path.is_dir():
         return _leaf(path, settings, home)
     if path.suffix == ".npz" or path.is_file():
@@ -256,16 +256,14 @@ def find_folder(name: str, data_dir: str, home: Path) -> Path:
         if any(folder.glob(data.probe)):
             return folder
     places = " or ".join(f"{root / inner}" for inner in data.folders)
-    raise InputError(
-        f"there is no {name} in {root}: its files, such as {data.probe}, are looked for there, in {places}"
-    )
+    raise InputError(f"there is no {name} in {root}: its files, such as {data.probe}, must be there, in {places}")
 
 
 def _download(name: str, data: NamedData) -> Path:
     """Download and unpack missing files; return their folder."""
     if not data.remotes:
         raise InputError(
-            f"{name} cannot be downloaded as it is used: {data.instead}, and pass the folder with --data-dir"
+            f"{name} is not offered in the form that dordis reads: {data.instead}, and pass the folder with --data-dir"
         )
     folder = cache() / name
     for remote in data.remotes:
@@ -276,7 +274,7 @@ def _download(name: str, data: NamedData) -> Path:
 
 
 def cache() -> Path:
-    """Return where downloads are kept: $DORDIS_DATA, or dordis in the user's cache."""
+    """Return the folder of downloads: $DORDIS_DATA, or dordis in the user's cache."""
     if chosen := os.environ.get("DORDIS_DATA"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dordis"

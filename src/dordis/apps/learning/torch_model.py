@@ -1,8 +1,9 @@
 """Any torch.nn.Module as a model: its parameters are views of one flat vector.  Needs the extra 'torch'.
 
-Clients that take one step each all take it from the model of the round, so one forward and backward pass serves a group
-of them; only the weight gradients are computed client by client, from the inputs of a layer and the gradients at its
-outputs.  Each client gets the update that it would get alone, up to the order of floating-point additions.
+If each client takes a single step, all of them take it from the model of the round.  So one forward and one backward
+pass serve a group of clients; only the weight gradients are computed client by client, from the inputs of a layer and
+the gradients at its outputs.  Each client gets the update that it would get alone, up to the order of floating-point
+additions.
 """
 
 import copy
@@ -30,25 +31,25 @@ if TYPE_CHECKING:
 
 STATE_DICT = "model.pt"
 SMALL = 2_000_000
-"""Parameters up to which a step is too short to be divided among threads."""
+"""Largest number of parameters of a model whose step is too short to be divided among threads."""
 EVALUATED = 64
-"""Inputs that are evaluated at once: few enough for the cache."""
+"""Number of inputs that are evaluated at once: few enough for the cache."""
 
 
 class TorchModel(Model):
-    """Wrap a module that takes inputs (n, ..) to scores (n, classes); it begins with the module's parameters.
+    """Wrap a module that maps inputs (n, ..) to scores (n, classes); its parameters are the initial model.
 
     A module for two classes may have one output instead, the log odds of class 1: then the loss is logistic.  For
-    regression the scores are one number each, for the next token (n, length, tokens).  Modules with buffers of
-    real numbers are refused: the running statistics of batch normalisation are not part of the update, so they would
-    reveal one client's data to others without noise.  Layers that draw at random, such as dropout, draw from the
-    seed of the client and the round.
+    regression there is one score for each input, for the next token the scores are (n, length, tokens).  Modules with
+    buffers of real numbers are refused: the running statistics of batch normalisation are not part of the update, so
+    they would reveal one client's data to others without noise.  Layers with random numbers, such as dropout, take them
+    from the seed of the client and the round.
     """
 
     def __init__(self, module: Any, target: Target = "classification", device: str = "cpu") -> None:
         self._torch = import_torch()
         if not isinstance(module, self._torch.nn.Module):
-            raise InputError(f"a torch model is made of a torch.nn.Module, not of {type(module).__name__}")
+            raise InputError(f"a torch model must be a torch.nn.Module, not {type(module).__name__}")
         if any(buffer.is_floating_point() for buffer in module.buffers()):
             raise InputError("the module has buffers, as batch normalisation does: use group normalisation instead")
         self.target = target
@@ -64,12 +65,12 @@ class TorchModel(Model):
 
     @cached_property
     def dim(self) -> int:
-        """Return how many parameters the module has."""
+        """Return the number of parameters of the module."""
         return sum(tensor.numel() for tensor in self._named.values())
 
     @property
     def is_small(self) -> bool:
-        """Tell whether calls take longer than arithmetic, even for hundreds of samples at once."""
+        """Tell whether the model is so small that calls of torch take longer than the arithmetic."""
         return self.dim <= training_buffers.LARGEST
 
     @property
@@ -78,12 +79,12 @@ class TorchModel(Model):
         return 1 if self.dim <= SMALL else None
 
     def initial(self, rng: np.random.Generator) -> Floats:
-        """Return the parameters that the module was made with."""
+        """Return the parameters that the module had when it was wrapped."""
         flat = self._torch.cat([tensor.reshape(-1) for tensor in self._named.values()])
         return np.asarray(flat.cpu().numpy(), np.float64)
 
     def gradient(self, parameters: Floats, x: Values, y: Labels, offset: Floats) -> Floats:
-        """Differentiate the mean loss."""
+        """Return the gradient of the mean loss."""
         self._module.train()
         flat = self._parameters(parameters).requires_grad_()
         with use_threads(self.threads):
@@ -98,9 +99,10 @@ class TorchModel(Model):
             return self.training_buffers(1)[0].fit(start, work, how)
 
     def fit_together(self, start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
-        """Train small models of many clients in one batched pass, larger ones in threads; None if neither pays.
+        """Train small models of many clients in one batched pass, larger ones in threads; return None if neither is
+        faster.
 
-        Clients of larger ones that take a single step take it together.
+        If each client of a larger model takes a single step, all take it in one pass.
         """
         if self.is_small:
             return fit_batched(self, start, works, how)
@@ -113,7 +115,7 @@ class TorchModel(Model):
         return self._training_buffers[:count]
 
     def scores(self, parameters: Floats, x: Values) -> Floats:
-        """Call the module, in its mode for evaluation."""
+        """Return the module's output in evaluation mode."""
         self._module.eval()
         with self._torch.no_grad(), use_threads(self.threads):
             scores = self._call(self._views(self._parameters(parameters)), self._inputs(x))
@@ -196,14 +198,14 @@ class TorchModel(Model):
         return self._class_scores(self._torch.func.functional_call(self._module, views, (x,)))
 
     def _class_scores(self, scores: Any) -> Any:
-        """Return scores as there are classes: one output for two of them is the score of the second."""
+        """Return one score for each class; a single output for two classes is the score of the second class."""
         if self.target != "classification" or (scores.ndim == 2 and scores.shape[1] > 1):
             return scores
         return self._torch.nn.functional.pad(scores.reshape(-1, 1), (1, 0))
 
 
 GROUP = 64
-"""Samples of a pass: enough to reuse the weights that are read, few enough for the cache."""
+"""Number of samples in a pass: enough to reuse weights that are in the cache, few enough to fit into it."""
 
 
 class LayerPass(NamedTuple):
@@ -249,19 +251,19 @@ def has_known_layers(module: Any) -> bool:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Tell whether a layer leaves the first axis and its input as they are, and a convolution pads with zeros."""
+    """Tell whether a layer keeps the first axis and does not overwrite its input; a convolution must pad with zeros."""
     shaped = getattr(layer, "start_dim", 1) == 1 and getattr(layer, "dim", 1) == 1
     padding = getattr(layer, "padding_mode", "zeros") == "zeros" and not isinstance(getattr(layer, "padding", 0), str)
     return shaped and padding and not getattr(layer, "inplace", False)
 
 
 def channels_last(views: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters with those of convolutions in the memory order in which processors convolve fastest."""
+    """Return parameters, with the weights of convolutions in the memory order that is fastest on processors."""
     return {name: _channels_last(view) if view.ndim == 4 else view for name, view in views.items()}
 
 
 def _channels_last(weight: Any) -> Any:
-    """Write the strides out: torch takes the order of a single channel for the usual one."""
+    """Return a weight with explicit strides: for a single channel torch would choose the usual order."""
     _, channels, height, width = weight.shape
     turned = weight.permute(0, 2, 3, 1).contiguous()
     return turned.as_strided(weight.shape, (height * width * channels, 1, width * channels, channels))
@@ -282,7 +284,7 @@ class OneStep:
         self._generators = [self._torch.Generator().manual_seed(seed) for seed in seeds]
 
     def run(self, views: dict[str, Any], updates: Sequence[Floats]) -> None:
-        """Write the update of each client."""
+        """Take the step, and write the update of each client into `updates`."""
         caught, scores = self._forward(views)
         slopes = self._torch.autograd.grad(self._loss(scores), [layer.outputs for layer in caught])
         written = [self._model._views(self._torch.from_numpy(update)) for update in updates]
@@ -321,7 +323,7 @@ class OneStep:
         return x * self._torch.cat(kept).div_(1 - rate)
 
     def _loss(self, scores: Any) -> Any:
-        """Return -lr times the sum of the clients' mean losses: its slopes are the clients' steps."""
+        """Return -lr times the sum of the clients' mean losses, whose gradients are the clients' steps."""
         torch, model, sizes = self._torch, self._model, self._torch.tensor(self._sizes)
         offsets = [trainer.label_offset(work.samples[1], work.classes, self._how) for work in self._works]
         offset = torch.stack([model._parameters(offset) for offset in offsets]).repeat_interleave(sizes, 0)
@@ -349,7 +351,7 @@ def write_gradient(
 
 
 def _groups(works: Sequence[Work]) -> list[list[int]]:
-    """Divide clients, by their places, into groups of about as many samples."""
+    """Return groups of clients, by index, with about `GROUP` samples each."""
     groups: list[list[int]] = [[]]
     held = 0
     for place, work in enumerate(works):

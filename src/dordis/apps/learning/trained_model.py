@@ -23,7 +23,7 @@ FORMAT = "dordis model 1"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a saved model is built again: a built-in model with its sizes, or a class of the user."""
+    """How to construct a saved model again: a built-in model with its sizes, or a class of the user."""
 
     format: str
     kind: str
@@ -48,7 +48,7 @@ class TrainedModel:
 
     @property
     def module(self) -> Any:
-        """Return the trained torch module, or the parameters of a model that is none."""
+        """Return the trained torch module, or the parameters if the model is not a torch module."""
         return self.parameters if self.model is None else self.model.trained(self.parameters)
 
     def scores(self, rows: Any) -> Floats:
@@ -90,7 +90,7 @@ class TrainedModel:
 
 
 def describe_model(model: Model | None, encoder: Encoder | None) -> ModelDescription:
-    """Return the description that is stored with parameters."""
+    """Return the description of a model that is stored with its parameters."""
     kind, sizes = f"class {type(model).__qualname__}", {}
     if isinstance(model, Softmax | Linear | Mlp):
         names = ("features", "classes", "outputs", "hidden")
@@ -102,7 +102,7 @@ def describe_model(model: Model | None, encoder: Encoder | None) -> ModelDescrip
 
 
 def read_model(path: Path, model: Model | None = None) -> TrainedModel:
-    """Read a saved model; pass `model` if its class is the user's own, or else only its parameters are read."""
+    """Read a saved model. If its class is the user's own, pass it as `model`; without it only parameters are read."""
     try:
         with zipfile.ZipFile(path) as archive:
             description = msgspec.json.decode(archive.read(DESCRIPTION), type=ModelDescription)

@@ -26,7 +26,7 @@ BETA2, TINY = 0.999, 1e-8
 """Constants of AdamW: weight of the past in the second moment, and the term that keeps a step finite."""
 
 LARGEST_RATE = 1e4
-"""Larger learning rates are a mistake: clipping would hide it."""
+"""Largest learning rate; larger ones are mistakes, which the clipping of updates would hide."""
 _SMOOTHING = 0.01
 """Pseudo-count of every label, so that the logarithm of an absent label is finite."""
 
@@ -37,25 +37,25 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epochs: int = 5
     """Passes over the client's samples in a round."""
     batch: int = 0
-    """Samples of a step; 0 takes all at once."""
+    """Number of samples in a step; 0 is all."""
     lr: float = 4.0
     """Learning rate of the clients."""
     momentum: float = 0.0
     """Momentum of the clients; for `adamw`, the weight of its first moment."""
     proximal: float = 0.0
-    """mu of FedProx, which holds a client near the model of the round."""
+    """mu of FedProx: the weight of a penalty on the distance from the model of the round."""
     balance: float = 0.5
-    """Part of a client's own label frequencies that its loss leaves out, 0 to 1.
+    """How far the loss is corrected for the client's own label frequencies: 0 is not at all, 1 is fully.
 
-    At 1 a client learns what tells its labels apart, and not how common each is (Menon et al., "Long-tail learning via
-    logit adjustment", 2021).
+    At 1 a client learns what distinguishes its labels, and not how frequent each is (Menon et al., "Long-tail learning
+    via logit adjustment", 2021).
     """
     method: Literal["sgd", "adamw"] = "sgd"
     """Optimiser of the clients."""
     decay: float = 0.0
-    """Decay of weights."""
+    """Weight decay of the clients' optimiser."""
     limit: int = 0
-    """Largest number of samples that a client takes in a round, drawn anew each time; 0 takes all."""
+    """Largest number of samples that a client uses in a round, drawn anew in each round; 0 is all."""
     class_offset: tuple[float, ...] = ()
     """Numbers added to the scores in the loss, one for each class; `class_weights` sets them."""
 
@@ -80,9 +80,9 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def train(
     model: "Model", start: Floats, x: Floats, y: Labels, classes: int, how: Training, seed: Sequence[int]
 ) -> Floats:
-    """Return the update of a client: new parameters less `start`; zeros if it has no samples.
+    """Return the update of a client: new parameters minus `start`; zeros if it has no samples.
 
-    The order of samples comes from the seed, whole numbers from 0 on; all else is determined.
+    The order of samples comes from the seed, a sequence of non-negative integers; nothing else is random.
     """
     update, step = np.zeros(start.size), make_stepper(how)
     offset = label_offset(y, classes, how)
@@ -97,13 +97,13 @@ def train(
 
 
 def check_converged(update: Floats, how: Training) -> None:
-    """Raise if an update is not finite: then training diverged."""
+    """Raise InputError if an update is not finite, because training diverged."""
     if not np.isfinite(update).all():
         raise InputError(f"training diverged at a learning rate of {how.lr:g}: pass a lower one")
 
 
 def make_stepper(how: Training) -> Callable[[Floats, Floats], Floats]:
-    """Return a function from gradient and parameters to the next step: SGD with momentum, or AdamW."""
+    """Return a function that computes the next step from gradient and parameters: SGD with momentum, or AdamW."""
     first: Floats | float = 0.0
     second: Floats | float = 0.0
     count = 0
@@ -148,7 +148,7 @@ def batches(samples: int, how: Training, seed: Sequence[int]) -> Iterator[Indice
 
 
 def label_offset(y: Labels, classes: int, how: Training) -> Floats:
-    """Return the logit adjustment: that of the classes, and `balance` times the log frequencies of the labels."""
+    """Return the offsets of the scores: `class_offset` plus `balance` times the log frequencies of the labels."""
     offset: Floats = np.array(how.class_offset) if how.class_offset else np.zeros(classes)
     if not how.balance or y.ndim != 1 or y.dtype.kind not in "iu":
         return offset
@@ -200,7 +200,7 @@ def use_threads(count: int | None) -> Iterator[None]:
 
 
 def find_device(name: str) -> Any:
-    """Return the device of this name; "auto" is the first graphics processor, or else the processor."""
+    """Return the device of this name; "auto" is the first graphics processor, or else the CPU."""
     torch = import_torch()
     if name == "auto":
         name = accelerator(torch) or "cpu"

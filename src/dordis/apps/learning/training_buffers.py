@@ -1,6 +1,6 @@
-"""Local training with torch: large models one client a thread, in reused memory; small models many clients at once.
+"""Local training with torch: large models with one thread for each client, small models for many clients at once.
 
-A large model spends its time in torch's loops, which release the lock of Python, so clients train in threads.  For a
+A large model spends its time in torch's loops, which release Python's global lock, so clients train in threads.  For a
 small model a call for a hundred clients takes as long as one for a single client: each client has its own copy of the
 parameters, and torch.func.vmap takes all steps at once.  The update of a client does not depend on its thread.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class TrainingBuffers:
-    """A copy of the module whose parameters and slopes are parts of two flat tensors, for one client at a time.
+    """A copy of the module for one client at a time; its parameters and gradients are parts of two flat tensors.
 
-    Allocating new memory costs more than the step of a small client.
+    The memory is reused, because allocating it takes longer than the step of a client with few samples.
     """
 
     def __init__(self, model: "TorchModel") -> None:
@@ -52,7 +52,7 @@ class TrainingBuffers:
                     layer.forward = partial(self._dropout, layer)
 
     def fit(self, start: Numbers, work: Work, how: Training) -> Floats:
-        """Return how far the training of one client goes from `start`, by torch's own optimisers."""
+        """Return the update of one client that trains from `start` with torch's own optimisers."""
         (x, y), model = work.samples, self._model
         self._generator.manual_seed(seed_number(work.seed))
         np.copyto(self._given.numpy(), start)
@@ -114,7 +114,7 @@ _UNUSED = 3
 
 
 class UpdateBuffers:
-    """Arrays that are reused once nothing else refers to them; safe for threads."""
+    """Arrays that are reused when nothing else refers to them; thread-safe."""
 
     def __init__(self) -> None:
         self._arrays: list[Floats] = []
@@ -132,9 +132,9 @@ class UpdateBuffers:
 
 
 LARGEST = 20_000
-"""Parameters up to which a pass of many clients is faster than one client after the other."""
+"""Largest number of parameters for which one pass of many clients is faster than one client after the other."""
 TOGETHER = 64
-"""Clients of a pass: those with about as many samples, so that little is padded."""
+"""Number of clients in a pass; they have similar numbers of samples, so that little is padded."""
 
 
 def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how: Training) -> list[Floats] | None:
@@ -147,7 +147,7 @@ def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how:
         chosen = order[begin : begin + TOGETHER]
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error", UserWarning)  # torch warns where it takes clients one by one inside
+                warnings.simplefilter("error", UserWarning)  # torch warns if it computes clients one by one
                 moved = BatchedPass(model, [works[i] for i in chosen], how).run(start)
         except (RuntimeError, UserWarning):  # a module that branches on values, or that vmap does not support
             return None
@@ -156,7 +156,7 @@ def fit_batched(model: "TorchModel", start: Numbers, works: Sequence[Work], how:
 
 
 class BatchedPass:
-    """Clients that train at once; fewer steps and smaller batches are padded with weight 0."""
+    """Clients that train at once; clients with fewer steps or smaller batches are padded with samples of weight 0."""
 
     def __init__(self, model: "TorchModel", works: Sequence[Work], how: Training) -> None:
         self._model, self._how, self._torch = model, how, model._torch

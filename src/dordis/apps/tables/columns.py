@@ -24,10 +24,10 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of a table by name, each as texts; `bools` are those that hold True and False only by their type."""
+    """The columns of a table by name, each as texts; `bools` are the columns whose type is boolean."""
 
     where: str
-    """The table as errors call it: the path of its file, or its argument."""
+    """Name of the table in error messages: the path of its file, or the name of an argument."""
     names: tuple[str, ...]
     cells: Mapping[str, Texts] = field(repr=False)
     bools: frozenset[str] = frozenset()
@@ -48,11 +48,11 @@ class Columns:
         return self.cells[name]
 
     def is_bool(self, name: str) -> bool:
-        """Tell whether a column holds truth values by its type."""
+        """Tell whether the type of a column is boolean."""
         return name in self.bools
 
     def numbers(self, name: str) -> Numbers:
-        """Return the cells of a column as numbers, NaN where empty; raise if one is neither."""
+        """Return the cells of a column as numbers, NaN where empty; raise if a cell is a text."""
         found = self._parse(name)
         if found is None:
             raise InputError(f"{self.where}: the column '{name}' holds text where numbers are expected")
@@ -125,7 +125,7 @@ def as_texts(values: Sequence[Any]) -> Texts:
 
 
 def normalise(value: Any) -> str:
-    """Return a value as the text that categories and clients are compared by: whole numbers without a point.
+    """Return a value as the text by which categories and clients are compared: whole numbers without a point.
 
     >>> normalise(3.0), normalise(" yes "), normalise(None), normalise("3.0")
     ('3', 'yes', '', '3')

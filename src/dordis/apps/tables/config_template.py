@@ -13,7 +13,7 @@ _CLIENTS = re.compile(
 
 
 def write_template(data: Path, columns: Sequence[str]) -> str:
-    """Return a commented configuration: every column has a line, and no value of the table is looked at."""
+    """Return a commented configuration with a line for every column; no value of the table is read."""
     plain = [name for name in columns if not _IDS.search(name) and not _CLIENTS.search(name)]
     label = (plain or columns)[-1]
     client = next((name for name in columns if _CLIENTS.search(name) and name != label), None)
@@ -22,8 +22,8 @@ def write_template(data: Path, columns: Sequence[str]) -> str:
     ranges = "\n".join(f"# {toml_key(name)} = [LOW, HIGH]" for name in features)
     named = f"client = {toml_value(client)}" if client else '# client = "person"'
     return f"""\
-# Private learning from {data.name}. Fill in LABEL, ranges and categories from what everybody may know, never from the
-# rows: a smallest or largest value that is read from private rows is published with the model. Then:
+# Private learning from {data.name}. Fill in LABEL, ranges and categories from public knowledge, never from the rows: a
+# smallest or largest value that is read from private rows is published with the model. Then:
 #   dordis run THIS_FILE --dry-run     checks everything and spends nothing
 #   dordis rehearse THIS_FILE          the same job on synthetic rows
 #   dordis run THIS_FILE
@@ -36,7 +36,7 @@ data = {toml_value(data.name)}
 [app.options.table]
 label = {toml_value(label)}  # the column to predict: is it this one?
 {named}  # the column that names the client of a row; without it each row is one client
-exclude = {toml_list(excluded)}  # ids, dates and whatever else is no feature
+exclude = {toml_list(excluded)}  # ids, dates and other columns that are no features
 gaps = "refuse"                    # an empty cell: "refuse", "skip" the row, "indicator", or a value; or by column
 
 [app.options.table.ranges]         # numbers: clipped to the range and scaled; remove the # of each numeric column
@@ -46,7 +46,7 @@ gaps = "refuse"                    # an empty cell: "refuse", "skip" the row, "i
 # {toml_key(label)} = ["no", "yes"]  # classes of the label; give it a range above instead to predict a number
 
 [federation]
-clients = 100                      # persons, hospitals .. in the table, or its rows; a wrong number is refused
+clients = 100                      # number of persons, hospitals .. or rows; a wrong number is refused
 per_round = 100
 rounds = 20
 

@@ -14,7 +14,7 @@ from dordis.errors import InputError
 from dordis.privacy.scaling import Floats
 
 Lines = list[tuple[int, list[str]]]
-"""Rows with the number of the line each ends on; blank ones are left out."""
+"""Rows, each with the number of its last line; blank lines are left out."""
 _DELIMITERS = (",", ";", "\t", "|")
 _HEADER_BYTES = 1 << 16
 
@@ -49,15 +49,15 @@ class Cells:
         return np.array([[_cell(self.path, line, self.names[i], row[i]) for i in places] for line, row in self.lines])
 
     def texts(self, name: str) -> list[str]:
-        """Return the cells of a column as they are."""
+        """Return the cells of a column as unchanged texts."""
         (place,) = _places(self.path, self.names, [name])
         return [row[place].strip() for _, row in self.lines]
 
 
 def read_cells(path: Path) -> Cells:
-    """Read a file; a first line that is not all numbers has the names.
+    """Read a file; a first line that is not all numbers is the header.
 
-    Without such a line columns are named by their one-based number.
+    Without a header, columns are named by their one-based number.
     """
     delimiter, lines = _read_lines(path)
     first = lines[0][1]
@@ -65,27 +65,27 @@ def read_cells(path: Path) -> Cells:
     names = [cell.strip() for cell in first] if headed else [str(i) for i in range(1, len(first) + 1)]
     lines = lines[1:] if headed else lines
     if not lines:
-        raise InputError(f"{path} has a line of names and no rows")
+        raise InputError(f"{path} has a header and no rows")
     _check_lengths(path, lines, len(names))
     return Cells(path, tuple(names), lines, delimiter)
 
 
 def read_columns(path: Path, wanted: Sequence[str] | None = None, *, skip_invalid: bool = False) -> CsvColumns:
-    """Read columns of numbers by name, or all of them; rows without a number in one of them are refused, or skipped."""
+    """Read columns of numbers, all if `wanted` is None; raise for a row with a cell that is no number, or skip it."""
     cells = read_cells(path)
     places = _places(path, cells.names, wanted)
     numbered = list(enumerate(cells.lines, start=1))
     if skip_invalid:
         numbered = [(row, line) for row, line in numbered if all(_is_finite(line[1][i]) for i in places)]
         if not numbered:
-            raise InputError(f"no row of {path} has finite numbers in all columns that are asked for")
+            raise InputError(f"no row of {path} has finite numbers in all chosen columns")
     kept = replace(cells, lines=[line for _, line in numbered])
     names, rows = tuple(cells.names[i] for i in places), tuple(row for row, _ in numbered)
     return CsvColumns(names, kept.at(places), rows, len(cells.lines) - len(rows))
 
 
 def read_header(path: Path) -> tuple[str, ...]:
-    """Return the column names of a CSV or Parquet file; no other line is looked at."""
+    """Return the column names of a CSV or Parquet file; no row is read."""
     if path.suffix.lower() == ".parquet":
         return _parquet_header(path)
     text = _decode(path, _read_bytes(path, _HEADER_BYTES))
@@ -162,7 +162,7 @@ def _check_lengths(path: Path, lines: Lines, width: int) -> None:
 
 
 def _places(path: Path, names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
-    """Return where the wanted columns are."""
+    """Return the indices of the wanted columns; raise if a name is missing or ambiguous."""
     if wanted is None:
         return list(range(len(names)))
     held = Counter(names)

@@ -15,7 +15,7 @@ from dordis.errors import InputError
 Range = tuple[float, float]
 Category = str | int | float | bool
 Gap = float | str
-"""Treatment of an empty cell: "refuse", "skip" (the row), "indicator" (a column of its own), or a public value."""
+"""Treatment of an empty cell: "refuse", "skip" (the row), "indicator" (mark it in a new column), or a public value."""
 
 REFUSE, SKIP, INDICATOR = "refuse", "skip", "indicator"
 
@@ -23,13 +23,13 @@ REFUSE, SKIP, INDICATOR = "refuse", "skip", "indicator"
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Public description of a table.
 
-    `label` is the column to predict, or several for a regression with several outputs; `client` the column that names
-    the client of a row, without which each row is one client.  `features` are all other columns unless given, without
-    those in `exclude`, such as ids and dates.  `ranges` gives a public (low, high) for each numeric column, or one pair
-    for all: values are clipped to it and scaled to -1..1.  `categories` gives the public values of each text column,
-    which is encoded one-hot, with one more column for all other values.  A label with categories is a classification,
-    a label with a range a regression.  `gaps` says what an empty cell means, for all columns or by column: "refuse",
-    "skip" (the row), "indicator" (a column of its own), or a public value to insert.
+    `label` is the column to predict, or several columns for a regression with several outputs.  `client` is the column
+    that names the client of a row; without it each row is one client.  `features` are by default all other columns
+    except those in `exclude`, such as ids and dates.  `ranges` gives a public (low, high) for each numeric column, or
+    one pair for all: values are clipped to the range, which is scaled to -1..1.  `categories` gives the public values
+    of each text column, which is encoded one-hot, with one more column for all other values.  A label with categories
+    is a classification, a label with a range a regression.  `gaps` says how to treat an empty cell, for all columns or
+    by column: "refuse", "skip" (the row), "indicator" (mark it in a new column), or a public value to insert.
 
     >>> Table(label="ill", ranges={"age": (0, 120)}, categories={"ill": ("no", "yes")}).target
     'classification'
@@ -60,7 +60,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @classmethod
     def from_public(cls, sample: object, *, label: str | Sequence[str], client: str | None = None) -> "Table":
-        """Describe a table by a *public* sample of it: ranges and categories are those of the sample.
+        """Return a description with the ranges and categories of a *public* sample of the table.
 
         Never pass private rows: their smallest and largest values would be published.
         """
@@ -112,12 +112,12 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if missing := [name for name in chosen if name not in names]:
             raise InputError(f"{where} has no column {_quote(missing)}: its columns are {', '.join(names)}")
         if not chosen:
-            raise InputError(f"{where} has no feature columns beside the label and the client")
+            raise InputError(f"{where} has no feature columns: all columns are labels, the client or excluded")
         return chosen
 
 
 _MOST_CLASSES = 20
-"""Distinct values up to which `from_public` takes a numeric label for classes."""
+"""Largest number of distinct values with which `from_public` treats a numeric label as classes."""
 
 
 def _check_roles(table: Table) -> None:
@@ -142,13 +142,13 @@ def check_described(table: Table, columns: Columns) -> None:
     if open_:
         raise InputError(
             f"{len(open_)} column{'s' if len(open_) > 1 else ''} of {columns.where} need a public range or public "
-            f"categories: {', '.join(open_)}. They are never read from private rows. Paste and fill in what everybody "
-            f"may know, or add a column to exclude:\n{template(table, open_, columns.has_numbers)}"
+            f"categories: {', '.join(open_)}. They are never read from private rows. Paste and fill in public "
+            f"knowledge, or add a column to exclude:\n{template(table, open_, columns.has_numbers)}"
         )
     texts = [name for name in wanted if table.range(name) is not None and not columns.has_numbers(name)]
     if texts:
         raise InputError(
-            f"{columns.where}: the columns {_quote(texts)} have a range, and a cell of each is not a finite number: "
+            f"{columns.where}: the columns {_quote(texts)} have a range, but also cells that are not finite numbers: "
             "correct the cells, give categories instead, or exclude the column"
         )
 

@@ -1,4 +1,4 @@
-"""From a described table to arrays: ranges become -1..1, categories one-hot, labels classes or scaled numbers."""
+"""Encoding of a described table as arrays: ranges become -1..1, categories one-hot, labels classes or numbers."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class EncodedRows:
-    """Features (n, columns), labels, the client and the record of each row if columns name them, the rows skipped."""
+    """Features (n, columns), labels, client and record of each row (if columns name them), number of skipped rows."""
 
     x: Floats = field(repr=False)
     y: npt.NDArray[Any] = field(repr=False)
@@ -26,14 +26,14 @@ class EncodedRows:
 
 
 class Encoder(msgspec.Struct, frozen=True):
-    """A description with its feature columns: encodes rows, and decodes predictions; stored beside the weights."""
+    """A description with its feature columns; encodes rows, decodes predictions, and is stored with the weights."""
 
     table: Table
     features: tuple[str, ...]
     bools: tuple[str, ...] = ()
-    """Features with truth values and no range, which is 0..1."""
+    """Boolean features without a range; theirs is 0..1."""
     record: str = ""
-    """Column of record ids, which is no feature; empty if each row is a record."""
+    """Column of record ids, which is not a feature; empty if each row is a record."""
 
     @classmethod
     def from_columns(cls, table: Table, columns: Columns, record: str = "") -> "Encoder":
@@ -46,7 +46,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_description(cls, table: Table, record: str = "") -> "Encoder":
-        """Return the encoder of a description without any row; features are those listed, or all columns described."""
+        """Return the encoder of a description alone; its features are those listed, or all described columns."""
         table = without_record(table, record)
         roles = {*table.labels, table.client, *table.exclude}
         ranges = table.ranges if isinstance(table.ranges, dict) else {}
@@ -84,7 +84,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return EncodedRows(self._features(rows), self._labels(rows), clients, skipped, records)
 
     def encode_features(self, source: Any, where: str) -> Floats:
-        """Return the features of rows whose labels are unknown; gaps that a training would skip are refused."""
+        """Return the features of rows without labels; raise for an empty cell where training would skip the row."""
         columns = as_columns(source, where)
         if missing := [name for name in self.features if name not in columns.names]:
             raise InputError(f"{where} has no column {', '.join(map(repr, missing))}, which the model needs")
@@ -107,7 +107,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return pairs[:, 0], pairs[:, 1]
 
     def describe(self, columns: Columns, rows: EncodedRows) -> dict[str, str]:
-        """Return a summary of the rows that were read, for their owner only: it tells about single rows."""
+        """Return a summary of the rows, for their owner only: it reveals single values."""
         used = {*self.features, *self.table.labels, self.table.client}
         shown = {
             "file": columns.where,
@@ -135,7 +135,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return said + (f"; {empty:,} empty cells: {self.table.gap(name)}" if empty else "")
 
     def _keep_rows(self, columns: Columns) -> tuple[Columns, int]:
-        """Refuse gaps in columns that do not allow them, in one error, and leave out rows to be skipped."""
+        """Return the columns without skipped rows, and their number; raise one error for all refused gaps."""
         table, names = self.table, (*self.features, *self.table.labels)
         if missing := [name for name in names if name not in columns.names]:
             raise InputError(f"{columns.where} has no column {', '.join(map(repr, missing))}")
@@ -151,7 +151,7 @@ class Encoder(msgspec.Struct, frozen=True):
         if refused:
             lines = "\n".join(f'{name} = "indicator"  # or "skip", or a public value' for name in refused)
             raise InputError(
-                f"{columns.where} has empty cells in {', '.join(refused)}: say what they mean, for example\n"
+                f"{columns.where} has empty cells in {', '.join(refused)}: say how to treat them, for example\n"
                 f"[app.options.table.gaps]\n{lines}"
             )
         if not skipped.any():
@@ -173,7 +173,7 @@ class Encoder(msgspec.Struct, frozen=True):
         return texts.astype(str)
 
     def _records(self, columns: Columns) -> npt.NDArray[Any]:
-        """Return the record of each row; rows without an id would share a record, or each be one."""
+        """Return the record of each row; raise for rows without an id, which might share a record or not."""
         if self.record not in columns.names:
             raise InputError(f"{columns.where} has no column '{self.record}', which names the records: privacy.record")
         texts = columns.texts(self.record)
@@ -231,7 +231,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
 
 def without_record(table: Table, record: str) -> Table:
-    """Return a description in which the column of record ids is no feature; raise if it has another role."""
+    """Return a description in which the column of record ids is not a feature; raise if it has another role."""
     if not record or record in table.exclude:
         return table
     if record in (*table.labels, *table.features, table.client):

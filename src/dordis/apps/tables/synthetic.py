@@ -11,11 +11,11 @@ from dordis.apps.tables.encoding import Encoder
 from dordis.errors import InputError
 
 NOISE = 0.3
-"""Standard deviation of what the features do not explain of a synthetic label, whose explained part has 1."""
+"""Standard deviation of the noise in synthetic labels, relative to the part that the features explain."""
 
 
 def draw_rows(table: Table, names: Sequence[str], clients: int, each: int, seed: int) -> dict[str, list[Any]]:
-    """Return rows of `clients` clients with `each` rows: uniform features, and labels that a linear rule explains."""
+    """Return `each` rows for each of `clients` clients: uniform features, and labels by a linear rule with noise."""
     rng, count = np.random.default_rng(seed), clients * each
     features = table.feature_names(names, "the table")
     rows: dict[str, list[Any]] = {name: _draw(table, name, count, rng) for name in features}
@@ -82,7 +82,7 @@ HOSPITALS = Table(
 
 
 def draw_hospitals(hospitals: int, patients: int, seed: int) -> dict[str, list[Any]]:
-    """Return made-up visits of patients: one to three rows each, with the same age and the same diagnosis.
+    """Return made-up visits of patients: each patient has one to three rows with the same age and diagnosis.
 
     >>> rows = draw_hospitals(2, 3, seed=1)
     >>> len(set(rows["patient"])), sorted(set(rows["hospital"]))

@@ -1,1 +1,1 @@
-"""Language models that are counted, not trained: words in a first pass over the clients, pairs of them in a second."""
+"""Language models from counts: clients count words in a first pass, and pairs of frequent words in a second."""

@@ -1,4 +1,4 @@
-"""A language model by counting: a first pass counts words, a second one words and pairs of the frequent ones."""
+"""A language model from counts: a first pass counts words, a second pass words and pairs of frequent words."""
 
 from pathlib import Path
 from typing import ClassVar, Self
@@ -32,12 +32,13 @@ FILE = "language.npz"
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options of counting texts.
 
-    `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms; `vocabulary` a file
-    with a public list of words, or how many of the most frequent words of half of the held-out users (users who are
-    not clients).  The other held-out users are tested; the texts of all held-out users are public.  The first
-    `words` rounds count words, the others pairs of the `top` most frequent ones, too: give the run as many rounds
-    that every client takes part once in each.  `zipf` and `shift` are the prior of words, `spread` that of the
-    logarithm of a pair's lift; `flat` and `share` say how the second pass is weighted.
+    `data` is "reddit", "shakespeare", or a folder of LEAF's files in one of these two forms.  `vocabulary` is a file
+    with a public list of words, or a number: that many most frequent words of half of the held-out users (users who are
+    not clients).  Metrics are measured on the other held-out users; the texts of all held-out users are public.  The
+    first `words` rounds count words, the others also count pairs of the `top` most frequent words.  Choose the number
+    of rounds such that every client takes part once in each pass.  `zipf` and `shift` are parameters of the prior of
+    words, `spread` is the deviation of the prior of a pair's log lift; `flat` and `share` weight the counts of the
+    second pass.
     """
 
     data: str = "reddit"
@@ -78,7 +79,7 @@ class Server(AppServer):
 
     @property
     def _second(self) -> int:
-        """Return whether the next round is one of the second pass, as 0 or 1."""
+        """Return 1 if the next round belongs to the second pass, else 0."""
         return int(self._rounds[0] >= self._settings.words)
 
     @property
@@ -107,7 +108,7 @@ class Server(AppServer):
         return f"perplexity over {self._corpus.symbols.said}"
 
     def model(self) -> Floats:
-        """Return an empty model in the first pass, and the words' probabilities in the second."""
+        """Return an empty model in the first pass, and the probabilities of words in the second."""
         return self._first_words() if self._second else np.zeros(0)
 
     def use_output(self, round: RoundInfo, aggregate: Aggregate) -> None:
@@ -127,7 +128,7 @@ class Server(AppServer):
         return self._observe(0, slice(None), countable(self._corpus.symbols))
 
     def _first_words(self) -> Floats:
-        """Return the words' probabilities after the first pass, rounded as on the wire."""
+        """Return the probabilities of words after the first pass, rounded as clients receive them."""
         if self._words is None:
             found = word_probabilities([self._first()], self._prior)
             self._words = found.astype(self.dtype).astype(np.float64)
@@ -151,7 +152,7 @@ class Server(AppServer):
         return Bigrams(words, layout.contexts, layout.columns, found.reshape(layout.contexts.size, -1))
 
     def evaluate(self) -> dict[str, float]:
-        """Return the perplexity by user and by token, with that of the words alone, and the share of unknown tokens."""
+        """Return perplexities by user and by token (also of single words), and the share of unknown tokens."""
         if not self._corpus.test:
             return {}
         model, texts = self.learnt(), self._corpus.test
@@ -222,14 +223,14 @@ def pair_layout(words: Floats, corpus: Corpus, settings: Settings) -> PairCounts
 
 
 def prepare_counting(settings: Settings, task: Task) -> tuple[Corpus, Settings]:
-    """Read the texts."""
+    """Return the corpus that the settings name, and the settings."""
     vocabulary = settings.vocabulary
     chosen = vocabulary if isinstance(vocabulary, int) else task.folder / vocabulary
     return read_corpus(find_texts(settings, task.folder), chosen, task.population, task.seed), settings
 
 
 def find_texts(settings: Settings, home: Path) -> Path:
-    """Return the folder of the texts, given as a name or a path."""
+    """Return the folder of the texts, which the settings name by data set or path."""
     return find_folder(settings.data, settings.data_dir, home) if settings.data in DATA_SETS else home / settings.data
 
 

@@ -1,7 +1,7 @@
 """Texts of users as pairs of tokens over a public vocabulary: a list, or the words of held-out users.
 
-A vocabulary made from the clients' own texts would reveal them without noise, and so would a perplexity on their texts.
-So both come from held-out users: clients, vocabulary users and test users are disjoint.
+A vocabulary made from the clients' own texts would disclose their words without noise, and so would a perplexity on
+these texts.  So both come from held-out users: clients, vocabulary users and test users are disjoint.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ TokenPairs = tuple[list[str], list[str]]
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Tokens of a user's text to be predicted, and their predecessors."""
+    """The tokens of a user's text that are to be predicted, and the token before each of them."""
 
     before: Tokens
     following: Tokens
@@ -55,7 +55,7 @@ class Symbols:
         return self.vocabulary.size
 
     def text(self, written: TokenPairs) -> Text:
-        """Return a text as numbers."""
+        """Return a text as token numbers."""
         before, following = (np.array(self.vocabulary.numbers(part), np.int64) for part in written)
         return Text(before, following)
 
@@ -77,7 +77,7 @@ class Corpus:
 class Users:
     """Disjoint groups of the users of LEAF's files: clients, vocabulary and test.
 
-    Clients have only their training texts; the other users, who are public, all their texts.
+    Of clients only the training texts are read; of the other users, who are public, all texts are.
     """
 
     clients: dict[str, UserData] = field(repr=False)
@@ -130,7 +130,7 @@ def _collect(written: Iterable[tuple[str, UserData]]) -> dict[str, UserData]:
 
 
 def read_symbols(vocabulary: Path | int, users: Users) -> Symbols:
-    """Return the letters, where the texts are of letters, or else a list of words."""
+    """Return the alphabet for texts of letters, or else the words of the vocabulary."""
     tested = f"; tested on {len(users.test):,} held-out users, who are no clients"
     tested = tested if users.test else "; not tested: every user is a client, or gives the vocabulary"
     if _is_letters(next(iter(users.clients.values()))):
@@ -152,13 +152,13 @@ def _is_letters(data: UserData) -> bool:
 
 
 def most_frequent(texts: Iterable[list[str]], count: int) -> list[str]:
-    """Return the most frequent words of public texts."""
+    """Return the `count` most frequent words of public texts; raise if there are no texts."""
     counted: Counter[str] = Counter()
     for text in texts:
         counted.update(word for word in text if word not in SPECIAL)
     if not counted:
         raise InputError(
-            "no user is left whose words are public: take fewer clients than there are users, or set "
+            "there are no held-out users to take a vocabulary from: use fewer clients than there are users, or set "
             "app.options.vocabulary to a file with a public list of words, one a line"
         )
     return [word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:count]]
@@ -172,7 +172,7 @@ def read_words(path: Path) -> list[str]:
 
 
 def _read_text(data: UserData, *, whole: bool) -> TokenPairs:
-    """Return the token pairs of a user; of a line, all letters if `whole`, else only the last one."""
+    """Return the token pairs of a user. A line of letters gives all of its pairs if `whole`, else only the last one."""
     read: Callable[[UserData, bool], TokenPairs] = _letters if _is_letters(data) else _comments
     try:
         return read(data, whole)

@@ -1,7 +1,7 @@
 """A language model of words and frequent pairs, the counts that it needs from clients, and its perplexity.
 
-Probabilities are posterior means under priors of natural language.  The noise of a count is about Gaussian and of a
-known deviation, so that a posterior mean is a sum over a grid of values.
+Probabilities are posterior means under priors of natural language.  The noise of a count is nearly Gaussian with a
+known deviation, so a posterior mean can be computed as a sum over a grid of values.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from dordis.privacy.scaling import Floats
 
 @dataclass(frozen=True, eq=False)
 class Bigrams:
-    """The probability of a word, times the lift that the word before gives it, where both are frequent."""
+    """A model of the next word: the probability of the word, times the lift of the pair if both words are frequent."""
 
     words: Floats = field(repr=False)
     contexts: Tokens = field(repr=False)
     columns: Tokens = field(repr=False)
     lifts: Floats = field(repr=False)
-    """By context and column."""
+    """The lift of each pair, by context (the word before) and column (the word)."""
 
     @classmethod
     def unigrams(cls, words: Floats) -> "Bigrams":
@@ -56,7 +56,7 @@ def perplexities(model: Bigrams, texts: Sequence[Text]) -> tuple[float, float]:
 
 
 def countable(symbols: Symbols) -> Floats:
-    """Return 1 for every token that can be predicted: neither padding nor the beginning of a sentence can."""
+    """Return 1 for every token that can be predicted, and 0 for padding and for the beginning of a sentence."""
     weights = np.ones(symbols.size)
     if symbols.special:
         weights[[PAD, BEGIN]] = 0.0
@@ -64,7 +64,7 @@ def countable(symbols: Symbols) -> Floats:
 
 
 def count_words(text: Text, size: int) -> Floats:
-    """Return a client's update of the first pass: how often it has each word, at norm 1."""
+    """Return a client's update of the first pass: the counts of its words, scaled to norm 1."""
     return _unit(np.bincount(text.following, minlength=size).astype(np.float64))
 
 
@@ -72,20 +72,21 @@ def count_words(text: Text, size: int) -> Floats:
 class PairCounts:
     """Layout of the counts of the second pass, derived from the public model `words` of the first.
 
-    Words are weighted by p^-flat, pairs by the same of their product; `share` is the norm of the pairs' part.
+    Words are weighted by p^-flat, pairs by (p q)^-flat, where p and q are probabilities of words; `share` is the norm
+    of the part with the pairs.
     """
 
     words: Floats = field(repr=False)
     contexts: Tokens = field(repr=False)
     alike: Tokens = field(repr=False)
-    """For every context a word of the same frequency: itself, and END for BEGIN."""
+    """For every context the word whose frequency is used: the word itself, and END for BEGIN."""
     columns: Tokens = field(repr=False)
     flat: float
     share: float
 
     @classmethod
     def from_words(cls, words: Floats, symbols: Symbols, top: int, flat: float, share: float) -> "PairCounts":
-        """Take the most frequent words, and the beginning of a sentence as a context."""
+        """Construct the layout for the `top` most frequent words; the beginning of a sentence is a context too."""
         columns = np.argsort(-words, kind="stable")[:top]
         begin, end = ([BEGIN], [END]) if symbols.special else ([], [])
         contexts, alike = np.array([*begin, *columns]), np.array([*end, *columns])
@@ -103,7 +104,7 @@ class PairCounts:
         return _flatten(self.words, self.flat), _flatten(self.independent(self.words), self.flat)
 
     def independent(self, words: Floats) -> Floats:
-        """Return how frequent the pairs would be if words were independent."""
+        """Return the frequencies that the pairs would have if words were independent."""
         return np.outer(words[self.alike], words[self.columns]).ravel()
 
     def count(self, text: Text) -> Floats:
@@ -145,26 +146,26 @@ _NODES = np.linspace(-5.0, 5.0, 41)
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """A noisy sum, in proportion to weighted probabilities by an unknown factor; `deviation` is that of its noise."""
+    """A noisy sum that is an unknown factor times weighted probabilities; `deviation` is that of its noise."""
 
     total: Floats = field(repr=False)
     deviation: float
     weights: Floats = field(repr=False)
 
     def factor(self, expected: Floats) -> float:
-        """Return the factor by least squares, given what the total is in proportion to; at least one deviation."""
+        """Return the factor between `expected` and the sum by least squares; it is at least one deviation."""
         return max(float(self.total @ expected) / float(expected @ expected), self.deviation)
 
 
 @dataclass(frozen=True)
 class Zipf:
-    """The word of rank r has a probability in proportion to (r + shift)^-exponent; nobody knows which word that is."""
+    """The prior: the word of rank r has a probability proportional to (r + shift)^-exponent; the ranks are unknown."""
 
     exponent: float = 1.4
     shift: float = 6.0
 
     def grid(self, size: int) -> tuple[Floats, Floats]:
-        """Return probabilities that one of `size` words may have, and the logarithms of their chances."""
+        """Return values for the probability of one of `size` words, and the logarithm of each value's prior weight."""
         edges = np.exp(np.linspace(0.0, np.log(size), _GRID + 1))
         words, ranks = np.diff(edges), np.sqrt(edges[1:] * edges[:-1])
         probabilities = (ranks + self.shift) ** -self.exponent
@@ -172,9 +173,9 @@ class Zipf:
 
 
 def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
-    """Return the posterior mean of every word's probability; a word of weight 0 in all sums has none.
+    """Return the posterior mean of every word's probability; it is 0 for a word of weight 0 in all sums.
 
-    The factors of the sums follow from the probabilities, and these from the factors, in turn.
+    The factors of the sums and the probabilities are estimated in turn, each from the other.
     """
     x, chances = prior.grid(seen[0].total.size)
     possible = np.any([sum_.weights > 0 for sum_ in seen], axis=0)
@@ -192,10 +193,11 @@ def word_probabilities(seen: Sequence[NoisyCounts], prior: Zipf) -> Floats:
 
 
 def lifts(seen: NoisyCounts, independent: Floats, spread: float) -> Floats:
-    """Return by how much every pair is more frequent than if its words were independent: posterior means.
+    """Return the posterior mean of every pair's lift: its frequency divided by that of independent words.
 
-    `independent` are the products of the words' probabilities.  The logarithm of a lift is normal with this spread, and
-    the mean lift is 1 before anything is seen; all pairs together are as frequent as independent words.
+    `independent` are the products of the words' probabilities.  Under the prior the logarithm of a lift is normal with
+    deviation `spread`, and the mean lift is 1.  The unknown factor of the sum is estimated as if all pairs together
+    were as frequent as independent words.
     """
     expected = independent * seen.weights
     with np.errstate(divide="ignore", invalid="ignore"):
