@@ -53,7 +53,7 @@ def test_beyond_the_budget_nothing_is_answered(tmp_path: Path) -> None:
 
 
 def test_a_budget_without_a_ledger_is_refused() -> None:
-    with pytest.raises(InputError, match="needs the ledger"):
+    with pytest.raises(InputError, match="needs a ledger"):
         dordis.mean(AGES, epsilon=1, bounds=(0, 100), budget=2.0)
 
 
