@@ -5,9 +5,14 @@ import statistics
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dordis.identity.registry import Registry
+from dordis.owner.directory import ClientDirectory
 from dordis.selection.balanced import BalancedSelection
+from tests.adversary.directories import rewrite_receipts
+from tests.adversary.receipts import doubled
+from tests.cli.in_process import dordis
 from tests.network.assisted_run import HELPERS, AssistedCommands, AssistedRun, assisted_keys
 from tests.network.test_client_setup import lines
 
@@ -109,6 +114,27 @@ def test_a_round_is_finished_without_a_helper_that_is_killed(fleet, place):
     assert fleet.end(but=1) == 0
     check_one_round(fleet)
     assert fleet.processes.wait(fleet.helpers[1]) != 0
+
+
+def test_clients_refuse_a_restarted_server_that_rewrote_their_round(fleet):
+    """The rewritten receipt has valid hashes, and the server resumes the run without a complaint."""
+    fleet.serve(only=2)
+    fleet.assist_missing()
+    fleet.join_missing()
+    assert fleet.end() == 0
+    run, kept = fleet.stored().id, ClientDirectory(fleet.folder / "c1.state").receipts
+    known = kept.read(run)
+    assert sorted(known.attended) == [0, 1]
+    assert not known.unlisted  # both were acknowledged
+    assert known.shown[0].receipt is not None  # it came with the task of the second round
+    assert dordis("verify", fleet.run, "--kept", kept.file(run)).returncode == 0
+    rewrite_receipts(fleet.run, lambda one: replace(one, left=doubled(one.left)))
+    assert "was replaced" in dordis("verify", fleet.run, "--kept", kept.file(run)).stderr
+    fleet.serve(resume=fleet.run)
+    fleet.assist_missing()
+    fleet.join(1)
+    assert fleet.processes.wait(fleet.clients[1]) != 0
+    assert "contradicts what this client kept" in (fleet.folder / "c1.log").read_text()
 
 
 @pytest.mark.parametrize("place", [3, 12, 21, 30, 39])

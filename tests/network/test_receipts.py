@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from dordis.network.receipts import ReceiptEndpoint
-from dordis.network.sessions import AccessTokens
 from dordis.owner.directory import ClientDirectory
 from dordis.records.run_records import RECEIPTS
 from tests.adversary.directories import rewrite_receipts
@@ -16,7 +15,7 @@ from tests.network.deployed_run import DeployedRun
 
 
 def test_a_client_is_shown_the_receipts_of_its_rounds_whole_and_of_others_the_hash():
-    endpoint = ReceiptEndpoint(AccessTokens(), finished()[0] / RECEIPTS)
+    endpoint = ReceiptEndpoint(lambda request: 1, finished()[0] / RECEIPTS)
     mine, others = endpoint.history(1), endpoint.history(99)
     assert [entry.index for entry in mine] == [0, 1]
     assert all(entry.receipt.digest == entry.digest for entry in mine)
@@ -26,14 +25,14 @@ def test_a_client_is_shown_the_receipts_of_its_rounds_whole_and_of_others_the_ha
 
 
 def test_receipts_that_a_client_has_are_shown_by_their_hash():
-    endpoint = ReceiptEndpoint(AccessTokens(), finished()[0] / RECEIPTS)
+    endpoint = ReceiptEndpoint(lambda request: 1, finished()[0] / RECEIPTS)
     whole, known = endpoint.history(1), endpoint.history(1, known=0)
     assert [entry.digest for entry in known] == [entry.digest for entry in whole]
     assert [entry.receipt is None for entry in known] == [True, False]
 
 
 def test_receipts_that_come_later_are_shown(tmp_path):
-    endpoint = ReceiptEndpoint(AccessTokens(), tmp_path / RECEIPTS)
+    endpoint = ReceiptEndpoint(lambda request: 1, tmp_path / RECEIPTS)
     assert endpoint.history(1) == []
     for count, name in enumerate(("000000.json", "000001.json"), 1):
         (tmp_path / RECEIPTS).mkdir(exist_ok=True)

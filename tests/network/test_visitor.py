@@ -2,14 +2,19 @@
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
-from dordis.errors import LoginRefused
+from dordis.errors import HistoryContradicted, LoginRefused
 from dordis.identity.keys import load_client_credentials
+from dordis.ledger.receipt import read_receipt_files
 from dordis.network.authentication import LoginCredentials
 from dordis.network.client_transfers import Address
 from dordis.network.visitor import RunOver, Visitor
+from dordis.owner.receipts import Attended, KeptReceipts, Shown
 from dordis.protocols.plaintext import PLAINTEXT
+from dordis.records.run_records import RECEIPTS, load_run
+from tests.adversary.receipts import finished, job_of, registry_of
 from tests.network.test_visits import MODEL, Visits, run
 
 pytestmark = pytest.mark.network
@@ -33,7 +38,7 @@ def test_a_task_is_fetched_once_until_the_run_is_over(visits):
         own = visitor(visits)
         assert await own._fetch_task() is None
         visits.open()
-        assert await own._fetch_task() == b"task 5"
+        assert await own._fetch_task() == (b"task 5", None)
         visits.endpoint.end_run()
         with pytest.raises(RunOver):
             await own._fetch_task()
@@ -63,3 +68,40 @@ def test_a_model_is_fetched_whole(visits):
         return await visitor(visits)._model(OneTask)
 
     assert run(visit()).digest == MODEL.digest
+
+
+class Member:
+    """The client of a run that a visitor has joined."""
+
+    members = registry_of(job_of()).signing_keys()
+
+
+def joined(visits, tmp_path, altered=None):
+    """Return a visitor that was in both rounds of a run, with the history that it was shown."""
+    path = finished()[0]
+    own, stored = visitor(visits), load_run(path)
+    own._receipts, run = KeptReceipts(tmp_path / "kept"), stored.id
+    shown = [Shown(i, one.digest, one) for i, one in sorted(read_receipt_files(path / RECEIPTS).items())]
+    shown = [altered(one) for one in shown] if altered else shown
+    own._receipts._add(run, [*(Attended(one.index, one.receipt.parameters) for one in shown), shown[0]])
+    return own, run
+
+
+@pytest.mark.parametrize("comes_with_the_task", [True, False])
+def test_a_history_that_contradicts_what_the_client_kept_is_refused(visits, tmp_path, comes_with_the_task):
+    def lie(entry):
+        return msgspec.structs.replace(entry, digest="0" * 64) if entry.index == 0 else entry
+
+    async def visit(own, run):
+        visits.open()
+        own._joined = (run, Member) if comes_with_the_task else None
+        document, shown = await own._fetch_task()
+        assert (document, shown is not None) == (b"task 5", comes_with_the_task)
+        await own._check_history(Member, run, shown)
+
+    own, id = joined(visits, tmp_path)
+    run(visit(own, id))
+    assert sorted(own._receipts.read(id).shown) == [0, 1]
+    own, id = joined(visits, tmp_path / "other", lie)
+    with pytest.raises(HistoryContradicted, match=r"round index [01]"):
+        run(visit(own, id))

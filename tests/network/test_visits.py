@@ -16,13 +16,16 @@ from dordis.network import spooled_uploads
 from dordis.network.authentication import Authenticator, client_context
 from dordis.network.deadlines import AdaptiveDeadlines
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
+from dordis.network.receipts import decode_history, split_history
 from dordis.network.server import Server
 from dordis.network.tasks import task_tag
 from dordis.network.visits import PublishedRound, VisitEndpoint
 from dordis.protocol import OpenCall
 from dordis.protocols.plaintext.messages import Contribute, Contribution
+from dordis.records.run_records import RECEIPTS
 from dordis.rounds.arrivals import Arrival, ArrivalStore
 from dordis.rounds.model import ModelBytes
+from tests.adversary.receipts import finished
 from tests.network.local_server import drain_connections
 from tests.network.test_uploads import full_file
 
@@ -59,7 +62,7 @@ class Visits:
         credentials = load_server_credentials(folder / "server.key", datetime.now(UTC))
         members = SignedRegistry.load(folder / "registry.json", credentials.authority).registry
         authenticator = Authenticator(credentials, members, folder / "registry.json")
-        self.endpoint = VisitEndpoint(authenticator, b"the manifest", self.store, poll=7.0)
+        self.endpoint = VisitEndpoint(authenticator, b"the manifest", self.store, 7.0, finished()[0] / RECEIPTS)
         deadlines = AdaptiveDeadlines(Deadlines())
         self.server = Server(authenticator, RUN, deadlines, visits=self.endpoint)
         self.server.start("127.0.0.1", 0)
@@ -294,3 +297,26 @@ def test_a_client_that_is_not_a_member_of_the_run_is_refused(visits):
     answers = run(visit())
     assert [status for status, _, _ in answers] == [403] * 3
     assert b"client 1 is unknown to this run" in answers[0][2]
+
+
+def test_a_client_that_asks_gets_the_history_of_the_run_with_its_task(visits):
+    async def visit():
+        with_task = await visits.request("GET", "/task?after=0&known=0")
+        return with_task, await visits.request("GET", "/receipts?known=-1"), await visits.request("GET", "/task")
+
+    visits.open()
+    (status, headers, body), (_, _, whole), (_, plain, document) = run(visit())
+    assert status == 200
+    task, shown = split_history(body)
+    assert task == document == b"task %d" % INDEX
+    assert headers["ETag"] == plain["ETag"]
+    assert [entry.index for entry in shown] == [1]
+    assert shown[0].receipt is not None  # client 1 was in the round
+    assert [entry.index for entry in decode_history(whole)] == [0, 1]
+
+
+def test_a_stranger_gets_no_history(visits):
+    authenticator = visits.endpoint._authenticator
+    authenticator.registry = authenticator.registry.restrict([2, 3])
+    status, _, body = run(visits.request("GET", "/receipts"))
+    assert (status, b"unknown to this run" in body) == (403, True)

@@ -5,7 +5,7 @@ import pytest
 from dordis import wire
 from dordis.errors import HistoryContradicted, InputError
 from dordis.ledger.receipt import read_receipt_files
-from dordis.owner.receipts import KeptReceipts, Shown, read_kept
+from dordis.owner.receipts import Acknowledged, Attended, KeptReceipts, Shown, read_kept
 from dordis.protocols.cohort import CohortParameters
 from dordis.records.run_records import RECEIPTS
 from tests.adversary.receipts import finished, job_of, registry_of
@@ -89,3 +89,32 @@ def test_a_damaged_file_is_refused(tmp_path):
         read_kept(tmp_path / "run.jsonl")
     with pytest.raises(InputError, match="cannot read the kept receipts"):
         read_kept(tmp_path / "absent.jsonl")
+
+
+def test_an_unlisted_client_may_be_missing_from_a_round_until_its_contribution_was_acknowledged(true, tmp_path):
+    """A contribution may be lost, or come too late; the parameters are compared in any case."""
+    kept, entry = KeptReceipts(tmp_path), true[0]
+    parameters = wire.decode(entry.receipt.agreed, CohortParameters)
+    run, unseen = parameters.run, [Shown(0, entry.digest)]
+    kept._add(run, [Attended(0, parameters.digest.hex(), is_listed=False)])
+    kept.compare(run, unseen, KEYS, complete=True)
+    kept.note_acknowledged(run, 0)
+    kept.note_acknowledged(run, 0)  # the same upload was acknowledged again
+    assert len(kept.file(run).read_bytes().splitlines()) == 3
+    late = KeptReceipts(tmp_path / "late")
+    late._add(run, [Attended(0, parameters.digest.hex(), is_listed=False), Acknowledged(0)])
+    late.compare(run, [], KEYS, complete=True)  # the round may have failed
+    with pytest.raises(HistoryContradicted, match="says that this client was not in round index 0"):
+        late.compare(run, unseen, KEYS, complete=True)
+    other = KeptReceipts(tmp_path / "other")
+    other._add(run, [Attended(0, "00" * 32, is_listed=False)])
+    with pytest.raises(HistoryContradicted, match="other parameters than this client agreed to"):
+        other.compare(run, [entry], KEYS, complete=True)
+
+
+def test_lines_of_rounds_that_list_their_clients_have_not_changed(true, tmp_path):
+    kept = KeptReceipts(tmp_path)
+    run = take_part(kept, true[0], delivered=False)
+    assert kept.file(run).read_bytes() == (
+        b'{"type":"Attended","index":0,"parameters":"%s"}\n' % true[0].receipt.parameters.encode()
+    )

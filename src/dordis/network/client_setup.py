@@ -211,7 +211,17 @@ def create_participant(
     rounds = ClientRoundLog(installations[0].describe_spending)
     if not owner.protocol.has_cohort:
         poll = config.deployment.poll or POLL
-        return Visitor(address, login, owner.create_client, owner.protocol, poll, failures, status.note_event, rounds)
+        return Visitor(
+            address,
+            login,
+            owner.create_client,
+            owner.protocol,
+            poll,
+            failures,
+            status.note_event,
+            rounds,
+            installation.directory.receipts,
+        )
     return Participant(
         address,
         login,

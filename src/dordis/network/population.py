@@ -158,7 +158,7 @@ class NetworkPopulation:
         self.deadlines = AdaptiveDeadlines(settings.deadlines, settings.train_seconds)
         if not self.job.protocol.has_cohort:
             poll = settings.poll or POLL
-            self.visits = VisitEndpoint(self.authenticator, self.manifest, self.arrivals, poll)
+            self.visits = VisitEndpoint(self.authenticator, self.manifest, self.arrivals, poll, self.receipts)
         self.server = Server(
             self.authenticator,
             run,

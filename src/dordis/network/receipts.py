@@ -1,7 +1,11 @@
-"""The history of a run for its clients: the HTTP endpoint /receipts, and the client's reading of it."""
+"""The history of a run for its clients: the HTTP endpoint /receipts, and the client's reading of it.
+
+Visiting clients get the history with their next task.
+"""
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,7 +13,7 @@ from aiohttp import ClientResponse, web
 
 from dordis.errors import LedgerDamaged, MalformedMessage
 from dordis.ledger.receipt import Receipt, receipt_name
-from dordis.network.sessions import AccessTokens
+from dordis.network.spooled_uploads import LENGTH_BYTES
 from dordis.owner.receipts import Shown
 
 LARGEST_HISTORY = 1 << 28
@@ -22,24 +26,27 @@ class ReceiptEndpoint:
     Receipts that the client already has are shown by their hash only, because a long run has thousands.
     """
 
-    def __init__(self, tokens: AccessTokens, directory: Path | None) -> None:
-        self._tokens, self._directory = tokens, directory
+    def __init__(self, identify: Callable[[web.Request], int], directory: Path | None) -> None:
+        self._identify, self._directory = identify, directory
         self._digests: dict[int, str] = {}
         self._changed = -1
         self._lock = threading.Lock()
 
     async def get(self, request: web.Request) -> web.Response:
         """Return the history for a request /receipts?after=INDEX&known=INDEX."""
-        client = self._tokens.holder(request).client
+        data = await self.encode(self._identify(request), request)
+        return web.Response(body=data, content_type="application/json")
+
+    async def encode(self, client: int, request: web.Request) -> bytes:
+        """Return the history that the query of a request asks for."""
         try:
             after, known = (int(request.query.get(name, "-1")) for name in ("after", "known"))
         except ValueError:
             raise web.HTTPBadRequest from None
         try:
-            data = await asyncio.to_thread(lambda: msgspec.json.encode(self.history(client, after, known)))
+            return await asyncio.to_thread(lambda: msgspec.json.encode(self.history(client, after, known)))
         except LedgerDamaged as error:
             raise web.HTTPInternalServerError(text=str(error)) from None
-        return web.Response(body=data, content_type="application/json")
 
     def history(self, client: int, after: int = -1, known: int = -1) -> list[Shown]:
         """Return the history of the run for a client that has the receipts up to the index `known`.
@@ -83,7 +90,23 @@ async def read_history(response: ClientResponse) -> list[Shown]:
         data += piece
         if len(data) > LARGEST_HISTORY:
             raise MalformedMessage(f"the server's history has more than {LARGEST_HISTORY} bytes")
+    return decode_history(bytes(data))
+
+
+def decode_history(data: bytes) -> list[Shown]:
+    """Return a history; raise MalformedMessage if it cannot be read."""
     try:
         return msgspec.json.decode(data, type=list[Shown])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise MalformedMessage("the server's history cannot be read") from None
+
+
+def with_history(document: bytes, history: bytes) -> bytes:
+    """Return the body of a task with the history that its client asked for."""
+    return len(document).to_bytes(LENGTH_BYTES, "big") + document + history
+
+
+def split_history(body: bytes) -> tuple[bytes, list[Shown]]:
+    """Return the document of a task and the history behind it."""
+    end = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES], "big")
+    return body[LENGTH_BYTES:end], decode_history(body[end:])

@@ -100,7 +100,7 @@ class Server:
         slots = TransferSlots()
         self.uploads = UploadEndpoint(self._tokens, slots, lambda *upload: self.exchange.take_vector(*upload))
         self.downloads = DownloadEndpoint(self._tokens, slots)
-        self._receipts = ReceiptEndpoint(self._tokens, receipts)
+        self._receipts = ReceiptEndpoint(lambda request: self._tokens.holder(request).client, receipts)
         self.exchange = self.perform(self._create_exchange(deadlines))
 
     async def _create_exchange(self, deadlines: AdaptiveDeadlines) -> NetworkExchange:
@@ -161,10 +161,8 @@ class Server:
     async def _listen(self, listener: socket.socket) -> None:
         app = web.Application()
         app.add_routes([web.get("/login", self._login), web.get("/control", self._control)])
-        app.add_routes([web.get("/receipts", self._receipts.get)])
         app.add_routes([web.get("/blobs/{digest}", self.downloads.get), *self.uploads.routes()])
-        if self._visits is not None:
-            app.add_routes(self._visits.routes())
+        app.add_routes([web.get("/receipts", self._receipts.get)] if self._visits is None else self._visits.routes())
         self._connections = Connections(app, self._authenticator.context, self._is_authorised)
         await self._connections.open(listener)
         watch = ExpiryWatch("the server's", self._authenticator.now)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -20,11 +21,13 @@ from dordis.network.client_transfers import FIRST_PAUSE, LONGEST_PAUSE, Address,
 from dordis.network.log_lines import ClientRoundLog, round_fields
 from dordis.network.messages import Welcome
 from dordis.network.missed_sums import read_sums
+from dordis.network.receipts import LARGEST_HISTORY, read_history, split_history
 from dordis.network.tasks import LARGEST_TASK, RoundTask, opening_of, read_task, task_tag
 from dordis.network.timed_training import OwnerLog
 from dordis.network.visitor_requests import NOT_FOUND, ConnectedTime, VisitorRequests, read_body
 from dordis.network.visits import GONE
 from dordis.owner.manifest_checks import LARGEST as LARGEST_MANIFEST
+from dordis.owner.receipts import KeptReceipts, Shown
 from dordis.protocol import Message
 from dordis.protocols.summing import SummingProtocol
 from dordis.rounds.client import Client
@@ -54,8 +57,9 @@ class Visitor:
         failures: OwnerLog | None = None,
         events: Callable[[str], None] = lambda error: None,
         rounds: ClientRoundLog | None = None,
+        receipts: KeptReceipts | None = None,
     ) -> None:
-        self._address, self._poll = address, poll
+        self._address, self._poll, self._receipts = address, poll, receipts
         self._requests = VisitorRequests(address, credentials, self._note)
         self.create_party, self._protocol = create_party, protocol
         self._failures, self.events, self._rounds = failures or OwnerLog(), events, rounds or ClientRoundLog()
@@ -132,17 +136,19 @@ class Visitor:
 
     async def _visit(self) -> bool:
         """Look for a new task, and contribute to its round; tell whether a contribution was accepted."""
-        document = await self._fetch_task()
-        if document is None:
+        fetched = await self._fetch_task()
+        if fetched is None:
             return False
+        document, shown = fetched
         try:
             task = read_task(document, self._requests.credentials.credentials.authority, utc_now())
         except (ProtocolError, LoginRefused) as error:
             self._note(f"the task of {self._address} is refused, and looked at again later: {error}")
             return False
+        info, before = task.invite.info, self._joined
         client = await self._client(task)  # raises before anything is answered if the owner refuses the run
+        await self._check_history(client, info.run, shown if before and before[0] == info.run else None)
         self._note_contact()
-        info = task.invite.info
         self._rounds.begin(info.run, info.index)
         try:
             contribution = await self._contribution(client, task)
@@ -155,6 +161,8 @@ class Visitor:
         except DordisError as error:
             self._rounds.decline(error)
             taken = False
+        if taken and self._receipts is not None:
+            await self._in_worker(self._receipts.note_acknowledged, info.run, info.index)
         self._tag = task_tag(document)
         client.close()
         if taken:
@@ -167,16 +175,40 @@ class Visitor:
         self._event = ""
         self.events("")
 
-    async def _fetch_task(self) -> bytes | None:
-        """Return the signed task of the open round; None if no round is open, or its task is known."""
+    async def _fetch_task(self) -> tuple[bytes, list[Shown] | None] | None:
+        """Return the signed task of the open round, and the history of a run that this client has joined.
+
+        Return None if there is no task, or none that is new.
+        """
         self._requests.connected = ConnectedTime()
-        headers = {"If-None-Match": self._tag} if self._tag else {}
-        async with self._requests.request("GET", "/task", headers=headers) as response:
+        headers, path = {"If-None-Match": self._tag} if self._tag else {}, "/task"
+        if asks := self._receipts is not None and self._joined is not None:
+            known = max(self._receipts.read(self._joined[0]).shown, default=-1)
+            path = f"/task?after={known}&known={known}"
+        async with self._requests.request("GET", path, headers=headers) as response:
             if response.status == GONE:
                 raise RunOver
             if response.status in (204, 304):
                 return None
-            return await read_body(response, LARGEST_TASK)
+            body = await read_body(response, LARGEST_TASK + (LARGEST_HISTORY if asks else 0))
+        return split_history(body) if asks else (body, None)
+
+    async def _check_history(self, client: Client, run: bytes, shown: list[Shown] | None) -> None:
+        """Raise HistoryContradicted if the server's history does not fit what this client kept of the run.
+
+        A history that did not come with the task is fetched whole, if this client was in a round before.
+        """
+        if self._receipts is None:
+            return
+        kept, is_complete = self._receipts.read(run), shown is None
+        if shown is None:
+            if not kept.attended:
+                return
+            known = max(kept.shown, default=-1)
+            async with self._requests.request("GET", f"/receipts?known={known}") as response:
+                shown = await read_history(response)
+        compare = partial(self._receipts.compare, run, shown, client.members, complete=is_complete)
+        await self._in_worker(compare)
 
     async def _client(self, task: RoundTask) -> Client:
         """Return the client of the task's run; its manifest is fetched once per run."""

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from aiohttp import ClientError, web
@@ -22,6 +23,7 @@ from dordis.network.downloads import send_body
 from dordis.network.exchange import LARGEST_ELEMENT
 from dordis.network.messages import SUBPROTOCOL, VERSION_HEADER
 from dordis.network.missed_sums import SumDocument
+from dordis.network.receipts import ReceiptEndpoint, with_history
 from dordis.network.sessions import client_certificate
 from dordis.network.spooled_uploads import (
     LARGEST_FRAME,
@@ -38,7 +40,7 @@ from dordis.rounds.model import ModelBytes
 
 log = logging.getLogger("dordis.network")
 
-PATHS = ("/task", "/manifest", "/model/", "/sums/", "/contributions/")
+PATHS = ("/task", "/manifest", "/model/", "/sums/", "/receipts", "/contributions/")
 INDEX_HEADER, OFFSET_HEADER = "Dordis-Index", "Upload-Offset"
 """HTTP headers: the next index that a late client may contribute to, and the bytes of an upload that have arrived."""
 ACCEPTED, CONFLICT, GONE, UNPROCESSABLE, BUSY = 204, 409, 410, 422, 503
@@ -79,12 +81,16 @@ class Visit:
 
 
 class VisitEndpoint:
-    """The HTTP endpoints /task, /manifest, /model/{digest}, /sums/{digest} and /contributions/{index}.
+    """The HTTP endpoints /task, /manifest, /model/{digest}, /sums/{digest}, /receipts and /contributions/{index}.
 
-    `store` has the contributions of the latest round.  Contributions are admitted in the thread that runs the round.
+    `store` has the contributions of the latest round, the directory `receipts` those of finished rounds.
+    Contributions are admitted in the thread that runs the round.
     """
 
-    def __init__(self, authenticator: Authenticator, manifest: bytes, store: ArrivalStore, poll: float) -> None:
+    def __init__(
+        self, authenticator: Authenticator, manifest: bytes, store: ArrivalStore, poll: float, receipts: Path | None
+    ) -> None:
+        self._receipts = ReceiptEndpoint(self._visitor, receipts)
         self._authenticator, self._manifest, self._store, self._poll = authenticator, manifest, store, poll
         self._slots = TransferSlots()
         self._index, self._closed, self._is_over = -1, -1, False
@@ -105,6 +111,7 @@ class VisitEndpoint:
             web.get("/manifest", self.get_manifest),
             web.get("/model/{digest}", self.get_model),
             web.get("/sums/{digest}", self.get_sums),
+            web.get("/receipts", self._receipts.get),
             web.put("/contributions/{index}", self.put),
             web.head("/contributions/{index}", self.head),
         ]
@@ -212,7 +219,10 @@ class VisitEndpoint:
             raise web.HTTPForbidden(text=str(error), headers={"Connection": "close"}) from None
 
     async def get_task(self, request: web.Request) -> web.Response:
-        """Return the task of the open round: 204 if none is open, 304 if the client has it, 410 if the run is over."""
+        """Return the task of the open round: 204 if none is open, 304 if the client has it, 410 if the run is over.
+
+        With a query of /receipts in the request, the history that it asks for follows the task.
+        """
         client, later = self._visitor(request), {"Retry-After": str(max(1, round(self._poll)))}
         if self._is_over:
             self.told.add(client)
@@ -224,7 +234,10 @@ class VisitEndpoint:
         tag = task_tag(published.document)
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=304, headers={"ETag": tag, **later})
-        return web.Response(body=published.document, headers={"ETag": tag})
+        body = published.document
+        if "after" in request.query:
+            body = with_history(body, await self._receipts.encode(client, request))
+        return web.Response(body=body, headers={"ETag": tag})
 
     async def get_manifest(self, request: web.Request) -> web.Response:
         """Return the manifest of the run, whose hash is the run id."""

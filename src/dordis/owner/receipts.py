@@ -19,11 +19,19 @@ from dordis.protocol import ClientId
 from dordis.protocols.parameters import Parameters
 
 
-class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Attended(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, omit_defaults=True):
     """A note: the client counted a participation in this round, whose parameters have this hash."""
 
     index: int
     parameters: str
+    is_listed: bool = True
+    """Whether the parameters list the client; if not, the server may say that it never came until it acknowledged."""
+
+
+class Acknowledged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The server acknowledged the client's contribution to a round that lists no clients."""
+
+    index: int
 
 
 class Delivered(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -41,6 +49,8 @@ class Shown(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     receipt: Receipt | None = None
 
 
+Note = Attended | Acknowledged | Delivered | Shown
+"""A line of what a client keeps."""
 History = Mapping[int, Shown]
 """The entries of a server's history by round index."""
 
@@ -50,6 +60,8 @@ class KeptRun:
     """The notes and receipts that a client stored about one run, by round index."""
 
     attended: dict[int, str] = field(default_factory=dict)
+    unlisted: set[int] = field(default_factory=set)
+    """Attended rounds that list no clients, and whose contribution is not acknowledged."""
     delivered: dict[int, tuple[int, ...]] = field(default_factory=dict)
     shown: dict[int, Shown] = field(default_factory=dict)
 
@@ -59,12 +71,16 @@ class KeptRun:
         kept = cls()
         for line in data[: data.rfind(b"\n") + 1].splitlines():
             try:
-                note = msgspec.json.decode(line, type=Attended | Delivered | Shown)
+                note = msgspec.json.decode(line, type=Note)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise InputError(f"{path} is not what dordis wrote: restore it from a backup") from None
             match note:
                 case Attended():
                     kept.attended[note.index] = note.parameters
+                    if not note.is_listed:
+                        kept.unlisted.add(note.index)
+                case Acknowledged():
+                    kept.unlisted.discard(note.index)
                 case Delivered():
                     kept.delivered[note.index] = note.survivors
                 case Shown():
@@ -89,7 +105,13 @@ class KeptReceipts:
     def note_attended(self, parameters: Parameters) -> None:
         """Note a participation durably, before the upload; a second call for the same round does nothing."""
         if parameters.index not in self.read(parameters.run).attended:
-            self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex())])
+            is_listed = bool(parameters.clients)
+            self._add(parameters.run, [Attended(parameters.index, parameters.digest.hex(), is_listed)])
+
+    def note_acknowledged(self, run: bytes, index: int) -> None:
+        """Note durably that the server acknowledged a contribution: from now on its history must have it."""
+        if index in self.read(run).unlisted:
+            self._add(run, [Acknowledged(index)])
 
     def note_delivered(self, parameters: Parameters, survivors: Sequence[int]) -> None:
         """Note durably that the whole sum of a round arrived."""
@@ -110,7 +132,7 @@ class KeptReceipts:
         if fresh:
             self._add(run, fresh)
 
-    def _add(self, run: bytes, lines: Iterable[Attended | Delivered | Shown]) -> None:
+    def _add(self, run: bytes, lines: Iterable[Note]) -> None:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with AppendOnlyFile(self.file(run), PRIVATE).locked() as file:
             data = file.read()
@@ -168,6 +190,8 @@ def check_attended(kept: KeptRun, history: History) -> None:
     for index, parameters in kept.attended.items():
         entry = history.get(index)
         if entry is None:  # the attempt failed, or is not finished yet
+            continue
+        if entry.receipt is None and index in kept.unlisted:  # the contribution was lost, or came too late
             continue
         if entry.receipt is None:
             raise HistoryContradicted(f"it says that this client was not in round index {index}")
