@@ -12,7 +12,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from dordis import wire
-from dordis.errors import InputError, LoginRefused, UnexpectedRequest
+from dordis.errors import InputError, LoginRefused, ParametersRefused, UnexpectedRequest
 from dordis.identity.keys import load_client_credentials, load_server_credentials
 from dordis.network import authentication, client, client_transfers, messages
 from dordis.network.authentication import ExpiryWatch, LoginCredentials
@@ -333,6 +333,29 @@ def test_a_round_is_left_when_the_run_is_over_and_not_when_the_server_stops(fold
     assert party.left.is_set() is over
     server.server.stop = lambda: None
     server.close()
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_client_that_follows_waits_for_a_run_that_its_owner_agrees_to(local, folder, pauses, caplog, follow):
+    refusals, agreed = [ParametersRefused("the run has another epsilon")], threading.Event()
+
+    def create_party(welcome):
+        if refusals:
+            raise refusals.pop()
+        agreed.set()
+        return ScriptedParty(1)
+
+    own = LoginCredentials(load_client_credentials(folder / "c1.key", datetime.now(UTC)), local.mutual)
+    made = client.Participant(Address("localhost", local.server.port), own, create_party, PLAINTEXT)
+    staying = asyncio.run_coroutine_threadsafe(made.stay(follow=follow), local.loop)
+    local._tasks.append(staying)
+    if follow:
+        assert agreed.wait(HANG)
+        assert "waiting for the next run: the run has another epsilon" in caplog.text
+        assert len(pauses) == 1
+    else:
+        with pytest.raises(ParametersRefused, match="another epsilon"):
+            staying.result(HANG)
 
 
 def test_a_client_that_reconnects_is_not_sent_the_manifest_again_unless_it_was_restarted(serving, folder, monkeypatch):
