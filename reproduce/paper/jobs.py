@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pkgutil
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -110,7 +111,7 @@ def _run_queue(
 ) -> None:
     """Run queued jobs until none is left or a worker dies; a job that a dying worker ran has failed."""
     running: dict[Future[Finished], Job] = {}
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=ignore_interrupts)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=prepare_worker)
     is_broken = False
     try:
         while running or (queue and not is_broken):
@@ -137,6 +138,7 @@ def _run_queue(
         pool.shutdown(cancel_futures=True)
 
 
-def ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that started this worker, which ends it by SIGTERM."""
+def prepare_worker() -> None:
+    """Leave Ctrl-C to the process that started this worker, which ends it by SIGTERM; its job then cleans up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

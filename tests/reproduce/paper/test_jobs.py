@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,8 +43,9 @@ def fail(arguments: Mapping[str, Any], data_dir: Path | None) -> None:
 
 def interrupt(arguments: Mapping[str, Any], data_dir: Path | None) -> None:
     """Interrupt the process that started this worker, and go on."""
-    os.kill(os.getppid(), signal.SIGINT)
-    time.sleep(3600)
+    with tempfile.TemporaryDirectory(dir=data_dir):
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(3600)
 
 
 def test_the_cache_depends_on_kind_and_arguments(tmp_path: Path) -> None:
@@ -90,8 +92,11 @@ def test_a_job_that_fails_and_a_worker_that_dies_leave_the_others_alone(tmp_path
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_the_workers_and_is_raised(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_workers_which_clean_up(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
     jobs = [draft("tests.reproduce.paper.test_jobs:interrupt", "a"), MISSING]
     with pytest.raises(KeyboardInterrupt):
-        run_jobs(jobs, tmp_path, None, 1, Told())
+        run_jobs(jobs, tmp_path / "cache", data, 1, Told())
     assert not multiprocessing.active_children()
+    assert not list(data.iterdir())
