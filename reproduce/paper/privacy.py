@@ -56,7 +56,7 @@ def show_figure_8(results: Results) -> Content:
         at_40 = spent(results, label(task, "orig", 0.4))
         verdicts.append(
             Verdict.decide(
-                f"Orig, {task}, 40 % dropout: epsilon at a budget of 6",
+                f"Orig, {task}, 40 % dropout: epsilon at a budget of 6, within {CLOSE}",
                 f"{paper}",
                 f"{at_40:.2f}",
                 abs(at_40 - paper) <= CLOSE,

@@ -69,7 +69,7 @@ def verdicts(counted: Sequence[Mapping[str, Any]], ratios: Sequence[float]) -> l
     close = max(abs(rebasing_megabytes(w)["ours"] / paper - 1) for w, paper in PAPER_REBASING.items())
     return [
         Verdict.decide(
-            "XNoise (exact), both directions, over the paper's MB",
+            "XNoise (exact), both directions, over the paper's MB, within 30 %",
             "1",
             f"{min(ratios):.2f} to {max(ratios):.2f}",
             0.7 <= min(ratios) <= max(ratios) <= 1.3,
