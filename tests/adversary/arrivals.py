@@ -1,4 +1,4 @@
-"""Clients come by themselves: somebody spoils or narrows the sum, or has a contribution taken that nobody counted."""
+"""Open arrival: a party spoils the sum, excludes clients from it, or has an uncounted contribution accepted."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -1,12 +1,12 @@
-"""Assisted rounds: the server, with a helper and some clients, wants a second sum, a smaller one, or a quarrel.
+"""Assisted rounds: the server, with a helper and some clients, wants a second or a smaller sum, or false blame.
 
-There are four helpers, of whom one may collude. A second sum over one client less shows that client under its own noise
-alone. A quarrel is a complaint or a lie that is blamed on somebody honest. A helper that is restored from an old copy
-of its store may sign twice: it counts as colluding, and nothing refuses that. (A deployed helper notices a state
-directory that was lost, or is older than the count beside its key file: it erases the keys in it, and makes no second
-key for an epoch.) The task of a deployed round is
-signed by the key of the server's certificate: `tests/network/test_tasks.py` shows that a task which was altered, or
-made by a stranger or a member, is refused, and read once `check_task_signed` or `check_purpose` is taken out.
+There are four helpers, of whom one may collude. A second sum that lacks one client reveals the update of that client,
+with its own noise only. False blame is a complaint or a lie for which an honest party is blamed. A helper that is
+restored from an old copy of its store may sign twice: it counts as colluding, and no check refuses that. (A deployed
+helper notices if its state directory is lost, or older than the count beside its key file. Then it erases the keys in
+the directory, and makes no second key for an epoch.) The task of a deployed round is signed by the key of the server's
+certificate: `tests/network/test_tasks.py` shows that a task is refused if it was altered, or made by a stranger or a
+member, and that it is accepted if `check_task_signed` or `check_purpose` is removed.
 """
 
 import hashlib

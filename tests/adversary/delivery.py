@@ -1,4 +1,4 @@
-"""The server delivers a false sum. Nothing proves that a sum is right, but it is bounded, and there is one a chunk."""
+"""The server delivers a false sum. Nothing proves that a sum is right, but it is bounded, and each chunk has one."""
 
 import numpy as np
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""The server names false survivors in U3, or shows signatures on U3 that are forged, too few or from elsewhere."""
+"""The server names false survivors in U3, or shows forged, too few or foreign signatures on U3."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

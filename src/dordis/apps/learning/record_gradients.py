@@ -244,7 +244,7 @@ class RecordLearner(RecordClient):
         raise InputError("this client computes gradients of records and no update: use records as the unit of privacy")
 
     def begin(self, round: RoundInfo, model: Numbers, dim: int, attempt: Attempt) -> None:
-        """Switch to one record at a time if the bits of gradients depend on neighbouring records."""
+        """Switch to one record at a time if the rounding of a gradient depends on the other records of its slice."""
         if not self._tested and not is_independent(self, round, model, dim, attempt):
             self._width = 1
         self._tested = True
