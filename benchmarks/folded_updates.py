@@ -61,7 +61,7 @@ def dispatch_kb(dim: int, rule: str = AUTO) -> float:
     """Return the sum as it is delivered to one client."""
     design = design_of(dim, rule)
     private = DistributedDP(agreed(design), design.mechanism)
-    return len(private.delivered(0, np.zeros(design.mechanism.grid.padded, np.uint32))) / 1e3
+    return len(private.encode_delivered(0, np.zeros(design.mechanism.grid.padded, np.uint32))) / 1e3
 
 
 def play(dim: int, rule: str) -> FoldedCosts:

@@ -1,4 +1,4 @@
-"""The client's machine: requests in their order, each answered once, and any deviation ends it for good."""
+"""The client of a protocol: requests in order, each answered once; any deviation aborts it."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""The drivers: every step in order, every request delivered, replies taken one by one, sync and async alike."""
+"""The drivers, sync and async: every step in order, every request delivered, replies taken one by one."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The codec takes one encoding of each message, of the kind expected, within the limit, and nothing else."""
+"""The codec accepts only the canonical encoding of a message, of the expected kind and within the limit."""
 
 import msgspec
 import pytest
@@ -33,7 +33,7 @@ def test_what_is_bulk_travels_beside_the_frame_and_is_not_copied():
 
 
 def test_bulk_inside_a_frame_is_refused():
-    with pytest.raises(MalformedMessage, match="one encoding"):
+    with pytest.raises(MalformedMessage, match="canonical encoding"):
         wire.decode(VERSION + ENCODER.encode(UPLOAD), MaskedInput)
 
 
@@ -78,14 +78,14 @@ def test_a_key_that_comes_twice_is_refused():
     once = wire.encode(Unmasking(chunk=0, key_shares=b"", mask_shares=b"", seeds={1: b"x"}))
     pair = b"\x01\xc4\x01x"
     assert once.endswith(b"\x81" + pair)
-    with pytest.raises(MalformedMessage, match="one encoding"):
+    with pytest.raises(MalformedMessage, match="canonical encoding"):
         wire.decode(once[: -len(pair) - 1] + b"\x82" + pair + pair, Unmasking)
 
 
 def test_a_number_in_too_many_bytes_is_refused():
     short = wire.encode(CollectInput(5))
     assert short.endswith(b"\x05")
-    with pytest.raises(MalformedMessage, match="one encoding"):
+    with pytest.raises(MalformedMessage, match="canonical encoding"):
         wire.decode(short[:-1] + b"\xcd\x00\x05", CollectInput)
 
 

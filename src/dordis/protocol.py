@@ -1,8 +1,8 @@
-"""The sans-I/O core: messages, the server's workflow, the client's routine, and the journal that makes it replay-safe.
+"""The core without input and output: messages, server workflows, client routines, and the journal of a client.
 
-A protocol is two machines.  The server's is a sequence of steps, each a generator that yields requests and is sent
-the replies; the client's is a table of requests it will answer, in order.  Neither waits, sleeps, reads a clock or
-touches a network: whoever drives them does.
+A protocol is two machines.  The server is a sequence of steps; each is a generator that yields requests and is sent
+the replies.  The client is a table of the requests that it answers, in order.  Neither waits, reads a clock or uses a
+network: their drivers do.
 """
 
 import hashlib
@@ -18,65 +18,65 @@ import msgspec
 from dordis.errors import Aborted, UnexpectedRequest
 
 ClientId = NewType("ClientId", int)
-"""The id of a party in the registry; a request says in which role the party is asked."""
+"""The id of a party in the registry, for clients and for helpers; `Message.role` tells them apart."""
 
 
 class Role(Enum):
-    """The role in which a party is asked; one id may have both."""
+    """The role of a party; a client and a helper may have the same id."""
 
     CLIENT = "client"
-    """Has data, and contributes to sums."""
+    """A party that has data and contributes to sums."""
     HELPER = "helper"
-    """Has no data, and helps to open sums."""
+    """A party without data that helps to open sums."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Anything that crosses the wire: a frozen value made of numbers, strings, bytes and maps.
+    """A message on the wire: a frozen value of numbers, strings, bytes and maps.
 
-    Lists are not used: a decoder allocates the length they announce before it sees their content.  Maps are in the
-    order of their keys, so that a message has one encoding.
+    Messages have no lists, because a decoder allocates the announced length of a list before it reads the content.
+    Maps are sorted by key, so that a message has only one encoding.
     """
 
     reply: ClassVar["type[Message] | None"] = None
-    """The message that answers a request; None for a reply."""
+    """The type of the reply to a request; None for a reply."""
     role: ClassVar[Role] = Role.CLIENT
-    """The role in which a party answers a request."""
+    """The role of the parties that answer a request."""
     ahead: ClassVar[bool] = False
-    """Whether a request only asks to do early what a later one needs: it may be left undelivered."""
+    """Whether a request only asks for work that a later request would do anyway: it need not be delivered."""
     uploads: ClassVar[bool] = False
-    """Whether the answer to a request holds data of the client: a participation is counted before it leaves."""
+    """Whether the reply holds data of the client; a participation is counted before the reply is sent."""
     discloses: ClassVar[bool] = False
-    """Whether the answers to a request open a sum: the ledger is charged before the request leaves."""
+    """Whether the replies open a sum; the ledger is charged before the request is sent."""
     bulk: ClassVar[str] = ""
-    """The field of bytes that travels beside the frame of the message, if it has one: a vector, a model."""
+    """Name of the field that travels beside the frame, such as a vector or a model; empty if there is none."""
 
     longest: ClassVar[int | None] = None
-    """Bytes of the longest frame of this kind that is read; None if that depends on the round."""
+    """Largest frame of this message in bytes; None if that depends on the round."""
 
     def __post_init__(self) -> None:
-        """Refuse a map out of order, made here or decoded."""
+        """Raise ValueError if a map is not sorted by key, in a new or in a decoded message."""
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if isinstance(value, dict) and list(value) != sorted(value):
-                raise ValueError(f"{name} is not in the order of its keys")
+                raise ValueError(f"the map {name} is not sorted by its keys")
 
 
 class Garbled(Message, frozen=True):
-    """Stands for bytes that are no valid reply; it answers no request, so the server names its sender as a liar."""
+    """Stands for bytes that are not a valid reply; the server counts their sender as a liar."""
 
 
 ENCODER = msgspec.msgpack.Encoder()
 
 
 def reply_to(request: Message) -> type[Message]:
-    """Return the kind of message that answers a request."""
+    """Return the type of the reply to a request."""
     if request.reply is None:
         raise UnexpectedRequest(f"{type(request).__name__} is no request")
     return request.reply
 
 
 def requests_in(namespace: Mapping[str, Any]) -> "tuple[type[Message], ...]":
-    """Return the requests that a module of messages defines, in the order in which it defines them."""
+    """Return the requests that a module of messages defines, in the order of their definition."""
     kinds = (kind for kind in namespace.values() if isinstance(kind, type) and issubclass(kind, Message))
     return tuple(kind for kind in kinds if kind.reply is not None)
 
@@ -84,20 +84,20 @@ def requests_in(namespace: Mapping[str, Any]) -> "tuple[type[Message], ...]":
 Requests = Mapping[ClientId, Message]
 """Requests by client; all requests of one batch are for the same role."""
 Replies = Iterable[tuple[ClientId, Message]]
-"""Replies come one by one, so that a server can add up vectors without holding them all."""
+"""An iterator of replies with their senders, so that a server can add up vectors without holding them all."""
 Flow = Generator[Requests, Replies, None]
 Admit = Callable[[ClientId, Message], None]
-"""Admit a reply to an open call, or raise; an admitted reply may be acknowledged."""
+"""Check the reply of a client to an open call, and raise if it is refused; an accepted reply may be acknowledged."""
 
 
 class OpenCall(Mapping[ClientId, Message]):
-    """A request addressed to nobody: clients that come answer it, until `most` replies are admitted or it is closed.
+    """A request to no client in particular: arriving clients answer it, until there are `most` replies or it is closed.
 
-    A flow passes its own check of a reply as `admit`.  The engine adds that participations are counted and replies
-    stored durably, so that an exchange acknowledges a reply once `admit` has returned, and yields it to the flow then.
-    `arrived` are clients whose replies are there already; `visit` gives the server of the steps, such as invitation
-    and training, that a client goes through before it is asked: it is ready if the output has it.  An exchange with a
-    clock calls `close` when time is up: no reply is admitted after that, also not by a server that restarts.
+    The flow passes its check of a reply as `admit`; the engine extends it, so that it also counts participations and
+    stores the reply durably.  After `admit` returned, the exchange acknowledges the reply and yields it to the flow.
+    `arrived` are the clients whose replies are stored already.  `visit` returns, for a client, the server of the steps
+    before the request, such as invitation and training; a client in its output is ready.  An exchange with a clock
+    calls `close` when time is up; after that no reply is admitted, not even by a restarted server.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class OpenCall(Mapping[ClientId, Message]):
         self.request, self.most, self.admit, self.visit = request, most, admit, visit
         self.arrived, self.close = arrived, close
         self.read_again: Callable[[ClientId], Message] = self._forgotten
-        """Returns an admitted reply once more; the engine, which stores replies, sets it."""
+        """Returns the stored reply of a client again; set by the engine, which stores replies."""
 
     def _forgotten(self, client: ClientId) -> Message:
         raise UnexpectedRequest(f"nobody stored the reply of client {client}: run the call over a RoundEngine")
@@ -137,10 +137,10 @@ Request = TypeVar("Request", bound=Message)
 
 
 class Resource(Enum):
-    """What a step keeps busy.
+    """The resource that a step keeps busy.
 
-    Links carry both ways at once, so the delivery of sums has a resource of its own (the paper has one for both ways):
-    the sum of one chunk goes down while the next chunk comes up.
+    Upload and delivery are separate resources (one in the paper), because links carry both directions at once: the sum
+    of one chunk is delivered while the next chunk is uploaded.
     """
 
     CLIENT = "c-comp"
@@ -151,14 +151,14 @@ class Resource(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One round trip, or one computation of the server's own, and the resource that dominates it."""
+    """A round trip, or a computation of the server alone, and the resource that it keeps busy."""
 
     run: Callable[[], Flow | None]
     resource: Resource
 
 
 class ProtocolServer(ABC, Generic[Output]):
-    """The server's side: steps in order, then an output."""
+    """The server of a protocol: steps in order, then an output."""
 
     @property
     @abstractmethod
@@ -172,7 +172,7 @@ class ProtocolServer(ABC, Generic[Output]):
 
 @dataclass(frozen=True)
 class On(Generic[Request]):
-    """A request the client will answer, and how; an optional one may be left out by the server."""
+    """A request that the client answers, and its function; the server may omit an optional request."""
 
     request: type[Request]
     respond: Callable[[Request], Message]
@@ -180,7 +180,7 @@ class On(Generic[Request]):
 
 
 class Party(Protocol):
-    """Anything that answers requests: a client of rounds, or a dishonest one."""
+    """A party that answers requests: a client, a helper, or an attacker in tests."""
 
     def handle(self, request: Message) -> Message:
         """Answer a request, or raise."""
@@ -190,9 +190,9 @@ class Party(Protocol):
 class Journal(Protocol):
     """Stores a client's answers durably before they are sent, and restores the client after a restart.
 
-    `claim` calls `respond` only if the key is unclaimed, and stores digest, changes of the state and reply together; a
-    key claimed for the same digest gives the stored reply; for another digest it raises `UnexpectedRequest`.  After
-    `close`, every claim raises `Aborted` and what was stored is gone.
+    `claim` calls `respond` only for a new key, and stores digest, state changes and reply together.  For a known key it
+    returns the stored reply if the digest is the same, and raises `UnexpectedRequest` if not.  After `close` every
+    claim raises `Aborted`, and the stored content is erased.
     """
 
     def claim(self, key: str, digest: bytes, respond: Callable[[], tuple[bytes, bytes]]) -> bytes:
@@ -202,7 +202,7 @@ class Journal(Protocol):
         """Return the state changes of all claims after the first `claims`, in order."""
 
     def note(self, event: msgspec.Struct) -> None:
-        """Store an event that a restored client must know: what it received, or what it computed from it."""
+        """Store an event that a restored client needs, such as a received model or a computed update."""
 
     def events(self, kind: Any) -> Sequence[Any]:
         """Return the stored events in order, as structs of a type or of a union of types."""
@@ -215,9 +215,9 @@ class Journal(Protocol):
 
 
 def check_same_request(key: str, claimed: bytes, digest: bytes) -> None:
-    """A request that was answered before is the same now: nobody gets two answers for one stage."""
+    """Raise UnexpectedRequest if another request was answered under this key: one stage has one answer."""
     if claimed != digest:
-        raise UnexpectedRequest(f"another request than this one was answered at {key}")
+        raise UnexpectedRequest(f"another request was answered at {key} before")
 
 
 class MemoryJournal:
@@ -242,7 +242,7 @@ class MemoryJournal:
         return [changes for _, changes, _ in islice(self._claims.values(), claims, None)]
 
     def note(self, event: msgspec.Struct) -> None:
-        """Store nothing: a process that has ended is not restored from its memory."""
+        """Store nothing: no client is restored from the memory of an ended process."""
 
     def events(self, kind: Any) -> Sequence[Any]:
         """Return nothing."""
@@ -258,15 +258,15 @@ class MemoryJournal:
 
 
 SETUP = -1
-"""The lane of requests made once a round; the others are numbered by chunk."""
+"""The lane of the requests of the set-up; the requests of a chunk have its number as their lane."""
 
 
 class ClientState(msgspec.Struct):
-    """What a client remembers between requests: plain data, to be stored, shipped and restored.
+    """The state of a client between requests: plain data that can be stored, sent and restored.
 
-    `passed` is, for the set-up and for each chunk, the number of requests already answered.  An answer changes the
-    state by setting fields, or entries of those that are maps, to other values; nothing is changed in place, and no
-    entry is taken out.  A journal keeps these changes alone.
+    `passed` is the number of answered requests, by lane: the set-up and each chunk.  An answer may set fields and
+    entries of maps to new values; it never changes a value in place and never removes an entry.  A journal stores only
+    these changes.
     """
 
     answered: int = 0
@@ -281,13 +281,13 @@ State = TypeVar("State", bound=ClientState)
 
 
 def _contents(state: ClientState) -> dict[str, Any]:
-    """Return the fields as they are now."""
+    """Return a copy of the state's fields."""
     fields = ((name, getattr(state, name)) for name in state.__struct_fields__)
     return {name: dict(value) if isinstance(value, dict) else value for name, value in fields}
 
 
 def _changes(before: Mapping[str, Any], state: ClientState) -> bytes:
-    """Return the fields that have changed, and of maps the entries that have."""
+    """Return the changed fields, and the changed entries of maps, encoded."""
     changed: dict[str, Any] = {}
     for name, old in before.items():
         new = getattr(state, name)
@@ -301,7 +301,7 @@ def _changes(before: Mapping[str, Any], state: ClientState) -> bytes:
 
 
 def _change(state: ClientState, changes: bytes) -> None:
-    """Apply the state changes of an answer to a state."""
+    """Apply stored state changes to a state."""
     values = msgspec.msgpack.decode(changes, type=dict[str, msgspec.Raw])
     for field in msgspec.structs.fields(state):
         if field.name in values:
@@ -310,7 +310,7 @@ def _change(state: ClientState, changes: bytes) -> None:
 
 
 class ProtocolClient(ABC, Generic[State]):
-    """The client's side: a set-up, then the same routine for every chunk; any other request aborts it for good."""
+    """The client of a protocol: a set-up, then the same routine for every chunk; any other request aborts it."""
 
     def __init__(self, state: State, journal: Journal | None = None) -> None:
         self.state = state
@@ -332,12 +332,15 @@ class ProtocolClient(ABC, Generic[State]):
         """Return the number of chunks of the round."""
 
     def handle(self, request: Message) -> Message:
-        """Answer a request in its turn, and a repeated one with the same bytes; anything else aborts this client."""
+        """Return the reply to a request: computed if it is its turn, stored if it was answered before.
+
+        Any other request raises, and aborts this client.
+        """
         answered = False
         try:
             if self.state.aborted:
                 raise Aborted("this client has left the round")
-            for changes in self._journal.since(self.state.answered):  # answers that this copy does not know of
+            for changes in self._journal.since(self.state.answered):  # answers that another copy of this client gave
                 _change(self.state, changes)
             reply = self._answer(request)
             answered = True
@@ -347,7 +350,7 @@ class ProtocolClient(ABC, Generic[State]):
                 self.close()
 
     def close(self) -> None:
-        """Leave the round, whether it ended well or not: erase its secrets, answer nothing any more."""
+        """Leave the round, finished or not: erase its secrets and refuse all later requests."""
         self._journal.close()
         self.state = type(self.state)(answered=self.state.answered, aborted=True)
 
@@ -370,7 +373,7 @@ class ProtocolClient(ABC, Generic[State]):
         return fresh[0] if fresh else msgspec.msgpack.decode(reply, type=reply_to(request))
 
     def _locate(self, request: Message) -> tuple[int, int]:
-        """Return the lane and the place in its routine where a request belongs."""
+        """Return the lane of a request and its index there; raise UnexpectedRequest if it has none."""
         kinds = [entry.request for entry in self.setup]
         if type(request) in kinds:
             return SETUP, kinds.index(type(request))
@@ -385,12 +388,12 @@ class ProtocolClient(ABC, Generic[State]):
 
 
 def check_turn(entries: Sequence[On[Any]], passed: int, place: int) -> None:
-    """A request comes in its turn: not again, and not before another that cannot be left out."""
+    """Raise UnexpectedRequest if a request is repeated, or if a required request before it was not answered."""
     if place < passed or not all(entry.optional for entry in entries[passed:place]):
         raise UnexpectedRequest(f"{entries[place].request.__name__} is out of turn")
 
 
 def check_setup_complete(lane: int, passed: int, needed: int) -> None:
-    """No chunk begins before the set-up is complete."""
+    """Raise UnexpectedRequest if a chunk begins before the set-up is complete."""
     if lane != SETUP and passed < needed:
         raise UnexpectedRequest("the set-up is not complete")

@@ -1,4 +1,4 @@
-"""Move messages: the only code that connects a server's steps to clients."""
+"""Drivers of protocols: they run a server's steps, and carry requests and replies by an exchange."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
@@ -8,7 +8,7 @@ from dordis.protocol import Flow, ProtocolServer, Replies, Requests, Step
 Output = TypeVar("Output")
 
 Exchange = Callable[[Requests], Replies]
-"""Deliver requests; return the replies that came in time, one by one."""
+"""Deliver requests; return an iterator of the replies that came in time."""
 AsyncExchange = Callable[[Requests], Awaitable[Replies]]
 
 
@@ -19,7 +19,7 @@ def run(server: ProtocolServer[Output], exchange: Exchange) -> Output:
 
 
 def advance(steps: Iterable[Step], exchange: Exchange) -> None:
-    """Run some steps, one after the other."""
+    """Run steps one after the other."""
     for step in steps:
         flow = step.run()
         requests = begin(flow)
@@ -33,9 +33,10 @@ def begin(flow: Flow | None) -> Requests | None:
 
 
 def resume(flow: Flow, replies: Replies) -> Requests | None:
-    """Hand the replies over; return the next requests, or None at the end of the flow.
+    """Send the replies to the flow; return its next requests, or None at its end.
 
-    Replies may be made as they are asked for; those that the flow leaves are still made, so that every request arrives.
+    Replies may be computed on demand.  Replies that the flow does not take are computed too, so that every client gets
+    its request.
     """
     try:
         requests = flow.send(replies)

@@ -1,7 +1,7 @@
-"""Bytes to messages and back: a version, a size limit, one encoding for each message, nothing left over.
+"""Messages as bytes: a version, a size limit, and only one valid encoding for each message.
 
-A message is a frame, in MessagePack.  Its one large field, the bulk, if it has one, travels unencoded beside the frame,
-where an empty value stands for it, so that it is never copied.
+A message is a frame in MessagePack.  Its large field, if it has one, is the bulk: it travels beside the frame, so that
+it is never copied, and is empty in the frame.
 """
 
 from functools import cache
@@ -13,39 +13,42 @@ from dordis.errors import MalformedMessage
 from dordis.protocol import ENCODER, Message
 
 VERSION = 5
-"""Protocol version: the first byte of everything on the wire."""
+"""Protocol version: the first byte of every frame."""
 LIMIT = 64 << 20
-"""Bytes of the longest frame taken from a peer, unless the receiver says less."""
+"""Largest frame from a peer in bytes, unless the receiver sets a lower limit."""
 
 Bulk = bytes | bytearray | memoryview
-"""The bytes beside a frame.  A receiver may get them in memory that is reused for the next message."""
+"""The bytes beside a frame.  Their memory may be reused for the next message that is received."""
 
 Kind = TypeVar("Kind", bound=Message)
 
 _PREFIX = bytes([VERSION])
 _LONG_MAP = b"\xde"
-"""The first byte of a map of more than 15 entries; it says in two more how many."""
+"""The first byte of a map of more than 15 entries; the next two bytes are their number."""
 
 
 def encode(message: Message) -> bytes:
-    """Return the one encoding of a message, its frame, without its bulk."""
+    """Return the frame of a message, without its bulk."""
     bare = msgspec.structs.replace(message, **{message.bulk: b""}) if bulk_of(message) else message
     return _PREFIX + ENCODER.encode(bare)
 
 
 def bulk_of(message: Message) -> Bulk:
-    """Return the bulk of a message, which travels beside its frame; empty for most messages."""
+    """Return the bulk of a message; empty for most messages."""
     name = getattr(message, "bulk", "")
     return getattr(message, name) if name else b""
 
 
 def size(message: Message) -> int:
-    """Return the bytes that a message takes on the wire, frame and bulk."""
+    """Return the size of a message on the wire in bytes, frame and bulk."""
     return len(encode(message)) + len(bulk_of(message))
 
 
 def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") -> Kind:
-    """Return the message that a frame and its bulk encode, of the kind expected: a class of messages or a union."""
+    """Return the message from its frame and bulk; `kind` is the expected class of messages, or a union of classes.
+
+    Raise MalformedMessage if the frame is too long, not canonical, or of another kind or version.
+    """
     check_size(data, limit)
     check_version(data)
     expected = kind_of(data, kind)
@@ -58,12 +61,12 @@ def decode(data: bytes, kind: type[Kind], limit: int = LIMIT, bulk: Bulk = b"") 
     if not len(bulk):
         return message
     if not message.bulk:
-        raise MalformedMessage(f"{type(message).__name__} comes with nothing beside its frame")
+        raise MalformedMessage(f"{type(message).__name__} has no bulk, but bytes came beside its frame")
     return msgspec.structs.replace(message, **{message.bulk: bulk})
 
 
 def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
-    """Return which of the expected kinds a frame is, from its first bytes; nothing else of it is read."""
+    """Return the kind of a frame among the expected ones, from its first bytes; raise MalformedMessage otherwise."""
     start = len(_PREFIX) + (3 if data[1:2] == _LONG_MAP else 1)
     for head, choice in _heads(kind):
         if data.startswith(head, start):
@@ -72,26 +75,26 @@ def kind_of(data: bytes, kind: type[Kind]) -> type[Kind]:
 
 
 def carry(message: Message, kind: type[Kind]) -> Kind:
-    """Return a message as its receiver decodes it."""
+    """Return a message encoded and decoded, as its receiver gets it."""
     return decode(encode(message), kind, bulk=bulk_of(message))
 
 
 def check_size(data: bytes, limit: int) -> None:
-    """A message is not longer than the limit; nothing of a longer one is read."""
+    """Raise MalformedMessage if a frame is longer than the limit."""
     if len(data) > limit:
         raise MalformedMessage(f"a message of {len(data)} bytes exceeds the limit of {limit}")
 
 
 def check_version(data: bytes) -> None:
-    """A message is of this protocol version."""
+    """Raise MalformedMessage unless a frame has this protocol version."""
     if data[:1] != _PREFIX:
         raise MalformedMessage(f"this is not a message of protocol version {VERSION}")
 
 
 def check_canonical(message: Message, data: bytes) -> None:
-    """A frame is in its one encoding: no key of a map twice, no number in more bytes than it needs, no bulk inside."""
+    """Raise MalformedMessage unless a frame is canonical: no repeated keys, numbers as short as possible, no bulk."""
     if encode(message) != data:
-        raise MalformedMessage("this message is not in its one encoding")
+        raise MalformedMessage("this message is not in its canonical encoding")
 
 
 @cache
@@ -101,6 +104,6 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 @cache
 def _heads(kind: Any) -> tuple[tuple[bytes, Any], ...]:
-    """Return the kinds of a union, each with the bytes that follow the head of its map: its name."""
+    """Return the kinds of a union, each with the bytes by which its frames are recognised: the encoded name."""
     choices = get_args(kind) or (kind,)
     return tuple((ENCODER.encode("type") + ENCODER.encode(choice.__struct_config__.tag), choice) for choice in choices)

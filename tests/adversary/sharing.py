@@ -46,7 +46,7 @@ def deal_too_few(session: Session) -> str:
 
 @attack(
     "shares altered by their dealer",
-    refused_by="ChunkServer._rebuilt (Unrecoverable)",
+    refused_by="ChunkServer._rebuild_secrets (Unrecoverable)",
     stage="Unmask",
     checks=(names.COMMITTED_SECRET,),
 )
@@ -73,7 +73,7 @@ def deal_another_secret(session: Session) -> str:
 
 @attack(
     "shares altered by their holder",
-    refused_by="ChunkServer._rebuilt (TooFewClients)",
+    refused_by="ChunkServer._rebuild_secrets (TooFewClients)",
     stage="Unmask",
     overlapping=(names.FITS, names.COMMITTED_SECRET),
 )

@@ -1,4 +1,4 @@
-"""Who is there and who leaves: exact rates, rates by stage, and traces of devices that the tests make up."""
+"""Availability and dropout: exact rates, rates by stage, and traces of devices that the tests make up."""
 
 import json
 from collections import Counter
@@ -98,7 +98,7 @@ def test_the_stages_can_be_chosen():
 
 def test_the_stages_are_those_of_the_protocol_unless_some_are_chosen():
     assert set(Rate(1.0).model(1, ("Begin", "End")).leaving(0, CLIENTS).values()) == {"Begin", "End"}
-    with pytest.raises(InputError, match="Invite, Train, Begin, End, not at Unmask"):
+    with pytest.raises(InputError, match="Invite, Train, Begin, End, not Unmask"):
         Rate(1.0, ("Unmask",)).model(1, ("Begin", "End"))
 
 

@@ -1,4 +1,4 @@
-"""The executor: stages in the planned order and no other, one failure ends all, and nothing is left behind."""
+"""The executor: stages run in the planned order, the first failure ends the round, and no task is left over."""
 
 import asyncio
 import inspect

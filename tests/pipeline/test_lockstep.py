@@ -1,4 +1,4 @@
-"""Chunks in lockstep: a step of all chunks is one trip, the set-up comes first, failures close all flows."""
+"""Chunks in lockstep: one exchange for a step of all chunks, after the set-up; a failure closes all flows."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The performance model: the coefficients that were there are found, stragglers or not, and memory stays bounded."""
+"""The performance model: the true coefficients are found, with stragglers too, and memory is bounded."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""The planner: what it predicts is what a simulation of busy resources gives, written here without its rules."""
+"""The planner, compared with a simulation of busy resources written here without its rules."""
 
 import heapq
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Choosing the number of chunks as a run goes on: it is found, though stragglers spoil rounds, and can be resumed."""
+"""The number of chunks, chosen during a run: the best one is found despite stragglers, and after a restart."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""SecAgg in a pipeline of threads gives what the plaintext protocol gives, though every chunk loses other clients."""
+"""SecAgg in a pipeline of threads gives the plaintext result, although every chunk loses different clients."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Stages and what they wait for: the paper's table and its appendix."""
+"""Stages and their predecessors: the table and the appendix of the paper."""
 
 from functools import partial
 from itertools import pairwise

@@ -87,7 +87,7 @@ def test_unknown_events_and_orders_without_a_proof_are_refused() -> None:
     with pytest.raises(InputError, match="no bound is known for str"):
         renyi_divergences("laplace")  # type: ignore[arg-type]
     for orders in ([2.5], [1], []):
-        with pytest.raises(InputError, match="integers from 2 on"):
+        with pytest.raises(InputError, match="integers of at least 2"):
             renyi_divergences(RELEASE, orders)  # type: ignore[arg-type]
 
 
@@ -155,8 +155,8 @@ def test_every_report_says_what_is_outside_the_guarantee() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"per_round": 0}, "take part"),
-        ({"per_round": 101}, "take part"),
+        ({"per_round": 0}, "a round has 1 to 100 clients"),
+        ({"per_round": 101}, "a round has 1 to 100 clients"),
         ({"rounds": 0}, "at least one round"),
         ({"accounting": "hope"}, "accounting"),
     ],

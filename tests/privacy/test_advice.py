@@ -1,4 +1,4 @@
-"""How many clients a run needs: what is said about a plan, against simulated runs."""
+"""How many clients a run needs: the advice about a plan, compared with simulated runs."""
 
 import math
 import secrets
@@ -17,7 +17,7 @@ from dordis.privacy.advice import advise, clients_for_ratio, list_warnings, para
 from dordis.privacy.planning import Plan, plan
 from dordis.privacy.setting import Setting
 from dordis.privacy.skellam_noise import add_noise
-from dordis.protocols.distributed_noise import drawable
+from dordis.protocols.distributed_noise import split_variance
 
 HOSPITALS = Setting(ParticipationSchedule(10, 10, 50), dim=1_000_000, delta=1e-5), 6.0
 MORE_HOSPITALS = Setting(ParticipationSchedule(1000, 100, 50), dim=18_410, delta=1e-5), 3.0
@@ -40,7 +40,7 @@ def after_all_rounds(planned: Plan) -> tuple[float, float]:
     rounds, n = setting.participation.rounds, setting.clients
     drawn = np.zeros(setting.dim, np.uint32)
     left = Fraction(planned.noise.variance_left(range(n), b""))
-    for variance in drawable(left * rounds):
+    for variance in split_variance(left * rounds):
         add_noise(drawn, secrets.token_bytes(32), variance)
     noise = drawn.view(np.int32).astype(np.float64) / planned.scale
     return rounds * n * setting.clip, float(np.linalg.norm(noise))

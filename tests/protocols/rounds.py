@@ -1,4 +1,4 @@
-"""Run whole rounds in tests: parameters from a plan, scripted losses, the output that plaintext sums give."""
+"""Whole rounds for tests: parameters from a plan, scripted dropouts, and the output expected from plaintext sums."""
 
 import hashlib
 from collections.abc import Iterable

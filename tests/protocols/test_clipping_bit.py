@@ -1,4 +1,4 @@
-"""Adaptive clipping through whole rounds: the bit is a chunk of its own, with its own noise and its own charge."""
+"""Adaptive clipping in whole rounds: the bit is a separate chunk with its own noise and its own charge."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""Bits of computational security: the table of docs/proofs/bounds.md and the privacy statement rest on one function."""
+"""Bits of computational security: docs/proofs/bounds.md and the privacy statement show the computed numbers."""
 
 import math
 from pathlib import Path

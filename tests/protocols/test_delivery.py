@@ -1,4 +1,4 @@
-"""A sum reaches the clients, which decode it as the server does; whoever is lost, or answers wrongly, harms nobody."""
+"""Delivery: clients decode a sum as the server does; lost or lying clients affect no others."""
 
 import numpy as np
 import pytest
@@ -136,7 +136,7 @@ def test_another_sum_of_the_same_chunk_is_refused(stored):
 
 @pytest.mark.parametrize("survivors", [-1, 0, 1, N - T - 1, N + 1])
 def test_a_sum_over_fewer_or_more_clients_than_can_be_is_refused(survivors):
-    with pytest.raises(ProtocolError, match="not over"):
+    with pytest.raises(ProtocolError, match="a sum of this round is over"):
         DeliveryClient(DP).handle(dispatch(0, survivors=survivors))
 
 

@@ -1,4 +1,4 @@
-"""Updates go in, their mean comes out with exactly the planned noise, in real units, through any protocol that sums.
+"""Distributed DP: any summing protocol gives the mean of the updates with exactly the planned noise, in real units.
 
 The noise is measured where it counts, at the decoded aggregate: noise of the real-unit size on the integer grid, which
 is thousands of times too small, looks right everywhere else.

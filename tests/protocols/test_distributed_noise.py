@@ -1,4 +1,4 @@
-"""Noise beside the sum: what is added before it, what is removed after it, and who may draw it in one go."""
+"""Distributed noise: added before the sum, removed after it, and drawn at once only at ideal fidelity."""
 
 import ast
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Escrow: secrets are drawn in a fixed order and number, never shown, and released as the rule says."""
+"""Escrow: secrets are drawn in a fixed order, never shown in a repr, and released by the rule."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""Ceilings: what is at one is read and checked, what is beyond it is refused before anything is computed from it."""
+"""Ceilings: a value at its ceiling is accepted, a larger one is refused before anything is computed from it."""
 
 from pathlib import Path
 

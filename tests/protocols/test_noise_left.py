@@ -1,4 +1,4 @@
-"""The noise in the output is exactly what must stay, whoever drops and whenever: recomputed from the seeds."""
+"""The noise in the output is exactly the planned noise, with any dropouts at any stage: recomputed from the seeds."""
 
 from fractions import Fraction
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""The protocol with two helpers of docs/extending_protocol.md: sums, noise, ledger, restarts, for any arrivals."""
+"""The protocol with two helpers of docs/extending_protocol.md: sums, noise, ledger and restarts, with any arrivals."""
 
 import itertools
 import json

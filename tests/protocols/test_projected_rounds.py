@@ -1,4 +1,4 @@
-"""Folded updates through whole rounds: the noise that is decoded is the noise that is charged, whoever drops out."""
+"""Folded updates in whole rounds: the decoded noise is the charged noise, with any dropouts."""
 
 import math
 
@@ -117,7 +117,7 @@ def test_clients_decode_what_the_server_decodes_bit_for_bit():
         private = DistributedDP.from_parameters(parameters, dim)
         total = np.random.default_rng(4).integers(-3000, 3000, buckets).astype(np.int32).view(np.uint32) % 2**20
         sums = [total[span] for span in parameters.chunks]
-        sent = [private.delivered(k, part) for k, part in enumerate(sums)]
+        sent = [private.encode_delivered(k, part) for k, part in enumerate(sums)]
         assert sum(map(len, sent)) == buckets // 2 + 4 * buckets // result.setting.block
         at_client = private.assemble([private.decode_delivered(k, data, N) for k, data in enumerate(sent)])
         outputs = [ChunkOutput.from_plan(parameters, k, part, parameters.clients, {}) for k, part in enumerate(sums)]

@@ -1,4 +1,4 @@
-"""The table of summing protocols: short names, names of third parties, and names that are refused."""
+"""The table of summing protocols: short names, names of third parties, and refused names."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The server's vectors in this process: uploads are added whole or not at all, noise is removed exactly."""
+"""Vectors of the server in this process: uploads are added whole or not at all, and noise is removed exactly."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Who was evicted stays evicted, whatever stops the process."""
+"""Evicted clients stay evicted after any interruption of the process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A queue of runs: configurations by name, and the run that is to be resumed."""
+"""A queue of runs: configurations by name, and the run to resume."""
 
 import pytest
 

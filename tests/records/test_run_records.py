@@ -1,4 +1,4 @@
-"""The records of a run: what was finished is there, whenever the process stopped."""
+"""The records of a run: all finished rounds are stored, whenever the process stopped."""
 
 import hashlib
 import os

@@ -69,7 +69,7 @@ def test_where_nothing_is_proved_no_epsilon_is_shown_whatever_is_recorded(tmp_pa
 
 
 def test_rebasing_is_for_its_cost_only(tmp_path: Path) -> None:
-    assert "Rebasing is here for its cost only" in words(make(tmp_path, noise="rebasing"))
+    assert "Rebasing is simulated for its cost only" in words(make(tmp_path, noise="rebasing"))
 
 
 def test_xnoise_states_its_tolerance_and_that_the_target_was_kept(tmp_path: Path) -> None:

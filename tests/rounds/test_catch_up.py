@@ -239,7 +239,7 @@ def asked(model=MODEL, index=9, grid=FOLDED):
     for past in (3, 4):
         parameters = parameters_of(past, target, grid)
         private = DistributedDP.from_parameters(parameters, LENGTH)
-        data = private.delivered(0, np.arange(grid.padded, dtype=np.uint32) * 1000)
+        data = private.encode_delivered(0, np.arange(grid.padded, dtype=np.uint32) * 1000)
         requests.append(SendSum(past, extend(parameters, Parameters), {0: 4}, data))
         target = ModelBytes.from_numbers(stepped(target.array, decode_missed_sum(requests[-1], LENGTH, None).mean))
     present = target if model is MODEL else model

@@ -1,4 +1,4 @@
-"""Balanced selection: the public schedule, that clients accept it, and that they refuse everything else."""
+"""Balanced selection: clients accept the public schedule and refuse every other U."""
 
 import hmac
 from collections import Counter

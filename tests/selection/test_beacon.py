@@ -1,4 +1,4 @@
-"""Beacons: published values are read at their place, and a round's beacon is compared with one's own reading."""
+"""Beacons: published values are read from their line, and clients compare a round's beacon with their own reading."""
 
 import hashlib
 from dataclasses import replace

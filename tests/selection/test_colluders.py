@@ -1,4 +1,4 @@
-"""T_C: how many colluders of a registry are drawn into a round, also if the server tries 10,000 manifests."""
+"""T_C: how many colluders of a registry are drawn into a round, even if the server tries 10,000 manifests."""
 
 import hashlib
 from dataclasses import dataclass

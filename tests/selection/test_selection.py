@@ -1,4 +1,4 @@
-"""All selection methods: indices, and the chance of a bad draw."""
+"""All selection methods: indices, and the probability of too many colluders."""
 
 from dataclasses import replace
 from fractions import Fraction

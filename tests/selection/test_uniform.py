@@ -1,4 +1,4 @@
-"""Uniform selection: sizes, the draw, and that only semi-honest servers may use it."""
+"""Uniform selection: sizes, the draw, and the refusal in the malicious mode."""
 
 from collections import Counter
 from math import comb

@@ -1,4 +1,4 @@
-"""VRF selection: who is selected, that clients accept it, and that they refuse everything else."""
+"""VRF selection: clients accept a U with valid proofs and refuse every other U."""
 
 import hashlib
 from dataclasses import replace
@@ -219,5 +219,5 @@ def test_vrf_refuses_settings_that_make_no_sense(expected, least, run):
 def test_lots_are_shown_under_the_indices_of_the_run_alone():
     selection = replace(verifiable(len(REGISTRY)), indices=3)
     assert selection.claim(an_invite(2), 1, keys_of(1).vrf)
-    with pytest.raises(ProtocolError, match="no index 3: its rounds and their tries take 3 at most"):
+    with pytest.raises(ProtocolError, match="index 3 is beyond the 3 that the run plans"):
         selection.claim(an_invite(3), 1, keys_of(1).vrf)

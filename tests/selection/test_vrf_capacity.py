@@ -1,4 +1,4 @@
-"""Participation caps and lots: how many clients later rounds find, against sampled runs."""
+"""Participation caps with VRF selection: the clients left for later rounds, compared with sampled runs."""
 
 import numpy as np
 import pytest

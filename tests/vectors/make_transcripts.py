@@ -210,7 +210,7 @@ def encoded(p: Parameters, seed: bytes, updates: Mapping[int, np.ndarray]) -> di
 def used(p: Parameters, outputs: Sequence[ChunkOutput]) -> dict[str, Any]:
     """Return what is delivered of a folded sum, and what it decodes to."""
     private = DistributedDP.from_parameters(p, p.encoding.projection.dim)
-    sums = [Dispatch(k, len(each.survivors), private.delivered(k, each.total)) for k, each in enumerate(outputs)]
+    sums = [Dispatch(k, len(each.survivors), private.encode_delivered(k, each.total)) for k, each in enumerate(outputs)]
     return {
         "delivered": [message.vector.hex() for message in sums],
         "total": private.decode(outputs).total.astype("<f8").tobytes().hex(),

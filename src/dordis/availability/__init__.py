@@ -1,1 +1,1 @@
-"""When clients are available and when they drop out: models and traces of real devices."""
+"""Availability and dropout of simulated clients: models by rates, and traces of real devices."""

@@ -1,6 +1,6 @@
-"""Traces of real devices: when each of them was available, read from files.
+"""Traces of the availability of real devices, read from files.
 
-Rounds are counted by their index, the stages of a round by their place in it.
+`index` is the index of a round; a stage is a number from 0, its place in the round.
 """
 
 import zipfile
@@ -21,7 +21,7 @@ from dordis.errors import InputError
 
 
 class Trace(Protocol):
-    """The times at which each device was available."""
+    """A trace: the availability of devices in every round."""
 
     @property
     def changes(self) -> Sequence[int]:
@@ -33,19 +33,19 @@ class Trace(Protocol):
         ...
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return the stage at which a device leaves a round, or None; `lot` is a random stage."""
+        """Return the stage at which a device leaves a round, or None; traces without times use `lot`, a random one."""
         ...
 
 
 class Behaviour(msgspec.Struct, frozen=True):
-    """One device of a FedScale trace: in seconds, when it became active, when inactive, and when it begins again."""
+    """One device of a FedScale trace: times in seconds at which it became active and inactive, and its period."""
 
     active: tuple[float, ...]
     inactive: tuple[float, ...]
     finish_time: float
 
     def is_active(self, seconds: float) -> bool:
-        """Tell whether the device is active at a time since the start of the trace, which repeats."""
+        """Tell whether the device is active `seconds` after the start of the trace, which repeats."""
         now = seconds % self.finish_time
         latest = bisect_right(self.active, now) - 1
         return latest >= 0 and now <= self.inactive[latest]
@@ -53,7 +53,7 @@ class Behaviour(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BehaviourTrace:
-    """Devices that must be active at the moment of each request."""
+    """A trace with times: a device must be active at the moment of each request."""
 
     devices: Sequence[Behaviour]
     seconds: float
@@ -70,7 +70,7 @@ class BehaviourTrace:
         return self.devices[device].is_active(index * self.seconds)
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return the first stage whose request finds a device inactive."""
+        """Return the first stage at whose request a device is inactive, or None."""
         for stage in range(self.stages):
             if not self.devices[device].is_active(index * self.seconds + stage * self.stage_seconds):
                 return stage
@@ -85,7 +85,7 @@ class SlotTrace:
 
     def __post_init__(self) -> None:
         if self.entries.shape[1] < 2:
-            raise InputError("a matrix of availability has two slots at least: from one to the next devices leave")
+            raise InputError("a matrix of availability has at least two slots: devices leave between slots")
 
     @cached_property
     def changes(self) -> Sequence[int]:
@@ -99,18 +99,21 @@ class SlotTrace:
         return bool(self.entries[device, self._slot(index)] == 1)
 
     def leaves(self, device: int, index: int, lot: int) -> int | None:
-        """Return the first stage if the device is unavailable in this slot, `lot` if it is in the next one, or None."""
+        """Return stage 0 if the device is unavailable in this slot, `lot` if in the next slot only, else None."""
         if not self.available(device, index):
             return 0
         return None if self.entries[device, self._slot(index) + 1] == 1 else lot
 
     def _slot(self, index: int) -> int:
         slots: int = self.entries.shape[1]
-        return index % (slots - 1)  # the last slot has none after it
+        return index % (slots - 1)  # the last slot has no next slot
 
 
 def read_behaviours(path: Path) -> list[Behaviour]:
-    """Read a FedScale behaviour trace: an object of devices, each with `active`, `inactive` and `finish_time`."""
+    """Return the devices of a FedScale behaviour trace; raise InputError if the file is not one.
+
+    The file is a JSON object of devices, each with `active`, `inactive` and `finish_time`.
+    """
     try:
         devices = msgspec.json.decode(path.read_bytes(), type=dict[str, Behaviour])
     except OSError as error:
@@ -125,7 +128,7 @@ def read_behaviours(path: Path) -> list[Behaviour]:
 
 
 def read_matrix(path: Path, array: str) -> npt.NDArray[np.int8]:
-    """Read a matrix of 1, 0 and -1 from an npz."""
+    """Return the matrix of 1, 0 and -1 from an npz; raise InputError if there is none."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             entries = np.asarray(arrays[array])
@@ -139,10 +142,10 @@ def read_matrix(path: Path, array: str) -> npt.NDArray[np.int8]:
 
 
 def check_behaviour(path: Path, name: str, device: Behaviour) -> None:
-    """A device becomes active and inactive in turn, within its trace."""
+    """Raise InputError unless the active and inactive times of a device alternate within its trace."""
     times = [time for pair in zip(device.active, device.inactive, strict=False) for time in pair]
     if len(device.active) != len(device.inactive):
-        raise InputError(f"device '{name}' of {path} is not as often 'inactive' as it is 'active'")
+        raise InputError(f"device '{name}' of {path} must have as many 'inactive' times as 'active' ones")
     bounds = [0.0, *times, device.finish_time]
     if not device.finish_time > 0 or not all(before <= after for before, after in pairwise(bounds)):
         raise InputError(f"the times of device '{name}' of {path} do not ascend from 0 to its 'finish_time'")

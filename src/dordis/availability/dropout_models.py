@@ -1,8 +1,8 @@
-"""Who can take part in a simulated round, who leaves it, and at which request: by rates, or as real devices did.
+"""Models of availability and dropout in simulated rounds, by rates or by traces of real devices.
 
-Each kind is a struct of plain settings, to be read from a configuration; its `model(seed, stages)` is the `Dropout` of
-a run whose protocol has these requests.  Everything follows from the seed and the round's index.  A `DropoutSchedule`
-applies such a model: from the request on at which a client leaves, nothing reaches it.
+Each kind of model is a struct in the configuration; its `model(seed, stages)` returns the `Dropout` of a run whose
+protocol has these requests.  All draws follow from the seed and the round's index.  A `DropoutSchedule` applies a model
+to a round: a client gets no request from the one on at which it leaves.
 """
 
 import math
@@ -30,11 +30,11 @@ EARLY = (Invite.__name__, Train.__name__)
 SEED_BYTES = 32
 Seed = int | bytes
 Stages = tuple[str, ...]
-"""Requests of a protocol in order; a client that leaves at one answers neither it nor any that comes after it."""
+"""Requests of a protocol in order; a client that leaves at one answers neither this request nor any later one."""
 Chance = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-_LEAVING, _ROWS = 1, 2  # what a generator is for: no two purposes share one
+_LEAVING, _ROWS = 1, 2  # purposes: each has its own random generator
 
 
 class Dropout(Protocol):
@@ -45,7 +45,7 @@ class Dropout(Protocol):
         ...
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the selected clients that drop out of a round, with the first request that each leaves unanswered."""
+        """Return the selected clients that drop out of a round, each with the first request that it does not answer."""
         ...
 
 
@@ -62,9 +62,9 @@ class NoDropout(_Kind, frozen=True, tag="none"):
 
 
 class Rate(_Kind, frozen=True, tag="rate"):
-    """Of n invited clients exactly floor(rate n) leave, each at one of the stages, all chosen at random.
+    """Exactly floor(rate n) of n invited clients leave, at random; each leaves at a random one of the `stages`.
 
-    Without `stages` these are the requests of the protocol; `Invite` and `Train` come before those.
+    By default `stages` are the requests of the protocol; `Invite` and `Train`, which come before, may be named too.
     """
 
     rate: Chance = 0.2
@@ -88,10 +88,10 @@ class StageRates(_Kind, frozen=True, tag="stages"):
 
 
 class FedScale(_Kind, frozen=True, tag="fedscale"):
-    """As the devices of a FedScale behaviour trace, in JSON, were active; each is replayed without end.
+    """Clients are available when devices of a FedScale behaviour trace, a JSON file, were active; the trace repeats.
 
-    Round i begins `seconds` times i after the start of the trace, each of its stages `stage_seconds` after the one
-    before.  With `volatile` only that many clients take part, those whose devices change their availability most often.
+    Round i begins i times `seconds` after the start of the trace, and its stages are `stage_seconds` apart.  With
+    `volatile`, only that many clients take part: those whose devices change their availability most often.
     """
 
     path: str
@@ -110,8 +110,8 @@ class FedScale(_Kind, frozen=True, tag="fedscale"):
 class Matrix(_Kind, frozen=True, tag="matrix"):
     """Availability by a matrix of slots and devices: a device that is unavailable in the next slot leaves this round.
 
-    The file is an npz whose array of that name has an entry for each slot and device: 1 is available, 0 not, -1
-    unknown, which counts as not.  Round i is slot i; after the last but one it begins again.
+    The file is an npz; its array named `array` has an entry for each slot and device: 1 is available, 0 unavailable,
+    -1 unknown, which counts as unavailable.  Round i is slot i; after the last slot but one, slot 0 follows.
     """
 
     path: str
@@ -130,7 +130,7 @@ DropoutModel = NoDropout | Rate | StageRates | FedScale | Matrix
 
 @dataclass(frozen=True)
 class RateDropout:
-    """A fixed part of the selected clients leaves, at random stages."""
+    """A fixed fraction of the selected clients leaves, at random stages."""
 
     seed: Seed
     rate: float
@@ -144,9 +144,9 @@ class RateDropout:
         return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Choose floor(rate n) clients, and a stage for each."""
+        """Return floor(rate n) random clients, each with a random stage."""
         rng, everyone = _generator(self.seed, index, _LEAVING), sorted(clients)
-        count = math.floor(Fraction(str(self.rate)) * len(everyone))  # 0.29 means 29 of 100
+        count = math.floor(Fraction(str(self.rate)) * len(everyone))  # exact: a rate of 0.29 is 29 of 100
         chosen = sorted(rng.permutation(len(everyone))[:count].tolist())
         stages = rng.integers(len(self.stages), size=count).tolist()
         return {everyone[who]: self.stages[when] for who, when in zip(chosen, stages, strict=True)}
@@ -154,7 +154,7 @@ class RateDropout:
 
 @dataclass(frozen=True)
 class StageDropout:
-    """Every client leaves by itself, at each stage with the rate of that stage."""
+    """Every client leaves independently of the others, at each stage with the rate of that stage."""
 
     seed: Seed
     rates: dict[str, float]
@@ -169,7 +169,7 @@ class StageDropout:
         return frozenset(clients)
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Draw a number for each client and stage: a client leaves at the first stage whose rate exceeds it."""
+        """Return the clients that leave, each with the first stage at which its random number is below the rate."""
         everyone = sorted(clients)
         lots = _generator(self.seed, index, _LEAVING).random((len(everyone), len(self.stages)))
         below = lots < [self.rates.get(stage, 0.0) for stage in self.stages]
@@ -178,9 +178,9 @@ class StageDropout:
 
 @dataclass(frozen=True)
 class TraceReplay:
-    """Every client is one of the devices of a trace, chosen by its id in an order that the seed shuffles.
+    """Every client behaves like one device of a trace; the seed shuffles the assignment of devices to ids.
 
-    Where there are more clients than devices, several are the same.
+    If there are more clients than devices, several clients have the same device.
     """
 
     trace: Trace
@@ -192,7 +192,7 @@ class TraceReplay:
         return [int(device) for device in _generator(self.seed, 0, _ROWS).permutation(len(self.trace.changes))]
 
     def device(self, client: ClientId) -> int:
-        """Return the device that a client is."""
+        """Return the device of a client."""
         return self._order[client % len(self._order)]
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
@@ -200,7 +200,7 @@ class TraceReplay:
         return frozenset(u for u in clients if self.trace.available(self.device(u), index))
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the clients whose devices became unavailable."""
+        """Return the clients whose devices become unavailable in the round, each with the first missed request."""
         everyone = sorted(clients)
         lots = _generator(self.seed, index, _LEAVING).integers(len(self.stages), size=len(everyone)).tolist()
         places = {u: self.trace.leaves(self.device(u), index, lot) for u, lot in zip(everyone, lots, strict=True)}
@@ -209,33 +209,33 @@ class TraceReplay:
 
 @dataclass(frozen=True)
 class MostVolatile:
-    """Only those `count` of all clients take part whose devices come and go most often."""
+    """Only `count` clients take part: those whose devices change their availability most often."""
 
     replay: TraceReplay
     count: int
 
     def available(self, index: int, clients: Collection[ClientId]) -> frozenset[ClientId]:
-        """Return who of the most volatile is there."""
+        """Return the available ones of the `count` most volatile clients."""
         changes = self.replay.trace.changes
         ranked = sorted(clients, key=lambda u: (-changes[self.replay.device(u)], u))
         return self.replay.available(index, ranked[: self.count])
 
     def leaving(self, index: int, clients: Collection[ClientId]) -> dict[ClientId, str]:
-        """Return the clients whose devices became unavailable."""
+        """Return the clients whose devices become unavailable in the round, each with the first missed request."""
         return self.replay.leaving(index, clients)
 
 
 def check_stages(stages: Collection[str], known: Stages) -> None:
-    """There are stages, and they are a round's."""
+    """Raise InputError unless there are stages, and all are requests of a round."""
     unknown = [stage for stage in stages if stage not in (*EARLY, *known)]
     if unknown or not stages:
         raise InputError(
-            f"clients leave at some of {', '.join((*EARLY, *known))}, not at {', '.join(unknown) or 'none'}"
+            f"stages of dropout are among {', '.join((*EARLY, *known))}, not {', '.join(unknown) or 'an empty list'}"
         )
 
 
 def check_rate(rate: float) -> None:
-    """A rate lies in 0..1."""
+    """Raise InputError unless a rate is in 0..1."""
     if not 0 <= rate <= 1:
         raise InputError(f"a dropout rate lies in 0..1, not at {rate}")
 

@@ -1,6 +1,6 @@
-"""Run a round in a pipeline: the set-up, then all chunks at once, each stage as soon as its predecessors have ended.
+"""Pipelined execution of a round: the set-up, then all chunks; a stage starts as soon as its predecessors have ended.
 
-Plain execution is one chunk.  The caller decides where the server computes: in threads, overlapping with clients, or on
+With one chunk there is no pipeline.  The caller decides where the server computes: in threads beside the clients, or on
 a virtual clock.
 """
 
@@ -19,11 +19,11 @@ from dordis.protocol_driver import AsyncExchange, Exchange, begin, resume
 
 Result = TypeVar("Result")
 Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Where the server computes: calls a function there and returns its result."""
+"""Calls a function where the server computes, and returns its result."""
 
 
 class Span(msgspec.Struct, frozen=True):
-    """When a step ran, in seconds since the round began; the set-up is chunk -1."""
+    """Start and end of a step, in seconds since the round began; steps of the set-up have chunk -1."""
 
     chunk: int
     stage: int
@@ -34,7 +34,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """When every step of the set-up and of every chunk ran, in the order in which they ended."""
+    """Start and end of all steps of the set-up and of the chunks, in the order in which they ended."""
 
     spans: tuple[Span, ...]
 
@@ -65,7 +65,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def stage_seconds(self) -> tuple[tuple[float, ...], ...]:
-        """Return the seconds of every stage for every chunk: what a profile observes."""
+        """Return the seconds of every stage for every chunk, for `Profile.observe`."""
         steps: dict[tuple[int, int], list[Span]] = {}
         for span in self.spans:
             if span.chunk != SETUP:
@@ -75,12 +75,12 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def execute(setup: Iterable[Step], chunks: Sequence[Iterable[Step]], exchange: Exchange) -> Timeline:
-    """Run a round with clients in this process; what they and the server compute runs in threads."""
+    """Run a round with clients in this process; clients and server compute in threads."""
     return asyncio.run(execute_async(setup, chunks, serialise_exchange(exchange)))
 
 
 def run_in_thread(work: Callable[[], Result]) -> "asyncio.Future[Result]":
-    """Compute in a thread; return a future, since cancelling a task would not end the thread."""
+    """Compute in a thread and return a future; a cancelled task would not end the thread."""
     return asyncio.get_running_loop().run_in_executor(None, work)
 
 
@@ -90,10 +90,10 @@ async def execute_async(
     exchange: AsyncExchange,
     compute: Compute = run_in_thread,
 ) -> Timeline:
-    """Run the set-up, then all chunks, which have the same stages; return when each step ran.
+    """Run the set-up, then all chunks in a pipeline; return the timeline.  All chunks have the same stages.
 
-    The first failure ends the round and is raised unchanged.  Then, and when this is cancelled, nothing keeps running:
-    no further request is made, and a running computation of the server, which cannot be stopped, is awaited.
+    The first failure ends the round and is raised unchanged.  After a failure or a cancellation no further request is
+    made; a running computation of the server cannot be stopped, and is awaited.
     """
     workflows = [group_stages(chunk) for chunk in chunks]
     resources = [stage.resource for stage in workflows[0]] if workflows else []
@@ -116,7 +116,7 @@ async def execute_async(
 
 
 class _Conductor:
-    """Performs stages and records when; once one is cancelled, no further request is made."""
+    """Runs stages and records their spans; after a cancellation no further request is made."""
 
     def __init__(self, exchange: AsyncExchange, compute: Compute) -> None:
         self._exchange, self._compute = exchange, compute
@@ -134,7 +134,7 @@ class _Conductor:
             self.spans.append(Span(chunk, s, step_name(step), step.resource, start, end))
 
     async def _run(self, step: Step) -> None:
-        """Run one step; its flow runs where the server computes."""
+        """Run one step, with the server's part by `compute` and requests by the exchange."""
         flow = await self._compute_result(step.run)
         if flow is None:
             return
@@ -147,7 +147,7 @@ class _Conductor:
             flow.close()
 
     async def _compute_result(self, work: Callable[[], Result]) -> Result:
-        """Compute; if cancelled meanwhile, wait for the end: a running flow must not be closed."""
+        """Return the result of `work`; if cancelled, first wait for its end: a running flow must not be closed."""
         task: asyncio.Future[Result] = asyncio.ensure_future(self._compute(work))
         try:
             await asyncio.wait([task])
@@ -158,21 +158,21 @@ class _Conductor:
         return task.result()
 
     def _take_until_stopped(self, replies: Replies) -> Iterator[tuple[ClientId, Message]]:
-        """Yield the replies, which may be computed on demand, until the round is stopped."""
+        """Yield the replies, which may be computed on demand; raise _Stopped once the round is stopped."""
         for reply in replies:
             yield reply
             if self._stopped.is_set():
                 raise _Stopped
-        if self._stopped.is_set():  # the rest was given up: a flow must not take it for dropouts
+        if self._stopped.is_set():  # missing replies are not dropouts
             raise _Stopped
 
 
-class _Stopped(Exception):  # it is no error: it takes a flow out of a round that has failed elsewhere
+class _Stopped(Exception):  # no error: it ends the flows of a round that failed elsewhere
     pass
 
 
 async def _wait_for_end(task: "asyncio.Future[Result]") -> None:
-    """Wait until a task has ended, even if this is cancelled, and consume its exception."""
+    """Wait until a task has ended, even if the waiting is cancelled, and discard the task's exception."""
     while not task.done():
         try:
             await asyncio.wait([task])
@@ -183,7 +183,7 @@ async def _wait_for_end(task: "asyncio.Future[Result]") -> None:
 
 
 async def _run_all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await all; at the first failure cancel the others, wait for their end, and raise it unchanged."""
+    """Await all processes; at the first failure cancel the others, wait for their end, and raise that failure."""
     failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -196,9 +196,9 @@ async def _run_all(processes: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def serialise_exchange(exchange: Exchange) -> AsyncExchange:
-    """Let chunks in different threads share one exchange: a client answers one request at a time.
+    """Return an exchange that chunks in different threads can share: each client gets one request at a time.
 
-    The exchange may be called from several threads at once, never for the same client.
+    `exchange` is called from several threads at once, but never for the same client.
     """
     locks: dict[tuple[Role, ClientId], threading.Lock] = {}
 
@@ -220,9 +220,9 @@ async def execute_in_lockstep(
     exchange: AsyncExchange,
     compute: Compute = run_in_thread,
 ) -> Timeline:
-    """Run the set-up, then each step of all chunks at the same time; one span stands for a step of all chunks.
+    """Run the set-up, then each step for all chunks together; return the timeline, with one span for all chunks.
 
-    The exchange is called for every chunk before it has to answer for any, so that it can send one message for all.
+    The exchange is called for all chunks before the first reply is needed, so that it can send one message for all.
     """
     clock = asyncio.get_running_loop().time
     began, spans = clock(), []

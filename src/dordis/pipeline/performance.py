@@ -1,9 +1,9 @@
-"""How long a stage takes, and how many chunks the next round uses, learnt from the rounds of a run (section 4.2).
+"""A model of stage times, and the number of chunks of the next round, fitted to earlier rounds (section 4.2).
 
-A stage takes tau_s = b1 d/m + b2 m + b3 (paper, equation 3).  Stragglers are no part of the model: of the timings at
-the same (d, m) the median counts, and medians far from the others weigh little.  A run tries 1, 2, 4, 8... chunks
-first, then plans the number from the timings; from time to time it tries another one again, in case a straggler spoilt
-its first try.
+A stage takes tau_s = b1 d/m + b2 m + b3 seconds (paper, equation 3).  Stragglers have little influence: the fit uses
+the median of the timings at the same (d, m), and minimises absolute deviations.  A run tries 1, 2, 4, 8... chunks
+first, then plans the number from the timings.  From time to time it tries another number again, in case a straggler
+slowed its first try down.
 """
 
 import math
@@ -28,13 +28,13 @@ POINTS = 64
 PASSES = 50
 """Passes of re-weighting: from least squares to least absolute deviations."""
 EXACT = 1e-6
-"""Relative deviation below which a timing counts as met."""
+"""Relative deviations below this one count as 0."""
 INSTANT = 1e-9
-"""Seconds below which durations are not distinguished."""
+"""Durations below this many seconds count as equal."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One timing: stage or set-up, in a round of d coordinates in m chunks."""
+    """One timing of a stage or of the set-up, in a round with d coordinates in m chunks."""
 
     dim: int
     chunks: int
@@ -42,18 +42,18 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class StageModel(msgspec.Struct, frozen=True):
-    """Seconds that a stage takes for one chunk; `error` is the mean relative deviation from what it was fitted to."""
+    """The seconds of a stage for one chunk; `error` is the mean relative deviation of the fit."""
 
     partition: float
     """b1: seconds per coordinate of the chunk."""
     intervention: float
-    """b2: seconds per chunk of the round, since chunks slow each other down."""
+    """b2: seconds per chunk of the round, because chunks slow each other down."""
     constant: float
-    """b3: seconds that do not depend on the size, such as signatures and shares."""
+    """b3: seconds that do not depend on d or m, such as those of signatures and shares."""
     error: float = 0.0
 
     def seconds(self, dim: int, m: int) -> float:
-        """Return tau(d, m).
+        """Return tau(d, m) in seconds.
 
         >>> StageModel(partition=1e-6, intervention=0.01, constant=0.5).seconds(dim=1_000_000, m=4)
         0.79
@@ -62,7 +62,7 @@ class StageModel(msgspec.Struct, frozen=True):
 
 
 class SetupModel(msgspec.Struct, frozen=True):
-    """Seconds of the set-up, once a round: keys and shares are made for every chunk."""
+    """The seconds of the set-up, a + b m: it makes keys and shares for every chunk."""
 
     constant: float
     per_chunk: float
@@ -90,13 +90,13 @@ class PerformanceModel(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Timings of past rounds, of a micro-benchmark or of training; old ones are dropped, so that it stays small."""
+    """Timings of earlier rounds or of a benchmark; old timings are dropped, so that a profile stays small."""
 
     setup: tuple[Sample, ...] = ()
     stages: tuple[tuple[Sample, ...], ...] = ()
 
     def observe(self, dim: int, setup: float, stages: Sequence[Sequence[float]]) -> "Profile":
-        """Add a round: the seconds of its set-up, and of every stage for every chunk."""
+        """Return the profile with one more round: the seconds of its set-up, and of every stage for every chunk."""
         known = self.stages or ((),) * len(stages)
         if len(known) != len(stages) or len({len(chunks) for chunks in stages}) != 1 or not stages[0]:
             raise InputError(f"a round of this profile has {len(known)} stages, each timed for the same chunks")
@@ -110,12 +110,12 @@ class Profile(msgspec.Struct, frozen=True):
         )
 
     def fit(self) -> PerformanceModel:
-        """Fit all models; raise `InputError` while there are too few different (d, m) to tell the terms apart."""
+        """Return the fitted model; raise `InputError` if there are too few different (d, m) for its terms."""
         return PerformanceModel(fit_setup(self.setup), tuple(fit_stage(samples) for samples in self.stages))
 
 
 def keep_latest(samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    """Return the latest samples of each (d, m), and only the (d, m) seen last."""
+    """Return the latest `KEPT` samples of each of the latest `POINTS` different (d, m)."""
     kept: list[Sample] = []
     counts: dict[tuple[int, int], int] = {}
     for sample in reversed(samples):
@@ -127,7 +127,7 @@ def keep_latest(samples: Sequence[Sample]) -> tuple[Sample, ...]:
 
 
 def fit_stage(samples: Iterable[Sample]) -> StageModel:
-    """Fit a stage; no coefficient is negative.
+    """Return the fitted model of a stage; no coefficient is negative.
 
     >>> model = fit_stage(Sample(d, m, 1e-6 * d / m + 0.5) for d in (10**5, 10**6) for m in (1, 2, 4))
     >>> round(model.seconds(10**6, m=8), 3)
@@ -140,7 +140,7 @@ def fit_stage(samples: Iterable[Sample]) -> StageModel:
 
 
 def fit_setup(samples: Iterable[Sample]) -> SetupModel:
-    """Fit the set-up, whose cost does not depend on d."""
+    """Return the fitted model of the set-up, whose time does not depend on d."""
     points = median_seconds(samples)
     terms = np.array([(1.0, m) for _, m in points], dtype=np.float64).reshape(-1, 2)
     (a, b), error = _fit(terms, list(points.values()))
@@ -164,8 +164,8 @@ def _fit(terms: Matrix, seconds: Sequence[float]) -> tuple[list[float], float]:
     scaled = terms / scale
     if np.linalg.matrix_rank(scaled) < terms.shape[1]:
         raise InputError(f"time rounds of more different sizes and numbers of chunks: {len(target)} are too few")
-    size = np.maximum(target, max(target.max() * EXACT, INSTANT))  # deviations count relative to it
-    from scipy.optimize import nnls  # takes longer to import than all else that a client needs
+    size = np.maximum(target, max(target.max() * EXACT, INSTANT))  # deviations are relative to this
+    from scipy.optimize import nnls  # imported here: slow to import, and clients do not need it
 
     weights = np.ones_like(target)
     coefficients, deviation = np.zeros(terms.shape[1]), np.zeros_like(target)
@@ -178,19 +178,19 @@ def _fit(terms: Matrix, seconds: Sequence[float]) -> tuple[list[float], float]:
 
 
 WARMING = 1
-"""First rounds that do not count: they build tables and compile kernels."""
+"""Rounds that are ignored at first: they build tables and compile kernels."""
 RUNGS = 3
 """Least number of different chunk counts to try: as many as the model has terms."""
 CONFIDENT = 3
-"""Rounds after which the measured time of a number of chunks counts more than the predicted one."""
+"""Rounds with a number of chunks after which its measured time replaces the predicted one."""
 AGAIN = 8
 """Interval, in rounds, at which another number of chunks is tried again."""
 WORTH = 1.25
-"""A number of chunks slower than the best by this factor is not tried again.
+"""A number of chunks whose expected time is longer than the best by more than this factor is not tried again.
 
-Where rounds of other numbers predict a shorter time, a straggler spoilt the first try, and the prediction counts."""
+After a first try that a straggler slowed down, the expected time is the prediction from other numbers of chunks."""
 EQUAL = 1.03
-"""Completions within this factor are equal: then fewer chunks are better, for each costs keys and memory."""
+"""Times within this factor count as equal; then fewer chunks are better, because each needs keys and memory."""
 
 
 class AutoChunks(msgspec.Struct, frozen=True):
@@ -203,13 +203,13 @@ class AutoChunks(msgspec.Struct, frozen=True):
     seen: int = 0
     """Rounds observed so far."""
     resources: tuple[Resource, ...] = ()
-    """Of every stage."""
+    """The resource of every stage."""
     profile: Profile = Profile()
     completions: tuple[Sample, ...] = ()
-    """Seconds of whole rounds."""
+    """Timings of whole rounds."""
 
     def choose_chunks(self, dim: int, blocks: int) -> int:
-        """Return the number of chunks for the next round, of `dim` coordinates: at most `blocks`."""
+        """Return the number of chunks, at most `blocks`, for the next round of `dim` coordinates."""
         rungs = list_trial_chunks(blocks)
         counts = self._count_trials(dim)
         untried = self._find_untried(dim, rungs)
@@ -225,7 +225,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return min(m for m, seconds in expected.items() if seconds <= EQUAL * best)
 
     def observe(self, dim: int, timeline: Timeline) -> "AutoChunks":
-        """Return the timings with those of one more completed round; failed rounds must not be passed."""
+        """Return the timings with those of one more round, which must have completed."""
         if not timeline.resources:
             return self
         if self.resources and timeline.resources != self.resources:
@@ -242,9 +242,9 @@ class AutoChunks(msgspec.Struct, frozen=True):
         )
 
     def expected_seconds(self, dim: int, blocks: int) -> dict[int, float]:
-        """Return the expected seconds of a round by number of chunks, for numbers with a prediction or a measurement.
+        """Return the expected seconds of a round by number of chunks, if there is a prediction or a measurement.
 
-        Predictions are corrected by measurements, since the schedule omits the time between stages.
+        Predictions are scaled to the measurements, because schedules omit the time between stages.
         """
         limit = most_chunks(blocks)
         measured = {m: seconds for m, seconds in self._measured_seconds(dim).items() if m <= limit}
@@ -256,7 +256,7 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return dict(sorted(({m: ratio * seconds for m, seconds in predicted.items()} | certain).items()))
 
     def _predict_seconds(self, dim: int, limit: int) -> dict[int, float]:
-        """Return the completions that the fitted model gives, none while it cannot be fitted."""
+        """Return the predicted seconds of a round by number of chunks; empty if the model cannot be fitted yet."""
         try:
             model = self.profile.fit()
         except InputError:
@@ -273,7 +273,10 @@ class AutoChunks(msgspec.Struct, frozen=True):
         return {m: tried.count(m) for m in tried}
 
     def _find_untried(self, dim: int, rungs: Sequence[int]) -> int | None:
-        """Return the next untried number of chunks, while more chunks are faster or too little is known, or None."""
+        """Return the next untried number of chunks; None if trying more chunks no longer helps.
+
+        The first `RUNGS` numbers are always tried, later ones while more chunks are faster.
+        """
         measured = self._measured_seconds(dim)
         for place, m in enumerate(rungs):
             if m not in measured:

@@ -1,4 +1,4 @@
-"""Choose the number of chunks: the schedule of each m under the paper's constraints, and the best one (appendix C)."""
+"""The planner: it schedules each number of chunks under the paper's constraints, and chooses the best (appendix C)."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from dordis.protocol import Resource
 MOST_CHUNKS = 20
 """The paper's range: m in [20]."""
 ROUNDING = 1e-9
-"""Relative difference below which two completion times are equal."""
+"""Completion times with a smaller relative difference count as equal."""
 
 StageSeconds = Callable[[int], Sequence[float]]
 """Returns, for m chunks, the seconds of every stage for one chunk."""
@@ -39,7 +39,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def completion(self) -> float:
-        """Return when the last stage of the last chunk ends."""
+        """Return the end of the last stage of the last chunk, in seconds since the round began."""
         return self.slots[-1].end
 
     def busy_seconds(self) -> dict[Resource, float]:
@@ -63,7 +63,7 @@ class PipelinePlan(msgspec.Struct, frozen=True):
     critical: dict[Resource, float]
     """Seconds that each resource contributes to the critical path."""
     bottleneck: Resource
-    """The resource that is busy longest; no schedule makes the round shorter than that."""
+    """The resource that is busy longest; no schedule is shorter than its busy time."""
 
     @property
     def speedup(self) -> float:
@@ -97,7 +97,7 @@ def plan_chunks(
     setup: SetupSeconds = lambda m: 0.0,
     numbers: Sequence[int] = range(1, MOST_CHUNKS + 1),
 ) -> PipelinePlan:
-    """Choose the number of chunks for which the round ends first; among equal ones, the smallest.
+    """Return the plan with the number of chunks for which the round is shortest; among equal ones, the smallest.
 
     >>> plan_chunks([Resource.CLIENT, Resource.SERVER], lambda m: (6 / m + 1, 6 / m + 1)).chunks
     2
@@ -121,7 +121,7 @@ def plan_chunks(
 
 
 def schedule_stages(resources: Sequence[Resource], seconds: Sequence[float], m: int, setup: float = 0.0) -> Schedule:
-    """Start every stage of m chunks as soon as the constraints allow.
+    """Return the schedule in which every stage of m chunks starts as soon as the constraints allow.
 
     >>> schedule_stages([Resource.CLIENT, Resource.SERVER], seconds=(2.0, 3.0), m=2).completion
     8.0
@@ -137,7 +137,7 @@ def schedule_stages(resources: Sequence[Resource], seconds: Sequence[float], m: 
 
 
 def _find_critical_path(resources: Sequence[Resource], m: int, slots: dict[tuple[int, int], Slot]) -> tuple[Slot, ...]:
-    """Walk back from the last slot, each time to the predecessor that ended last."""
+    """Return the critical path: from the last slot back, each time to the predecessor that ended last."""
     path = [slots[len(resources) - 1, m - 1]]
     while before := predecessors(resources, m, path[-1].stage, path[-1].chunk):
         path.append(max((slots[pair] for pair in before), key=lambda slot: slot.end))

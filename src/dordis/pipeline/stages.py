@@ -1,4 +1,4 @@
-"""The stages of a chunk, one resource each, and the predecessors of a stage (paper, table 1 and appendix C)."""
+"""The stages of a chunk, each with its resource, and the predecessors of a stage (paper, table 1, appendix C)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from dordis.protocol import Resource, Step
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive steps that keep the same resource busy, scheduled as one."""
+    """Consecutive steps that keep the same resource busy; they are scheduled together."""
 
     resource: Resource
     steps: tuple[Step, ...]
 
 
 def group_stages(workflow: Iterable[Step]) -> tuple[Stage, ...]:
-    """Group consecutive steps by resource.
+    """Return the stages of a workflow: consecutive steps with the same resource.
 
     >>> upload, unmask, remove = (Step(print, Resource(name)) for name in ("comm", "s-comp", "s-comp"))
     >>> [(stage.resource.value, len(stage.steps)) for stage in group_stages([upload, unmask, remove])]
@@ -29,8 +29,8 @@ def group_stages(workflow: Iterable[Step]) -> tuple[Stage, ...]:
 def predecessors(resources: Sequence[Resource], m: int, s: int, c: int) -> tuple[tuple[int, int], ...]:
     """Return the pairs (stage, chunk) that end before stage s of chunk c of m begins; both count from 0.
 
-    A chunk goes through its stages in order.  A resource serves one chunk at a time, and all chunks at one stage before
-    any chunk at a later one.
+    A chunk goes through its stages in order.  A resource serves one chunk at a time, and it serves all chunks at one
+    stage before any chunk at a later stage.
 
     >>> five = [Resource(name) for name in ("c-comp", "comm", "s-comp", "comm", "c-comp")]
     >>> predecessors(five, m=3, s=3, c=0)

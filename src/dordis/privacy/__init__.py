@@ -1,1 +1,1 @@
-"""Noise, encoding and accounting: the noise that clients add, and the epsilon that follows from it."""
+"""Differential privacy: noise, encoding of updates, mechanisms, accounting and planning."""

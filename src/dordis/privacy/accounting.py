@@ -3,7 +3,7 @@
 Neighbouring inputs differ in one client, whose whole update is replaced by zero.  A release under Skellam or Gaussian
 noise costs a theta^2, and a run costs the sum (`dordis.privacy.gdp`).  For discrete Gaussian noise only Renyi
 divergences at integer orders are known.  A run with such a release is accounted for by Renyi divergences alone; each of
-its Skellam or Gaussian releases counts with the smaller of its own divergence and that of its theta^2.  The paper's
+its Skellam or Gaussian releases counts with the smaller of two bounds, by its noise and by its theta^2.  The paper's
 figures use Renyi divergences throughout (`guarantee`).  Their conversion to epsilon is dp-accounting's; the package is
 imported inside the function, because clients do not need it.
 """
@@ -91,7 +91,7 @@ def renyi_divergences(event: Event, orders: Sequence[int] = ORDERS) -> Floats:
     """Return the bound on the Renyi divergence of an event at each of the integer orders; unknown events raise."""
     alpha: Orders = np.asarray(orders)
     if not np.issubdtype(alpha.dtype, np.integer) or not alpha.size or alpha.min() < 2:
-        raise InputError("orders are integers from 2 on")
+        raise InputError("Renyi orders are integers of at least 2")
     match event:
         case SkellamSum(l2_squared, l1, variance):
             return renyi.skellam_rdp(alpha, l2_squared, l1, variance)
@@ -161,7 +161,7 @@ def guarantee(event: Event, delta: float, orders: Sequence[int] = ORDERS, distan
 
 
 def _smaller_divergences(event: Event) -> Floats:
-    """Return the sum of the divergences of all releases: for each the smaller of its own and that of its theta^2."""
+    """Return the summed divergences of all releases: for each the smaller of the bounds by its noise and by theta^2."""
     match event:
         case Repeated(inner, count):
             return _smaller_divergences(inner) * count
@@ -229,9 +229,9 @@ class ParticipationSchedule:
         if self.cap is not None and self.cap < 1:
             raise InputError(f"the participation cap is at least 1, not {self.cap}")
         if not 1 <= self.per_round <= self.population:
-            raise InputError(f"of {self.population} clients 1 to {self.population} take part, not {self.per_round}")
+            raise InputError(f"a round has 1 to {self.population} clients, the whole population, not {self.per_round}")
         if self.rounds < 1:
-            raise InputError(f"there is at least one round, not {self.rounds}")
+            raise InputError(f"a run has at least one round, not {self.rounds}")
         if self.accounting not in (CAP, ALL_ROUNDS, PAPER):
             raise InputError(f"accounting is '{CAP}', '{ALL_ROUNDS}' or '{PAPER}', not '{self.accounting}'")
 
@@ -304,8 +304,8 @@ def budget_warnings(epsilon: float, delta: float, clients: int) -> tuple[str, ..
         )
     if delta >= 1 / clients:
         found.append(
-            f"delta = {delta:.3g} is not below {1 / clients:.3g}, one over the clients: such a delta would allow to "
-            "publish everything that one of them has"
+            f"delta = {delta:.3g} is not below {1 / clients:.3g}, one over the clients: such a delta would allow "
+            "publishing all data of one client"
         )
     if delta > LARGEST_DELTA:
         found.append(

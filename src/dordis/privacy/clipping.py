@@ -81,7 +81,7 @@ def clipping_bit(scale: int) -> FurtherRelease:
 
 
 def bit_value(norm: float, bound: float) -> int:
-    """Return a client's bit as it is summed: 1 if its norm is at most the bound, else -1.
+    """Return a client's summand: 1 if its norm is at most the bound, else -1.
 
     `norm` is the norm of the update before clipping; infinity, of an update that diverged, is above every bound.
     """

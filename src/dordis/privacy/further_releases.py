@@ -64,7 +64,7 @@ class FurtherRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         numbers = np.atleast_1d(np.asarray(value, np.float64))
         if numbers.shape != (self.length,) or not np.isfinite(numbers).all():
-            raise InputError(f"the {self.name} of a client is {self.length} finite number(s)")
+            raise InputError(f"the {self.name} of a client must be {self.length} finite number(s)")
         largest = float(np.abs(numbers).max())
         unit = numbers / largest if largest else numbers  # so that no square overflows
         length = float(np.linalg.norm(unit))
@@ -163,7 +163,7 @@ variance=Fraction(1863225, 1))
     check_positive("the noise multiplier", multiplier)
     check_positive("the headroom k", headroom)
     if clients < 1 or not 1 <= bits <= MOST_BITS or kappa < 1:
-        raise InputError(f"a sum has a client or more, 1..{MOST_BITS} bits and kappa of 1 or more")
+        raise InputError(f"a release needs at least one client, 1 to {MOST_BITS} bits, and a kappa of at least 1")
     reach = clients + headroom * multiplier * math.sqrt(kappa)
     fits = math.floor((2 ** (bits - 1) - 1) / (reach * value.bound))
     sampled = math.floor(math.sqrt(LARGEST_VARIANCE / kappa) / (multiplier * value.bound))

@@ -32,7 +32,7 @@ def theta_squared(l2_squared: Fraction | float, variance: Fraction | float) -> f
     """
     squared, excess = _to_fraction(l2_squared), _to_fraction(variance) - Fraction(1, 2)
     _check(squared >= 0, f"a squared sensitivity is a number from 0 on, not {l2_squared}")
-    _check(excess > 0, f"Skellam noise is accounted for from a variance above 1/2, not {variance}")
+    _check(excess > 0, f"the accounting of Skellam noise needs a variance above 1/2, not {variance}")
     return _round_up(squared / excess)
 
 
@@ -99,7 +99,7 @@ def theta_budget(epsilon: float, delta: float, distance: float = 0.0) -> float:
     _check(LEAST_DELTA <= delta < 1, f"delta lies between {LEAST_DELTA} and 1, not at {delta}")
     epsilon = min(epsilon, LARGEST_EPSILON)
     charge = _charge(epsilon, distance)
-    _check(charge <= delta / 2, f"noise at a distance of {distance} from its law keeps no delta of {delta}")
+    _check(charge <= delta / 2, f"delta = {delta} is too small for noise at a distance of {distance} from its law")
     allowed = min(delta - charge, 0.5)
     z = math.sqrt(-2 * math.log(allowed))
     start = 2 * math.log(2 * epsilon / (z + math.sqrt(z * z + 2 * epsilon)))  # epsilon / theta - theta / 2 = z: safe

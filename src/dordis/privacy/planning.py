@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def bytes_per_client(self) -> int:
-        """Return the size of one masked update; keys and shares come on top."""
+        """Return the size of one masked update in bytes, without keys and shares."""
         return packed_size(self.setting.padded, self.bits)
 
     @property
@@ -195,7 +195,7 @@ def _record_plan(setting: Setting, sampled: RecordSampling, allowance: float) ->
 
 
 def record_scale(setting: Setting, sampled: RecordSampling, variance: Callable[[float], float]) -> float:
-    """Return s c for sums of records in 32 bits; `variance` returns that of the noise, in integer units, from s c."""
+    """Return s c for sums of records in 32 bits; `variance` returns the variance of the noise from s c."""
     wanted = fine_scaled_clip(setting.padded)
     while True:
         length, shift = scale_for(wanted, setting.block)

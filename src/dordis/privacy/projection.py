@@ -107,7 +107,7 @@ class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Alignment(squared, math.hypot((1 - weight) * self.deviation, weight * observed.deviation), rounds)
 
     def gamma(self, clients: int) -> float:
-        """Return the upper confidence bound on gamma: at most 1, and at least that of orthogonal updates."""
+        """Return the upper confidence bound on gamma: at most 1, at least 1 / sqrt(n), as for orthogonal updates."""
         return math.sqrt(min(1.0, max(1 / clients, self.squared + CONFIDENCE * self.deviation)))
 
 
@@ -122,7 +122,7 @@ class Saving:
     unfolded_bytes: int
     """The same without folding, with as many bits."""
     error: float
-    """Largest folding error of a coordinate as a fraction of sigma: that of equal updates of norm c."""
+    """Largest folding error of a coordinate as a fraction of sigma, which equal updates of norm c have."""
 
     @property
     def description(self) -> str:

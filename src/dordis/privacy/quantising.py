@@ -64,7 +64,7 @@ def dequantise(data: Packed, count: int, grid: Grid) -> Floats:
     with np.errstate(invalid="ignore"):  # signalling NaNs are refused below
         scales = np.frombuffer(data, _SCALE, blocks).astype(np.float64)
     if not (scales <= math.sqrt(2) * 2**grid.bits).all() or not (scales >= 0).all():
-        raise InputError("the scale of a delivered block is no deviation of integers of the round's ring")
+        raise InputError("the scale of a delivered block is negative, too large for the round's ring, or no number")
     cells = unpack(data[blocks * _SCALE.itemsize :], BITS, count)
     values: Floats = (LEVELS[cells].reshape(blocks, grid.block) * scales[:, None]).ravel()
     return values

@@ -1,7 +1,7 @@
 """How updates fit the ring: blocks, the sensitivity of a sum, and the largest scale in a ring of b bits.
 
 Agarwal, Kairouz and Liu, "The Skellam Mechanism for Differentially Private Federated Learning", 2021; the norm after
-rounding is that of Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism", 2021.  *Real* units are
+rounding is from Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism", 2021.  *Real* units are
 those of the model update, *integer* units are real times the scale s; sigma is a standard deviation.  Everything here
 but the clip bound c is in integer units.
 """

@@ -30,7 +30,7 @@ class Setting:
     """The inputs of a plan: participation, vector, ring, and the dropout and collusion that the noise must survive.
 
     `headroom` is k: the ring holds k standard deviations of a coordinate.  `reserve` is the number of dropouts that the
-    scheme `conservative` provides for.  `sparse` says that the graph is that of SecAgg+.
+    scheme `conservative` provides for.  `sparse` says whether the graph is sparse, as in SecAgg+.
     Defaults, for fields that are None: as many `bits` as are useful, delta min{N^-1.1, 10^-5}, the threshold of
     `default_threshold`, the tolerance of `xnoise_components.default_tolerance`, and a reserve equal to the tolerance.
     `one_block` rotates the whole vector as one block, as the paper does.  `further` are the values that every round
@@ -85,7 +85,7 @@ class Setting:
             )
         if self.noise_delta < 16 * self.distance:
             raise InputError(
-                f"delta = {self.given_delta} is below what the noise tables prove: {16 * self.distance:.1g}"
+                f"delta = {self.given_delta} is too small for the noise tables: it is at least {16 * self.distance:.1g}"
             )
 
     @property
@@ -100,7 +100,7 @@ class Setting:
 
     @property
     def given_delta(self) -> float:
-        """Return delta, by default that of `default_delta`."""
+        """Return delta, by default the result of `default_delta`."""
         if self.delta is not None:
             return self.delta
         records = self.records.records if self.records else 1
@@ -154,7 +154,7 @@ class Setting:
         return min(tolerance + -(-beyond * honest // planned), clients - self.colluders - 1)
 
     def noise(self, variance: Fraction, scheme: Scheme | None = None) -> NoisePlan:
-        """Return the components of a central variance, by `scheme` or else by that of the setting."""
+        """Return the components of a central variance by `scheme`, by default the scheme of the setting."""
         scheme = scheme or self.scheme
         provided = self.T if self.reserve is None else self.reserve
         reserve = provided if scheme is Scheme.CONSERVATIVE else 0
@@ -241,5 +241,5 @@ def check_failure(delta: float, failure: float) -> None:
 
 
 def default_threshold(clients: int, colluders: int) -> int:
-    """Return the least t with 2t > n + T_C: two quorums have an honest client in common."""
+    """Return the least t with 2t > n + T_C, so that any two quorums have an honest client in common."""
     return min(clients, (clients + max(0, colluders)) // 2 + 1)

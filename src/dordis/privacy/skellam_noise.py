@@ -134,7 +134,7 @@ def check_residual(masses: npt.NDArray[np.uint64], sums: npt.NDArray[np.uint64],
     if not ((high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] >= low[:-1]))).all():
         raise DordisError("the residual of a cell table has a negative mass")
     if _total(sums[-1:]) != escapes << 112:
-        raise DordisError("the sums of a cell table's residual end at another number than that of the escaping cells")
+        raise DordisError("the cumulative sums of a cell table's residual do not end at the mass of the escaping cells")
 
 
 def _total(rows: npt.NDArray[np.uint64]) -> int:

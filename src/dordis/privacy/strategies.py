@@ -149,13 +149,13 @@ class Rebasing(Strategy, frozen=True, tag="rebasing"):
     """Clients send new noise once the dropouts are known; only its cost is simulated, with the noise of `xnoise`."""
 
     description: ClassVar[str] = (
-        "clients send their noise again once it is known who dropped; simulated is what that costs, with the noise of "
-        "xnoise in the sums."
+        "clients send new noise once it is known who dropped out. Only the cost is simulated; the sums have the "
+        "noise of xnoise."
     )
     unproved: ClassVar[str] = (
-        "Rebasing is here for its cost only. Whoever sees the noise that a client sends again learns about the noise "
-        "that it sent first, so that less of it counts; no epsilon is proved for it. What the records hold is that of "
-        "the noise which stands in for it."
+        "Rebasing is simulated for its cost only. No epsilon is proved for it: the noise that a client sends again "
+        "reveals something about the noise that it sent first. The recorded epsilon is that of xnoise, whose noise "
+        "is in the sums."
     )
     cost_only: ClassVar[bool] = True
 
@@ -194,8 +194,8 @@ class NoNoise(Strategy, frozen=True, tag="none"):
     mechanism: ClassVar[str] = "none"
     description: ClassVar[str] = "no noise is added."
     unproved: ClassVar[str] = (
-        "No noise was added. Secure aggregation, where it is run, hides single updates; the exact sums, and what they "
-        "tell about a client, are open to whoever sees them."
+        "No noise was added. Secure aggregation, if the run uses it, hides single updates. The exact sums are not "
+        "hidden, and may reveal data of a client."
     )
 
     @property

@@ -84,7 +84,7 @@ class NoisePlan:
 
     @property
     def kappa(self) -> Fraction:
-        """Return the factor by which noise is increased because the server may know that of the colluders."""
+        """Return the factor by which noise is increased, because the server may know the colluders' noise."""
         honest = self.clients - self.tolerance - self.colluders
         return Fraction(self.clients - self.tolerance, honest)
 
@@ -129,10 +129,10 @@ class NoisePlan:
     def due_components(self, survivors: Collection[int], context: bytes) -> Due:
         """Return the removable components that each survivor has to disclose, from the survivors, U3.
 
-        `context` is that of `removal_context`; in `single` it decides, with the ids, which survivors disclose.
+        `context` is a result of `removal_context`; in `single` it decides, with the ids, which survivors disclose.
         """
         if len(set(survivors)) != len(survivors) or len(survivors) > self.clients:
-            raise InputError(f"the survivors of a round of {self.clients} clients are distinct and not more than that")
+            raise InputError(f"a round of {self.clients} clients has at most as many survivors, each listed once")
         excess = self.tolerance - (self.clients - len(survivors))
         if not self.removable or excess <= 0:
             return dict.fromkeys(survivors, ())

@@ -1,1 +1,1 @@
-"""Protocols that sum vectors: what a round is agreed on, the plain one, and SecAgg."""
+"""Summing protocols: parameters of a round, SecAgg, assisted and plaintext sums, distributed noise, delivery."""

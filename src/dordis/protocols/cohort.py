@@ -29,10 +29,10 @@ from dordis.protocols.summing import Opening, Roster, SummingState
 
 
 class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
-    """The parameters of a round whose clients are fixed; `members` are U as little-endian words of eight bytes.
+    """The parameters of a round with a fixed list of clients, U: `members`, as little-endian words of eight bytes.
 
-    `quorum` is the least number of clients at any stage, q, and `threshold` the shares that rebuild a secret, t or
-    t_k: on the complete graph, of degree 0, they are the same.
+    `quorum` is q, the least number of clients at any stage; `threshold` is the number of shares that rebuild a secret,
+    t, or t_k on a sparse graph.  On the complete graph, which has `degree` 0, quorum and threshold are the same.
     """
 
     members: bytes
@@ -47,7 +47,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @cached_property
     def rank(self) -> dict[ClientId, int]:
-        """Return the place of each client in U."""
+        """Return the index of each client in sorted U."""
         return {u: i for i, u in enumerate(self.clients)}
 
     @property
@@ -62,12 +62,12 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def is_sparse(self) -> bool:
-        """Tell whether the graph is sparse, as on SecAgg+."""
+        """Tell whether the graph is sparse, as in SecAgg+."""
         return self.degree > 0
 
     @cached_property
     def neighbourhoods(self) -> dict[ClientId, frozenset[ClientId]]:
-        """Return for each client those who share masks and secrets with it, and itself."""
+        """Return for each client the clients with which it shares masks and secrets, and the client itself."""
         everyone = frozenset(self.clients)
         if self.degree == 0:
             return dict.fromkeys(self.clients, everyone)
@@ -76,7 +76,7 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def colluders_around(self) -> int:
-        """Return how many colluders an honest client may share secrets with: T_C, on SecAgg+ at most c_k."""
+        """Return how many colluders at most share secrets with an honest client: T_C, or c_k if that is less."""
         n, T_C, k = len(self.clients), self.colluders, self.degree
         return min(T_C, colluding_neighbours(n, T_C, self.mode, k)) if k else T_C
 
@@ -85,12 +85,12 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
         return 1 + self.rank[client]
 
     def pack(self, members: Iterable[ClientId]) -> bytes:
-        """Write a subset of U as a bitmap over sorted U."""
+        """Return a subset of U as a bitmap over sorted U."""
         bits = sum(1 << self.rank[u] for u in members)
         return bits.to_bytes(-(-len(self.clients) // 8), "little")
 
     def unpack(self, bitmap: bytes) -> tuple[ClientId, ...]:
-        """Read a subset of U, sorted, from a bitmap of just the right length."""
+        """Return a subset of U, sorted, from a bitmap; raise MalformedMessage if its length or last bits are wrong."""
         bits, n = int.from_bytes(bitmap, "little"), len(self.clients)
         if len(bitmap) != -(-n // 8) or bits >> n:
             raise MalformedMessage("a set of clients is not a bitmap over the round's clients")
@@ -98,12 +98,12 @@ class CohortParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def own_sizes(self) -> tuple[tuple[str, int, int], ...]:
-        """Return the numbers of clients and neighbours, with their ceilings."""
+        """Return name, size and ceiling for the lists of clients and of neighbours."""
         clients = ("clients", len(self.members) // WORD, MOST_CLIENTS)
         return clients, ("neighbours for a client", self.degree, MOST_DEGREE)
 
     def check_own(self) -> None:
-        """Check U, the quorum and the graph."""
+        """Raise ParametersRefused if U, the quorum or the graph is invalid."""
         check_members(self)
         check_thresholds(self)
 
@@ -123,7 +123,7 @@ class CohortState(SummingState):
 
 
 def agree_with_cohort(common: Parameters, roster: Roster) -> CohortParameters:
-    """Add U, its quorum and the graph to the common part of the parameters, unchecked."""
+    """Return parameters from their common part, U, its quorum and the graph, unchecked."""
     n, T, T_C = len(roster.clients), common.tolerance, common.colluders
     solved = sparse_graph.solve(n, T, T_C, common.mode) if roster.sparse else None
     return extend(
@@ -146,9 +146,9 @@ def agree_on(
     law: NoiseLaw = SKELLAM,
     **common: Any,
 ) -> CohortParameters:
-    """Write down and check the parameters of a round with a fixed U; `common` are those of `common_part`.
+    """Return the checked parameters of a round with a fixed U; `common` are the arguments of `common_part`.
 
-    The default tolerance is `xnoise.default_tolerance`, by whether there is a `degree`.
+    The default tolerance is that of `xnoise_components.default_tolerance`.
     """
     n = len(clients)
     T = default_tolerance(n, threshold, sparse=bool(degree)) if tolerance is None else tolerance
@@ -164,7 +164,7 @@ def agree_on(
 
 
 def check_members(parameters: CohortParameters) -> None:
-    """Check that U is sorted without repetition, and has n_max members."""
+    """Raise ParametersRefused unless U is sorted, without repetition, and has n_max members."""
     if len(parameters.members) % WORD or not parameters.members:
         raise ParametersRefused("the clients of a round are ids of eight bytes each, at least one")
     clients = parameters.clients
@@ -175,7 +175,7 @@ def check_members(parameters: CohortParameters) -> None:
 
 
 def check_thresholds(parameters: CohortParameters) -> None:
-    """Check q (t on the complete graph), T and T_C against each other."""
+    """Raise ParametersRefused if q (t on the complete graph), T and T_C do not fit together."""
     n, q, T, T_C = len(parameters.clients), parameters.quorum, parameters.tolerance, parameters.colluders
     if not 1 <= q <= n:
         raise ParametersRefused(f"the quorum {q} must lie in 1..{n}")
@@ -190,14 +190,14 @@ def check_thresholds(parameters: CohortParameters) -> None:
 
 
 def check_majority(parameters: CohortParameters) -> None:
-    """Against a malicious server two quorums must have an honest client in common: 2q > n + T_C."""
+    """Raise ParametersRefused unless 2q > n + T_C in the malicious mode: any two quorums share an honest client."""
     n, q, T_C = len(parameters.clients), parameters.quorum, parameters.colluders
     if parameters.is_malicious and 2 * q <= n + T_C:
         raise ParametersRefused(f"against a malicious server the quorum must exceed (n + T_C) / 2, not be {q}")
 
 
 def check_graph(parameters: CohortParameters) -> None:
-    """Check the share threshold against the graph."""
+    """Raise ParametersRefused if the share threshold or the degree does not keep secrecy."""
     n, k = len(parameters.clients), parameters.degree
     if k == 0 and parameters.threshold != parameters.quorum:
         raise ParametersRefused("on the complete graph the quorum is the threshold of the shares")
@@ -209,6 +209,9 @@ def check_graph(parameters: CohortParameters) -> None:
 
 
 def check_unpredictable(parameters: CohortParameters) -> None:
-    """A sparse graph depends on a beacon: a server that chose its circle would surround a client with colluders."""
+    """Raise ParametersRefused if a sparse graph has no beacon.
+
+    A server that could choose the circle would surround a client with colluders.
+    """
     if len(parameters.beacon) < sparse_graph.BEACON_BYTES:
         raise ParametersRefused(f"a sparse graph needs a beacon of {sparse_graph.BEACON_BYTES} bytes")

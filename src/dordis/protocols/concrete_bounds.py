@@ -1,41 +1,41 @@
-"""The adversary's advantage against the cryptography of a run: the table "Concrete bounds" of docs/proofs/bounds.md."""
+"""Bounds on the success of attacks on a run's cryptography: the table "Concrete bounds" of docs/proofs/bounds.md."""
 
 import math
 from dataclasses import dataclass
 
 OPERATIONS = 64
-"""Binary logarithm of q, the hashes, ciphers or group operations that an adversary computes."""
+"""log2 of q, the number of hashes, ciphers or group operations that an adversary computes."""
 
 
 @dataclass(frozen=True)
 class RoundSize:
-    """What the bounds of one round depend on: n, k (0: the complete graph), m, coordinates, components of noise."""
+    """The size of a round: n, k (0: the complete graph), m, coordinates, and noise components."""
 
     clients: int
     degree: int = 0
     chunks: int = 1
     coordinates: int = 10**6
     components: int = 2
-    """Of a client in a chunk: 2 with `single`, T + 1 with `exact`."""
+    """Noise components of a client in a chunk: 2 with `single`, T + 1 with `exact`."""
 
     @property
     def pairs(self) -> float:
-        """Return how many pairs of neighbours there are."""
+        """Return the number of pairs of neighbours."""
         return self.clients * (self.degree or self.clients - 1) / 2
 
     @property
     def keystreams(self) -> float:
-        """Return M: one for every pair and every self-mask, three for every component of noise, in each chunk."""
+        """Return M, the keystreams of a round: for each chunk one a pair, one a self-mask, three a noise component."""
         return self.chunks * (self.pairs + self.clients * (1 + 3 * self.components))
 
     @property
     def blocks(self) -> float:
-        """Return L: the 16-byte blocks of a keystream, of four bytes a coordinate."""
+        """Return L, the 16-byte blocks of a keystream, which has four bytes a coordinate."""
         return max(1.0, 4 * self.coordinates / self.chunks / 16)
 
 
 def concrete_bounds(size: RoundSize, operations: int = OPERATIONS) -> dict[str, float]:
-    """Return the binary logarithm of each bound of the table for one round, by what would have to happen."""
+    """Return log2 of the probability bound of each attack in the table, for one round."""
     q, n, m, pairs = operations, size.clients, size.chunks, max(1.0, size.pairs)
     keys = math.log2(size.keystreams)
     return {
@@ -48,12 +48,12 @@ def concrete_bounds(size: RoundSize, operations: int = OPERATIONS) -> dict[str, 
         "a committed secret or a token is guessed": math.log2(4 * n * m) + q - 256,
         "a hashed share is guessed": math.log2(3 * (2 * pairs + n) * m) + q - 256,
         "a second share matches the hash of an honest dealer's share (blame, not secrecy)": q - 128,
-        "a second lot is proved under one VRF key": q - 128,
+        "a second output is proved under one VRF key": q - 128,
     }
 
 
 def security_bits(size: RoundSize, rounds: int, operations: int = OPERATIONS) -> float:
-    """Return the bits b of a run: what is seen in all its rounds differs by at most 2^-b from what the noise allows.
+    """Return the bits of security b of a run: attacks on its cryptography succeed with probability at most 2^-b.
 
     >>> int(security_bits(RoundSize(100), rounds=1))
     51

@@ -1,8 +1,8 @@
-"""What a round costs each of its clients: one function of the hashed parameters, for clients and server alike.
+"""The privacy cost of a round to each client, as a function of the hashed parameters: server and clients agree on it.
 
 The cost is a theta^2 (`dordis.privacy.gdp`), the sum over the releases of the round: the update, and further releases
-such as a clipping bit.  A release counts on the least noise of its chunks that any U3 with |D| <= T leaves.  To leave a
-client out means that its update is zero, and so is what it adds to every further release.
+such as a clipping bit.  A release is charged at the least noise that its chunks can have with any U3 of |D| <= T.
+Neighbouring inputs replace a client's update, and its values of all further releases, by zero.
 """
 
 import math
@@ -22,19 +22,19 @@ from dordis.protocols.parameters import Parameters
 
 
 class RoundCost(NamedTuple):
-    """A theta^2, infinite where nothing is proved, and how far the noise is from its law, in total variation.
+    """The theta^2 of a round, infinite if none is proved, and the total variation distance of its noise from its law.
 
-    `failure` is the chance that the graph or the random selection of the round fails, which delta has to cover.
+    `failure` is the probability that the graph or the random selection of the round fails; it is taken off delta.
     """
 
     theta_squared: float
     distance: float
     failure: float = 0.0
     sampled: tuple[int, int] | None = None
-    """p 2^32 and A, where the round is one of A events of sampled records."""
+    """p 2^32 and A, if records are the unit and the round is one of A events; else None."""
 
     def plus(self, other: "RoundCost") -> "RoundCost":
-        """Return the cost of both."""
+        """Return the cost of this round and the other together."""
         costs = (self.theta_squared, other.theta_squared)
         both = math.inf if math.inf in costs else gdp.compose_costs(costs)
         return RoundCost(both, self.distance + other.distance, self.failure + other.failure)
@@ -48,14 +48,14 @@ NEVER = Fraction(0)
 def round_cost(
     parameters: Parameters, kind: type[Mechanism] | None = None, draw_failure: Fraction = NEVER
 ) -> RoundCost:
-    """Return the cost of a round to each client, for every dropout; `kind` names a mechanism of a third party.
+    """Return the cost of a round to each client, with any dropout; `kind` is the class of a third party's mechanism.
 
-    `draw_failure` is the chance that a random selection has more than T_C colluders; 0 if clients are not drawn.
+    `draw_failure` is the probability that a random selection has more than T_C colluders; 0 if clients are not drawn.
     """
     try:
         mechanism = mechanism_of(parameters, kind=kind)
         (update, least), *others = _sums(parameters)
-        least += brought_variance(parameters)
+        least += mechanism_variance(parameters)
         events = [mechanism.release(least) if mechanism.has_price_list else _skellam(update, least)]
         events += [_skellam(changed, least) for changed, least in others]
     except InputError:
@@ -69,12 +69,12 @@ def round_cost(
 
 
 def graph_failure(parameters: Parameters) -> Fraction:
-    """Return the chance, at most, that the graph of a round does not keep secrecy: on the complete graph it does."""
+    """Return a bound on the probability that a round's graph loses secrecy; 0 on the complete graph."""
     return sparse_graph.failure(parameters.mode) if parameters.is_sparse else NEVER
 
 
 def _sums(parameters: Parameters) -> list[tuple[Sensitivity, Fraction]]:
-    """Return the sensitivity of each release, and the least noise that the protocol leaves in its chunks."""
+    """Return for each release its sensitivity, and the least variance that the protocol leaves in its chunks."""
     return [(changed, protocol_variance(parameters, chunks)) for changed, chunks in releases_of(parameters)]
 
 
@@ -83,29 +83,28 @@ def _skellam(changed: Sensitivity, variance: Fraction) -> Event:
 
 
 def noise_ratios(parameters: Parameters) -> list[Fraction]:
-    """Return for every release the least variance left, for every dropout, over the squared sensitivity.
+    """Return for every release the least variance left, with any dropout, divided by the squared sensitivity.
 
-    It is 0 where that is not bounded.
+    The ratio is 0 if the sensitivity is not bounded.
     """
-    brought = brought_variance(parameters)
+    own = mechanism_variance(parameters)
     return [
-        (least + brought) / changed.squared if changed.squared > 0 else Fraction(0)
-        for changed, least in _sums(parameters)
+        (least + own) / changed.squared if changed.squared > 0 else Fraction(0) for changed, least in _sums(parameters)
     ]
 
 
 def least_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least noise of some chunks: the protocol's, and what clients bring beside it."""
-    return protocol_variance(parameters, chunks) + brought_variance(parameters)
+    """Return the least variance of the noise in `chunks`: the protocol's and the mechanism's own."""
+    return protocol_variance(parameters, chunks) + mechanism_variance(parameters)
 
 
 def protocol_variance(parameters: Parameters, chunks: Sequence[int]) -> Fraction:
-    """Return the least noise of some chunks that the protocol leaves."""
+    """Return the least variance that the protocol's noise leaves in `chunks`."""
     return min(plan.reserved_variance() for plan in {parameters.plans[chunk] for chunk in chunks})
 
 
-def brought_variance(parameters: Parameters) -> Fraction:
-    """Return the least noise that clients bring with a mechanism of dordis; none is on further releases."""
+def mechanism_variance(parameters: Parameters) -> Fraction:
+    """Return the least variance of the noise that a built-in mechanism has clients add; 0 with further releases."""
     written = parameters.encoding
     if not written.noise or written.further_releases or written.mechanism not in TABLE:
         return Fraction(0)

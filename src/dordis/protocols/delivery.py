@@ -16,13 +16,13 @@ from dordis.protocols.replies import collect
 
 
 class Received(Message, frozen=True):
-    """The sum has come."""
+    """The reply to `Dispatch`: the sum has arrived."""
 
     chunk: int
 
 
 class Dispatch(Message, frozen=True):
-    """Per chunk: this is the sum, b bits a coordinate or what `DistributedDP.delivered` makes of it, over survivors."""
+    """Per chunk: the sum as `DistributedDP.encode_delivered` returns it, and the number of survivors in it."""
 
     reply: ClassVar = Received
     bulk: ClassVar = "vector"
@@ -45,9 +45,9 @@ class Store(Message, frozen=True):
 
 
 class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
-    """The last two steps of a chunk; its output is who has stored it.
+    """The last two steps of a chunk; the output is the clients that stored it.
 
-    `summed` and `receivers` are asked when the steps before have run.
+    `summed` and `receivers` are called after the steps before have run.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
         return Step(self.dispatch, Resource.DOWNLINK), Step(self.store, Resource.CLIENT)
 
     def output(self) -> tuple[ClientId, ...]:
-        """Return who has stored the chunk."""
+        """Return the clients that stored the chunk."""
         return self.stored
 
     def dispatch(self) -> Flow:
-        """Send the sum to everyone who is to have it."""
+        """Send the sum to all receivers."""
         receivers = self._receivers()
         if not receivers:
             return
@@ -82,9 +82,9 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
         self.received = tuple(collect(receivers, Received, replies, self._checked))
 
     def publish(self) -> Dispatch:
-        """Return the sum as clients get it, now or when they come for it."""
+        """Return the message with the sum, for clients that wait for it or ask for it later."""
         summed = self._summed()
-        vector = self._private.delivered(self.chunk, summed.total)
+        vector = self._private.encode_delivered(self.chunk, summed.total)
         return Dispatch(self.chunk, len(summed.survivors), vector)
 
     def store(self) -> Flow:
@@ -100,7 +100,7 @@ class DeliveryServer(ProtocolServer[tuple[ClientId, ...]]):
 
 
 class DeliveryClient(ProtocolClient[ClientState]):
-    """Receive the chunks of one round in any order; `aggregate` is there when all are stored."""
+    """Receives the chunks of one round in any order; `aggregate` is set when all are stored."""
 
     def __init__(self, private: DistributedDP) -> None:
         super().__init__(ClientState())
@@ -121,12 +121,12 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
     @property
     def chunks(self) -> int:
-        """Return m."""
+        """Return the number of chunks, m."""
         return len(self._private.parameters.chunks)
 
     @property
     def longest(self) -> int:
-        """Return the bytes of the longest sum of a chunk, as it is delivered."""
+        """Return the number of bytes of the longest delivered sum of a chunk."""
         return max(map(self._private.delivered_size, range(self.chunks)))
 
     @property
@@ -137,12 +137,12 @@ class DeliveryClient(ProtocolClient[ClientState]):
         return self._aggregate
 
     def forget(self) -> None:
-        """Drop what was delivered, once it was used; repeated requests are still answered."""
+        """Drop the delivered sums after use; repeated requests are still answered."""
         self._received.clear()
         self._assembly = self._aggregate = None
 
     def receive(self, request: Dispatch) -> Received:
-        """Take the sum of a chunk."""
+        """Check and keep the delivered sum of a chunk."""
         check_counted(request.survivors, self._private.parameters)
         check_delivered(request, self._private)
         self._received[request.chunk] = request
@@ -159,13 +159,14 @@ class DeliveryClient(ProtocolClient[ClientState]):
 
 
 def check_counted(survivors: int, parameters: Parameters) -> None:
-    """A sum is over n_min to n_max clients: divided by fewer, it would be a mean that is too large."""
-    if not parameters.n_min <= survivors <= parameters.n_max:
-        raise ProtocolError(f"a sum of this round is not over {survivors} clients")
+    """Raise ProtocolError unless a sum is over n_min to n_max clients: a smaller number would give too large a mean."""
+    least, most = parameters.n_min, parameters.n_max
+    if not least <= survivors <= most:
+        raise ProtocolError(f"a sum of this round is over {least} to {most} clients, not {survivors}")
 
 
 def check_delivered(request: Dispatch, private: DistributedDP) -> None:
-    """A sum has as many bytes as its chunk gives: a longer one would only be kept."""
+    """Raise ProtocolError unless a delivered sum has the length of its chunk: a longer one would waste memory."""
     size = private.delivered_size(request.chunk)
     if len(request.vector) != size:
         raise ProtocolError(f"the sum of chunk {request.chunk} has {size} bytes, not {len(request.vector)}")

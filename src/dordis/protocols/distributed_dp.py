@@ -1,6 +1,6 @@
-"""Distributed differential privacy: encode, any protocol that sums vectors over Z_{2^b}, decode.
+"""Distributed differential privacy: clients encode updates, any summing protocol adds them, the server decodes the sum.
 
-The protocol between the two knows nothing of it: it sums, and adds and removes the noise that the parameters name.
+The summing protocol does not depend on the encoding.  `dordis.protocols.distributed_noise` adds and removes the noise.
 """
 
 import math
@@ -36,7 +36,7 @@ def encoding_of(
     further: Sequence[FurtherRelease] = (),
     records: RecordEncoding | UnsetType = UNSET,
 ) -> Encoding:
-    """Write a mechanism and the further releases of a round down for the parameters."""
+    """Return the `Encoding` of a mechanism and of a round's further releases, for the parameters."""
     others = tuple(release for release in further if release.name != CLIPPING_BIT)
     return Encoding(
         mechanism=mechanism.name,
@@ -54,13 +54,13 @@ def encoding_of(
 
 
 def projection_of(mechanism: Mechanism) -> Projection | UnsetType:
-    """Write down how a mechanism folds updates; nothing if it does not."""
+    """Return the `Projection` of a mechanism, for the parameters; UNSET if it does not fold updates."""
     grid = mechanism.grid
     return Projection(grid.dim, grid.buckets, mechanism.rounding, mechanism.delivered_bits) if grid.buckets else UNSET
 
 
 def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
-    """Return the noisy sums of a round and their chunks, as the ledger charges them: the update, then further ones."""
+    """Return the sensitivity and the chunks of each release of a round: the update, then the further releases."""
     encoding = parameters.encoding
     update = Sensitivity(encoding.sensitivity, parameters.update_dim)
     further = [release.sensitivity for release in encoding.further_releases]
@@ -70,7 +70,7 @@ def releases_of(parameters: Parameters) -> list[tuple[Sensitivity, range]]:
 def mechanism_of(parameters: Parameters, dim: int | None = None, kind: type[Mechanism] | None = None) -> Mechanism:
     """Return the mechanism that the parameters name, for updates of `dim` coordinates, or raise ParametersRefused.
 
-    For a third party's mechanism pass its class as `kind`: code is never imported because a server names it.
+    `kind` is the class of a third party's mechanism: a name in the parameters never imports code.
     """
     written, kind = parameters.encoding, kind or find_builtin_mechanism(parameters.encoding.mechanism)
     projection = written.projection or None
@@ -95,7 +95,7 @@ class DecodedChunk:
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """The decoded sum, in real units, and how many clients are in each coordinate: chunks may lose different ones."""
+    """The decoded sum in real units, with the number of clients in each coordinate, which may differ between chunks."""
 
     total: Floats = field(repr=False)
     survivors: tuple[int, ...]
@@ -106,20 +106,20 @@ class Aggregate:
     """The sums of further releases, by their names."""
 
     batch: float = 1.0
-    """What one client counts for: 1, or the expected number of its sampled records."""
+    """The weight of one client in a mean: 1, or the expected number of its sampled records."""
 
     buckets: int = 0
-    """How many coordinates were summed where updates were folded: coordinate i is in bucket i mod k."""
+    """k, the buckets into which updates were folded, coordinate i into bucket i mod k; 0 if they were not."""
 
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
-        """Return how many clients are in each coordinate."""
+        """Return the number of clients in each coordinate."""
         kept = self.buckets or self.total.size
         return np.resize(np.resize(self.by_block, kept), self.total.size)
 
     @cached_property
     def mean(self) -> Floats:
-        """Return the mean over the clients, or expected records, that are in each coordinate."""
+        """Return the sum divided, in each coordinate, by its number of clients or of expected records."""
         alike = len(set(self.survivors)) == 1
         mean: Floats = self.total / ((self.survivors[0] if alike else self.counts) * self.batch)
         return mean
@@ -127,7 +127,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class DistributedDP:
-    """What comes before and after the sum in one round; both sides make it from the same parameters.
+    """The encoding before and the decoding after the sum of one round, from its parameters.
 
     >>> from dordis.protocols.cohort import agree_on
     >>> parameters = agree_on(run=bytes(32), index=0, clients=[1, 2], threshold=2, tolerance=0, bits=16,
@@ -143,7 +143,7 @@ class DistributedDP:
 
     @classmethod
     def from_parameters(cls, parameters: Parameters, dim: int, kind: type[Mechanism] | None = None) -> "DistributedDP":
-        """Read the mechanism for updates of `dim` coordinates from the parameters; see `mechanism_of`."""
+        """Return the encoding and decoding of updates of `dim` coordinates; `kind` as in `mechanism_of`."""
         return cls(parameters, mechanism_of(parameters, dim, kind))
 
     def __post_init__(self) -> None:
@@ -156,9 +156,9 @@ class DistributedDP:
     def encode(
         self, update: Reals, entropy: Entropy = secrets.token_bytes, values: Mapping[str, npt.ArrayLike] | None = None
     ) -> Vector:
-        """Return a client's input to the sum.  Make it once a round: every encoding of an update tells about it.
+        """Return a client's input to the sum.  Call it once a round: a second encoding would reveal more of the update.
 
-        `values` are the client's for the further releases; where one is missing, zeros are added.
+        `values` are the client's values of the further releases, by name; a missing value counts as zeros.
         """
         encoding, bits = self.parameters.encoding, self.parameters.bits
         vector = self.mechanism.encode(update, encoding.rotation, entropy)
@@ -172,7 +172,7 @@ class DistributedDP:
 
     @property
     def records(self) -> RecordEncoding | None:
-        """Return how records are encoded, where they are the unit of privacy."""
+        """Return the encoding of records; None if clients are the unit of privacy."""
         return self.parameters.encoding.records or None
 
     @property
@@ -183,9 +183,10 @@ class DistributedDP:
     def encode_records(
         self, total: Integers, values: Mapping[str, npt.ArrayLike], entropy: Entropy = secrets.token_bytes
     ) -> Vector:
-        """Return the exact sum of a client's quantised records as its input; it is not needed afterwards.
+        """Return a client's input to the sum from `total`, the exact sum of its quantised records.
 
-        The dither and the client's own noise, if any, are drawn here.  `values` are sums over the sampled records.
+        Dither and the client's own noise, if any, are drawn here; the noise is added to `total` in place.  `values` are
+        the sums of further releases over the sampled records.
         """
         encoding, records = self.parameters.encoding, self.records
         if records is None:
@@ -200,19 +201,19 @@ class DistributedDP:
 
     @property
     def sums_reals(self) -> bool:
-        """Tell whether clipped updates may be summed without rounding: without noise and further releases."""
+        """Tell whether clipped updates may be summed as real numbers: there is no noise and no further release."""
         mechanism, parameters = self.mechanism, self.parameters
         noisy = mechanism.in_ring or Scheme(parameters.scheme) is not Scheme.NONE
         plain = type(mechanism).encode is Mechanism.encode and not mechanism.grid.buckets
         return plain and not noisy and not parameters.encoding.further_releases and self.records is None
 
     def aggregate_reals(self, total: Floats, counts: Sequence[int]) -> Aggregate:
-        """Return the aggregate of clipped updates that were summed without rounding, with the server's noise if any."""
+        """Return the aggregate of clipped updates that were summed as real numbers, with the server's noise if any."""
         self.mechanism.add_server_noise(total)
         return self.aggregate(total, counts, {})
 
     def decode(self, chunks: Sequence[ChunkOutput]) -> Aggregate:
-        """Return the aggregate from the sums of all chunks: of what is delivered of them, where that is less."""
+        """Return the aggregate from the sums of all chunks, which are quantised first if clients receive them so."""
         sizes = [span.stop - span.start for span in self.parameters.chunks]
         if [chunk.total.size for chunk in chunks] != sizes:
             raise InputError(f"the round has chunks of {sizes} coordinates: pass the sum of each, in order")
@@ -232,29 +233,29 @@ class DistributedDP:
         return FurtherSum.from_total(release, total, survivors * self.batch, self.parameters.bits)
 
     def decode_chunk(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return the sum of one chunk in real units, for mechanisms that can decode chunk by chunk."""
+        """Return one chunk of the sum in real units; raise ParametersRefused if only whole sums can be decoded."""
         check_by_chunk(self.mechanism)
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits:
-            return self.decode_delivered(chunk, self.delivered(chunk, total), survivors)
+            return self.decode_delivered(chunk, self.encode_delivered(chunk, total), survivors)
         return self._decode_summed(chunk, total, survivors)
 
-    def delivered(self, chunk: int, total: Vector) -> bytes:
-        """Return the sum of a chunk as it is delivered: in fewer bits where updates are folded."""
+    def encode_delivered(self, chunk: int, total: Vector) -> bytes:
+        """Return the bytes in which the sum of a chunk is delivered: quantised if updates are folded."""
         self._check_length(chunk, total)
         if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return quantise(total, self.mechanism.grid)
         return pack(total, self.parameters.bits).tobytes()
 
     def delivered_size(self, chunk: int) -> int:
-        """Return the bytes of the sum of a chunk as it is delivered."""
+        """Return the number of bytes in which the sum of a chunk is delivered."""
         span = self.parameters.chunks[chunk]
         if self.mechanism.delivered_bits and self.further_release(chunk) is None:
             return delivered_size(span.stop - span.start, self.mechanism.grid.block)
         return packed_size(span.stop - span.start, self.parameters.bits)
 
     def decode_delivered(self, chunk: int, data: Packed, survivors: int) -> DecodedChunk:
-        """Return the sum of one chunk in real units, from what was delivered: server and clients alike."""
+        """Return the sum of one chunk in real units from its delivered bytes; server and clients use the same."""
         check_by_chunk(self.mechanism)
         span, grid = self.parameters.chunks[chunk], self.mechanism.grid
         if not self.mechanism.delivered_bits or self.further_release(chunk) is not None:
@@ -264,7 +265,7 @@ class DistributedDP:
         return DecodedChunk(unrotate_integers(read, grid, self.parameters.encoding.rotation, span.start), survivors)
 
     def _decode_summed(self, chunk: int, total: Vector, survivors: int) -> DecodedChunk:
-        """Return a sum in real units, or that of a further release in integer units."""
+        """Return the sum of a chunk of the update in real units, or of a further release in integer units."""
         if (release := self.further_release(chunk)) is not None:
             return DecodedChunk(self._sum_further(release, total, survivors).units, survivors)
         start, rotation = self.parameters.chunks[chunk].start, self.parameters.encoding.rotation
@@ -276,13 +277,13 @@ class DistributedDP:
             raise InputError(f"chunk {chunk} has {span.stop - span.start} coordinates, not {total.size}")
 
     def further_release(self, chunk: int) -> FurtherRelease | None:
-        """Return the further release that a chunk is; None for a chunk of the update."""
+        """Return the further release in a chunk; None for a chunk of the update."""
         further = self.parameters.encoding.further_releases
         place = chunk - (len(self.parameters.chunks) - len(further))
         return further[place] if place >= 0 else None
 
     def assemble(self, chunks: Sequence[DecodedChunk]) -> Aggregate:
-        """Return the aggregate from all chunks, decoded one by one: what `decode` makes of their sums."""
+        """Return the aggregate from all decoded chunks; the same as `decode` returns from their sums."""
         if len(chunks) != len(self.parameters.chunks):
             raise InputError(f"the round has {len(self.parameters.chunks)} chunks, not {len(chunks)}")
         assembly = Assembly(self)
@@ -291,7 +292,7 @@ class DistributedDP:
         return assembly.aggregate()
 
     def aggregate(self, total: Floats, counts: Sequence[int], further: Mapping[str, FurtherSum]) -> Aggregate:
-        """Return the aggregate of a decoded sum, from how many clients are in each chunk."""
+        """Return the aggregate of a decoded sum; `counts` are the numbers of clients in the chunks."""
         grid = self.mechanism.grid
         blocks = [(span.stop - span.start) // grid.block for span in self.parameters.chunks]
         return Aggregate(
@@ -300,7 +301,7 @@ class DistributedDP:
 
 
 class Assembly:
-    """The aggregate of a round, put together from its chunks in any order: most of that is done as they are added."""
+    """Assembles the aggregate of a round from its chunks, which are added in any order."""
 
     def __init__(self, private: DistributedDP) -> None:
         self._private, self._grid = private, private.mechanism.grid
@@ -312,7 +313,7 @@ class Assembly:
         return len(self._survivors) + len(self._further)
 
     def add(self, chunk: int, decoded: DecodedChunk) -> None:
-        """Put a chunk to its place."""
+        """Add a decoded chunk."""
         if (release := self._private.further_release(chunk)) is not None:
             count = decoded.survivors * self._private.batch
             self._further[release.name] = FurtherSum(decoded.values, release.scale, count)
@@ -321,20 +322,20 @@ class Assembly:
             self._survivors[chunk] = decoded.survivors
 
     def aggregate(self) -> Aggregate:
-        """Return the aggregate, when all chunks are there."""
+        """Return the aggregate, after all chunks were added."""
         total = unfold_sum(self._kept, self._grid, self._private.parameters.encoding.rotation)
         counts = [self._survivors[chunk] for chunk in sorted(self._survivors)]
         return self._private.aggregate(total, counts, self._further)
 
 
 def check_by_chunk(mechanism: Mechanism) -> None:
-    """Refuse a mechanism that does more to the whole sum than undo the encoding: its noise would be left out."""
+    """Raise ParametersRefused if the mechanism has a `decode` of its own, which adds noise to the whole sum."""
     if not mechanism.is_decoded_by_chunk:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' decodes whole vectors only, not chunk by chunk")
 
 
 def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Refuse a mechanism other than the one that the round has agreed on."""
+    """Raise ParametersRefused if the mechanism differs from the agreed encoding."""
     written = parameters.encoding
     if written != encoding_of(mechanism, written.rotation, written.further_releases, written.records):
         raise ParametersRefused(f"the round has not agreed on this mechanism, '{mechanism.name}'")
@@ -345,7 +346,7 @@ def check_agreed(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Refuse records whose scale, sensitivity or index is not what the accounting of their events rests on."""
+    """Raise ParametersRefused if scale, sensitivity or index do not match the accounting of sampled records."""
     records, grid = parameters.encoding.records, mechanism.grid
     if not records:
         return
@@ -357,25 +358,26 @@ def check_records(parameters: Parameters, mechanism: Mechanism) -> None:
         raise ParametersRefused(f"s c = {grid.scale * mechanism.clip} is not what C_q and k give, {scaled_clip}")
     bounds_sum = (
         mechanism.noise_from is not NoiseFrom.CLIENT
-    )  # a client's own noise is added before anything is rounded
+    )  # a client adds its own noise before rounding, which is then post-processing
     if bounds_sum and mechanism.sensitivity < sensitivity(scaled_clip, grid.padded):
         raise ParametersRefused(f"one record may change the sum by more than Delta2^2 = {mechanism.sensitivity}")
     if not 0 <= parameters.index < records.events:
         raise ParametersRefused(
-            f"the plan has {records.events} events, and this is the one at index {parameters.index}"
+            f"the index {parameters.index} of this round is not below the {records.events} events of the plan"
         )
 
 
 def check_scheme(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Refuse noise that the mechanism was not analysed with, such as XNoise over discrete Gaussians."""
+    """Raise ParametersRefused if the mechanism does not support the scheme, as DDGauss does not support XNoise."""
     if Scheme(parameters.scheme) not in mechanism.schemes:
         raise ParametersRefused(f"the mechanism '{mechanism.name}' does not go with the scheme '{parameters.scheme}'")
 
 
 def check_block(grid: Grid) -> None:
-    """Refuse another block than the length gives: a longer one would pad a short vector to any size.
+    """Raise ParametersRefused unless the block has the size that follows from the vector's length.
 
-    A vector that is one block by its length may have shorter ones, so that it can have several chunks.
+    A longer block would pad a short vector to any size.  A short vector, by default one block, may have shorter blocks,
+    so that it can have several chunks.
     """
     length, block = grid.summed_dim, block_size(grid.summed_dim)
     if grid.block > block or (length >= BLOCKS_FROM and grid.block != block):
@@ -383,7 +385,7 @@ def check_block(grid: Grid) -> None:
 
 
 def check_further_law(parameters: Parameters, mechanism: Mechanism) -> None:
-    """Refuse further releases under noise of another law: what they cost is known for Skellam noise only."""
+    """Raise ParametersRefused if there are further releases and the noise is not Skellam: their cost is not known."""
     if parameters.encoding.further_releases and mechanism.law != SKELLAM:
         raise ParametersRefused(
             f"the noise of '{mechanism.name}' is not Skellam noise: privacy.clipping must be a fixed bound with it, "
@@ -392,7 +394,7 @@ def check_further_law(parameters: Parameters, mechanism: Mechanism) -> None:
 
 
 def check_chunks(parameters: Parameters, grid: Grid) -> None:
-    """Refuse chunks that are not runs of whole blocks, or that are not the whole vector."""
+    """Raise ParametersRefused unless the chunks are runs of whole blocks that make up the whole vector."""
     check_further(parameters)
     if parameters.update_dim != grid.padded:
         raise ParametersRefused(f"{grid.dim} coordinates are padded to {grid.padded}, not to {parameters.update_dim}")

@@ -1,8 +1,8 @@
 """Distributed noise: a client adds noise to its input before the sum, and the server removes the excess after it.
 
 The seeds of the noise are secrets that the summing protocol's client issues: the base component comes from a private
-one, removable components from deposited ones.  After the sum the protocol has released the due seeds, and their noise
-is subtracted.  No summing protocol knows any of this.
+secret, removable components from deposited ones.  After the sum the protocol has released the due seeds, and their
+noise is subtracted.  Summing protocols do not know that the secrets are seeds.
 """
 
 import secrets
@@ -32,7 +32,7 @@ class NoisyInput:
     law: NoiseLaw = SKELLAM
 
     def check(self, parameters: Parameters) -> None:
-        """Refuse noise tables other than this program's."""
+        """Raise ParametersRefused unless the noise tables are those that this program builds."""
         check_tables(parameters, self.law)
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
@@ -63,7 +63,7 @@ class ChunkOutput:
     """The sum over U3 of one chunk, its survivors, and the noise left in it."""
 
     total: Vector = field(repr=False)
-    """Over the ring; empty where a simulation summed real numbers."""
+    """The sum over the ring; empty if a simulation summed real numbers."""
     survivors: tuple[ClientId, ...]
     left: Fraction
     """Variance of the noise in the sum."""
@@ -87,7 +87,7 @@ class ChunkOutput:
         named: frozenset[ClientId] = frozenset(),
         signatures: Mapping[ClientId, bytes] | None = None,
     ) -> "ChunkOutput":
-        """Return the output of a chunk with the noise that its plan leaves."""
+        """Return the output of a chunk, with variances by its noise plan; `stayed` are due components not removed."""
         plan, lots = parameters.plans[chunk], removal_context(parameters.round, chunk, parameters.digest)
         left, charged = plan.variance_left(survivors, lots, stayed), plan.charged_variance(survivors, lots)
         return cls(total, survivors, left, charged, stayed, named, signatures or {})
@@ -136,7 +136,7 @@ class PrivateChunk(ProtocolServer[ChunkOutput]):
 
     @property
     def workflow(self) -> Sequence[Step]:
-        """Return the steps that make the sum, then the one that removes noise."""
+        """Return the steps of the summing protocol, then the step that removes noise."""
         return *self.summing.workflow, Step(self.remove_noise, Resource.SERVER)
 
     def remove_noise(self) -> Flow | None:
@@ -162,7 +162,7 @@ class PrivateServer(ChunkedServer[ChunkOutput]):
 
 @dataclass(frozen=True)
 class OneDraw:
-    """Draws all noise left in a sum at once: for ideal fidelity only, where one program plays all parties.
+    """Draws all noise left in a sum at once, for ideal fidelity, where one program plays all parties.
 
     The noise law adds up, so the result has the same law as the sum of the clients' noise.
     """
@@ -171,13 +171,13 @@ class OneDraw:
 
     def add(self, parameters: Parameters, output: ChunkOutput, law: NoiseLaw = SKELLAM) -> None:
         """Add noise of the variance that the output states to its sum, in place."""
-        for variance in drawable(output.left):
+        for variance in split_variance(output.left):
             law.add(output.total, self.entropy(SEED_BYTES), variance)
         np.bitwise_and(output.total, np.uint32(2**parameters.bits - 1), out=output.total)
 
 
-def drawable(variance: Fraction) -> Iterator[Fraction]:
-    """Yield parts of a variance, each within the largest variance of a noise table."""
+def split_variance(variance: Fraction) -> Iterator[Fraction]:
+    """Yield parts of a variance, each at most the largest variance of a noise table."""
     while variance > 0:
         part = min(variance, Fraction(LARGEST_VARIANCE))
         yield part

@@ -37,14 +37,14 @@ class IssuedSecrets(msgspec.Struct, frozen=True):
     private: tuple[bytes, ...]
     """Never leave the client."""
     deposited: tuple[bytes, ...]
-    """Shared with the other clients; released if the rule names them."""
+    """Deposited with other parties; released if the rule names them."""
 
     def __repr__(self) -> str:
         return "<IssuedSecrets>"
 
 
 def draw_secrets(escrow: Escrow, entropy: Entropy) -> IssuedSecrets:
-    """Issue fresh random secrets for a chunk, the private ones first."""
+    """Return fresh random secrets for a chunk; the private ones are drawn first."""
     private, deposited = (
         tuple(entropy(SECRET_BYTES) for _ in range(count)) for count in (escrow.private, escrow.deposited)
     )

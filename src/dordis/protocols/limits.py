@@ -1,7 +1,7 @@
-"""The most that a round may have, in one table: whatever a server sends, refusing it costs little.
+"""Ceilings on the size of a round, in one table, so that a client refuses oversized messages at little cost.
 
-A message of another size is refused before it is read, a map of more entries before its first entry is, and parameters
-beyond these ceilings before anything is computed from them.  `docs/reference/ceilings.md` shows the table.
+A message that is too long is refused before it is read, a map with too many entries before its first entry is read, and
+parameters above a ceiling before anything is computed from them.  `docs/reference/ceilings.md` shows the table.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,7 +33,7 @@ FEW_PIECES, SMALLEST_PIECE = 1 << 8, 1 << 16
 
 
 class Ceiling(NamedTuple):
-    """One line of the table."""
+    """One line of the table: a quantity, its largest value, and the reason."""
 
     what: str
     most: float
@@ -58,7 +58,7 @@ CEILINGS = (
     Ceiling("bytes of a hash", LONGEST_HASH, "model, tables, rotation, beacon"),
     Ceiling("bytes of a proof of selection", LONGEST_PROOF, "a VRF proof has 80"),
     Ceiling("bytes of a signature", LONGEST_SIGNATURE, "Ed25519 has 64"),
-    Ceiling("bytes of the parameters with all proofs", LONGEST_OPENING, "what the ceilings above come to"),
+    Ceiling("bytes of the parameters with all proofs", LONGEST_OPENING, "follows from the ceilings above"),
     Ceiling("bytes of an invitation", LONGEST_INVITE, "terms, and hashes of model and registry"),
     Ceiling("missed sums that are replayed", MOST_REPLAYS, "each is decoded; all together are shorter than the model"),
     Ceiling("pieces of a model, beyond one for each 64 KiB", FEW_PIECES, "each is written to the journal"),
@@ -67,7 +67,7 @@ CEILINGS = (
 
 
 def check_ceilings(parameters: "Parameters") -> None:
-    """Refuse what is larger than in any round, before anything is computed from it."""
+    """Raise ParametersRefused if a size or number is above its ceiling, before anything is computed from it."""
     encoding = parameters.encoding
     names = (parameters.mode, parameters.scheme, encoding.mechanism, encoding.noise or "")
     hashes = (parameters.tables, parameters.model, parameters.beacon, encoding.rotation)
@@ -86,7 +86,7 @@ def check_ceilings(parameters: "Parameters") -> None:
 
 
 def check_components(parameters: "Parameters") -> None:
-    """There are not too many components of noise to compute their variances."""
+    """Raise ParametersRefused if there are too many noise components to compute their variances."""
     each = 1 + (parameters.tolerance if parameters.scheme == Scheme.EXACT.value else 1)
     components = each * len({*parameters.variances.values()})
     if components > MOST_COMPONENTS:
@@ -94,6 +94,6 @@ def check_components(parameters: "Parameters") -> None:
 
 
 def check_places(places: int) -> None:
-    """The noise tables of the round are not too large to be built."""
+    """Raise ParametersRefused if the noise tables of the round have more than `MOST_PLACES` places."""
     if places > MOST_PLACES:
         raise ParametersRefused(f"the noise tables of a round have at most {MOST_PLACES} places: lower the scale")

@@ -1,7 +1,7 @@
-"""Parts of protocols in which a client sends one message: helpers' keys, boxes for helpers, and the way to U3.
+"""Building blocks of protocols in which a client sends one message: helpers' keys, boxes, client and set-up.
 
-The parameters of such a round name the helpers, and no clients.  The server publishes them (`ArrivalSetup`), a client
-that comes answers once (`OneMessageClient`), and the helpers open the sum as the protocol says.
+The parameters of such a round name the helpers, and no clients.  The server publishes the parameters (`ArrivalSetup`),
+each arriving client answers once (`OneMessageClient`), and the helpers open the sum by the rules of the protocol.
 """
 
 from abc import abstractmethod
@@ -36,7 +36,7 @@ KEY_BYTES = 32
 
 
 class HelperKey(Message, frozen=True):
-    """The public key for a round."""
+    """A helper's public key for a round."""
 
     key: bytes
 
@@ -55,19 +55,19 @@ class HelperParameters(Parameters, frozen=True, dict=True, kw_only=True):
     helpers: dict[int, bytes]
 
     def check_own(self) -> None:
-        """Refuse a round without helpers, or with a helper that has no key of the right length."""
+        """Raise ParametersRefused if the round has no helpers, or a helper has no key of the right length."""
         if not self.helpers or any(len(key) != KEY_BYTES for key in self.helpers.values()):
             raise ParametersRefused(f"a round has helpers, each with a key of {KEY_BYTES} bytes")
 
 
 def agree_with_helpers(common: Parameters, roster: Roster) -> HelperParameters:
-    """Add the keys of the helpers that introduced themselves to the common part of the parameters, unchecked."""
+    """Return parameters from their common part and the keys of the helpers that introduced themselves, unchecked."""
     shown = {int(h): reply.key for h, reply in roster.introductions.items() if isinstance(reply, HelperKey)}
     return extend(common, HelperParameters, helpers=dict(sorted(shown.items())))
 
 
 class BoxedContribution(Message, frozen=True):
-    """The masked input, packed, and a box for every helper; `key` is the public key that the boxes were sealed with."""
+    """The masked input, packed, and a box for every helper; `key` is the client's public key for the boxes."""
 
     bulk: ClassVar = "vector"
     key: bytes
@@ -84,7 +84,7 @@ def seal_boxes(
     entropy: Entropy,
     use: str = "box",
 ) -> tuple[bytes, dict[int, bytes]]:
-    """Encrypt one secret to each helper, given their public keys; return a fresh public key and the boxes."""
+    """Encrypt one secret to each helper under its public key in `keys`; return a fresh public key and the boxes."""
     private = suite.agreement.generate(entropy)
     public = suite.agreement.public_key(private)
     boxes = {
@@ -126,7 +126,7 @@ def _box_key(
 
 
 class OneMessageState(SummingState):
-    """What a client remembers: its parameters, the secret for each helper, and its private secrets for each chunk."""
+    """The state of a client: parameters, the secret for each helper, and its private secrets for each chunk."""
 
     parameters: HelperParameters | None = None
     seeds: dict[int, bytes] = msgspec.field(default_factory=dict)
@@ -139,7 +139,7 @@ class OneMessageClient(SummingClient[OneMessageState]):
     """A client that answers the opening with its contribution, and nothing else."""
 
     opening: ClassVar[type[Opening]]
-    """The request that it answers."""
+    """The one request that the client answers."""
     routine = ()
 
     def __init__(
@@ -171,13 +171,13 @@ class OneMessageClient(SummingClient[OneMessageState]):
 
 
 class ArrivalSetup(SummingSetup):
-    """Publish the opening, and add up the contributions of the clients that come."""
+    """Publish the opening, and add up the contributions of arriving clients."""
 
     def __init__(self, opening: Opening, helpers: Collection[int]) -> None:
         self.parameters, self._opening, self._helpers = opening.parameters, opening, frozenset(helpers)
         self.total: Vector = np.zeros(self.parameters.dim, np.uint32)
         self.contributions: dict[ClientId, BoxedContribution] = {}
-        """Keys and boxes of the clients that came; their vectors are in the total."""
+        """Contributions without their vectors, which are in the total."""
 
     @property
     def workflow(self) -> Sequence[Step]:
@@ -185,7 +185,7 @@ class ArrivalSetup(SummingSetup):
         return (Step(self.take_contributions, Resource.NETWORK),)
 
     def take_contributions(self) -> Flow:
-        """Add up the contributions as they come; U3 is closed."""
+        """Add up the contributions as they arrive, then close U3; raise TooFewClients if it is too small."""
         for u, reply in (yield OpenCall(self._opening, self.parameters.n_max, self.check)):
             whole = of_kind(BoxedContribution, reply)
             add_packed(self.total, whole.vector, self.parameters.bits)
@@ -194,9 +194,10 @@ class ArrivalSetup(SummingSetup):
         check_arrived(self.parameters, type(self._opening).__name__, self.contributions)
 
     def check(self, u: ClientId, reply: Message) -> None:
-        """Refuse a contribution that is not whole."""
+        """Raise ProtocolError if a contribution lacks a box or its vector has the wrong length."""
         reply = of_kind(BoxedContribution, reply)
         if reply.boxes.keys() != self._helpers:
             raise ProtocolError("a contribution has a box for each helper of the round, and no others")
-        if len(reply.vector) != packed_size(self.parameters.dim, self.parameters.bits):
-            raise ProtocolError(f"the vector of a contribution has {len(reply.vector)} bytes")
+        size = packed_size(self.parameters.dim, self.parameters.bits)
+        if len(reply.vector) != size:
+            raise ProtocolError(f"the vector of a contribution has {size} bytes, not {len(reply.vector)}")

@@ -1,4 +1,4 @@
-"""The parameters of a round: everything that is hashed, and the rules it must keep.
+"""The parameters of a round: the values that are hashed, and the rules that they must keep.
 
 The part here is common to all summing protocols: round, arrivals, ring, chunks, noise, encoding, model.  A protocol
 adds its own part in a subclass, such as `dordis.protocols.cohort.CohortParameters` with the list of clients U.  The
@@ -40,27 +40,27 @@ LARGEST_ID, WORD = 2**63 - 1, 8
 Known = TypeVar("Known")
 
 Variances = Annotated[dict[int, str], Meta(max_length=limits.MOST_CHUNKS)]
-"""A map of more chunks than there can be is not even read."""
+"""Noise variances by chunk; a map with more than `MOST_CHUNKS` entries is refused unread."""
 
 
 class Projection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an update of `dim` coordinates is folded into fewer before it is summed, and how these are rounded and sent.
+    """How an update of `dim` coordinates is folded into `buckets` before the sum, rounded, and delivered.
 
-    The signs follow from the seed of the rotation, under a label of their own.
+    The signs follow from the seed of the rotation, under a separate label.
     """
 
     dim: int
     buckets: int
     rounding: str = NEAREST
     delivered: int = DELIVERED
-    """Bits of a coordinate of the sum as it is delivered and used; 0: the sum itself."""
+    """Bits to which each coordinate of the sum is quantised for delivery; 0: it is not quantised."""
     rule: str = FOLDING
 
 
 class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How updates become ring vectors; the protocol only carries it, so that all clients use the same.
+    """How updates become ring vectors; summing protocols do not read it, but all clients agree on it.
 
-    `mechanism` is its name, and `noise` how much noise it brings, in its own words; left out where it brings none.
+    `mechanism` is the name of the mechanism, `noise` its own noise (`Mechanism.noise`), left out if it has none.
     """
 
     mechanism: str = "none"
@@ -73,25 +73,25 @@ class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scale of the clipping bit, the first further release; 0 if there is none."""
     noise: str | UnsetType = UNSET
     projection: Projection | UnsetType = UNSET
-    """Left out where updates are summed at full length."""
+    """Left out if updates are not folded."""
     records: RecordEncoding | UnsetType = UNSET
-    """How records are sampled and encoded, where they are the unit of privacy."""
+    """How records are sampled and encoded; left out if clients are the unit of privacy."""
     further: tuple[FurtherRelease, ...] | UnsetType = UNSET
-    """Further releases beside the clipping bit; left out where there are none."""
+    """Further releases other than the clipping bit; left out if there are none."""
 
     @property
     def further_releases(self) -> tuple[FurtherRelease, ...]:
-        """Return all further releases, in the order of their chunks: the clipping bit is the first, if there is one."""
+        """Return all further releases in the order of their chunks; the clipping bit, if any, is the first."""
         return (*((clipping_bit(self.bit),) if self.bit else ()), *(self.further or ()))
 
 
 class Assistance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whom a client trusts beside the other clients: at most `faulty` of these helpers collude with the server."""
+    """The helpers that a client trusts: at most `faulty` of them collude with the server."""
 
     helpers: tuple[int, ...]
     faulty: int
     no_base: bool = False
-    """Whether more than `faulty` helpers may see an update under no noise at all."""
+    """Whether more than `faulty` helpers, colluding with the server, could see an update without noise."""
 
 
 class Parameters(Message, frozen=True, dict=True, kw_only=True):
@@ -99,8 +99,8 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     `round` is the run id followed by the round's index; a sum is over `n_min` to `n_max` clients; `colluders` is T_C;
     `ends` are the coordinates at which the chunks end; `variances` holds sigma*^2 of each chunk as a fraction;
-    `tables` is the hash of the noise tables.  Where clients come by themselves, `participations` is the largest number
-    of rounds of the run in which a client takes part; the noise is planned for it, and every client keeps to it.
+    `tables` is the hash of the noise tables.  With open arrival, `participations` is the largest number of rounds of
+    the run in which a client takes part; the noise is planned for it, and every client enforces it.
     """
 
     mode: str
@@ -127,12 +127,12 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """Return U, sorted; empty where no list of clients is fixed before the sum."""
+        """Return U, sorted; empty if no list of clients is fixed before the sum."""
         return ()
 
     @property
     def cohort(self) -> int:
-        """Return the number of clients that a client hides among: |U|, or n_min where there is no list U."""
+        """Return the number of clients that a client hides among: |U|, or n_min if there is no list U."""
         return self.n_min
 
     @property
@@ -142,12 +142,12 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def quorum_fraction(self) -> Fraction | None:
-        """Return the least fraction of U that must answer every stage; None where clients answer only once."""
+        """Return the least fraction of U that must answer every stage; None if clients answer only once."""
         return None
 
     @property
     def is_sparse(self) -> bool:
-        """Tell whether clients share secrets with some others only, along a graph drawn from the beacon."""
+        """Tell whether clients share secrets only with neighbours, on a graph drawn from the beacon."""
         return False
 
     @property
@@ -157,12 +157,12 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def assistance(self) -> Assistance | None:
-        """Return the helpers that a client trusts; None where no helper opens the sum."""
+        """Return the helpers that a client trusts; None if no helper opens the sum."""
         return None
 
     @property
     def own_sizes(self) -> tuple[tuple[str, int, int], ...]:
-        """Return the lists of the protocol's own part, each with its size and its ceiling, for `check_ceilings`."""
+        """Return name, size and ceiling of each list in the protocol's own part, for `check_ceilings`."""
         return ()
 
     def check_own(self) -> None:
@@ -180,7 +180,7 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
 
     @property
     def is_malicious(self) -> bool:
-        """Tell whether the server is taken to be malicious: then everything that matters is signed."""
+        """Tell whether the round withstands a malicious server; then keys, shares and survivors are signed."""
         return self.mode == MALICIOUS
 
     @cached_property
@@ -216,16 +216,16 @@ class Parameters(Message, frozen=True, dict=True, kw_only=True):
         return tuple(plans[self.variances[chunk]] for chunk in range(len(self.chunks)))
 
     def escrow(self, chunk: int) -> Escrow:
-        """Return the escrow of a chunk: the seeds of its noise, and the rule that releases those that are due."""
+        """Return the escrow of a chunk: the number of its noise seeds, and the rule that releases the due ones."""
         plan = self.plans[chunk]
         return Escrow(len(plan.base), len(plan.removable), partial(self.due, chunk))
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return the removable components that each member of U3 discloses."""
+        """Return the removable components that each member of U3 has to disclose."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, chunk, self.digest))
 
     def once(self, key: Hashable, compute: Callable[[], Known]) -> Known:
-        """Return the result of a pure function, computed once for this object; only ideal clients share an object."""
+        """Return `compute()`, cached under `key` in this object; only clients at ideal fidelity share an object."""
         known: dict[Hashable, Known] = self.__dict__.setdefault("_known", {})
         if key not in known:
             known[key] = compute()
@@ -254,9 +254,9 @@ def common_part(
     beacon: bytes = b"",
     participations: int | UnsetType = UNSET,
 ) -> Parameters:
-    """Write down the common part of a round's parameters, unchecked; omitted values take their defaults.
+    """Return the common part of a round's parameters, unchecked, with defaults for omitted values.
 
-    Noise is divided by the scheme `single` where variances are given.
+    The default scheme is `single` if variances are given, else there is no noise.
     """
     if scheme is None:
         scheme = Scheme.NONE if variances is None else Scheme.SINGLE
@@ -282,24 +282,24 @@ def common_part(
 
 
 def extend(common: Parameters, kind: type[Kind], **own: Any) -> Kind:
-    """Return parameters of a protocol's kind: the common part of some parameters, and the protocol's own fields."""
+    """Return parameters of a protocol's `kind`, from the fields of `common` and the protocol's own fields."""
     return kind(**{name: getattr(common, name) for name in Parameters.__struct_fields__}, **own)
 
 
 def complete(draft: Kind, law: NoiseLaw = SKELLAM) -> Kind:
-    """Check a draft of parameters and add the hash of the noise tables."""
+    """Return a draft of parameters with the hash of the noise tables; raise ParametersRefused if it breaks a rule."""
     check_rules(draft)
     return msgspec.structs.replace(draft, tables=table_hash(draft, law))
 
 
 def check_tables(parameters: Parameters, law: NoiseLaw = SKELLAM) -> None:
-    """Check that the noise is drawn from the tables that this program builds; that can take seconds."""
+    """Raise ParametersRefused unless this program builds the noise tables of the round; that can take seconds."""
     if parameters.tables != table_hash(parameters, law):
         raise ParametersRefused("the noise tables of this round are not the ones this program builds")
 
 
 def check_rules(parameters: Parameters) -> None:
-    """Refuse parameters that break a rule; the server does at configuration, every client at set-up."""
+    """Raise ParametersRefused if parameters break a rule; the server checks at configuration, clients at set-up."""
     check_ceilings(parameters)
     check_identity(parameters)
     parameters.check_own()
@@ -309,7 +309,7 @@ def check_rules(parameters: Parameters) -> None:
 
 
 def check_identity(parameters: Parameters) -> None:
-    """Check the mode and the round id."""
+    """Raise ParametersRefused if the mode is unknown or the round id has the wrong length."""
     if parameters.mode not in (SEMI_HONEST, MALICIOUS):
         raise ParametersRefused(f"there is no mode '{parameters.mode}'")
     if len(parameters.round) != RUN_BYTES + INDEX_BYTES:
@@ -317,7 +317,7 @@ def check_identity(parameters: Parameters) -> None:
 
 
 def check_vector(parameters: Parameters) -> None:
-    """Check the ring and the chunks."""
+    """Raise ParametersRefused if the ring or the ends of the chunks are invalid."""
     if not 1 <= parameters.bits <= 32:
         raise ParametersRefused(f"bits must lie in 1..32, not {parameters.bits}")
     if len(parameters.ends) % WORD or not parameters.ends:
@@ -329,7 +329,7 @@ def check_vector(parameters: Parameters) -> None:
 
 
 def check_further(parameters: Parameters) -> None:
-    """Check that each further release is bounded, and a chunk of its own behind those of the update."""
+    """Raise ParametersRefused unless each further release is bounded, and one chunk after those of the update."""
     further = parameters.encoding.further_releases
     if len({release.name for release in further}) < len(further) or parameters.encoding.bit < 0:
         raise ParametersRefused("further releases have different names, and the clipping bit a scale of 0 or more")
@@ -347,7 +347,7 @@ def check_further(parameters: Parameters) -> None:
 
 
 def check_projection(parameters: Parameters) -> None:
-    """Check that updates are folded by the known rule, into as many coordinates as are summed, and fewer than d."""
+    """Raise ParametersRefused if updates are folded by an unknown rule, or into a wrong number of buckets."""
     folded, length = parameters.encoding.projection, parameters.update_dim
     if not folded:
         return
@@ -356,7 +356,7 @@ def check_projection(parameters: Parameters) -> None:
         raise ParametersRefused(f"there is no projection by '{named}'")
     if folded.delivered not in (0, DELIVERED):
         raise ParametersRefused(
-            f"a sum is delivered in {DELIVERED} bits a coordinate, or as it is, not in {folded.delivered}"
+            f"a sum is delivered in {DELIVERED} bits a coordinate, or not quantised at all, not in {folded.delivered}"
         )
     if not 1 <= folded.buckets <= length or folded.dim > limits.LARGEST_DIM:
         raise ParametersRefused(f"{folded.dim} coordinates cannot be folded into {folded.buckets} of {length}")
@@ -364,7 +364,7 @@ def check_projection(parameters: Parameters) -> None:
 
 
 def check_noise(parameters: Parameters) -> None:
-    """Check that every chunk has a noise plan that can be kept."""
+    """Raise ParametersRefused unless every chunk has a valid noise plan."""
     if parameters.scheme not in {scheme.value for scheme in Scheme}:
         raise ParametersRefused(f"there is no noise scheme '{parameters.scheme}'")
     if sorted(parameters.variances) != list(range(len(parameters.chunks))):
@@ -384,7 +384,7 @@ def table_hash(parameters: Parameters, law: NoiseLaw = SKELLAM) -> bytes:
 
 
 def pack_words(numbers: Iterable[int]) -> bytes:
-    """Write numbers as little-endian words of eight bytes."""
+    """Return numbers as little-endian words of eight bytes; raise ParametersRefused if one does not fit."""
     return b"".join(_word(number, "little") for number in numbers)
 
 
@@ -396,5 +396,5 @@ def _word(number: int, order: Literal["little", "big"]) -> bytes:
 
 
 def unpack_words(words: bytes) -> tuple[int, ...]:
-    """Read little-endian words of eight bytes; a rest of fewer bytes is left out."""
+    """Return numbers from little-endian words of eight bytes; up to seven bytes at the end are ignored."""
     return tuple(np.frombuffer(words[: len(words) // WORD * WORD], "<u8").tolist())

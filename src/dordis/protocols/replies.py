@@ -1,4 +1,4 @@
-"""How the server takes replies: one from each client asked; a malformed one counts as a dropout, and as a lie."""
+"""Collection of replies by the server, one from each client; a malformed reply counts as a dropout and as a lie."""
 
 from collections.abc import Callable, Collection
 from typing import TypeVar
@@ -18,7 +18,10 @@ def collect(
     check: Callable[[ClientId, Reply], Parsed],
     liars: set[ClientId] | None = None,
 ) -> dict[ClientId, Parsed]:
-    """Take one reply of the right kind from each client asked; clients that send another kind are added to `liars`."""
+    """Return the checked reply of each client, by id; clients whose reply fails its check are added to `liars`.
+
+    `check` returns the parsed reply or raises.
+    """
     accepted: dict[ClientId, Parsed] = {}
     for u, reply in replies:
         if u in accepted or u not in asked:
@@ -31,12 +34,12 @@ def collect(
 
 
 def catch(u: ClientId, liars: set[ClientId]) -> None:
-    """Write down who sent what no honest client sends."""
+    """Add a client to `liars`: it sent a message that no honest client sends."""
     liars.add(u)
 
 
 def of_kind(kind: type[Reply], reply: Message) -> Reply:
-    """Return a reply that is of the kind expected, and refuse another."""
+    """Return a reply of the expected kind; raise MalformedMessage for any other kind."""
     if not isinstance(reply, kind):
         raise MalformedMessage(f"this is a {type(reply).__name__}, not a {kind.__name__}")
     return reply
@@ -45,7 +48,7 @@ def of_kind(kind: type[Reply], reply: Message) -> Reply:
 def ensure_enough(
     parameters: CohortParameters, stage: str, clients: Collection[ClientId], liars: Collection[ClientId] = ()
 ) -> None:
-    """End the round if too many clients are lost to go on."""
+    """Raise TooManyDropouts or TooFewClients if too few clients remain at a stage."""
     dropped, named = len(parameters.clients) - len(clients), frozenset(liars)
     if dropped > parameters.tolerance:
         raise TooManyDropouts(dropped, parameters.tolerance, named)

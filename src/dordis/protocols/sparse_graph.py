@@ -1,12 +1,12 @@
-"""The graph of SecAgg+: who masks and shares with whom, how many neighbours a client needs, how many rebuild a secret.
+"""The graph of SecAgg+: the neighbours with which a client shares masks and secrets, its degree, and share thresholds.
 
-The graph is circulant (Harary), on a circle that nobody chose: Bell et al., "Secure Single-Server Aggregation with
-(Poly)Logarithmic Overhead" (CCS 2020).  The neighbours of a client depend on U, the degree and the seed, never on who
-answers.
+The graph is circulant (Harary), on a random circle: Bell et al., "Secure Single-Server Aggregation with
+(Poly)Logarithmic Overhead" (CCS 2020).  The neighbours of a client depend on U, the degree and the seed, never on
+dropouts.
 
-Every probability is an exact fraction and is compared as such; logarithms are for printing.  The rules and why they
-suffice are in docs/secagg_plus.md.  Clients check the secrecy of what the server chose; whether a round is likely to
-succeed is the server's own concern.
+Every probability is an exact fraction and is compared as such; logarithms are for printing.  docs/secagg_plus.md has
+the rules and their proofs.  Clients check that the graph keeps secrecy; only the server cares whether a round is likely
+to succeed.
 """
 
 import math
@@ -31,14 +31,14 @@ def seed(beacon: bytes, parameter_hash: bytes) -> bytes:
     """
     if len(parameter_hash) != kdf.SECRET_BYTES:
         raise InputError(f"a parameter hash must have {kdf.SECRET_BYTES} bytes, got {len(parameter_hash)}")
-    # The hash has a fixed length and stands last, so that the concatenation splits in one way only.
+    # The hash is last and has a fixed length, so the concatenation is unambiguous.
     return kdf.expand(beacon + parameter_hash, b"dordis/v1/graph-seed", kdf.SECRET_BYTES)
 
 
 def neighbours(clients: Sequence[ClientId], k: int, seed: bytes) -> dict[ClientId, tuple[ClientId, ...]]:
-    """Join each client to the k/2 next on both sides of a random circle; k >= n - 1 joins everybody.
+    """Return each client's neighbours: the k/2 next on both sides of a random circle; all others if k >= n - 1.
 
-    Neighbours are sorted and leave out the client itself; the order in which `clients` come does not matter.
+    Neighbours are sorted and exclude the client itself; the order of `clients` does not matter.
 
     >>> neighbours([ClientId(u) for u in (2, 3, 5, 7)], 3, bytes(32))[ClientId(5)]
     (2, 3, 7)
@@ -57,7 +57,7 @@ def neighbours(clients: Sequence[ClientId], k: int, seed: bytes) -> dict[ClientI
 
 
 def check_degree(n: int, k: int) -> None:
-    """Refuse what is no degree of a circulant graph on n clients: it is even, or joins everybody."""
+    """Raise ParametersRefused unless k is a degree of a circulant graph on n clients: even, or at least n - 1."""
     if n < 1:
         raise ParametersRefused("a graph has at least one client")
     if k < n - 1 and (k < 2 or k % 2):
@@ -65,30 +65,30 @@ def check_degree(n: int, k: int) -> None:
 
 
 def check_share_threshold(n: int, k: int, t_k: int) -> None:
-    """Refuse a share threshold that no neighbourhood, its owner included, could meet."""
+    """Raise ParametersRefused if t_k is below 1 or above the size of a neighbourhood, which includes its client."""
     check_degree(n, k)
     if not 1 <= t_k <= min(k, n - 1) + 1:
         raise ParametersRefused(f"the share threshold t_k = {t_k} must lie in 1..k + 1 = {min(k, n - 1) + 1}")
 
 
 def permutation(n: int, seed: bytes) -> list[int]:
-    """Shuffle 0..n-1, uniformly if the keystream is."""
+    """Return a permutation of 0..n-1 from the seed, uniform if the keystream is."""
     return shuffle(range(n), prg.from_seed(seed, b"dordis/v1/graph"))
 
 
 FAILURE = 40
-"""Anything that may go wrong does so with probability 2^-40 at most."""
+"""-log2 of the largest probability of each failure."""
 REDRAWS = {"semi-honest": 0, "malicious": 64}
-"""log2 of how often the server may redraw the circle: it chooses parameters once the beacon is known."""
+"""log2 of how often the server may redraw the circle; a malicious one chooses parameters when it knows the beacon."""
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
     """The graph of a round: degree k, share threshold t_k (own share included), global quorum q, and failure bounds.
 
-    `colluders` is c_k, the most colluding neighbours assumed of an honest client.  `p_colluders`, `p_split` and
-    `p_correctness` are log2 of bounds on three probabilities: that an honest client has more (for one circle), that
-    the honest survivors are not connected, and that a secret cannot be rebuilt.
+    `colluders` is c_k, the largest number of colluding neighbours that is assumed for an honest client.  Three fields
+    are log2 of bounds on probabilities: `p_colluders` that an honest client has more of them (for one circle),
+    `p_split` that the honest survivors are not connected, `p_correctness` that a secret cannot be rebuilt.
     """
 
     degree: int
@@ -108,9 +108,9 @@ class Neighbourhood:
 
 
 def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
-    """Find the least degree that keeps secrecy and correctness, with the least thresholds that it allows.
+    """Return the graph of least degree that keeps secrecy and correctness, with the least thresholds for that degree.
 
-    Where no smaller degree will do, that is n - 1: the complete graph.
+    If no smaller degree suffices, it is the complete graph, of degree n - 1.
 
     >>> graph = solve(1000, 100, 1, "malicious")
     >>> graph.degree, graph.threshold, graph.quorum
@@ -133,15 +133,16 @@ def solve(n: int, T: int, T_C: int, mode: str) -> Neighbourhood:
 
 
 def failure(mode: str) -> Fraction:
-    """Return the chance, at most, that the secrecy of a sparse graph that keeps the rules fails in one round.
+    """Return a bound on the probability that a sparse graph within the rules loses secrecy in one round.
 
-    Too many neighbours of someone collude; in the semi-honest mode also: the honest survivors fall apart.
+    It does if an honest client has too many colluding neighbours and, in the semi-honest mode, if the honest survivors
+    are not connected.
     """
     return Fraction(1 if is_malicious(mode) else 2, 2**FAILURE)
 
 
 def check_neighbourhood(n: int, T: int, T_C: int, mode: str, q: int, k: int, t_k: int) -> None:
-    """Refuse a graph that does not keep secrecy; every client calls this at set-up."""
+    """Raise ParametersRefused if a graph does not keep secrecy; every client calls this at set-up."""
     check_quorum(n, T, T_C, mode, q)
     if k > n - 1:
         raise ParametersRefused(f"the degree k = {k} of the graph must be at most n - 1 = {n - 1}")
@@ -150,11 +151,11 @@ def check_neighbourhood(n: int, T: int, T_C: int, mode: str, q: int, k: int, t_k
     if t_k < least:
         raise ParametersRefused(f"the share threshold t_k = {t_k} must be at least {least} for degree k = {k}")
     if _falls_apart(n, T, T_C, mode, k) > Fraction(1, 2**FAILURE):
-        raise ParametersRefused(f"the degree k = {k} is too small: the honest survivors may fall apart")
+        raise ParametersRefused(f"the degree k = {k} is too small: the honest survivors may not be connected")
 
 
 def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
-    """Refuse a global quorum q that does not suit n, T and T_C."""
+    """Raise ParametersRefused if the global quorum q does not suit n, T and T_C."""
     if T_C < 0 or T < 0 or n - T <= T_C:
         raise ParametersRefused(f"T = {T} dropouts and T_C = {T_C} colluders must leave one of n = {n} clients")
     if q < least_quorum(n, T_C, mode):
@@ -164,7 +165,7 @@ def check_quorum(n: int, T: int, T_C: int, mode: str, q: int) -> None:
 
 
 def least_quorum(n: int, T_C: int, mode: str) -> int:
-    """Return the least q: two quorums share an honest client (malicious), or one has an honest client."""
+    """Return the least q: any two quorums share an honest client; semi-honest: any quorum has one."""
     return (n + T_C) // 2 + 1 if is_malicious(mode) else T_C + 1
 
 
@@ -177,9 +178,9 @@ def least_threshold(n: int, T_C: int, mode: str, k: int) -> int:
 
 
 def colluding_neighbours(n: int, T_C: int, mode: str, k: int) -> int:
-    """Return c_k: the least c that the colluders among k neighbours exceed with probability 2^-40/n at most.
+    """Return c_k: more than c_k of k neighbours collude with probability at most 2^-40/n.
 
-    In the malicious mode with 2^-104/n, so that it holds for every circle the server can try.
+    In the malicious mode the probability is 2^-104/n, so that it holds for every circle that the server can try.
     """
     allowed, total = _limit(n, mode) * math.comb(n - 1, k), 0
     for c, weight in _weights(n - 1, T_C, k):
@@ -190,14 +191,14 @@ def colluding_neighbours(n: int, T_C: int, mode: str, k: int) -> int:
 
 
 def is_malicious(mode: str) -> bool:
-    """Tell the modes apart, or refuse a third."""
+    """Tell whether the mode is `malicious`; raise ParametersRefused for an unknown mode."""
     if mode not in REDRAWS:
         raise ParametersRefused(f"there is no mode '{mode}'")
     return mode == "malicious"
 
 
 def tail(population: int, marked: int, drawn: int, most: int) -> Fraction:
-    """Return the probability that more than `most` of the `drawn` are among the `marked`.
+    """Return the probability that a sample of `drawn` of the `population` has more than `most` of the `marked`.
 
     >>> tail(population=4, marked=2, drawn=2, most=1)
     Fraction(1, 6)
@@ -207,7 +208,7 @@ def tail(population: int, marked: int, drawn: int, most: int) -> Fraction:
 
 
 def _weights(population: int, marked: int, drawn: int, most: int = -1) -> Iterator[tuple[int, int]]:
-    """Yield x and the number of ways to draw x marked ones, from the greatest x down to `most` + 1."""
+    """Yield x and the number of samples with x marked elements, from the greatest x down to `most` + 1."""
     unmarked, top = population - marked, min(marked, drawn)
     weight = math.comb(marked, top) * math.comb(unmarked, drawn - top)
     for x in range(top, max(most, drawn - unmarked - 1, -1), -1):
@@ -216,14 +217,14 @@ def _weights(population: int, marked: int, drawn: int, most: int = -1) -> Iterat
 
 
 def log2(probability: Fraction) -> float:
-    """Return a logarithm for printing; that of 0 is minus infinity."""
+    """Return the binary logarithm, for printing; minus infinity for 0."""
     if not probability:
         return -math.inf
     return math.log2(probability.numerator) - math.log2(probability.denominator)
 
 
 def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
-    """Search the degrees stretch by stretch of equal c_k: within one, failures only become rarer as k grows."""
+    """Return the least degree that suffices; search ranges of equal c_k, in which failures become rarer as k grows."""
     k = 2
     while k < n - 1:
         degrees = _stretch(n, T_C, mode, k)
@@ -235,7 +236,7 @@ def _least_degree(n: int, T: int, T_C: int, mode: str) -> int:
 
 
 def _stretch(n: int, T_C: int, mode: str, k: int) -> range:
-    """Return the degrees of at least k, below the complete graph, that have the same c_k; c_k grows with k."""
+    """Return the degrees from k on, below the complete graph, with the same c_k as k; c_k grows with the degree."""
     limit, c_k, degrees = _limit(n, mode), colluding_neighbours(n, T_C, mode, k), range(k, n - 1, 2)
     return degrees[: _first(degrees, lambda j: tail(n - 1, T_C, j, c_k) > limit)]
 
@@ -247,16 +248,16 @@ def _is_enough(n: int, T: int, T_C: int, mode: str, k: int) -> bool:
 
 
 def _limit(n: int, mode: str) -> Fraction:
-    """Return how often one client may have more than c_k colluding neighbours."""
+    """Return the largest probability with which one client may have more than c_k colluding neighbours."""
     is_malicious(mode)
     return Fraction(1, n * 2 ** (FAILURE + REDRAWS[mode]))
 
 
 def _falls_apart(n: int, T: int, T_C: int, mode: str, k: int) -> Fraction:
-    """Bound the probability that honest survivors fall apart when T clients drop for reasons other than their place.
+    """Return a bound on the probability that T dropouts, independent of the circle, disconnect the honest survivors.
 
-    That takes two disjoint runs of k/2 clients on the circle, all of them among the T + T_C missing: a union bound
-    over n (n - k + 1) / 2 pairs of runs.  A malicious server drops whom it likes; there t_k alone protects.
+    Two disjoint runs of k/2 clients on the circle must all be among the T + T_C missing clients: a union bound over
+    n (n - k + 1) / 2 pairs of runs.  0 in the malicious mode, where the server chooses dropouts and t_k alone protects.
     """
     if is_malicious(mode) or k >= n - 1:
         return Fraction(0)
@@ -264,10 +265,10 @@ def _falls_apart(n: int, T: int, T_C: int, mode: str, k: int) -> Fraction:
 
 
 def _cannot_rebuild(n: int, T: int, k: int, t_k: int) -> Fraction:
-    """Bound the probability that some neighbourhood keeps too few shares when T clients drop.
+    """Return a bound on the probability that some neighbourhood has too few shares left after T dropouts.
 
-    A survivor's self-mask is rebuilt from its own share and its neighbours', the key of a dropped client from its
-    neighbours' alone.
+    A survivor's self-mask is rebuilt from its own share and its neighbours' shares, the key of a dropped client from
+    its neighbours' shares alone.
     """
     survivor = (n - T) * tail(n - 1, T, k, k + 1 - t_k)
     dropped = T * tail(n - 1, T - 1, k, k - t_k) if T else Fraction(0)
@@ -275,7 +276,7 @@ def _cannot_rebuild(n: int, T: int, k: int, t_k: int) -> Fraction:
 
 
 def _first(choices: range, holds: Callable[[int], bool]) -> int:
-    """Return the place of the first choice that holds, given that all later ones do, or their number if none does."""
+    """Return the index of the first choice that `holds`, or len(choices) if none does; all later choices hold too."""
     end = 1
     while end < len(choices) and not holds(choices[end - 1]):
         end *= 2

@@ -1,6 +1,6 @@
 """The interface of summing protocols: server and client machines, their messages, and the result of a chunk.
 
-A protocol is a folder with a `SummingProtocol` in it, which one line of `dordis.protocols.table` names.
+A protocol is a folder that defines a `SummingProtocol`, and one line in `dordis.protocols.table`.
 """
 
 from abc import abstractmethod
@@ -35,11 +35,11 @@ from dordis.protocols.vector_backend import HERE, Vectors
 
 Proof = Annotated[bytes, Meta(max_length=LONGEST_PROOF)]
 Proofs = Annotated[dict[int, Proof], Meta(max_length=MOST_CLIENTS)]
-"""For every client what proves its selection; more than there can be are not even read."""
+"""Proofs of selection by client; a map with more than `MOST_CLIENTS` entries is refused unread."""
 
 
 class Opening(Message, frozen=True):
-    """The first request of a protocol: the parameters, and for every client what proves its selection, if anything."""
+    """The first request of a protocol: the parameters, and the proofs of selection by client, if there are any."""
 
     longest: ClassVar = LONGEST_OPENING
     parameters: Parameters
@@ -47,7 +47,7 @@ class Opening(Message, frozen=True):
 
 
 class SigningKeys(dict[ClientId, bytes]):
-    """The public signing keys of all clients; those of the `helpers`, whose ids are counted apart, are beside them."""
+    """The public signing keys of all clients by id; `helpers` has those of the helpers, whose ids are separate."""
 
     def __init__(self, clients: Mapping[ClientId, bytes], helpers: Mapping[ClientId, bytes]) -> None:
         super().__init__(clients)
@@ -61,12 +61,12 @@ def helper_keys(registry: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
 
 @dataclass(frozen=True)
 class Roster:
-    """The parties of a round, from which a protocol writes its own part of the parameters."""
+    """The parties of a round, from which a protocol makes its own part of the parameters."""
 
     clients: tuple[ClientId, ...] = ()
-    """U; empty where clients come after the parameters are fixed."""
+    """U; empty if clients arrive after the parameters are fixed."""
     quorum: int = 0
-    """The least number of clients of U at any stage."""
+    """The least number of clients of U that must answer each stage."""
     sparse: bool = False
     """Whether clients share secrets with some others only."""
     introductions: Mapping[ClientId, Message] = field(default_factory=dict)
@@ -78,18 +78,18 @@ class ChunkSum:
     """The sum of the inputs of U3, and the deposited secrets that the protocol released for it."""
 
     total: Vector = field(repr=False)
-    """Modulo 2^32; the low b bits count."""
+    """The sum modulo 2^32; only the low b bits are valid."""
     survivors: tuple[ClientId, ...]
     released: Mapping[ClientId, Mapping[int, bytes]] = field(default_factory=dict, repr=False)
-    """For each client its released secrets, counted from 0; one that could not be recovered is missing."""
+    """For each client its released secrets by index; a secret that could not be recovered is missing."""
     named: frozenset[ClientId] = frozenset()
-    """Clients that were caught in a lie, which the sum survived."""
+    """Clients that provably lied; the sum is right nevertheless."""
     signatures: Mapping[ClientId, bytes] = field(default_factory=dict, repr=False)
     """A quorum's signatures on the survivors, which others can verify; empty if nothing was signed."""
 
 
 class SumInput(Protocol):
-    """A client's input to the sum, made chunk by chunk with the secrets that the protocol issued for it."""
+    """A client's input to the sum; each chunk is computed with the secrets that the protocol issued for it."""
 
     @property
     def vector(self) -> Vector:
@@ -97,11 +97,11 @@ class SumInput(Protocol):
         ...
 
     def check(self, parameters: Parameters) -> None:
-        """Refuse parameters by which this input cannot be made; it may take seconds, so cheap checks come before."""
+        """Raise if this input cannot be computed under the parameters; that may take seconds, so it is called last."""
         ...
 
     def chunk(self, parameters: Parameters, chunk: int, issued: IssuedSecrets) -> Vector:
-        """Return the input to one chunk, modulo 2^32, in memory of its own."""
+        """Return a new array with the input to one chunk, modulo 2^32."""
         ...
 
 
@@ -115,29 +115,29 @@ def accept_any_client(index: int, client: ClientId, proof: bytes) -> None:
 
 
 class SummingSetup(ProtocolServer[None]):
-    """What runs once a round, before the chunks."""
+    """The server's set-up, which runs once a round before the chunks."""
 
     ready: tuple[ClientId, ...] = ()
-    """The clients that completed it."""
+    """The clients that completed the set-up."""
     vectors: Vectors = HERE
-    """Where the server computes on whole vectors: the same comes out."""
+    """Where the server computes on whole vectors; the results do not depend on it."""
     fix_survivors: Callable[[tuple[ClientId, ...]], tuple[ClientId, ...]] = staticmethod(lambda u3: u3)
     """Returns the U3 that the server fixed under this index, before a restart or now; the engine, which stores it,
     sets it."""
     verify_client: VerifyClient = staticmethod(accept_any_client)
     """Raises unless a client that contributes was selected, where the round lists no clients; the engine sets it."""
     standing: Any = None
-    """What the server remembers of the parties of a run from round to round, if anything; None at first."""
+    """The server's memory of the parties, kept from round to round of a run; None in the first round."""
 
     def output(self) -> None:
         """Return nothing: chunks read what the set-up holds."""
 
 
 class SummingChunk(ProtocolServer[ChunkSum]):
-    """What sums one chunk, and releases secrets for its U3."""
+    """The server's part in one chunk: it sums the inputs and releases secrets for U3."""
 
     u3: tuple[ClientId, ...] = ()
-    """The clients whose input is in the sum; empty until that is known."""
+    """The clients whose input is in the sum; empty until U3 is closed."""
 
 
 class ChunkedServer(ProtocolServer[tuple[ChunkResult, ...]]):
@@ -163,7 +163,7 @@ class SummingServer(ChunkedServer[ChunkSum]):
 
 
 class SummingState(ClientState):
-    """What a client remembers in any protocol that sums."""
+    """The state of a client in any summing protocol."""
 
     parameters: Parameters | None = None
 
@@ -171,11 +171,11 @@ class SummingState(ClientState):
 
 
 Remembered = TypeVar("Remembered", bound=SummingState)
-Begun = TypeVar("Begun", bound=Parameters)
+Agreed = TypeVar("Agreed", bound=Parameters)
 
 
-def begun(parameters: Begun | None) -> Begun:
-    """Return the parameters of the round; raise ProtocolError before it has begun."""
+def require_parameters(parameters: Agreed | None) -> Agreed:
+    """Return the parameters of the round; raise ProtocolError if no round has begun."""
     if parameters is None:
         raise ProtocolError("no round has begun")
     return parameters
@@ -200,26 +200,26 @@ class SummingClient(ProtocolClient[Remembered]):
 
     @property
     def uploaded(self) -> bool:
-        """Tell whether all chunks of the input have left."""
+        """Tell whether all chunks of the input have been uploaded."""
         place = next((i for i, entry in enumerate(self.routine) if entry.request.uploads), None)
-        if place is None:  # in the set-up, all chunks at once
+        if place is None:  # all chunks are uploaded at once, in the set-up
             return self.state.passed.get(SETUP, 0) == len(self.setup)
         return all(self.state.passed.get(chunk, 0) > place for chunk in range(self.chunks))
 
     @property
     def _parameters(self) -> Parameters:
-        return begun(self.state.parameters)
+        return require_parameters(self.state.parameters)
 
     @property
     def input(self) -> SumInput:
-        """Return this client's input; it is erased with the round."""
+        """Return this client's input; raise ProtocolError after the round, when it is erased."""
         if self._input is None:
             raise ProtocolError("the round is over")
         return self._input
 
     @abstractmethod
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the secrets that this client issued for a chunk: for its own input, and for audits by a colluder."""
+        """Return the secrets that this client issued for a chunk; its input needs them, and audits by a colluder do."""
 
     def close(self) -> None:
         """Leave the round; erase its secrets and the input."""
@@ -228,7 +228,7 @@ class SummingClient(ProtocolClient[Remembered]):
 
 
 WriteParameters = Callable[[Parameters, Roster], Parameters]
-"""Return the parameters of a protocol's kind, unchecked, from their common part and the parties of the round."""
+"""Return a protocol's parameters, unchecked, from their common part and the parties of the round."""
 MakeServer = Callable[[Any, Mapping[ClientId, bytes], Mapping[ClientId, bytes], Suite], SummingServer]
 """Make the server's machine from the parameters, the registry of signing keys, proofs of selection and the suite."""
 
@@ -236,7 +236,9 @@ CheckSigned = Callable[
     [Any, int, Collection[ClientId], Mapping[int, bytes], Mapping[ClientId, bytes], Suite],
     None,
 ]
-"""Raise unless a quorum signed the survivors of a chunk: parameters, chunk, survivors, signatures, signing keys."""
+"""Raise unless a quorum signed the survivors of a chunk.
+
+The arguments are parameters, chunk, survivors, signatures, signing keys and suite."""
 
 
 class MakeClient(Protocol):
@@ -291,7 +293,7 @@ class Prediction(Protocol):
         """Raise if the round fails after the request that opens the sum."""
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the secrets that are due and cannot be recovered."""
+        """Return those of the due secrets that cannot be recovered."""
 
 
 @dataclass(frozen=True)
@@ -303,15 +305,15 @@ class ArrivalPrediction:
     stage: str
 
     def survivors(self) -> tuple[ClientId, ...]:
-        """Return U3: all clients that came."""
+        """Return U3: all clients that arrived."""
         return tuple(sorted(self.arrived))
 
     def check_before_disclosure(self) -> None:
-        """Raise if fewer than n_min clients came."""
+        """Raise TooFewClients if fewer than n_min clients arrived."""
         check_arrived(self.parameters, self.stage, self.arrived)
 
     def check_after_disclosure(self) -> None:
-        """Raise nothing: no client is needed any more."""
+        """Raise nothing: clients are not needed after their contribution."""
 
     def unreleased(self, due: Releases) -> Releases:
         """Return nothing: helpers release all that is due."""
@@ -328,9 +330,9 @@ def check_arrived(parameters: Parameters, stage: str, arrived: Collection[Client
 class SummingProtocol:
     """A summing protocol: factories of its machines, requests in stage order, parameters, supported threat models.
 
-    A protocol with `helpers` names the factory of its `helper`, and the request by which each `introduces` itself
-    before the parameters are fixed, made from the round id.  A protocol without a cohort fixes its parameters before
-    any client is asked, and takes the clients that come (`OpenCall`); it needs no prediction of its own.
+    A protocol with `helpers` has a factory of its `helper`, and `introduces`, which returns from the round id the
+    request to each helper before the parameters are fixed.  A protocol without a cohort fixes its parameters before any
+    client is asked, and takes arriving clients (`OpenCall`); it needs no prediction of its own.
     """
 
     name: str
@@ -338,15 +340,15 @@ class SummingProtocol:
     client: MakeClient
     requests: tuple[type[Message], ...]
     predict: Callable[[Any, Leaving], Prediction] | None
-    """Predicts the course of a round from departures; None for a protocol without a cohort."""
+    """Predicts the outcome of a round from its dropouts; None for a protocol without a cohort."""
     parameters: type[Parameters]
-    """The kind of its parameters."""
+    """The class of its parameters."""
     agree: WriteParameters
-    """Adds its own part to the common part of the parameters."""
+    """Returns its parameters from their common part and the parties of the round."""
     sparse: bool = False
-    """Whether clients share masks and secrets with some others only."""
+    """Whether clients share masks and secrets only with neighbours on a sparse graph."""
     modes: frozenset[str] = frozenset({SEMI_HONEST, MALICIOUS})
-    """The servers that it can be run against."""
+    """The modes in which it can be run."""
     hides_updates: bool = True
     """Whether the server learns nothing but the sum; a protocol that does not hide inputs protects nobody."""
 
@@ -355,7 +357,7 @@ class SummingProtocol:
     helper: MakeHelper | None = None
     introduces: Callable[[bytes], Message] | None = None
     assistance: Assistance | None = None
-    """The helpers that clients trust, where the protocol states how many of them may collude."""
+    """The helpers that clients trust; None if the protocol does not bound how many may collude."""
     strategies: frozenset[str] | None = None
     """The noise strategies that it can be run with; None: all."""
     configure: "Callable[[SummingProtocol, Mapping[str, Any], str], SummingProtocol] | None" = None
@@ -368,7 +370,7 @@ class SummingProtocol:
 
     @property
     def helper_ids(self) -> tuple[ClientId, ...]:
-        """Return the ids of the helpers: those that clients trust by name, or from 1 on."""
+        """Return the ids of the helpers: those in `assistance`, or 1, 2, .. if there is none."""
         named = range(1, self.helpers + 1) if self.assistance is None else self.assistance.helpers
         return tuple(map(ClientId, named))
 
@@ -379,7 +381,7 @@ class SummingProtocol:
 
     @cached_property
     def stages(self) -> tuple[str, ...]:
-        """Return the names of the requests at which a client can be missed, in order."""
+        """Return the names of the requests at which a client can drop out, in order."""
         return tuple(request.__name__ for request in self._client_stages)
 
     @property
@@ -388,5 +390,5 @@ class SummingProtocol:
 
     @cached_property
     def upload(self) -> int:
-        """Return the place of the first stage whose answer holds data."""
+        """Return the index in `stages` of the first upload."""
         return next(i for i, stage in enumerate(self._client_stages) if stage.uploads)

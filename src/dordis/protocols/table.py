@@ -1,4 +1,4 @@
-"""The protocols that sum, by their short names; third parties name theirs as `package.module:NAME`."""
+"""The table of summing protocols by short name; those of third parties are named `package.module:NAME`."""
 
 from dordis.loading import load_object
 from dordis.protocols.summing import SummingProtocol
@@ -12,7 +12,7 @@ SUMMING = {
 
 
 def summing_protocol(name: str) -> SummingProtocol:
-    """Return the protocol that a configuration names.
+    """Return the protocol of a configured name.
 
     >>> summing_protocol("secagg+").sparse
     True

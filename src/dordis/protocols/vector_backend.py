@@ -1,4 +1,4 @@
-"""What the server computes on whole vectors: sums of uploads, masks and noise; here, or wherever an engine says."""
+"""The server's computations on whole vectors: sums of uploads, masks and noise, in this process or in workers."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from dordis.privacy.skellam_noise import AddNoise
 from dordis.protocol import ClientId
 
 Released = Sequence[tuple[bytes, Fraction]]
-"""Components of noise: the seed and the variance of each."""
+"""Noise components: the seed and the variance of each."""
 
 
 class Accumulator(Protocol):
-    """The sum of the uploads of one chunk, while they come."""
+    """The running sum of the uploads of one chunk."""
 
     def add(self, u: ClientId, packed: Packed) -> None:
         """Check an upload whole, then add it whole."""
         ...
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum, modulo 2^32, and whose uploads are in it."""
+        """Return the sum, modulo 2^32, and the clients whose uploads are in it."""
         ...
 
 
 class Vectors(Protocol):
-    """Where the server computes on vectors; what comes out is the same everywhere."""
+    """A place where the server computes on vectors; the results do not depend on it."""
 
     def accumulator(self, chunk: int, dim: int, bits: int) -> Accumulator:
         """Begin the sum of a chunk."""
@@ -48,7 +48,7 @@ class Vectors(Protocol):
 
 
 class LocalAccumulator:
-    """One vector in this process."""
+    """A running sum in this process."""
 
     def __init__(self, dim: int, bits: int) -> None:
         self._total: Vector = np.zeros(dim, np.uint32)
@@ -61,7 +61,7 @@ class LocalAccumulator:
         self._clients.append(u)
 
     def close(self) -> tuple[Vector, Collection[ClientId]]:
-        """Return the sum, and whose uploads are in it."""
+        """Return the sum, and the clients whose uploads are in it."""
         return self._total, self._clients
 
 

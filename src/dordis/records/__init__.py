@@ -1,1 +1,1 @@
-"""The files of a run: manifest, records, checkpoint, evictions, and how files are written durably."""
+"""The files of a run: manifest, records, checkpoint, evictions; and queues of runs."""

@@ -12,7 +12,7 @@ from dordis.protocols.parameters import Assistance
 DEPLOYED = "deployed"
 """The fidelity of a run over the network; every other run is simulated."""
 ONE_PROCESS = "in one process"
-"""Default place of the clients of a simulation."""
+"""Default description of where the clients of a simulation ran."""
 _FIDELITIES = {
     "ideal": "simulated {where}, which had everybody's data and computed what the protocol would give",
     "full": "simulated {where}, which had everybody's data and ran every message of the protocol",
@@ -32,7 +32,7 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The planned epsilon; None if the plan proves nothing."""
     delta: float
     cap: int
-    """The number of rounds of one client that the guarantee covers."""
+    """The number of rounds that the guarantee counts for one client."""
     threshold: int
     tolerance: int
     colluders: int
@@ -48,32 +48,32 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     multiplier: float | None = None
     """The noise multiplier: standard deviation over sensitivity; None if clients add no noise."""
     times_trusted: float | None = None
-    """The noise on a sum relative to that of a trusted server with the same guarantee."""
+    """The noise on a sum divided by the noise of a trusted server with the same guarantee."""
     all_colluders: int | None = None
     """The colluders of the whole registry, from which T_C follows; None if only T_C is known."""
     records: SampledEvents | msgspec.UnsetType = msgspec.UNSET
     """The planned events of one record, where records are the unit of privacy."""
     further: tuple[FurtherValue, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Further releases of the application, beside updates; the clipping bit is not one of them."""
+    """The application's further releases, without the clipping bit."""
 
 
 class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which parties are trusted with what; all statements about trust follow from it."""
+    """The facts from which all statements about trust in the parties of a run follow."""
 
     proves: bool
     """Whether the run has an epsilon."""
     stops: bool
     """Whether a round that would exceed the budget is refused."""
     noise: NoiseFrom
-    """The party that adds the noise; a server that does is trusted with the sum too."""
+    """The party that adds the noise; if it is the server, it is trusted with the exact sum too."""
     hides_updates: bool
     """Whether the protocol hides single updates from the server."""
     simulated: bool
-    """Whether one program had all data: the guarantee is then that of a deployment like this run."""
+    """Whether one program had all data; the guarantee is then that of a deployment with the same settings."""
 
 
 class Descriptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Descriptions of the noise strategy and the mechanism, and why nothing is proved if nothing is."""
+    """Descriptions of the noise strategy and the mechanism, and the reason if no epsilon is proved."""
 
     noise: str
     mechanism: str
@@ -84,17 +84,17 @@ class Predecessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The run that a successor with other members continues: model, ledger and participations carry over."""
 
     run: str
-    """Its run id, in hex."""
+    """The run id of the predecessor, in hex."""
     head: str
-    """Hash of the last line of its ledger; empty without a ledger."""
+    """Hash of the last line of the predecessor's ledger; empty without a ledger."""
     registry: str
-    """Root of its registry, in hex."""
+    """Root of the predecessor's registry, in hex."""
     rounds: int
-    """Finished rounds of it and its predecessors."""
+    """Number of finished rounds of all preceding runs."""
     clip: float | None = None
     """The next clip bound; None if nothing is clipped."""
     budget: float | None = None
-    """The largest planned epsilon of it and its predecessors, at `delta`; None if nothing is proved."""
+    """The largest planned epsilon, at `delta`, of all preceding runs; None if none is proved."""
     delta: float | None = None
 
 
@@ -124,18 +124,18 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trust: Trust
     words: Descriptions
     terms: tuple[str, ...]
-    """The conditions to publish with every epsilon."""
+    """The assumptions to publish with every epsilon."""
     stages: tuple[str, ...] = ()
     """The protocol's requests at which a client can drop out, in order."""
     consents: tuple[str, ...] = ()
-    """What the owners allow beyond the default policy."""
+    """The permissions of owners' policies beyond the default policy."""
     unit: str = ""
-    """What one client is, in the application's words: the unit of privacy."""
+    """The application's description of one client, the unit of privacy."""
     measured: str = ""
-    """Meaning of the metrics, in the application's words."""
+    """The application's description of its metrics."""
     predecessor: Predecessor | None = None
     where: str = ONE_PROCESS
-    """Where the clients of a simulation were."""
+    """Description of where the clients of a simulation ran."""
     first_line: int | None = None
     """The line of the beacon, counted from 0, with the value of round 0; its time is later than `created`."""
     members: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
@@ -164,17 +164,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def record(self) -> str:
-        """Describe what one record is."""
+        """Return the description of one record."""
         return f"all rows with the same {self.record_column}" if self.record_column else "one row"
 
     @property
     def how(self) -> str:
-        """Describe how the run was executed, for every figure: a simulation protects nobody."""
+        """Return how the run was executed; reports state it, because a simulation protects nobody."""
         return describe_fidelity(self.fidelity, self.where)
 
 
 def describe_fidelity(fidelity: str, where: str) -> str:
-    """Describe a fidelity; empty if it is unknown."""
+    """Return the description of a fidelity; empty if it is unknown."""
     return _FIDELITIES.get(fidelity, "").format(where=where)
 
 

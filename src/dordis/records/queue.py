@@ -10,7 +10,7 @@ from dordis.errors import InputError
 from dordis.records.run_records import MANIFEST
 
 FILE = "queue.json"
-"""File in the folder with the run of each configuration that has begun."""
+"""Name of the file in the folder that lists the begun runs by configuration."""
 
 
 class QueuedRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,13 +33,13 @@ class RunQueue:
             raise InputError(f"there is no configuration in {self.folder}: put .toml files there")
 
     def entries(self) -> dict[str, QueuedRun | None]:
-        """Return the runs by the name of their configuration; None for those that have not begun."""
+        """Return the runs by the name of their configuration; None for a run that has not begun."""
         begun = self._begun()
         names = {path.name for path in self.folder.glob("*.toml")} | begun.keys()
         return {name: begun.get(name) for name in sorted(names)}
 
     def next_run(self) -> tuple[str, Path | None] | None:
-        """Return the first configuration that is not done, and the run to resume if it has begun; None at the end."""
+        """Return the first unfinished configuration, with its run if that has begun; None if all are finished."""
         for name, entry in self.entries().items():
             if entry is None:
                 return name, None

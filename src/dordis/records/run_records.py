@@ -47,24 +47,24 @@ Kind = TypeVar("Kind")
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A failed attempt at a round, which was tried again under the next index if it had tries left.
+    """A failed attempt at a round, which is tried again under the next index unless its tries are used up.
 
-    It is a line of `failures.jsonl`, and part of its round's line if the same process finished that round.
+    It is a line of `failures.jsonl`, and part of the line of its round if the same process finished that round.
     """
 
     index: int
     reason: str
     evicted: tuple[int, ...] = ()
-    """Clients evicted because of it."""
+    """Clients evicted because of this attempt."""
     survivors: tuple[int, ...] = ()
-    """U3 of an impossible sum: one of these clients or the server caused it."""
+    """U3 of an impossible sum, which one of these clients or the server caused; empty for other failures."""
 
 
 class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A finished round: a line of `rounds.jsonl`."""
 
     number: int
-    """Counts finished rounds, from 1."""
+    """The number of this round among the finished rounds, from 1."""
     index: int
     """The round's index in its run; failed attempts use up indices too."""
     started: str
@@ -98,18 +98,18 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dim: int | None = None
     """Length of an update."""
     buckets: int = 0
-    """Coordinates into which it was folded; 0 without folding."""
+    """Coordinates into which an update was folded; 0 without folding."""
     alignment: Alignment | None = None
-    """Estimated agreement of updates so far, if folding adapts to it."""
+    """Estimated alignment of updates so far, if folding adapts to it."""
     clip: float | None = None
     """The clip bound; None if nothing is clipped."""
     below: float | None = None
-    """Noisy fraction of the norms below the clip bound; None if it was not counted."""
+    """Noisy fraction of the norms below the clip bound; None if the bound is fixed."""
     evicted: tuple[int, ...] = ()
-    """Clients evicted after this round for a lie that it survived."""
+    """Clients evicted after this round because they lied in it; its sum is right nevertheless."""
     sum_check: str = NOT_CHECKED
-    """Comparison of the sum with what honest updates and noise can give: `passed`, `vacuous` if uniform numbers would
-    pass too, or `not checked`."""
+    """Outcome of the check for impossible sums: `passed`, `vacuous` if uniform numbers would pass too, or
+    `not checked`."""
 
 
 class RoundMetrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,9 +149,9 @@ class StoredRun:
     evictions: tuple[Eviction, ...] = ()
     """Evictions of this run and its predecessors."""
     last: RoundRecord | None = None
-    """The round of the checkpoint."""
+    """The record of the round of the checkpoint."""
     failures: tuple[FailedAttempt, ...] = ()
-    """Failed attempts by index, whether their round was finished later or not."""
+    """Failed attempts in the order of their indices, also of rounds that were finished later."""
 
     @property
     def evicted(self) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class StoredRun:
 
     @property
     def evident(self) -> int:
-        """Return the number of recorded rounds up to that of the checkpoint."""
+        """Return the number of recorded rounds up to the round of the checkpoint, predecessors included."""
         return self.manifest.before if self.last is None else min(self.finished, self.last.number)
 
     @property
@@ -220,7 +220,7 @@ class RunRecords:
                 file.append(line)
 
     def note_failure(self, failed: FailedAttempt) -> None:
-        """Record a failed attempt durably: a round that never succeeds has no other line."""
+        """Record a failed attempt durably; it is the only line about a round that never succeeds."""
         with AppendOnlyFile(self.path / FAILURES, PUBLIC).locked() as file:
             file.append(_encode_line(failed))
 
@@ -237,7 +237,7 @@ class RunRecords:
         return _last_record(read_checkpoint_lines(self.path / MODEL), self.path)
 
     def reopen(self) -> None:
-        """Remove the outcome of a run that is resumed: until it ends again, only the ledger has its spending."""
+        """Remove the outcome of a resumed run; until it ends again, its epsilon spent is only in the ledger."""
         (self.path / RESULT).unlink(missing_ok=True)
 
     def close(self, result: RunOutcome) -> None:
@@ -248,7 +248,7 @@ class RunRecords:
 def load_run(path: Path) -> StoredRun:
     """Read all records of a run, finished or running; nothing is written."""
     result, manifest = path / RESULT, _read(path / MANIFEST)
-    lines = read_checkpoint_lines(path / MODEL)  # first: its lines are, or will be, in the other files
+    lines = read_checkpoint_lines(path / MODEL)  # read first: these lines are, or will be, in the other files
     rounds = _read_lines(path / ROUNDS, RoundRecord, lines)
     failed = _read_lines(path / FAILURES, FailedAttempt, lines)
     failed = (*failed, *(attempt for record in rounds for attempt in record.failures))
@@ -269,21 +269,21 @@ def load_run(path: Path) -> StoredRun:
 
 
 class ConnectedClients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who was connected to the server of a deployed run at the latest round, and who was too slow."""
+    """The clients connected to the server of a deployed run at the latest round, and those that were too slow."""
 
     clients: tuple[int, ...] = ()
     missed: dict[ClientId, dict[str, int]] = {}
-    """By client and request, how many rounds it left because it missed the deadline."""
+    """By client and request: the number of rounds in which the client missed the deadline of the request."""
 
 
 def write_connected(path: Path, connected: ConnectedClients) -> None:
-    """Note the connected clients of a deployed run for `dordis status`; a full disk does not matter here."""
+    """Write the connected clients of a deployed run to a file for `dordis status`; a full disk is ignored."""
     with contextlib.suppress(OSError):
         write_atomically(path / CONNECTED, msgspec.json.encode(connected) + b"\n")
 
 
 def read_connected(path: Path) -> ConnectedClients:
-    """Return the notes about clients at the latest round; empty if the run is not deployed."""
+    """Return the connected clients at the latest round; empty if the run is not deployed."""
     try:
         return msgspec.json.decode((path / CONNECTED).read_bytes(), type=ConnectedClients)
     except (OSError, msgspec.DecodeError):
@@ -305,7 +305,7 @@ def is_reserved_metric(metric: str) -> bool:
 
 
 def check_metric_names(names: Iterable[str], path: Path) -> None:
-    """No metric in the directory of a run has a reserved name."""
+    """Raise InputError if a metric in the directory of a run has a reserved name."""
     for name in filter(is_reserved_metric, names):
         raise InputError(
             f"the run at {path} has a metric called '{name}', a name reserved for the ledger: restore its metrics"
@@ -313,7 +313,7 @@ def check_metric_names(names: Iterable[str], path: Path) -> None:
 
 
 def check_name(name: str) -> None:
-    """A run's name is a valid name of a directory."""
+    """Raise InputError unless a run's name is a valid name of a directory."""
     if not name or name.startswith(".") or any(not (c.isalnum() or c in "._-") for c in name):
         raise InputError(f"a run's name is made of letters, digits and . _ -, not '{name}'")
 

@@ -135,7 +135,7 @@ class BalancedSelection(ScheduledSelection):
         return self._last_window[index]
 
     def times_scheduled(self, client: ClientId, index: int, rounds: int) -> int:
-        """Count how often the client's place in the permutation is passed in these rounds."""
+        """Return how many of the rounds' windows contain the client's place in the permutation."""
         if client not in self._places:
             return 0
         first, N, place = index * self.count, len(self.registry), self._places[client]
@@ -151,7 +151,7 @@ class BalancedSelection(ScheduledSelection):
 
 
 def check_scheduled(me: ClientId, index: int, window: frozenset[ClientId]) -> None:
-    """This client is scheduled for the round that it is invited to."""
+    """Raise ProtocolError unless this client is scheduled for the round."""
     if me not in window:
         raise ProtocolError(f"client {me} was invited to round {index}, for which it is not scheduled")
 
@@ -163,6 +163,6 @@ def check_contributor_scheduled(client: ClientId, index: int, window: frozenset[
 
 
 def check_all_scheduled(parameters: CohortParameters, window: frozenset[ClientId]) -> None:
-    """All clients in U are scheduled for this round."""
+    """Raise ProtocolError unless all clients in U are scheduled for this round."""
     if not window.issuperset(parameters.clients):
         raise ProtocolError("the round has clients that are not scheduled for it")

@@ -15,7 +15,7 @@ VALUE_BYTES = 32
 _FORM = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([0-9a-f]{64})\n")
 _LINE = len("2026-01-31T12:00:00Z ") + 2 * VALUE_BYTES + 1
 MARGIN = 1
-"""Lines skipped between the last published one and the first of a new run: the next line may be known already."""
+"""Lines between the last published line and the first line of a new run: the server may know the next line already."""
 
 
 class Beacon(Protocol):
@@ -23,7 +23,7 @@ class Beacon(Protocol):
 
     @property
     def source(self) -> str:
-        """Describe the source, so that others can find the same values."""
+        """Return a description of the source, by which others can find the same values."""
         ...
 
     @property
@@ -41,8 +41,8 @@ class FileBeacon:
     """A file of published randomness, a line for each value: its time in UTC, a space, 64 lower-case hex digits.
 
     `2026-01-31T12:00:00Z 5f1c...`: every line is later than the one before.  Line `first` + i, counted from 0, has the
-    value of round i.  `publisher` says who publishes them and where.  Lines may be appended while a run goes on; one
-    without its end is not published yet.  Lines that are not later than `after`, the date of a run's manifest, are
+    value of round i.  `publisher` says who publishes the file and where.  Lines may be appended during a run; a line
+    without a newline is not published yet.  Lines that are not later than `after`, the date of a run's manifest, are
     refused: their values were known when the run id was chosen.
     """
 
@@ -53,7 +53,7 @@ class FileBeacon:
 
     @property
     def source(self) -> str:
-        """Describe the source by its publisher, or by the file's name."""
+        """Return the publisher, or the name of the file if there is none."""
         return f"file: {self.publisher or self.path.name}"
 
     def next_line(self) -> int:
@@ -65,7 +65,7 @@ class FileBeacon:
         return self._size() >= (self.first + index + 1) * _LINE
 
     def value(self, index: int) -> bytes:
-        """Return the 32 bytes of a round, if they are published."""
+        """Return the 32 bytes of a round; raise if they are not published yet."""
         check_index(index)
         if not self.is_published(index):
             raise BeaconNotPublished(
@@ -96,7 +96,7 @@ class FileBeacon:
         try:
             if form is not None:
                 return datetime.fromisoformat(form[1].decode()), bytes.fromhex(form[2].decode())
-        except ValueError:  # a date that no calendar has
+        except ValueError:  # an impossible date
             pass
         raise InputError(
             f"line {number + 1} of {self.path.name} does not begin where it should, or is not a time in UTC like "
@@ -118,7 +118,7 @@ class SeedBeacon:
 
     @property
     def source(self) -> str:
-        """Describe the source by a hash of the seed, which is not secret but not published in advance either."""
+        """Return a description with a hash of the seed: the seed is not secret, but must not be known in advance."""
         return f"seed: {hashlib.sha256(b'dordis/v1/beacon/source' + self.seed).hexdigest()}"
 
     def value(self, index: int) -> bytes:
@@ -128,14 +128,14 @@ class SeedBeacon:
 
 
 def check_beacon(parameters: Parameters, beacon: Beacon) -> None:
-    """The round's beacon is the one that I read from the source myself."""
+    """Raise ProtocolError unless the round's beacon is the value that the client reads from the source itself."""
     index = parameters.index
     if parameters.beacon != beacon.value(index):
         raise ProtocolError(f"the beacon of round {index} is not the published one")
 
 
 def check_later(line: int, time: datetime, after: datetime) -> None:
-    """The line is later than the manifest: otherwise the run id could have been chosen for a convenient draw."""
+    """Raise unless the line is later than the manifest: a run id could have been chosen for a convenient draw."""
     if time <= after:
         raise ProtocolError(
             f"line {line + 1} of the beacon has the time {time:%Y-%m-%dT%H:%M:%SZ}, not later than the run's manifest, "
@@ -145,12 +145,12 @@ def check_later(line: int, time: datetime, after: datetime) -> None:
 
 
 def check_index(index: int) -> None:
-    """An index fits into a round id."""
+    """Raise InputError unless an index fits into a round id."""
     if not 0 <= index < 2 ** (8 * INDEX_BYTES):
         raise InputError(f"a round's index lies in 0..2^64 - 1, {index} does not")
 
 
 def check_run_id(run: bytes) -> None:
-    """A run id is a SHA-256."""
+    """Raise InputError unless a run id has the length of a SHA-256."""
     if len(run) != RUN_BYTES:
         raise InputError(f"a run id has {RUN_BYTES} bytes, not {len(run)}")

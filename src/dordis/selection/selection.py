@@ -31,7 +31,7 @@ NO_PROOFS: Proofs = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SelectedClients:
-    """U in ascending order, and the proof of selection of each client, where there are proofs."""
+    """U in ascending order, and the proofs of selection by client, if there are any."""
 
     clients: tuple[ClientId, ...]
     proofs: dict[ClientId, bytes] = field(default_factory=dict)
@@ -78,19 +78,19 @@ def draw_failure_probability(selection: Selection) -> Fraction:
 
 
 def check_run(received: Parameters | Invite, run: bytes) -> None:
-    """The run is the one that was fixed: a run id chosen later could be one with a convenient selection."""
+    """Raise ProtocolError unless the run id is the fixed one: another could be chosen for a convenient selection."""
     if received.round[:RUN_BYTES] != run:
         raise ProtocolError("this round belongs to another run")
 
 
 def check_member(parameters: CohortParameters, me: ClientId) -> None:
-    """This client is one of the round's clients."""
+    """Raise ParametersRefused unless this client is one of the round's clients."""
     if me not in parameters.rank:
         raise ParametersRefused(f"client {me} is not among the clients of this round")
 
 
 def check_cohort(parameters: CohortParameters, least: int) -> None:
-    """U has at least the least cohort."""
+    """Raise ParametersRefused if U is smaller than the least cohort."""
     if len(parameters.clients) < least:
         raise ParametersRefused(f"a round of {len(parameters.clients)} clients is below the least cohort of {least}")
 
@@ -103,14 +103,14 @@ def select_at_least(least: int, clients: Collection[ClientId], proofs: Proofs = 
 
 
 def validate_cohort_sizes(count: int, least: int) -> None:
-    """The least cohort is between 1 and the number of clients of a round."""
+    """Raise InputError unless the least cohort is between 1 and `count`, the clients of a round."""
     if not 1 <= least <= count:
         raise InputError(f"need 1 <= least <= count, not {least} and {count}")
 
 
 @dataclass(frozen=True, repr=False)
 class UniformSelection:
-    """`count` of the available clients, or all if there are fewer, each set as likely as any other."""
+    """A uniformly random set of `count` available clients, or all of them if there are fewer."""
 
     count: int
     seed: bytes
@@ -148,7 +148,7 @@ class UniformSelection:
 
 
 def check_semi_honest(mode: str) -> None:
-    """The server is trusted to select: uniform selection cannot be verified."""
+    """Raise in the malicious mode: uniform selection cannot be verified."""
     if mode == MALICIOUS:
         raise ParametersRefused(
             "against a malicious server selection must be 'balanced' or 'vrf', which can be verified"

@@ -49,7 +49,7 @@ class VrfSelection:
     def __post_init__(self) -> None:
         check_run_id(self.run)
         if not 0 < self.expected <= len(self.registry):
-            raise InputError(f"the expected cohort lies in 0..{len(self.registry)}, above 0")
+            raise InputError(f"the expected cohort must be above 0 and at most {len(self.registry)}")
         if self.least < 1:
             raise InputError("the least cohort is at least 1")
 
@@ -128,29 +128,29 @@ def vrf_number(proof: bytes) -> int:
 
 
 def check_index_planned(index: int, indices: int | None) -> None:
-    """The index is one that the run plans for: outputs for others could be seen before the server chooses."""
+    """Raise ProtocolError if the run does not plan for this index: the server could see outputs before it chooses."""
     if indices is not None and index >= indices:
-        raise ProtocolError(f"the run has no index {index}: its rounds and their tries take {indices} at most")
+        raise ProtocolError(f"index {index} is beyond the {indices} that the run plans for its rounds and tries")
 
 
 def check_registered(parameters: CohortParameters, registry: Registry) -> None:
-    """All clients in U are registered."""
+    """Raise ParametersRefused unless all clients in U are registered."""
     if not registry.keys() >= parameters.rank.keys():
         raise ParametersRefused("the round has clients that are not in the registry")
 
 
 def check_proofs_complete(parameters: CohortParameters, proofs: Proofs) -> None:
-    """There is one proof for every client in U, and no other."""
+    """Raise MalformedMessage unless there is one proof for every client in U, and no other."""
     if proofs.keys() != parameters.rank.keys():
-        raise MalformedMessage("the proofs of selection are not those of the round's clients")
+        raise MalformedMessage("the proofs of selection are not from the round's clients")
 
 
 def check_proof(public: bytes, alpha: bytes, proof: bytes) -> None:
-    """The proof is by the owner of this registered key, for this round, run, registry and beacon."""
+    """Raise unless the proof is valid under this registered key, for this round, run, registry and beacon."""
     vrf.verify(public, alpha, proof)
 
 
 def check_threshold(proof: bytes, threshold: int) -> None:
-    """The proven VRF output is below the threshold."""
+    """Raise ProtocolError unless the proven VRF output is below the threshold."""
     if vrf_number(proof) >= threshold:
         raise ProtocolError("the round has a client whose VRF output is not below the threshold")

@@ -1,13 +1,14 @@
 """Whether enough clients have participations left in the later rounds of a run with VRF selection.
 
-Every client draws each round with probability p = n / N, and takes part until its participation cap.  Lots do not know
-the cap: with the cap of a balanced schedule, ceil(R n / N), many clients drawn in the last rounds have none left.
+Every client is selected in each round with probability p = n / N, and takes part until its participation cap.  The VRF
+does not know the cap: with the cap of a balanced schedule, ceil(R n / N), many clients selected in the last rounds have
+no participation left.
 """
 
 import math
 
 STARVED = 0.01
-"""Chance that the last round finds too few clients in all of its tries, above which a plan is warned about."""
+"""There is a warning if all tries of the last round fail for lack of clients with a larger probability than this."""
 
 
 def chance_below(trials: int, p: float, least: int) -> float:

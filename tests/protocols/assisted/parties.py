@@ -1,4 +1,4 @@
-"""Assisted rounds in tests: parties from seeds, faulty helpers, and the sum that must come out."""
+"""Parties of assisted rounds for tests: made from seeds, faulty helpers, and the expected sum."""
 
 import hashlib
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Checks on headers, as server and helpers make them; those of U3 and quorums are in test_helper."""
+"""Checks of headers by server and helpers; checks of U3 and of quorums are in test_helper."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The assisted client: what it sends, what it repeats, and what it refuses."""
+"""The assisted client: its contribution, repeated requests, and refused parameters."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Complaints prove nobody honest wrong: checked on every graph of small runs, with every choice of colluders."""
+"""Complaints never evict an honest party: checked on every graph of small runs, with every choice of colluders."""
 
 from itertools import chain, combinations, product
 

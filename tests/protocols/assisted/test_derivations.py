@@ -1,4 +1,4 @@
-"""Derivations of assisted rounds against the definitions: HKDF, SHA-256, exclusive or, sums of masks."""
+"""Derivations of assisted rounds, compared with their definitions: HKDF, SHA-256, exclusive or, sums of masks."""
 
 import hashlib
 import hmac

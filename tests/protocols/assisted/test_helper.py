@@ -1,4 +1,4 @@
-"""A helper: keys that are erased, boxes, one U3 for an index, and nothing before it is agreed on."""
+"""A helper: it erases keys, opens boxes, agrees on one U3 for each index, and reveals nothing before that."""
 
 import hashlib
 

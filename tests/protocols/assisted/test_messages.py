@@ -1,4 +1,4 @@
-"""The messages of an assisted round: who is asked what, what uploads and what discloses."""
+"""The messages of an assisted round: roles, uploads and disclosures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The rules of assisted rounds: numbers of helpers, keys, arrivals, noise schemes, and the protocol's options."""
+"""The rules of assisted rounds: numbers of helpers, keys, arrivals, noise schemes, and the options of the protocol."""
 
 from itertools import combinations
 

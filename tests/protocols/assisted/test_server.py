@@ -1,4 +1,4 @@
-"""Whole assisted rounds: the right sum, bit for bit, whoever comes, and whichever helpers are lost or lie."""
+"""Whole assisted rounds: the right sum, bit for bit, with any arrivals and with helpers that are lost or lie."""
 
 from fractions import Fraction
 

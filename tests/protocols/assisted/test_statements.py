@@ -1,4 +1,4 @@
-"""Statements of assisted rounds: none can be taken for another, and each names its run and index."""
+"""Statements of assisted rounds: no two kinds have the same bytes, and each names its run and index."""
 
 import msgspec
 

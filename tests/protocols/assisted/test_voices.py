@@ -1,4 +1,4 @@
-"""The voices of a set: who is asked, which value counts, who is proved a liar."""
+"""The answers of a set of helpers: which helpers are asked, which value is confirmed, which helpers are liars."""
 
 from itertools import product
 

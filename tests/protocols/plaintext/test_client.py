@@ -1,4 +1,4 @@
-"""The plaintext client: the rules are checked first, given secrets are kept, and only due ones are disclosed."""
+"""The plaintext client: rules are checked first, given secrets are kept, and only due secrets are disclosed."""
 
 import numpy as np
 import pytest

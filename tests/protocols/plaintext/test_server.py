@@ -1,4 +1,4 @@
-"""The plaintext protocol: it drops out, fails and leaves noise like the others, and sums to the same bits as SecAgg."""
+"""The plaintext protocol has the dropouts, failures, noise and sums of SecAgg, bit for bit."""
 
 from fractions import Fraction
 

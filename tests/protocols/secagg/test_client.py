@@ -1,4 +1,4 @@
-"""A client answers once: the same request gets the same bytes, any other aborts it, also after a restore."""
+"""A client answers once: it repeats the same reply to the same request, and any other request aborts it."""
 
 from copy import deepcopy
 

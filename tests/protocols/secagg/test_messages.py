@@ -1,4 +1,4 @@
-"""Recorded rounds: from the same entropy come the same bytes, and an honest client refuses what is listed there."""
+"""Recorded rounds: the same entropy gives the same bytes, and an honest client refuses the listed messages."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The prediction of a SecAgg round has the survivors, the noise that stays and the failures of the real round."""
+"""The prediction of a SecAgg round has the survivors, the noise left and the failures of the real round."""
 
 import pytest
 

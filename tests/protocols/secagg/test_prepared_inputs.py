@@ -1,4 +1,4 @@
-"""Uploads may be made ahead: they are the same bytes, nothing leaves before its time, and nothing depends on it."""
+"""Uploads prepared ahead: they have the same bytes, and are not sent before they are requested."""
 
 import hashlib
 import itertools

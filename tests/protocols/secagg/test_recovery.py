@@ -1,4 +1,4 @@
-"""Wrong shares are left out and their holders named; dealers whose secrets cannot be rebuilt are named."""
+"""Wrong shares are ignored and their holders named; dealers of secrets that cannot be rebuilt are named."""
 
 from copy import deepcopy
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""SecAgg gives what the plaintext protocol gives, bit for bit, or fails closed: there is no third case.
+"""SecAgg gives the same bits as the plaintext protocol, or fails without an output.
 
-In both modes, on the complete graph and on sparse ones, whoever is lost at any stage of any chunk.
+In both modes, on the complete graph and on sparse graphs, with any dropouts at any stage of any chunk.
 """
 
 from fractions import Fraction

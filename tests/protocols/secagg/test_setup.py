@@ -1,4 +1,4 @@
-"""Keys and shares that are wrong: their senders count as dropouts, or their receivers accuse them."""
+"""Wrong keys and shares: their senders count as dropouts, or their receivers accuse them."""
 
 import msgspec
 import pytest

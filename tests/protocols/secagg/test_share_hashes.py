@@ -5,9 +5,9 @@ import pytest
 from dordis.errors import MalformedMessage
 from dordis.protocols.secagg.share_hashes import (
     HASH_BYTES,
-    dealt,
+    encode_dealer,
+    encode_holder,
     hashes_length,
-    held,
     share_hash,
     share_hashes,
     split_hashes,
@@ -19,13 +19,13 @@ SHARE = bytes(range(36))
 
 
 def test_every_part_changes_the_hash():
-    base = (dealt(P, 0, 3), held(5, 0), SHARE)
+    base = (encode_dealer(P, 0, 3), encode_holder(5, 0), SHARE)
     others = [
-        (dealt(P, 1, 3), held(5, 0), SHARE),
-        (dealt(P, 0, 8), held(5, 0), SHARE),
-        (dealt(P, 0, 3), held(8, 0), SHARE),
-        (dealt(P, 0, 3), held(5, 1), SHARE),
-        (dealt(P, 0, 3), held(5, 0), SHARE[:-1] + b"\0"),
+        (encode_dealer(P, 1, 3), encode_holder(5, 0), SHARE),
+        (encode_dealer(P, 0, 8), encode_holder(5, 0), SHARE),
+        (encode_dealer(P, 0, 3), encode_holder(8, 0), SHARE),
+        (encode_dealer(P, 0, 3), encode_holder(5, 1), SHARE),
+        (encode_dealer(P, 0, 3), encode_holder(5, 0), SHARE[:-1] + b"\0"),
     ]
     hashes = {share_hash(*parts) for parts in (base, *others)}
     assert len(hashes) == 6
@@ -37,12 +37,12 @@ def test_hashes_follow_the_order_of_chunks_and_secrets():
     shares = [bytes([place]) * 36 for place in range(count * chunks)]
     hashes = share_hashes(P, 3, 5, b"".join(shares))
     assert len(hashes) == hashes_length(P)
-    second = share_hash(dealt(P, 1, 3), held(5, 0), shares[count])
+    second = share_hash(encode_dealer(P, 1, 3), encode_holder(5, 0), shares[count])
     assert hashes[count * HASH_BYTES :][:HASH_BYTES] == second
 
 
 def test_shares_of_unequal_length_are_refused():
-    with pytest.raises(MalformedMessage, match="one length"):
+    with pytest.raises(MalformedMessage, match="the same length"):
         share_hashes(P, 3, 5, bytes(shared_count(P, 0) * len(P.chunks) * 36 + 1))
 
 

@@ -1,4 +1,4 @@
-"""What a client discloses to the server is not shown to whoever reads a log, and is gone when the round is over."""
+"""Secrets of a client are not shown in a repr, and are erased when the round is over."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Signed statements: kind, round, client and content are bound; signatures of unregistered clients are refused."""
+"""Signed statements bind kind, round, client and content; signatures of unregistered clients are refused."""
 
 import pytest
 

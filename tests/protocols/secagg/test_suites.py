@@ -1,4 +1,4 @@
-"""SecAgg on other primitives: whatever suite it is given, it uses for everything."""
+"""SecAgg with other suites of primitives: all computations use the given suite."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever sets a malicious server shows, only the whole sum over the honest survivors comes free of masks.
+"""A malicious server that shows clients different sets learns only the sum over all honest survivors without masks.
 
 This is the counting argument of docs/proofs/malicious.md, tried for every view: for each coordinate the server learns
 the combinations a of uploads with a_u [u was shown v] = a_v [v was shown u] for every pair of honest survivors.

@@ -81,7 +81,7 @@ class RecordSampling:
 
     @property
     def batch(self) -> float:
-        """Return the expected number of sampled records of one client that has the declared number."""
+        """Return the expected sample size of a client with the declared number of records."""
         return self.sampling / WORD * self.records
 
     def plan(self, theta_squared: float, distance: float) -> SampledEvents:
@@ -199,7 +199,7 @@ def calibrate(epsilon: float, delta: float, sampling: int, events: int, distance
     low = math.log(gdp.theta_budget(epsilon, delta) / events) / 2 - _CLOSE
     high = low + math.log(2)
     if distance and excess(low) > 0:
-        raise InputError(f"noise at a distance of {distance} from its law keeps no (epsilon, delta)")
+        raise InputError(f"delta = {delta} is too small for noise at a distance of {distance} from its law")
     while excess(high) <= 0:
         low, high = high, high + math.log(2)
     return SampledEvents(sampling, math.exp(2 * _largest(excess, low, high)), events, distance)

@@ -2,7 +2,7 @@
 
 q_i = round(C_q g_i / max(c, ||g_i||)) for each record, with ||q_i|| <= C_q checked in integers; X = sum of q_i;
 Y = H (signs X) block by block, H the unnormalised Walsh-Hadamard matrix of size B; r = (Y + u) >> k with a uniform
-dither u in {0 .. 2^k - 1}^d; then r mod 2^b.  No dither is drawn twice and no record is refused.
+dither u in {0 .. 2^k - 1}^d; then r mod 2^b.  A dither is never drawn again and no record is refused.
 
 For fixed other records, the change of r by record i is a stochastic rounding of H q_i / 2^k, whose norm is at most
 s c = sqrt(B) C_q / 2^k.  `sensitivity` bounds that change except with probability 2^-60 over the dither.
@@ -58,7 +58,7 @@ class RecordEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def batch(self) -> float:
-        """Return the expected number of sampled records of one client that has the declared number."""
+        """Return the expected sample size of a client with the declared number of records."""
         return self.probability * self.records
 
     @property

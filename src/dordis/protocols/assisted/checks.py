@@ -1,4 +1,4 @@
-"""What clients, server and helpers insist on: each check is one function, so that a test can take it out and see."""
+"""Checks by clients, server and helpers of assisted rounds: each is one function, so that a test can remove it."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -30,30 +30,30 @@ Keys = Mapping[ClientId, bytes]
 """Public signing keys of one role."""
 
 LARGEST_INDEX = 1 << 62
-"""Indexes are below this one, so that those of the keys ahead are numbers of eight bytes, too."""
+"""Indices are below this one, so that the indices of keys for later rounds fit eight bytes too."""
 _HEADER = msgspec.msgpack.Decoder(Header)
 
 
 def check_length(vector: Vector, parameters: AssistedParameters) -> None:
-    """My vector is as long as the sum."""
+    """Raise InputError unless the client's vector is as long as the sum."""
     if vector.size != parameters.dim:
         raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {vector.size}")
 
 
 def check_signing_key(signing: bytes) -> None:
-    """I can sign: nobody counts a contribution without a signature."""
+    """Raise ParametersRefused if the client has no signing key: an unsigned contribution is refused."""
     if not signing:
         raise ParametersRefused("an assisted round needs a client's signing key")
 
 
 def check_helpers_registered(parameters: AssistedParameters, helpers: Keys) -> None:
-    """Every helper of the round is in the registry that I was given."""
+    """Raise ParametersRefused unless every helper of the round is in the registry."""
     if not helpers.keys() >= set(parameters.members):
         raise ParametersRefused("the round has helpers that are not in the registry")
 
 
 def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite: Suite) -> None:
-    """Every helper signed its key, for this run and these rounds."""
+    """Raise unless every helper signed its key, for this run and these rounds."""
     for h in parameters.present:
         key = parameters.helpers[h]
         if key is not None:
@@ -61,21 +61,21 @@ def check_epoch_keys_signed(parameters: AssistedParameters, helpers: Keys, suite
 
 
 def check_epoch_keys_fresh(parameters: AssistedParameters, now: float) -> None:
-    """No key has expired: the private half of an expired one is erased, or is not where it should be."""
+    """Raise ParametersRefused if a key has expired: its private half should be erased."""
     for h, key in parameters.helpers.items():
         if key is not None and key.not_after <= now:
             raise ParametersRefused(f"the key of helper {h} has expired")
 
 
 def check_epoch_keys_well_formed(parameters: AssistedParameters, suite: Suite) -> None:
-    """No key is of low order: everyone would know the secret that is agreed with it."""
+    """Raise if a key is of low order: anybody could compute the secret agreed with it."""
     for key in parameters.helpers.values():
         if key is not None:
             suite.agreement.validate(key.key)
 
 
 def read_header(parameters: AssistedParameters, client: ClientId, encoded: bytes) -> Header:
-    """Return a header in its one encoding, of this client, for this round and these parameters."""
+    """Return a decoded header; raise unless it is canonical, of this client, and for this round and parameters."""
     try:
         header = _HEADER.decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -89,7 +89,7 @@ def read_header(parameters: AssistedParameters, client: ClientId, encoded: bytes
 
 
 def check_header_form(parameters: AssistedParameters, header: Header) -> None:
-    """A header has as many digests as there are helpers with keys and sets."""
+    """Raise MalformedMessage if a header has digests of a wrong number or length, or a wrong vector length."""
     sizes = len(header.key), len(header.boxes), len(header.seeds), len(header.vector)
     counts = 1, len(parameters.present), len(parameters.sets), 1
     if header.version != VERSION or sizes != tuple(DIGEST_BYTES * count for count in counts):
@@ -99,32 +99,32 @@ def check_header_form(parameters: AssistedParameters, header: Header) -> None:
 
 
 def check_header_round(parameters: AssistedParameters, header: Header) -> None:
-    """A header is for this round, under these parameters."""
+    """Raise ProtocolError unless a header is for this round and these parameters."""
     if header.round != parameters.round or header.parameters != parameters.digest:
         raise ProtocolError("the header of a contribution is for another round, or other parameters")
 
 
 def check_header_client(header: Header, client: ClientId) -> None:
-    """A header names the client that sent it."""
+    """Raise ProtocolError unless a header names the client that sent it."""
     if header.client != client:
-        raise ProtocolError(f"the header of client {header.client} came as that of client {client}")
+        raise ProtocolError(f"client {client} sent the header of client {header.client}")
 
 
 def check_header_signed(clients: Keys, client: ClientId, encoded: bytes, signature: bytes, suite: Suite) -> None:
-    """A registered client signed its header."""
+    """Raise unless a registered client signed its header."""
     if client not in clients:
         raise ProtocolError(f"client {client} is not in the registry")
     suite.signature.verify(clients[client], statements.header(encoded), signature)
 
 
 def check_vector_digest(header: Header, vector: bytes | memoryview) -> None:
-    """The vector is the one that its client signed."""
+    """Raise ProtocolError unless the vector has the digest in the signed header."""
     if len(vector) != header.length or hashlib.sha256(vector).digest() != header.vector:
         raise ProtocolError("the vector of a contribution is not the one in its header")
 
 
 def check_box_digest(parameters: AssistedParameters, header: Header, helper: ClientId, box: bytes) -> None:
-    """A box is the one that its client signed for this helper."""
+    """Raise ProtocolError unless a box has the digest for this helper in the signed header."""
     place = parameters.present.index(helper)
     signed = header.boxes[DIGEST_BYTES * place : DIGEST_BYTES * (place + 1)]
     if hashlib.sha256(box).digest() != signed:
@@ -132,7 +132,7 @@ def check_box_digest(parameters: AssistedParameters, header: Header, helper: Cli
 
 
 def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId, seeds: Mapping[int, bytes]) -> None:
-    """Every seed is the one that its client committed to: all members of a set hold the same."""
+    """Raise DecryptionFailed unless the seeds are the committed ones, so that all members of a set have the same."""
     for rank, seed in seeds.items():
         committed = header.seeds[DIGEST_BYTES * rank : DIGEST_BYTES * (rank + 1)]
         if commit_seed(parameters, client, rank, seed) != committed:
@@ -140,57 +140,57 @@ def check_seeds(parameters: AssistedParameters, header: Header, client: ClientId
 
 
 def check_seed_count(plaintext: bytes, count: int) -> None:
-    """A box holds one seed for each set of its helper."""
+    """Raise DecryptionFailed unless a box holds one seed for each set of its helper."""
     if len(plaintext) != SECRET_BYTES * count:
         raise DecryptionFailed(f"a box holds {count} seeds of {SECRET_BYTES} bytes")
 
 
 def check_one_header(known: bytes | None, digest: bytes, client: ClientId) -> None:
-    """A client has one header in a round."""
+    """Raise UnexpectedRequest if the client had another header in this round."""
     if known is not None and known != digest:
         raise UnexpectedRequest(f"there was another header of client {client} in this round")
 
 
 def check_round_id(round: bytes) -> None:
-    """A request to a helper names a round by its run and an index."""
+    """Raise MalformedMessage unless a request to a helper has a round id: a run id followed by an index."""
     if len(round) != RUN_BYTES + INDEX_BYTES or int.from_bytes(round[RUN_BYTES:], "big") >= LARGEST_INDEX:
         raise MalformedMessage(f"a request to a helper has no round id of {RUN_BYTES + INDEX_BYTES} bytes")
 
 
 def check_joined_run(joined: bytes | None, round: bytes) -> None:
-    """A request is for the run whose manifest I have seen; None: I serve in any run."""
+    """Raise ParametersRefused unless a request is for the run that the helper joined; None: any run."""
     if joined is not None and round[:RUN_BYTES] != joined:
         raise ParametersRefused("the request is for a round of another run than the one that this helper has joined")
 
 
 def check_same_parameters(known: bytes, digest: bytes) -> None:
-    """A round has one set of parameters for me."""
+    """Raise UnexpectedRequest if the helper knows other parameters for this index."""
     if known != digest:
         raise UnexpectedRequest("there were other parameters under this index")
 
 
 def check_own_key(parameters: AssistedParameters, me: ClientId, public: bytes) -> None:
-    """The parameters name my live key."""
+    """Raise ParametersRefused unless the parameters name the helper's own live key."""
     key = parameters.helpers.get(me)
     if key is None or key.key != public:
         raise ParametersRefused(f"the round does not name the live key of helper {me}")
 
 
 def read_survivors(words: bytes) -> tuple[ClientId, ...]:
-    """Return U3 from its words: sorted, nobody twice."""
+    """Return U3 from its words; raise ProtocolError unless it is sorted without repetition."""
     survivors = tuple(map(ClientId, unpack_words(words)))
     check_sorted(survivors)
     return survivors
 
 
 def check_sorted(survivors: Sequence[ClientId]) -> None:
-    """U3 is sorted and has nobody twice."""
+    """Raise ProtocolError unless U3 is sorted without repetition."""
     if any(u >= v for u, v in pairwise(survivors)):
         raise ProtocolError("U3 is not sorted, or has a client twice")
 
 
 def check_survivor_count(parameters: AssistedParameters, survivors: Collection[ClientId]) -> None:
-    """U3 has n_min to n_max clients: with fewer, too little noise would be left."""
+    """Raise unless U3 has n_min to n_max clients: with fewer, too little noise would be left."""
     if not parameters.n_min <= len(survivors) <= parameters.n_max:
         raise ProtocolError(
             f"U3 has {len(survivors)} clients, and not {parameters.n_min} to {parameters.n_max} of them"
@@ -198,19 +198,19 @@ def check_survivor_count(parameters: AssistedParameters, survivors: Collection[C
 
 
 def check_all_opened(survivors: Collection[ClientId], opened: Collection[ClientId]) -> None:
-    """I have opened the box of every member of U3 without fault."""
+    """Raise ProtocolError unless the helper opened the box of every member of U3 without fault."""
     if not set(survivors) <= set(opened):
         raise ProtocolError("U3 has a client whose box was not opened here without fault")
 
 
 def check_same_statement(claimed: bytes, asked: bytes) -> None:
-    """I answer for one U3 under an index, whatever its parameters."""
+    """Raise UnexpectedRequest if the helper agreed on another U3 under this index, with any parameters."""
     if claimed != asked:
         raise UnexpectedRequest("another U3 was agreed on under this index")
 
 
 def check_agreed(claimed: bytes | None) -> None:
-    """I signed a U3 under this index before I reveal anything."""
+    """Raise UnexpectedRequest if the helper has not agreed on a U3 under this index."""
     if claimed is None:
         raise UnexpectedRequest("a reveal was asked for before this helper agreed on U3")
 
@@ -218,7 +218,7 @@ def check_agreed(claimed: bytes | None) -> None:
 def check_quorum(
     parameters: AssistedParameters, statement: bytes, signatures: Mapping[int, bytes], helpers: Keys, suite: Suite
 ) -> None:
-    """At least q helpers of the round signed this very U3; each counts once."""
+    """Raise unless at least q different helpers of the round signed this U3."""
     signers = set(map(ClientId, signatures))
     if not signers <= set(parameters.members) or len(signers) < parameters.quorum:
         raise ProtocolError(f"{len(signers)} signatures are no quorum of {parameters.quorum} helpers of the round")
@@ -227,6 +227,6 @@ def check_quorum(
 
 
 def check_own_sets(parameters: AssistedParameters, me: ClientId, ranks: Collection[int]) -> None:
-    """I am asked for sets that I am in."""
+    """Raise ProtocolError if the helper is asked for a set that it is not in."""
     if not ranks or not set(ranks) <= set(parameters.ranks[me]):
         raise ProtocolError(f"helper {me} was asked for sets that it is not in")

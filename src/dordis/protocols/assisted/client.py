@@ -22,14 +22,14 @@ from dordis.protocols.assisted.messages import VERSION, Header, SendContribution
 from dordis.protocols.assisted.parameters import AssistedParameters
 from dordis.protocols.escrow import SECRET_BYTES, IssuedSecrets
 from dordis.protocols.one_message import seal_boxes
-from dordis.protocols.summing import SumInput, SummingClient, SummingState, begun, helper_keys
+from dordis.protocols.summing import SumInput, SummingClient, SummingState, helper_keys, require_parameters
 
 BOX = "assisted-box"
-"""The use of the keys of boxes."""
+"""The label under which keys of boxes are derived."""
 
 
 class AssistedState(SummingState):
-    """What a client remembers: the parameters, a seed for each set, and private secrets for each chunk."""
+    """The state of a client: parameters, a seed for each set, and private secrets for each chunk."""
 
     parameters: AssistedParameters | None = None
     seeds: tuple[bytes, ...] = ()
@@ -66,10 +66,10 @@ class AssistedClient(SummingClient[AssistedState]):
 
     @property
     def _parameters(self) -> AssistedParameters:
-        return begun(self.state.parameters)
+        return require_parameters(self.state.parameters)
 
     def contribute(self, request: SendContribution) -> SignedContribution:
-        """Accept the parameters, draw all secrets, and send the input under noise and a mask for each set."""
+        """Check the parameters, draw all secrets, and return the input under noise and a mask for each set."""
         parameters, state = request.parameters, self.state
         self.check(parameters)
         state.parameters = parameters
@@ -85,7 +85,7 @@ class AssistedClient(SummingClient[AssistedState]):
         return SignedContribution(header, signature, b"".join(boxes), vector)
 
     def check(self, parameters: AssistedParameters) -> None:
-        """Refuse parameters that break a rule, and helpers whose keys are not theirs."""
+        """Raise if parameters break a rule, or a helper's key is not signed by that helper."""
         rules.check_rules(parameters)
         checks.check_signing_key(self._signing)
         checks.check_helpers_registered(parameters, self._helpers)
@@ -97,7 +97,7 @@ class AssistedClient(SummingClient[AssistedState]):
         checks.check_length(self.input.vector, parameters)
 
     def issued(self, chunk: int) -> IssuedSecrets:
-        """Return the private secrets of a chunk, and the deposited ones: joined from a piece of every set."""
+        """Return the private secrets of a chunk and the deposited ones, each joined from the pieces of all sets."""
         parameters, seeds = self._parameters, self.state.seeds
         deposited = (
             join_pieces(piece(parameters, chunk, self.me, rank, k, seed) for rank, seed in enumerate(seeds))

@@ -1,8 +1,8 @@
-"""Complaints of helpers about clients, over a whole run: whom they prove wrong, and who is only left out.
+"""Complaints of helpers about clients over a whole run: parties proved wrong are evicted, other clients left out.
 
 A complaint is an edge between a helper and a client: one of the two is wrong.  At most f helpers and T_C clients
-collude, so that a client whom more helpers name than can collude is wrong, and so is a helper that names more clients
-than can.  No honest party is ever evicted, and at most f T_C honest clients are left out over a run.
+collude.  So a client that more than f helpers name is wrong, and a helper that names more than T_C clients is wrong.
+No honest party is ever evicted, and at most f T_C honest clients are left out over a run.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ Edge = tuple[int, int]
 
 
 class Complaints(msgspec.Struct, frozen=True):
-    """Edges that stand, and the helpers and clients that were proved wrong."""
+    """Unresolved edges, and the helpers and clients that were proved wrong."""
 
     edges: frozenset[Edge] = frozenset()
     helpers: frozenset[int] = frozenset()
@@ -23,11 +23,11 @@ class Complaints(msgspec.Struct, frozen=True):
 
     @property
     def left_out(self) -> frozenset[int]:
-        """Return the clients that are not asked: those proved wrong, and those with an edge."""
+        """Return the clients that may not contribute: those proved wrong, and those with an edge."""
         return self.clients | {u for _, u in self.edges}
 
     def with_edges(self, edges: Iterable[Edge], faulty: int, colluders: int) -> "Complaints":
-        """Return the complaints with more edges, after everyone whom they prove wrong is evicted."""
+        """Return the complaints with more edges, and with the parties that they prove wrong evicted."""
         return msgspec.structs.replace(self, edges=self.edges | frozenset(edges))._settled(faulty, colluders)
 
     def with_liars(self, helpers: Iterable[int], faulty: int, colluders: int) -> "Complaints":
@@ -35,7 +35,7 @@ class Complaints(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, helpers=self.helpers | frozenset(helpers))._settled(faulty, colluders)
 
     def _settled(self, faulty: int, colluders: int) -> "Complaints":
-        """Evict until nobody has more edges than there can be colluders left on the other side."""
+        """Evict parties with more edges than there can be colluders on the other side, until there are none."""
         helpers, clients, edges = set(self.helpers), set(self.clients), set(self.edges)
         while True:
             edges = {(h, u) for h, u in edges if h not in helpers and u not in clients}

@@ -33,7 +33,7 @@ def piece(parameters: Parameters, chunk: int, client: ClientId, rank: int, compo
 
 
 def join_pieces(pieces: Iterable[bytes]) -> bytes:
-    """Return the seed of which these are the pieces: their exclusive or."""
+    """Return the seed from its pieces: their exclusive or."""
     joined = 0
     for part in pieces:
         joined ^= int.from_bytes(part, "big")
@@ -51,7 +51,7 @@ def due_pieces(parameters: AssistedParameters, survivors: Collection[ClientId]) 
 
 
 def commit_seed(parameters: Parameters, client: ClientId, rank: int, seed: bytes) -> bytes:
-    """Commit to the seed of a set."""
+    """Return a client's commitment to the seed of a set."""
     label = kdf.label("assisted-seed", parameters.round, 0, client, rank)
     return kdf.commit(label, parameters.digest, seed)
 
@@ -67,7 +67,7 @@ def sum_masks(
 
 
 def digest_value(parameters: AssistedParameters, rank: int, masks: bytes | memoryview, pieces: bytes) -> bytes:
-    """Return the digest of what a set reveals."""
+    """Return the digest of a set's mask sum and due pieces."""
     label = kdf.label("assisted-value", parameters.round, 0, 0, rank)
     hashed = hashlib.sha256()
     for part in (label, parameters.digest, masks, pieces):

@@ -1,7 +1,7 @@
-"""A helper: it shows keys for coming rounds, opens boxes, agrees on one U3 a round, and reveals mask sums for it.
+"""A helper: it signs keys for coming rounds, opens boxes, agrees on one U3 a round, and reveals mask sums for it.
 
-A helper has no data and sees no update.  Before `Reveal` nothing leaves it but the names of clients whose boxes are
-wrong: not even a digest of a mask sum, with which guesses could be tested.
+A helper has no data and sees no update.  Before `Reveal` it sends only keys, signatures and the ids of clients with
+wrong boxes, not even the digest of a mask sum: guesses could be tested with that.
 """
 
 import hashlib
@@ -38,14 +38,14 @@ from dordis.protocols.parameters import RUN_BYTES, pack_words
 from dordis.protocols.summing import VerifyClient, accept_any_client, helper_keys
 
 KEYS_AHEAD = 4
-"""Keys that a helper shows at a time, K."""
+"""K, the number of rounds for which a helper sends keys at a time."""
 DAY = 24 * 3600
 LIFETIME = 3600 + DAY
-"""Seconds from the signature of a key to its end: a round of an hour, and a day."""
+"""Lifetime of a key in seconds: a round of an hour, and a day."""
 
 
 class HelperStore(Protocol):
-    """What a helper must not lose: private halves of its keys, and the one U3 of every index."""
+    """The durable state of a helper: private halves of its keys, and the one U3 of every index."""
 
     def get(self, key: str) -> bytes | None:
         """Return a stored value; empty if it was erased, None if there never was one."""
@@ -54,7 +54,7 @@ class HelperStore(Protocol):
         """Return the value stored under the key; if there is none, store this one durably first."""
 
     def erase(self, key: str) -> None:
-        """Forget a value for good, but not that there was one."""
+        """Erase a value; `get` returns empty for its key from now on."""
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys with this prefix whose values are not erased."""
@@ -84,7 +84,7 @@ class MemoryStore:
 
 
 class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rounds that a helper serves in; the defaults serve in all that keep the rules."""
+    """The rounds that a helper accepts; by default all that keep the rules."""
 
     runs: frozenset[str] | None = None
     """Ids of the runs, in hex; None: any."""
@@ -106,7 +106,7 @@ class HelperPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
-    """The round is one that this helper serves in."""
+    """Raise ParametersRefused if the policy forbids the round."""
     refused = (
         (policy.runs is not None and parameters.run.hex() not in policy.runs, "runs"),
         (parameters.n_min < policy.clients, "clients"),
@@ -123,7 +123,7 @@ def check_policy(policy: HelperPolicy, parameters: AssistedParameters) -> None:
 
 @dataclass(frozen=True)
 class OpenedHeader:
-    """A contribution as a helper knows it: the digest of its header, and the seeds by the ranks of sets."""
+    """An opened contribution: the digest of its header, and the seeds by the ranks of sets."""
 
     digest: bytes
     seeds: Mapping[int, bytes] = field(repr=False)
@@ -131,7 +131,7 @@ class OpenedHeader:
 
 @dataclass
 class HelperRound:
-    """What a helper holds of one round; it can be sent again."""
+    """A helper's data of one round, not stored: the server can send it again."""
 
     parameters: AssistedParameters
     opened: dict[ClientId, OpenedHeader] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class AssistedHelper:
         return f"<AssistedHelper {self.me}>"
 
     def handle(self, request: Message) -> Message:
-        """Answer a request, or raise; before that, erase private halves whose time is over."""
+        """Answer a request or raise, after erasing expired private halves of keys."""
         self.erase_expired()
         self.check_request(request)
         match request:
@@ -197,12 +197,12 @@ class AssistedHelper:
     # Keys
 
     def erase_expired(self) -> None:
-        """Erase private halves whose time is over, whatever the server says."""
+        """Erase the expired private halves of keys."""
         if erase_expired_keys(self._store, self._clock()):
             self._drop_closed_rounds()
 
     def introduce(self, request: Introduce) -> EpochKeys:
-        """Show the keys for the next rounds; the private halves of those for earlier rounds are erased."""
+        """Return the keys for the next rounds, and erase the private halves of keys for earlier rounds."""
         run, index = request.round[:RUN_BYTES], int.from_bytes(request.round[RUN_BYTES:], "big")
         for key in self._store.keys(_epoch(run)):
             if int(key.rpartition("/")[2]) < index:
@@ -212,7 +212,7 @@ class AssistedHelper:
         return EpochKeys({key.epoch: key for key in shown if key is not None})
 
     def _epoch_key(self, run: bytes, epoch: int) -> EpochKey | None:
-        """Return the signed key of an epoch, which is one round; the same whenever asked; None after its end."""
+        """Return the signed key of an epoch, which is one round: always the same key; None once it is erased."""
         fresh = self._suite.agreement.generate(self._entropy) + (int(self._clock()) + self._lifetime).to_bytes(8, "big")
         held = self._store.claim(_epoch(run, epoch), fresh)
         if not held:
@@ -228,7 +228,7 @@ class AssistedHelper:
         self._rounds = {round: held for round, held in self._rounds.items() if self._private(held.parameters)}
 
     def _private(self, parameters: AssistedParameters) -> bytes | None:
-        """Return the private half of the key that the parameters name; None if it was never here, or is erased."""
+        """Return the private half of the key that the parameters name; None if it is erased or unknown."""
         key = parameters.helpers.get(self.me)
         held = None if key is None else self._store.get(_epoch(parameters.run, key.epoch))
         return held[:SECRET_BYTES] if held else None
@@ -236,7 +236,7 @@ class AssistedHelper:
     # Boxes
 
     def open(self, request: OpenBoxes) -> BoxesOpened:
-        """Open boxes; name the clients whose box or seeds are wrong.  Other mistakes are the server's: raised."""
+        """Open boxes and return the clients with a wrong box or seeds; raise for errors of the server."""
         parameters = request.parameters
         private = self._private(parameters)
         if private is None:
@@ -257,7 +257,7 @@ class AssistedHelper:
         check_policy(self._policy, parameters)
 
     def _open_entry(self, held: HelperRound, private: bytes, client: ClientId, entry: Entry) -> None:
-        """Take one contribution; it counts as opened, or as a fault."""
+        """Open the box of one contribution, and record it as opened or as faulty."""
         digest = hashlib.sha256(entry.header).digest()
         known = held.opened[client].digest if client in held.opened else held.faults.get(client)
         checks.check_one_header(known, digest, client)
@@ -289,7 +289,7 @@ class AssistedHelper:
         return SurvivorsAgreed(self._suite.signature.sign(self._secret, statement))
 
     def _claim(self, held: HelperRound, words: bytes) -> bytes:
-        """Return the statement on U3, durably the only one of this index; a refusal uses nothing up."""
+        """Return the statement on U3, stored durably as the only one of this index; a wrong U3 is not stored."""
         statement = self._statement(held, words)
         digest = hashlib.sha256(statement).digest()
         checks.check_same_statement(self._store.claim(_claimed(held.parameters.round), digest), digest)
@@ -340,7 +340,7 @@ class AssistedHelper:
 
 
 def erase_expired_keys(store: HelperStore, now: float) -> bool:
-    """Erase the private halves whose time is over; tell whether there were any."""
+    """Erase the expired private halves of keys; tell whether there were any."""
     expired = [key for key in store.keys("epoch/") if _end(store.get(key) or b"") <= now]
     for key in expired:
         store.erase(key)

@@ -1,7 +1,7 @@
 """The messages of an assisted round: one from each client, and up to four to each helper.
 
-A header is what a client signs: the digest of everything in its contribution.  Helpers get headers and their own boxes;
-vectors stay with the server.
+A client signs a header with the digests of everything in its contribution.  Helpers receive headers and their own
+boxes; vectors stay with the server.
 """
 
 from typing import Annotated, ClassVar
@@ -15,11 +15,11 @@ from dordis.protocols.limits import MOST_CLIENTS
 from dordis.protocols.summing import Opening
 
 VERSION = 1
-"""Of headers and of signed statements."""
+"""Longest frames, in bytes, of headers and of signed statements."""
 
 
 class Introduce(Message, frozen=True):
-    """To helpers, before the parameters are fixed: send your keys for this round and later; earlier rounds are over."""
+    """To helpers, before the parameters are fixed: send your keys for this round and later ones."""
 
     reply: ClassVar = EpochKeys
     role: ClassVar = Role.HELPER
@@ -27,7 +27,7 @@ class Introduce(Message, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a client signs: the round, its key, and digests of its boxes (by helper), seeds (by set) and vector."""
+    """The signed part of a contribution: round, key, and digests of boxes (by helper), seeds (by set) and vector."""
 
     version: int
     round: bytes
@@ -42,7 +42,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class SignedContribution(Message, frozen=True):
-    """All that a client sends: the signed header, the boxes in the order of helpers, and the masked input, packed."""
+    """A client's one message: the signed header, the boxes in the order of helpers, and the masked input, packed."""
 
     bulk: ClassVar = "vector"
     header: bytes
@@ -52,7 +52,7 @@ class SignedContribution(Message, frozen=True):
 
 
 class SendContribution(Opening, frozen=True):
-    """To the clients that come: these are the parameters; contribute."""
+    """To arriving clients: check the parameters and contribute."""
 
     reply: ClassVar = SignedContribution
     uploads: ClassVar = True
@@ -60,7 +60,7 @@ class SendContribution(Opening, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a helper gets of one contribution."""
+    """The part of a contribution for one helper."""
 
     header: bytes
     signature: Signature
@@ -68,14 +68,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class BoxesOpened(Message, frozen=True):
-    """The clients, as words of eight bytes, whose box or seeds are wrong; `unable` without the private key."""
+    """The clients, as words of eight bytes, with a wrong box or seeds; `unable` if the helper has no private key."""
 
     named: bytes
     unable: bool = False
 
 
 class OpenBoxes(Message, frozen=True):
-    """To helpers: open these boxes, and name the clients whose box does not hold what the header says."""
+    """To helpers: open these boxes, and name the clients whose box contradicts their header."""
 
     reply: ClassVar = BoxesOpened
     role: ClassVar = Role.HELPER
@@ -84,13 +84,13 @@ class OpenBoxes(Message, frozen=True):
 
 
 class SurvivorsAgreed(Message, frozen=True):
-    """I have seen this U3, and answer for no other under this index."""
+    """A helper's signature on U3: it answers for no other U3 of this round."""
 
     signature: Signature
 
 
 class AgreeOnSurvivors(Message, frozen=True):
-    """To helpers, against a malicious server: this is U3, as words of eight bytes."""
+    """To helpers, in the malicious mode: sign U3, given as words of eight bytes."""
 
     reply: ClassVar = SurvivorsAgreed
     role: ClassVar = Role.HELPER

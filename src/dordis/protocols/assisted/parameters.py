@@ -1,4 +1,4 @@
-"""The parameters of an assisted round: the helpers with their keys for it, and the rules that their numbers keep."""
+"""The parameters of an assisted round: the helpers with their keys, and the rules for their number."""
 
 from collections.abc import Collection
 from functools import cached_property
@@ -17,9 +17,9 @@ from dordis.protocols.parameters import Assistance, Parameters, extend
 from dordis.protocols.summing import Roster
 
 MOST_SETS = 64
-"""C(m, f) at most: a client draws a seed for each set, and a mask as long as its update."""
+"""Largest C(m, f), the number of sets: a client draws a seed and a mask as long as its update for each set."""
 MOST_EXACT = 64
-"""T at most with the scheme `exact`: helpers reveal up to T pieces for every client."""
+"""Largest T with the scheme `exact`: helpers reveal up to T pieces for every client."""
 STRATEGIES = frozenset({"xnoise", "orig", "none"})
 SCHEMES = frozenset({Scheme.SINGLE.value, Scheme.EXACT.value, Scheme.ORIG.value, Scheme.NONE.value})
 
@@ -46,10 +46,10 @@ class EpochKeys(Message, frozen=True):
 
 
 class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
-    """The common part, and H: each helper with its key for this round, or None if it has none and stays silent.
+    """The common part, and H: each helper with its key for this round, or None if it has no key and cannot take part.
 
     At most `faulty` helpers, f, collude with the server and with T_C clients.  With `can_abort` any single helper can
-    stop a round; with `no_base` clients may be left without noise that no helper can remove.
+    stop a round; with `no_base` clients may have no base noise, so that more than f helpers could remove all of it.
     """
 
     helpers: Annotated[dict[int, EpochKey | None], Meta(max_length=MOST_SETS)]
@@ -91,20 +91,20 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
     @property
     def voices(self) -> int:
-        """Return how many members of a set must give the same value: f + 1, all if the set is smaller, or one."""
+        """Return how many members of a set must give the same value: f + 1 (all, if the set is smaller), or one."""
         return min(self.faulty + 1, len(self.helpers) - self.faulty) if self.is_malicious else 1
 
     @property
     def assistance(self) -> Assistance:
-        """Return whom a client trusts with its masks."""
+        """Return the helpers that a client trusts with its masks."""
         return Assistance(tuple(map(int, self.members)), self.faulty, self.no_base)
 
     def due(self, chunk: int, survivors: Collection[ClientId]) -> Due:
-        """Return the removable components that are disclosed; clients come in the same order in all chunks."""
+        """Return the removable components that are disclosed; the same clients are chosen in all chunks."""
         return self.plans[chunk].due_components(survivors, removal_context(self.round, 0, self.digest))
 
     def check_own(self) -> None:
-        """Check helpers, keys, arrivals and noise scheme."""
+        """Raise ParametersRefused if helpers, keys, arrivals or noise scheme break a rule."""
         check_helpers(self)
         check_abortable(self)
         check_keys_present(self)
@@ -115,7 +115,7 @@ class AssistedParameters(Parameters, frozen=True, dict=True, kw_only=True):
 
 
 def check_helpers(parameters: AssistedParameters) -> None:
-    """There are more helpers than can collude, and not too many sets of them."""
+    """Raise ParametersRefused unless 1 <= f < m and there are at most `MOST_SETS` sets of helpers."""
     m, f = len(parameters.helpers), parameters.faulty
     if not 1 <= f < m or comb(m, f) > MOST_SETS or min(parameters.helpers) < 0:
         raise ParametersRefused(
@@ -124,7 +124,7 @@ def check_helpers(parameters: AssistedParameters) -> None:
 
 
 def check_abortable(parameters: AssistedParameters) -> None:
-    """Against a malicious server f helpers cannot stop a round, unless the parameters say that they may."""
+    """Raise ParametersRefused if f helpers could stop a round in the malicious mode, unless `can_abort` is set."""
     m, f = len(parameters.helpers), parameters.faulty
     if parameters.is_malicious and m < 3 * f + 1 and not parameters.can_abort:
         raise ParametersRefused(
@@ -134,7 +134,7 @@ def check_abortable(parameters: AssistedParameters) -> None:
 
 
 def check_keys_present(parameters: AssistedParameters) -> None:
-    """At most m - q helpers are without a key: otherwise no quorum can agree."""
+    """Raise ParametersRefused if fewer than q helpers have a key: no quorum could agree."""
     missing = len(parameters.helpers) - len(parameters.present)
     if missing > len(parameters.helpers) - parameters.quorum:
         raise ParametersRefused(
@@ -144,21 +144,21 @@ def check_keys_present(parameters: AssistedParameters) -> None:
 
 
 def check_keys_cover(parameters: AssistedParameters) -> None:
-    """Every key is for this round's index."""
+    """Raise ParametersRefused if a key is not for this round's index."""
     for h, key in parameters.helpers.items():
         if key is not None and not 0 <= key.first <= parameters.index <= key.last:
             raise ParametersRefused(f"the key of helper {h} is not for round {parameters.index}")
 
 
 def check_keys_repeated(parameters: AssistedParameters) -> None:
-    """No two helpers have the same key: a helper that copies a key does not know its private half."""
+    """Raise ParametersRefused if two helpers have the same key: one copied it and lacks its private half."""
     keys = [key.key for key in parameters.helpers.values() if key is not None]
     if len(set(keys)) != len(keys):
         raise ParametersRefused("two helpers have the same key")
 
 
 def check_arrivals(parameters: AssistedParameters) -> None:
-    """Every client keeps noise of its own (n_min >= n_max / 2), unless the parameters say that it may not."""
+    """Raise ParametersRefused if clients have no base noise (n_min < n_max / 2), unless `no_base` is set."""
     if 2 * parameters.n_min < parameters.n_max and not parameters.no_base:
         raise ParametersRefused(
             f"n_min = {parameters.n_min} is below half of n_max = {parameters.n_max}: more than f helpers could "
@@ -167,7 +167,7 @@ def check_arrivals(parameters: AssistedParameters) -> None:
 
 
 def check_scheme(parameters: AssistedParameters) -> None:
-    """The noise is divided by a scheme that helpers can remove, into few components."""
+    """Raise ParametersRefused if helpers do not support the noise scheme, or it has too many components."""
     if parameters.scheme not in SCHEMES:
         raise ParametersRefused(f"assisted rounds have no noise scheme '{parameters.scheme}'")
     if parameters.scheme == Scheme.EXACT.value and parameters.tolerance > MOST_EXACT:
@@ -189,7 +189,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def agree_with_helpers(options: Options, common: Parameters, roster: Roster) -> AssistedParameters:
-    """Add H, and the key for this round of each helper that introduced itself, to the common part, unchecked."""
+    """Return parameters from their common part, H, and the helpers' keys for this round, unchecked."""
     helpers = {int(h): _key_for(common.index, reply) for h, reply in sorted(roster.introductions.items())}
     return extend(
         common,

@@ -1,7 +1,7 @@
 """The assisted server: it takes contributions, has helpers open boxes, agree on U3 and reveal mask sums.
 
-It holds one vector, the sum so far; contributions that are stored elsewhere are read again only where a client that
-came is not in U3.
+It holds one vector, the sum so far.  A stored contribution is read again only to subtract it, if its client is not in
+U3.
 """
 
 import hashlib
@@ -46,11 +46,11 @@ from dordis.protocols.summing import (
 )
 
 PIECE = 1 << 20
-"""Bytes of headers and boxes in one request to a helper, at most."""
+"""Largest number of bytes of headers and boxes in one request to a helper."""
 
 
 class AssistedSetup(SummingSetup):
-    """From the open call to the sum; `standing` has the complaints of earlier rounds, and then of this one too."""
+    """The whole round, from the open call to the sum; `standing` has the complaints of this and earlier rounds."""
 
     def __init__(self, parameters: AssistedParameters, registry: Mapping[ClientId, bytes], suite: Suite) -> None:
         self.parameters, self.suite = parameters, suite
@@ -58,12 +58,12 @@ class AssistedSetup(SummingSetup):
         self.standing: Complaints = Complaints()
         self.total: Vector = np.zeros(parameters.dim, np.uint32)
         self.contributions: dict[ClientId, SignedContribution] = {}
-        """Headers and boxes of the clients that came; their vectors are in the total."""
+        """Contributions without their vectors, which are in the total."""
         self.u3: tuple[ClientId, ...] = ()
         self.live: tuple[ClientId, ...] = ()
         """Helpers that opened all boxes; after `agree`, those that signed U3."""
         self.named: frozenset[ClientId] = frozenset()
-        """Clients that complaints of this round proved wrong."""
+        """Clients that were proved wrong by complaints of this round."""
         self.sets: list[SetVoices] = []
         self.released: dict[int, dict[ClientId, dict[int, bytes]]] = {}
         self._signatures: dict[int, bytes] = {}
@@ -81,7 +81,7 @@ class AssistedSetup(SummingSetup):
         )
 
     def take_contributions(self) -> Flow:
-        """Add up the contributions as they come."""
+        """Add up the contributions as they arrive."""
         self._call = OpenCall(SendContribution(self.parameters), self.parameters.n_max, self.check)
         for u, reply in (yield self._call):
             whole = of_kind(SignedContribution, reply)
@@ -102,7 +102,7 @@ class AssistedSetup(SummingSetup):
             checks.check_box_digest(parameters, header, h, box)
 
     def _split_boxes(self, reply: SignedContribution) -> dict[ClientId, bytes]:
-        """Return the boxes by helper: all of one length but for the number of seeds, which is the same too."""
+        """Return the boxes by helper; all have the same length, because all hold the same number of seeds."""
         present = self.parameters.present
         size, rest = divmod(len(reply.boxes), len(present))
         if rest:
@@ -110,7 +110,7 @@ class AssistedSetup(SummingSetup):
         return {h: reply.boxes[size * place : size * (place + 1)] for place, h in enumerate(present)}
 
     def open_boxes(self) -> Flow:
-        """Have every helper open its boxes; clients that a helper names are not in U3."""
+        """Have every helper open its boxes; clients that a helper names are taken out of the sum."""
         live = {h for h in self.parameters.present if h not in self.standing.helpers}
         edges: set[tuple[int, int]] = set()
         for clients in self._pieces():
@@ -131,7 +131,7 @@ class AssistedSetup(SummingSetup):
         self.u3 = u3
 
     def _pieces(self) -> Iterator[list[ClientId]]:
-        """Yield the clients that came, as many at a time as fit a request."""
+        """Yield the contributing clients in batches that fit a request."""
         clients: list[ClientId] = []
         size = 0
         for u, reply in self.contributions.items():
@@ -148,14 +148,14 @@ class AssistedSetup(SummingSetup):
         return {int(u): Entry(came[u].header, came[u].signature, self._split_boxes(came[u])[h]) for u in clients}
 
     def _subtract(self, u: ClientId) -> None:
-        """Take a contribution out of the sum again."""
+        """Subtract a contribution from the sum."""
         if self._call is None:
             return
         vector = of_kind(SignedContribution, self._call.read_again(u)).vector
         self.total -= unpack(vector, self.parameters.bits, self.parameters.dim)
 
     def agree(self) -> Flow:
-        """Against a malicious server: collect the signatures of all live helpers on U3; only signers can reveal."""
+        """In the malicious mode: collect the signatures of all live helpers on U3; only signers are asked to reveal."""
         if not self.parameters.is_malicious:
             return
         request = AgreeOnSurvivors(self.parameters.round, pack_words(self.u3))
@@ -202,7 +202,7 @@ class AssistedSetup(SummingSetup):
     def _values(
         self, h: ClientId, reply: Revealed, asked: Mapping[ClientId, Mapping[int, bool]]
     ) -> dict[int, tuple[bytes, SetValue | None]]:
-        """Return the digest of each set asked, and the value where it came whole; refuse other shapes."""
+        """Return for each set the digest, and the value if it was sent whole; raise if the reply is malformed."""
         wholes = [rank for rank, is_whole in asked[h].items() if is_whole]
         size = packed_size(self.parameters.dim, self.parameters.bits)
         due = SECRET_BYTES * len(due_pieces(self.parameters, self.u3))
@@ -219,7 +219,7 @@ class AssistedSetup(SummingSetup):
         for place, rank in enumerate(wholes):
             # Copied: an exchange may reuse the memory of a reply for the next one.
             value = SetValue(bytes(masks[size * place : size * (place + 1)]), reply.pieces[rank])
-            unpack(value.masks, self.parameters.bits, self.parameters.dim)  # refuse what `pack` does not write
+            unpack(value.masks, self.parameters.bits, self.parameters.dim)  # raises if this is no packed vector
             found[rank] = digest_value(self.parameters, rank, value.masks, value.pieces), value
         return found
 
@@ -235,7 +235,7 @@ class AssistedSetup(SummingSetup):
             voices.silent.add(h)
 
     def _check_confirmed(self) -> None:
-        """Evict helpers that lied; raise Unconfirmed if a set has no value that enough members gave."""
+        """Evict helpers that lied; raise Unconfirmed if a set has no confirmed value."""
         liars = {int(h) for voices in self.sets for h in voices.liars}
         self.standing = self.standing.with_liars(liars, self.parameters.faulty, self.parameters.colluders)
         for voices in self.sets:
@@ -256,26 +256,26 @@ class AssistedSetup(SummingSetup):
 
 
 def check_not_left_out(standing: Complaints, client: ClientId) -> None:
-    """A client about whom a complaint stands does not contribute: it would not be in U3."""
+    """Raise MalformedMessage if a complaint about the client is unresolved: it would not be in U3."""
     if client in standing.left_out:
         raise MalformedMessage(f"client {client} is left out of this run: a helper could not open its box")
 
 
 def check_quorum_left(parameters: AssistedParameters, stage: str, live: Sequence[ClientId]) -> None:
-    """Enough helpers answered: a quorum against a malicious server, else one of every set."""
+    """Raise unless enough helpers answered: a quorum in the malicious mode, else one of every set."""
     needed = parameters.quorum if parameters.is_malicious else parameters.faulty + 1
     if len(live) < needed:
         raise TooFewHelpers(stage, len(live), needed)
 
 
 def check_confirmed(voices: SetVoices) -> None:
-    """Enough members of a set gave the same value."""
+    """Raise Unconfirmed unless enough members of a set gave the same value."""
     if voices.value is None:
         raise Unconfirmed(voices.rank, len(voices.said), voices.needed)
 
 
 def _read_names(h: ClientId, reply: BoxesOpened, asked: frozenset[ClientId]) -> frozenset[ClientId] | None:
-    """Return the clients that a helper names, all of them among those asked about; None if it has no key."""
+    """Return the clients that a helper names; None if it has no key; raise if it was not asked about one of them."""
     named = frozenset(map(ClientId, unpack_words(reply.named)))
     if not named <= asked:
         raise MalformedMessage(f"helper {h} names clients that it was not asked about")
@@ -283,7 +283,7 @@ def _read_names(h: ClientId, reply: BoxesOpened, asked: frozenset[ClientId]) -> 
 
 
 class AssistedChunk(SummingChunk):
-    """A slice of the sum."""
+    """The part of the sum in one chunk."""
 
     def __init__(self, setup: AssistedSetup, chunk: int) -> None:
         self.setup, self.chunk = setup, chunk

@@ -1,4 +1,4 @@
-"""What clients and helpers sign in assisted rounds: each statement has its own tag and names run and index."""
+"""The statements that clients and helpers sign in assisted rounds; each has its own tag and names run and index."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,18 +9,18 @@ from dordis.protocols.parameters import RUN_BYTES
 
 
 def header(encoded: bytes) -> bytes:
-    """State, as a client: this is the digest of all that I contribute; run, index and parameters are in it."""
+    """Return a client's statement: this header has the digests of my contribution."""
     return _statement(b"assisted-header", encoded)
 
 
 def epoch_key(run: bytes, key: EpochKey) -> bytes:
-    """State, as a helper: this is my one key for these rounds of the run."""
+    """Return a helper's statement: this is my only key for these rounds of the run."""
     numbers = (key.epoch, key.first, key.last, key.not_after)
     return _statement(b"assisted-epoch", run, *(number.to_bytes(8, "big") for number in numbers), key.key)
 
 
 def survivors(parameters: AssistedParameters, headers: Iterable[bytes]) -> bytes:
-    """State, as a helper: this is U3, by the digests of its members' headers in the order of their ids."""
+    """Return a helper's statement: this is U3, given by its members' headers in the order of their ids."""
     digests = list(headers)
     run, index = parameters.round[:RUN_BYTES], parameters.round[RUN_BYTES:]
     count = len(digests).to_bytes(8, "big")

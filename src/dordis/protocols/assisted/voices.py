@@ -1,4 +1,4 @@
-"""Whom the server asks for the mask sum of a set, and when it believes an answer: enough members gave the same."""
+"""The requests for the mask sum of a set, and its confirmation: enough members must give the same value."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dordis.protocol import ClientId
 
 @dataclass(frozen=True)
 class SetValue:
-    """What the members of a set reveal: the packed mask sum, and the due pieces."""
+    """The value that a set reveals: the packed mask sum, and the due pieces."""
 
     masks: bytes | memoryview = field(repr=False)
     pieces: bytes = field(repr=False)
@@ -21,7 +21,7 @@ class SetVoices:
 
     rank: int
     members: tuple[ClientId, ...]
-    """Those that can answer, sorted."""
+    """The members of the set that can answer, sorted."""
     needed: int
     said: dict[ClientId, bytes] = field(default_factory=dict)
     wholes: dict[bytes, SetValue] = field(default_factory=dict)
@@ -31,13 +31,13 @@ class SetVoices:
 
     @property
     def confirmed(self) -> bytes | None:
-        """Return the digest that enough members gave."""
+        """Return the digest that enough members gave, or None."""
         (digest, count), *_ = Counter(self.said.values()).most_common(1) or [(b"", 0)]
         return digest if count >= self.needed else None
 
     @property
     def value(self) -> SetValue | None:
-        """Return the value that enough members gave, once one of them gave it whole."""
+        """Return the confirmed value, or None until a member sent it whole."""
         return None if self.confirmed is None else self.wholes.get(self.confirmed)
 
     @property
@@ -48,10 +48,10 @@ class SetVoices:
         return frozenset(self.caught.union(others))
 
     def next_requests(self, load: Mapping[ClientId, int]) -> Mapping[ClientId, bool]:
-        """Return whom to ask next, and whether for the whole; nobody if the value is there or cannot be.
+        """Return the helpers to ask next, and whether for the whole value; none if it is confirmed or cannot be.
 
-        `load` counts the requests to each helper for other sets: who has fewest is asked first, then the lowest id,
-        because sets are in lexicographic order and the lowest ids have the fewest sets to come.
+        `load` counts the requests to each helper for other sets.  Helpers with the least load are asked first, then the
+        lowest ids, because sets are in lexicographic order and the lowest ids have the fewest sets to come.
         """
         if self.value is not None:
             return {}
@@ -70,7 +70,7 @@ class SetVoices:
         return asked
 
     def hear(self, helper: ClientId, digest: bytes, value: SetValue | None = None) -> None:
-        """Record an answer; a helper that gives two different ones is caught."""
+        """Record an answer; a helper that gives two different ones is a liar."""
         if value is not None:
             self.asked_whole.add(helper)
         if self.said.get(helper, digest) != digest:

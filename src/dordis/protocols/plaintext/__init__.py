@@ -1,6 +1,6 @@
-"""The same sum with no masks at all: a template for authors of protocols, and the oracle that SecAgg is compared to.
+"""The plaintext protocol: a template for authors of protocols, and an oracle for tests of SecAgg.
 
-Clients send their inputs in the clear and disclose the secrets that are due.  It protects nobody.
+Clients send their inputs without masks and disclose the due secrets.  It protects nobody.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The plaintext client: it sends its input as it is."""
+"""The plaintext client: it sends its input without masks."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from dordis.protocols import parameters as rules
 from dordis.protocols.cohort import CohortParameters, CohortState
 from dordis.protocols.escrow import IssuedSecrets, draw_secrets
 from dordis.protocols.plaintext.messages import Begin, Contribute, Contribution, Disclose, Disclosure, Joined
-from dordis.protocols.summing import SumInput, SummingClient, begun
+from dordis.protocols.summing import SumInput, SummingClient, require_parameters
 
 
 class PlaintextState(CohortState):
-    """What the client remembers."""
+    """The state of a plaintext client."""
 
     issued: dict[int, IssuedSecrets] = msgspec.field(default_factory=dict)
 
@@ -26,7 +26,7 @@ class PlaintextState(CohortState):
 
 
 class PlaintextClient(SummingClient[PlaintextState]):
-    """Answer with the input; `issued` secrets may be given, so that two protocols can be run on the same ones."""
+    """A client that sends its input; tests pass `issued` secrets to run two protocols with the same ones."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class PlaintextClient(SummingClient[PlaintextState]):
 
     @property
     def _parameters(self) -> CohortParameters:
-        return begun(self.state.parameters)
+        return require_parameters(self.state.parameters)
 
     def join(self, request: Begin) -> Joined:
-        """Accept the parameters and draw the secrets that were not given."""
+        """Check the parameters and draw the secrets that were not given."""
         rules.check_rules(request.parameters)
         self.input.check(request.parameters)
         self.state.parameters = request.parameters

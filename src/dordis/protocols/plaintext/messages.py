@@ -1,4 +1,4 @@
-"""What the plaintext protocol puts on the wire: for each stage the reply, then the request."""
+"""The messages of the plaintext protocol: for each stage the reply, then the request."""
 
 from typing import ClassVar
 
@@ -7,11 +7,11 @@ from dordis.protocols.cohort import CohortOpening
 
 
 class Joined(Message, frozen=True):
-    """I take part."""
+    """The reply to `Begin`: the client takes part."""
 
 
 class Begin(CohortOpening, frozen=True):
-    """Set-up: these are the parameters."""
+    """Set-up: check the parameters and take part."""
 
     reply: ClassVar = Joined
 
@@ -33,14 +33,14 @@ class Contribute(Message, frozen=True):
 
 
 class Disclosure(Message, frozen=True):
-    """The deposited secrets that are due, by their place."""
+    """The due deposited secrets, by index."""
 
     chunk: int
     seeds: dict[int, bytes]
 
 
 class Disclose(Message, frozen=True):
-    """Per chunk: this is U3; disclose the secrets that are due."""
+    """Per chunk: disclose the secrets that are due under this U3."""
 
     reply: ClassVar = Disclosure
     discloses: ClassVar = True

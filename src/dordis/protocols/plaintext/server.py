@@ -18,7 +18,7 @@ from dordis.protocols.summing import ChunkSum, SummingChunk, SummingServer, Summ
 from dordis.protocols.vector_backend import Accumulator
 
 PLAIN_BITS = 32
-"""Of a coordinate on the way: a contribution is not packed."""
+"""Bits of a coordinate in a contribution, which is not packed."""
 
 
 class PlaintextSetup(SummingSetup):
@@ -42,7 +42,7 @@ class PlaintextSetup(SummingSetup):
 
 
 class PlaintextChunk(SummingChunk):
-    """Sum one chunk; the secrets in `withheld` are not released, so that two protocols can be compared."""
+    """Sums one chunk; tests pass due secrets as `withheld`, which are not released, to compare two protocols."""
 
     def __init__(self, setup: PlaintextSetup, chunk: int, withheld: Releases) -> None:
         self.parameters, self.chunk = setup.parameters, chunk
@@ -61,7 +61,7 @@ class PlaintextChunk(SummingChunk):
         return ChunkSum(self._total, self.u3, self._released)
 
     def collect_inputs(self) -> Flow:
-        """Collect U3."""
+        """Add up the contributions, then close U3."""
         replies = yield dict.fromkeys(self._setup.ready, Contribute(self.chunk))
         span = self.parameters.chunks[self.chunk]
         inputs = self._setup.vectors.accumulator(self.chunk, span.stop - span.start, PLAIN_BITS)
@@ -76,7 +76,7 @@ class PlaintextChunk(SummingChunk):
         inputs.add(u, reply.vector)
 
     def release_secrets(self) -> Flow:
-        """Collect the secrets that are due; those of a client that does not answer are not released."""
+        """Collect the due secrets; those of a client that does not answer are not released."""
         due = self.parameters.escrow(self.chunk).releases(self.u3)
         replies = yield dict.fromkeys(self.u3, Disclose(self.chunk, self.parameters.pack(self.u3)))
         told = collect(self.u3, Disclosure, replies, lambda u, reply: self._checked_secrets(reply, due[u]))

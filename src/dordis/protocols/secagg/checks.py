@@ -16,50 +16,50 @@ from dordis.protocols.secagg.statements import Registry
 
 
 def check_member(parameters: CohortParameters, me: ClientId) -> None:
-    """I am one of the round's clients."""
+    """Raise ParametersRefused unless this client is one of the round's clients."""
     if me not in parameters.rank:
         raise ParametersRefused(f"client {me} is not among the clients of this round")
 
 
 def check_length(vector: Vector, parameters: CohortParameters) -> None:
-    """My vector is as long as the sum."""
+    """Raise InputError unless this client's vector is as long as the sum."""
     if vector.size != parameters.dim:
         raise InputError(f"the round sums vectors of {parameters.dim} coordinates, not {vector.size}")
 
 
 def check_subset(members: Set[int], of: Set[int], what: str) -> None:
-    """These clients are among those."""
+    """Raise ProtocolError unless all `members` are among `of`."""
     if not members <= of:
-        raise ProtocolError(f"{what} names clients that cannot be there")
+        raise ProtocolError(f"{what} names clients that it must not name")
 
 
 def check_present(members: Set[int], me: ClientId, what: str) -> None:
-    """I am among these clients."""
+    """Raise ProtocolError unless this client is among `members`."""
     if me not in members:
         raise ProtocolError(f"{what} leaves me out")
 
 
 def check_enough(members: Set[int], parameters: CohortParameters, what: str) -> None:
-    """These clients are at least t; on SecAgg+, at least q."""
+    """Raise ProtocolError unless `members` are a quorum: at least t clients, or q in SecAgg+."""
     if len(members) < parameters.quorum:
         raise ProtocolError(f"{what} has {len(members)} clients, fewer than the quorum of {parameters.quorum}")
 
 
 def check_tolerated(members: Set[int], parameters: CohortParameters) -> None:
-    """No more than T clients are missing: otherwise too little noise would be left."""
+    """Raise ProtocolError if more than T clients are missing: too little noise would be left."""
     dropped = len(parameters.clients) - len(members)
     if dropped > parameters.tolerance:
         raise TooManyDropouts(dropped, parameters.tolerance)
 
 
 def check_own_keys(advertisements: Mapping[int, Advertisement], me: ClientId, own: Advertisement) -> None:
-    """My keys are broadcast as I sent them."""
+    """Raise ProtocolError unless this client's own keys are broadcast unchanged."""
     if advertisements[me] != own:
         raise ProtocolError("my own keys were altered in the broadcast")
 
 
 def check_registered(parameters: CohortParameters, registry: Registry) -> None:
-    """Every client of the round is in the registry that I was given."""
+    """Raise ParametersRefused unless every client of the round is in the registry."""
     if not registry.keys() >= parameters.rank.keys():
         raise ParametersRefused("the round has clients that are not in the registry")
 
@@ -67,7 +67,7 @@ def check_registered(parameters: CohortParameters, registry: Registry) -> None:
 def check_keys_signed(
     advertisements: Mapping[int, Advertisement], parameters: CohortParameters, registry: Registry, suite: Suite
 ) -> None:
-    """Everyone signed its keys, for this round and these parameters."""
+    """Raise unless all clients signed their keys, for this round and these parameters."""
     for u, advertisement in advertisements.items():
         statement = statements.keys(parameters, ClientId(u), advertisement)
         statements.verify(suite, registry, ClientId(u), statement, advertisement.signature)
@@ -80,7 +80,7 @@ def check_tokens(
     parameters: CohortParameters,
     chunk: int,
 ) -> None:
-    """Everyone in U3 uploaded: the server shows the token that only came with the upload."""
+    """Raise ProtocolError unless the server shows the upload token of every member of U3."""
     everyone = tuple(survivors)
     for u, token in zip(everyone, split(tokens, KEY_BYTES, len(everyone)), strict=True):
         expected = split(advertisements[u].tokens, KEY_BYTES, len(parameters.chunks))[chunk]
@@ -89,7 +89,7 @@ def check_tokens(
 
 
 def check_same_survivors(signed: bytes | None, asked: bytes) -> None:
-    """I unmask for the very U3 that I signed."""
+    """Raise ProtocolError unless the U3 to unmask is the one that this client signed."""
     if signed != asked:
         raise ProtocolError("this U3 is not the one I signed")
 
@@ -102,7 +102,7 @@ def check_quorum_signed(
     registry: Registry,
     suite: Suite,
 ) -> None:
-    """A quorum of U3 signed this U3; a signer counts once."""
+    """Raise unless a quorum of members of U3 signed this U3."""
     signers = signatures.keys()
     check_subset(signers, set(parameters.unpack(survivors)), "the quorum")
     check_enough(signers, parameters, "the quorum")
@@ -119,28 +119,34 @@ def verify_survivors(
     registry: Registry,
     suite: Suite,
 ) -> None:
-    """A quorum of these survivors of U signed the list; anybody with the parameters can verify that after the round."""
+    """Raise unless a quorum of the survivors signed the list of survivors; for anybody, after the round."""
     check_subset(set(survivors), set(parameters.clients), "the survivors")
     check_quorum_signed(parameters, chunk, parameters.pack(survivors), signatures, registry, suite)
 
 
 def check_neighbours(members: Set[int], parameters: CohortParameters, me: ClientId) -> None:
-    """Enough of my neighbourhood is in U2: fewer could be cut off from the rest together with me."""
+    """Raise ProtocolError unless at least t_k of this client's neighbourhood are in U2.
+
+    Fewer of them could be cut off from the other clients together with this client.
+    """
     present = len(parameters.neighbourhoods[me] & members)
     if present < parameters.threshold:
         raise ProtocolError(f"{present} of my neighbourhood are left, fewer than {parameters.threshold}")
 
 
 def check_delivered(senders: Set[int], expected: Set[int]) -> None:
-    """There is a ciphertext from every other member of U2 in my neighbourhood, and from nobody else."""
+    """Raise ProtocolError unless the ciphertexts are from exactly the expected senders."""
     if senders != expected:
-        raise ProtocolError("the ciphertexts delivered are not those of U2")
+        raise ProtocolError("the delivered ciphertexts are not from the members of U2")
 
 
 def check_keys_well_formed(
     advertisements: Mapping[int, Advertisement], parameters: CohortParameters, suite: Suite
 ) -> None:
-    """Everyone has one channel key, and a masking key and a token hash for each chunk; no key is of low order."""
+    """Raise unless each client has a channel key, and for each chunk a masking key and a token hash.
+
+    Keys of low order are refused.
+    """
     chunks = len(parameters.chunks)
     for advertisement in advertisements.values():
         fields = (advertisement.channel, advertisement.masking, advertisement.tokens)
@@ -151,7 +157,7 @@ def check_keys_well_formed(
 
 
 def check_keys_distinct(advertisements: Mapping[int, Advertisement], parameters: CohortParameters) -> None:
-    """No key occurs twice: a client that copies a key does not know its private half, and deviates."""
+    """Raise ProtocolError if a key occurs twice: a client that copied it does not know its private half."""
     chunks = len(parameters.chunks)
     keys = list(
         chain.from_iterable(
@@ -164,24 +170,27 @@ def check_keys_distinct(advertisements: Mapping[int, Advertisement], parameters:
 
 
 def check_not_empty(members: Set[int], what: str) -> None:
-    """There is something to answer."""
+    """Raise ProtocolError if a request names no clients."""
     if not members:
         raise ProtocolError(f"{what} names nobody")
 
 
 def check_share_length(share: bytes, own: bytes) -> None:
-    """A peer's shares are as many as mine: all secrets of all chunks."""
+    """Raise MalformedMessage unless a peer sent as many shares as this client: for all secrets of all chunks."""
     if len(share) != len(own):
         raise MalformedMessage("a peer sent the wrong number of shares")
 
 
 def check_share_fits(parameters: CohortParameters, dealer: ClientId, me: ClientId, share: bytes, hashes: bytes) -> None:
-    """My shares are those that their dealer hashed: I could not show others later without being named for it."""
+    """Raise ProtocolError unless the shares from a dealer have its hashes.
+
+    A client that kept such shares would be named as a liar when it discloses them.
+    """
     if share_hashes(parameters, dealer, me, share) != hashes:
         raise ProtocolError(f"the shares of client {dealer} do not fit their hashes")
 
 
 def check_nobody_accused(accused: bool) -> None:
-    """I do not upload once I have accused a sender: my shares of its secrets would be missing."""
+    """Raise ProtocolError if this client has accused a sender: its shares of that sender's secrets would be missing."""
     if accused:
         raise ProtocolError("the round cannot go on after an accusation")

@@ -1,6 +1,6 @@
 """The server's part in one chunk: inputs are added up, masks removed, due secrets released (stages 2 to 5).
 
-The server adds each upload into the sum as it comes: it holds one vector for each chunk in flight, never one for each
+The server adds each upload to the sum as it arrives, so that it holds one vector for each open chunk, and none for each
 client.
 """
 
@@ -52,7 +52,7 @@ class ChunkServer(SummingChunk):
         self.u4: tuple[ClientId, ...] = ()
         self.u5: tuple[ClientId, ...] = ()
         self._due: Releases = {}
-        self._told: dict[ClientId, Mapping[int, bytes]] = {}
+        self._disclosed: dict[ClientId, Mapping[int, bytes]] = {}
         self._released: dict[ClientId, Mapping[int, bytes]] = {}
 
     @property
@@ -68,11 +68,11 @@ class ChunkServer(SummingChunk):
 
     def output(self) -> ChunkSum:
         """Return the sum, and the secrets released for its U3."""
-        return ChunkSum(self._total, self.u3, self._released, self._named, self._signatures)
+        return ChunkSum(self._total, self.u3, self._released, self._known_liars, self._signatures)
 
     @property
-    def _named(self) -> frozenset[ClientId]:
-        """Return who was caught in a lie so far."""
+    def _known_liars(self) -> frozenset[ClientId]:
+        """Return the clients that provably lied so far."""
         return frozenset(self._setup.liars)
 
     def _collect(
@@ -82,7 +82,7 @@ class ChunkServer(SummingChunk):
         replies: Replies,
         check: Callable[[ClientId, Reply], Parsed],
     ) -> dict[ClientId, Parsed]:
-        """Take the replies that are well-formed and for this chunk; who sends another is caught in a lie."""
+        """Return the checked replies for this chunk by client; clients whose reply fails a check count as liars."""
 
         def checked(u: ClientId, reply: Reply) -> Parsed:
             check_chunk(reply.chunk, self.chunk)
@@ -91,22 +91,22 @@ class ChunkServer(SummingChunk):
         return collect(asked, kind, replies, checked, self._setup.liars)
 
     def prepare_inputs(self) -> Flow:
-        """Stage 2, the clients' work: have the inputs masked; silent clients are asked for their uploads too."""
+        """Stage 2, ahead of the upload: ask clients to mask their inputs; a client without a reply may still upload."""
         yield dict.fromkeys(self._setup.ready, PrepareInput(self.chunk))
 
     def collect_inputs(self) -> Flow:
-        """Stage 2: add up the masked inputs as they come; U3 is closed."""
+        """Stage 2: add up the masked inputs as they arrive, then close U3."""
         replies = yield dict.fromkeys(self._setup.ready, CollectInput(self.chunk))
         span, bits = self.parameters.chunks[self.chunk], self.parameters.bits
         inputs = self._setup.vectors.accumulator(self.chunk, span.stop - span.start, bits)
         self._tokens = self._collect(self._setup.ready, MaskedInput, replies, partial(self._add, inputs))
         self._total, summed = inputs.close()
         self.u3 = tuple(sorted(self._tokens.keys() & set(summed)))
-        ensure_enough(self.parameters, "CollectInput", self.u3, self._named)
+        ensure_enough(self.parameters, "CollectInput", self.u3, self._known_liars)
         self._due = self.parameters.escrow(self.chunk).releases(self.u3)
 
     def _add(self, inputs: Accumulator, u: ClientId, reply: MaskedInput) -> bytes:
-        """Check an upload whole, then add it whole; return its token."""
+        """Check a whole upload, then add it to the sum; return its token."""
         expected = split(self._setup.keys[u].tokens, KEY_BYTES, len(self.parameters.chunks))[self.chunk]
         if masking.token_hash(self.parameters, self.chunk, u, reply.token) != expected:
             raise ProtocolError("the upload token is not the advertised one")
@@ -114,7 +114,7 @@ class ChunkServer(SummingChunk):
         return reply.token
 
     def agree(self) -> Flow:
-        """Stage 3, against a malicious server: collect a quorum of signatures on U3."""
+        """Stage 3, in the malicious mode: collect a quorum of signatures on U3."""
         self.u4 = self.u3
         if not self.parameters.is_malicious:
             return
@@ -126,7 +126,7 @@ class ChunkServer(SummingChunk):
         signatures = self._collect(self.u3, Agreement, replies, signed)
         self.u4 = tuple(sorted(signatures))
         if len(self.u4) < self.parameters.quorum:
-            raise TooFewClients("Agree", len(self.u4), self.parameters.quorum, self._named)
+            raise TooFewClients("Agree", len(self.u4), self.parameters.quorum, self._known_liars)
         self._signatures = {u: signatures[u] for u in self.u4[: self.parameters.quorum]}
 
     def _checked_signature(self, u: ClientId, reply: Agreement, statement: bytes) -> bytes:
@@ -139,10 +139,10 @@ class ChunkServer(SummingChunk):
         replies = yield dict.fromkeys(self.u4, Unmask(self.chunk, self.parameters.pack(self.u3), signatures))
         answers = self._collect(self.u4, Unmasking, replies, self._checked_unmasking)
         if len(answers) < self.parameters.quorum:
-            raise TooFewClients("Unmask", len(answers), self.parameters.quorum, self._named)
+            raise TooFewClients("Unmask", len(answers), self.parameters.quorum, self._known_liars)
         self.u5 = tuple(sorted(answers))
-        self._told = {u: told for u, (_, told) in answers.items()}
-        secrets = self._rebuilt({u: shares for u, (shares, _) in answers.items()})
+        self._disclosed = {u: disclosed for u, (_, disclosed) in answers.items()}
+        secrets = self._rebuild_secrets({u: shares for u, (shares, _) in answers.items()})
         survivors = frozenset(self.u3)
         recovery.remove_masks(
             self._suite,
@@ -155,33 +155,35 @@ class ChunkServer(SummingChunk):
             self._setup.vectors,
         )
 
-    def _rebuilt(self, held: Mapping[ClientId, recovery.Held]) -> dict[ClientId, bytes]:
-        """Return the masking key or the self-mask of every dealer, or end the round."""
+    def _rebuild_secrets(self, held: Mapping[ClientId, recovery.DisclosedShares]) -> dict[ClientId, bytes]:
+        """Return the rebuilt self-masks of survivors and masking keys of lost clients; raise if one is missing."""
         dealers = sorted(self._setup.shares)
         recovered = recovery.recover(self._suite, self.parameters, held, dealers, self._is_right)
         self._setup.liars |= recovered.false
         if recovered.false:
             dealer = min(recovered.false)
-            raise Unrecoverable(f"client {dealer} shared other secrets than it promised", self._named)
+            raise Unrecoverable(f"client {dealer} shared other secrets than it committed to", self._known_liars)
         if recovered.short:
             fitting = recovered.short[min(recovered.short)]
-            raise TooFewClients("Unmask", fitting, self.parameters.threshold, self._named)
+            raise TooFewClients("Unmask", fitting, self.parameters.threshold, self._known_liars)
         return {u: secrets[0] for u, secrets in recovered.secrets.items()}
 
-    def _checked_unmasking(self, v: ClientId, reply: Unmasking) -> tuple[recovery.Held, Mapping[int, bytes]]:
-        """Return a client's shares, by dealer, and the due secrets that it disclosed of its own."""
+    def _checked_unmasking(self, v: ClientId, reply: Unmasking) -> tuple[recovery.DisclosedShares, Mapping[int, bytes]]:
+        """Return the shares that a client disclosed, by dealer, and its own due secrets."""
         survivors = frozenset(self.u3)
         lost, alive = ([u for u in self._setup.holdings(v) if (u in survivors) is kept] for kept in (False, True))
         check_shares_length(reply.key_shares, len(lost), self._suite)
         check_shares_length(reply.mask_shares, len(alive), self._suite)
         places = dict.fromkeys(lost, (KEY,)) | dict.fromkeys(alive, (SELF_MASK,))
-        held = self._held(v, places, reply.key_shares + reply.mask_shares)
+        held = self._parse_shares(v, places, reply.key_shares + reply.mask_shares)
         if any(k not in self._due[v] or len(seed) != KEY_BYTES for k, seed in reply.seeds.items()):
             raise ProtocolError("the seeds disclosed are not the due ones")
         return held, reply.seeds
 
-    def _held(self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes) -> recovery.Held:
-        """Return the shares of one client, equally many of each dealer; a share with another hash is a lie."""
+    def _parse_shares(
+        self, v: ClientId, places: Mapping[ClientId, Sequence[int]], shares: bytes
+    ) -> recovery.DisclosedShares:
+        """Return the shares that one client disclosed, equally many of each dealer; a wrong hash makes it a liar."""
         sharing = self._suite.sharing
         wanted = [(u, place) for u, owed in places.items() for place in owed]
         parsed = sharing.from_bytes(shares, len(wanted)).reshape(len(places), -1, sharing.LIMBS)
@@ -189,10 +191,10 @@ class ChunkServer(SummingChunk):
         fits = self._setup.fits(self.chunk, v, wanted, cut)
         if not fits.all():
             catch(v, self._setup.liars)
-        return recovery.Held(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
+        return recovery.DisclosedShares(tuple(places), parsed, fits.reshape(parsed.shape[:2]))
 
     def _is_right(self, u: ClientId, place: int, secret: bytes) -> bool:
-        """Tell whether a recovered secret is the one that its owner committed to."""
+        """Tell whether a rebuilt self-mask or masking key is the one that its owner committed to."""
         if u in self.u3:
             return self._setup.commitments(u, self.chunk)[0] == masking.commitment(
                 self.parameters, self.chunk, u, "self-mask", 0, secret
@@ -200,16 +202,16 @@ class ChunkServer(SummingChunk):
         return self._setup.masking_key(u, self.chunk) == self._suite.agreement.public_key(secret)
 
     def release_secrets(self) -> Flow:
-        """Stage 5: check the secrets that clients disclosed; ask for shares of those that are missing or wrong."""
+        """Stage 5: check the disclosed secrets; ask for shares of missing or wrong ones."""
         owing = {}
         for u in self.u3:
-            told, ks = self._told.get(u, {}), self._due[u]
-            wrong = [k for k, secret in told.items() if not self._is_committed(u, k, secret)]
-            if not wrong and told.keys() == set(ks):
-                self._released[u] = told
+            disclosed, ks = self._disclosed.get(u, {}), self._due[u]
+            wrong = [k for k, secret in disclosed.items() if not self._is_committed(u, k, secret)]
+            if not wrong and disclosed.keys() == set(ks):
+                self._released[u] = disclosed
             else:
                 owing[u] = ks
-            if wrong or (u in self._told and told.keys() != set(ks)):
+            if wrong or (u in self._disclosed and disclosed.keys() != set(ks)):
                 catch(u, self._setup.liars)
         if not owing:
             return
@@ -218,7 +220,7 @@ class ChunkServer(SummingChunk):
         self._recover_secrets(owing, replies)
 
     def _recover_secrets(self, owing: Mapping[ClientId, tuple[int, ...]], replies: Replies) -> None:
-        """Rebuild missing secrets from shares; one that cannot be rebuilt is not released."""
+        """Rebuild missing secrets from shares; a secret that cannot be rebuilt is not released."""
         held = self._collect(self.u5, NoiseShares, replies, partial(self._checked_shares, owing=owing))
 
         def is_right(u: ClientId, place: int, secret: bytes) -> bool:
@@ -231,10 +233,10 @@ class ChunkServer(SummingChunk):
 
     def _checked_shares(
         self, v: ClientId, reply: NoiseShares, owing: Mapping[ClientId, tuple[int, ...]]
-    ) -> recovery.Held:
-        """Return a client's shares of the secrets wanted, by dealer; all dealers owe as many."""
+    ) -> recovery.DisclosedShares:
+        """Return a client's shares of the missing secrets, by dealer; all dealers have equally many due secrets."""
         places = {u: [FIRST_DEPOSITED + k for k in owing[u]] for u in self._setup.holdings(v) if u in owing}
-        return self._held(v, places, reply.shares)
+        return self._parse_shares(v, places, reply.shares)
 
     def _is_committed(self, u: ClientId, k: int, secret: bytes) -> bool:
         """Tell whether a deposited secret is the one that its owner committed to."""
@@ -243,11 +245,11 @@ class ChunkServer(SummingChunk):
 
 
 def check_shares_length(shares: bytes, count: int, suite: Suite) -> None:
-    """Refuse more shares, or fewer, than were asked for."""
+    """Raise MalformedMessage unless there are `count` shares."""
     split(shares, suite.sharing.SHARE_BYTES, count)
 
 
 def check_chunk(answered: int, asked: int) -> None:
-    """Refuse an answer for another chunk."""
+    """Raise ProtocolError if a reply is for another chunk."""
     if answered != asked:
         raise ProtocolError("the reply is for another chunk")

@@ -1,7 +1,6 @@
-"""The SecAgg client: what it answers, stage by stage.
+"""The SecAgg client: its answers, stage by stage.
 
-Whoever restores a client must give it the same input vector again: it is part of what was promised when the first
-chunk left.
+A restored client must be given the same input vector: chunks of it may have been uploaded already.
 """
 
 import secrets
@@ -42,14 +41,14 @@ from dordis.protocols.secagg.messages import (
 from dordis.protocols.secagg.share_hashes import share_hashes, split_hashes
 from dordis.protocols.secagg.state import FIRST_DEPOSITED, KEY, SELF_MASK, SecAggState, Secrets, shared_count
 from dordis.protocols.secagg.statements import Registry
-from dordis.protocols.summing import SumInput, SummingClient, begun
+from dordis.protocols.summing import SumInput, SummingClient, require_parameters
 
 
 class SecAggClient(SummingClient[SecAggState]):
     """One client in one round.
 
-    Against a malicious server it needs its private `signing` key, and the `registry` of everyone's public ones.  The
-    `suite` of primitives is the same for all clients and the server.  Whoever makes it has asked the client's owner.
+    In the malicious mode it needs its private `signing` key, and the `registry` of all public signing keys.  The
+    `suite` of primitives is the same for all clients and the server.  The owner's consent is checked by the caller.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class SecAggClient(SummingClient[SecAggState]):
         self._signing = signing
         self._registry = registry or {}
         self._suite = suite
-        # Made from the state and the input, kept to save time: secrets shared with peers, and uploads made ahead.
+        # Caches, computed from state and input: secrets agreed with peers, and uploads prepared ahead.
         self._agreed: dict[ClientId, bytes] = {}
         self._prepared: dict[int, bytes] = {}
 
@@ -95,16 +94,16 @@ class SecAggClient(SummingClient[SecAggState]):
 
     @property
     def _parameters(self) -> CohortParameters:
-        return begun(self.state.parameters)
+        return require_parameters(self.state.parameters)
 
     def advertise_keys(self, request: AdvertiseKeys) -> Advertisement:
-        """Stage 0: accept the parameters, make all secrets of the round, show the public keys."""
+        """Stage 0: check the parameters, draw all secrets of the round, and return the public keys."""
         parameters = request.parameters
         rules.check_rules(parameters)
         checks.check_member(parameters, self.me)
         if parameters.is_malicious:
             if not self._signing:
-                raise ParametersRefused("a malicious server is faced only with a signing key")
+                raise ParametersRefused("the malicious mode needs a signing key")
             checks.check_registered(parameters, self._registry)
         self.input.check(parameters)
         check_ring(self.input.vector, parameters.bits)
@@ -138,11 +137,11 @@ class SecAggClient(SummingClient[SecAggState]):
         return msgspec.structs.replace(unsigned, signature=signed)
 
     def _sign(self, statement: bytes) -> bytes:
-        """Sign a statement; in the semi-honest mode nothing is signed."""
+        """Return the signature of a statement; empty in the semi-honest mode."""
         return self._suite.signature.sign(self._signing, statement) if self._parameters.is_malicious else b""
 
     def share_keys(self, request: ShareKeys) -> EncryptedShares:
-        """Stage 1: share every secret of every chunk among U1, and commit to it."""
+        """Stage 1: share every secret of every chunk among U1, and commit to the secrets."""
         parameters, advertisements = self._parameters, request.advertisements
         u1 = advertisements.keys()
         checks.check_subset(u1, parameters.rank.keys(), "U1")
@@ -194,7 +193,7 @@ class SecAggClient(SummingClient[SecAggState]):
         super().close()
 
     def open_shares(self, request: DeliverShares) -> SharesDelivered:
-        """End of stage 1: open what the other members of U2 sent; accuse those whose shares cannot be used."""
+        """End of stage 1: decrypt the shares from the other members of U2; accuse senders of unusable shares."""
         parameters, ciphertexts = self._parameters, request.ciphertexts
         u2 = frozenset(parameters.unpack(request.members))
         checks.check_subset(u2, self.state.advertisements.keys(), "U2")
@@ -208,14 +207,14 @@ class SecAggClient(SummingClient[SecAggState]):
         self.state.shares = {self.me: self.state.own_shares}
         for u, sent in ciphertexts.items():
             try:
-                self.state.shares[u] = self._opened(ClientId(u), sent)
+                self.state.shares[u] = self._open_ciphertext(ClientId(u), sent)
             except (DecryptionFailed, ProtocolError, SharingError):
                 accused.append(ClientId(u))
         self.state.accused = bool(accused)
         return SharesDelivered(accused=parameters.pack(accused))
 
-    def _opened(self, u: ClientId, sent: bytes) -> bytes:
-        """Decrypt a peer's shares; raise if their number, range or hashes are wrong."""
+    def _open_ciphertext(self, u: ClientId, sent: bytes) -> bytes:
+        """Return a peer's decrypted shares; raise if their number, range or hashes are wrong."""
         ciphertext, hashed = split_hashes(self._parameters, sent)
         share, sharing = self._channel(u, self.me).decrypt(ciphertext), self._suite.sharing
         checks.check_share_length(share, self.state.own_shares)
@@ -224,23 +223,23 @@ class SecAggClient(SummingClient[SecAggState]):
         return share
 
     def prepare_input(self, request: PrepareInput) -> InputReady:
-        """Stage 2, the work: mask the input and keep it; nothing leaves, so nothing is counted yet."""
+        """Stage 2, ahead of the upload: mask the input and keep it; no participation is counted yet."""
         checks.check_nobody_accused(self.state.accused)
-        self._prepared[request.chunk] = self._masked(request.chunk)
+        self._prepared[request.chunk] = self._mask_input(request.chunk)
         return InputReady(request.chunk)
 
     def upload_input(self, request: CollectInput) -> MaskedInput:
-        """Stage 2: upload the masked input, made now if it was not asked for ahead."""
+        """Stage 2: return the masked input, computed now if it was not prepared."""
         checks.check_nobody_accused(self.state.accused)
         chunk = request.chunk
         vector = self._prepared.pop(chunk, None)
         return MaskedInput(
             chunk=chunk,
-            vector=self._masked(chunk) if vector is None else vector,
+            vector=self._mask_input(chunk) if vector is None else vector,
             token=self.state.secrets[chunk].token,
         )
 
-    def _masked(self, chunk: int) -> bytes:
+    def _mask_input(self, chunk: int) -> bytes:
         """Return y = input + PRG(b_u) + sum of +-PRG(s_uv) over U2, mod 2^b, packed."""
         parameters, own = self._parameters, self.state.secrets[chunk]
         y = self.input.chunk(parameters, chunk, own.issued)
@@ -252,7 +251,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return pack(y, parameters.bits).tobytes()
 
     def agree(self, request: Agree) -> Agreement:
-        """Stage 3: sign U3, once, if everyone in it is proved to have uploaded."""
+        """Stage 3: sign U3, once, after checking the proofs that all its members uploaded."""
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         checks.check_tokens(sorted(u3), request.tokens, self.state.advertisements, parameters, chunk)
@@ -269,7 +268,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return u3
 
     def unmask(self, request: Unmask) -> Unmasking:
-        """Stage 4: for this U3, disclose shares of self-masks and of lost masking keys, and the own due secrets."""
+        """Stage 4: disclose shares of U3's self-masks and of lost clients' masking keys, and the own due secrets."""
         parameters, chunk = self._parameters, request.chunk
         u3 = self._checked_survivors(request.survivors)
         if parameters.is_malicious:
@@ -287,7 +286,7 @@ class SecAggClient(SummingClient[SecAggState]):
         )
 
     def share_noise(self, request: RemoveNoise) -> NoiseShares:
-        """Stage 5: disclose shares of secrets that are due under the stored U3, and of no others."""
+        """Stage 5: disclose shares of secrets that are due under the stored U3; raise ProtocolError for any others."""
         parameters, chunk = self._parameters, request.chunk
         u3 = parameters.unpack(self.state.survivors[chunk])
         due = {u: ks for u, ks in parameters.escrow(chunk).releases(u3).items() if ks}
@@ -299,7 +298,7 @@ class SecAggClient(SummingClient[SecAggState]):
         return NoiseShares(chunk=chunk, shares=b"".join(shares))
 
     def _share(self, dealer: int, chunk: int, place: int) -> bytes:
-        """Return my share of a dealer's secret, as received."""
+        """Return this client's share of a dealer's secret."""
         size = self._suite.sharing.SHARE_BYTES
         start = size * (chunk * shared_count(self._parameters, chunk) + place)
         return self.state.shares[dealer][start : start + size]

@@ -16,14 +16,14 @@ KEY_BYTES = 32
 
 
 def split(data: bytes, size: int, count: int) -> tuple[bytes, ...]:
-    """Cut a concatenation of `count` items, or refuse it."""
+    """Return the `count` items of a concatenation; raise MalformedMessage if its length is wrong."""
     if len(data) != size * count:
         raise MalformedMessage(f"expected {count} items of {size} bytes, got {len(data)} bytes")
     return tuple(data[i:j] for i, j in pairwise(range(0, len(data) + 1, size)))
 
 
 def self_mask(suite: Suite, parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes) -> Any:
-    """Return PRG(b_u): the mask that only the seed of the client removes."""
+    """Return PRG(b_u), the self-mask, which only the client's seed removes."""
     label = kdf.label("self-mask", parameters.round, chunk, client, client)
     return suite.prg.Stream.from_bytes(kdf.derive(seed, label, parameters.digest, suite.prg.STREAM_BYTES))
 
@@ -61,7 +61,7 @@ def add_masks(
 
 
 class Channel:
-    """One direction of the encrypted channel between two clients, for the one message it carries."""
+    """One direction of the encrypted channel between two clients; it carries a single message."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Channel:
 def commitment(
     parameters: CohortParameters, chunk: int, client: ClientId, use: str, index: int, secret: bytes
 ) -> bytes:
-    """Commit to a shared secret; the index tells secrets of one use apart."""
+    """Return the commitment to a shared secret; `index` distinguishes secrets of the same use."""
     label = kdf.label(f"commit-{use}", parameters.round, chunk, client, index)
     return kdf.commit(label, parameters.digest, secret)
 
@@ -98,11 +98,11 @@ def commitment(
 def commitments(
     parameters: CohortParameters, chunk: int, client: ClientId, seed: bytes, deposited: Sequence[bytes]
 ) -> tuple[bytes, ...]:
-    """Commit to the self-mask seed and to every deposited secret; a masking key's commitment is its public key."""
+    """Return commitments to the self-mask seed and to every deposited secret; masking keys have their public keys."""
     own = commitment(parameters, chunk, client, "self-mask", 0, seed)
     return (own, *(commitment(parameters, chunk, client, "noise", k, secret) for k, secret in enumerate(deposited)))
 
 
 def token_hash(parameters: CohortParameters, chunk: int, client: ClientId, token: bytes) -> bytes:
-    """Hash an upload token; a party that shows the token has the upload, or colludes with its sender."""
+    """Return the hash of an upload token; a party that shows the token has the upload, or colludes with its sender."""
     return kdf.commit(kdf.label("token", parameters.round, chunk, client, client), parameters.digest, token)

@@ -1,4 +1,4 @@
-"""What SecAgg puts on the wire: for each stage, in order, the reply of the client and the request of the server.
+"""The messages of SecAgg: for each stage, in order, the reply of the client and the request of the server.
 
 Sets of clients are bitmaps over sorted U; shares, keys and hashes are concatenated in the order of sorted ids.
 """
@@ -14,16 +14,16 @@ from dordis.protocols.limits import LONGEST_SIGNATURE, MOST_CLIENTS, MOST_COMPON
 
 Signature = Annotated[bytes, Meta(max_length=LONGEST_SIGNATURE)]
 OF_CLIENTS = Meta(max_length=MOST_CLIENTS)
-"""A map with an entry for each client; one of more entries is not even read."""
+"""A map by client; one with more than `MOST_CLIENTS` entries is refused unread."""
 
 
-def hidden(message: Message) -> str:
+def redacted_repr(message: Message) -> str:
     """Return a repr that shows the type of a message and none of its contents."""
     return f"<{type(message).__name__}>"
 
 
 class Advertisement(Message, frozen=True):
-    """Public keys: one for the channel to each peer, one for masking in each chunk; hashes of the upload tokens."""
+    """A client's public keys: one for channels and, for each chunk, one for masking; and the hashes of its tokens."""
 
     channel: bytes
     masking: bytes
@@ -32,15 +32,15 @@ class Advertisement(Message, frozen=True):
 
 
 class AdvertiseKeys(CohortOpening, frozen=True):
-    """Stage 0, once a round: these are the parameters; show your keys."""
+    """Stage 0, once a round: check the parameters and send your public keys."""
 
     reply: ClassVar = Advertisement
 
 
 class EncryptedShares(Message, frozen=True):
-    """Shares for each peer, encrypted to it, commitments to all that is shared, and a hash of every share.
+    """Encrypted shares for each peer, commitments to all shared secrets, and a hash of every share.
 
-    A ciphertext is followed by the hashes of what is in it; `hashes` are those of the shares that the sender keeps.
+    Each ciphertext is followed by the hashes of its shares; `hashes` are for the shares that the sender keeps.
     """
 
     ciphertexts: Annotated[dict[int, bytes], OF_CLIENTS]
@@ -50,20 +50,20 @@ class EncryptedShares(Message, frozen=True):
 
 
 class ShareKeys(Message, frozen=True):
-    """Stage 1, once a round: U1 and their keys; share your secrets among them."""
+    """Stage 1, once a round: share your secrets among U1, whose keys are here."""
 
     reply: ClassVar = EncryptedShares
     advertisements: Annotated[dict[int, Advertisement], OF_CLIENTS]
 
 
 class SharesDelivered(Message, frozen=True):
-    """The shares are open; `accused` are the senders whose ciphertext does not open, or not to what they hashed."""
+    """The shares are decrypted; `accused` are senders whose ciphertext or whose hashes are wrong."""
 
     accused: bytes
 
 
 class DeliverShares(Message, frozen=True):
-    """End of stage 1: U2, and what its members sent to you: ciphertexts, each with the hashes of what is in it."""
+    """End of stage 1: U2, and its members' ciphertexts to this client, each with the hashes of its shares."""
 
     reply: ClassVar = SharesDelivered
     members: bytes
@@ -71,7 +71,7 @@ class DeliverShares(Message, frozen=True):
 
 
 class InputReady(Message, frozen=True):
-    """The masked input can be uploaded at once."""
+    """The reply to `PrepareInput`: the masked input is ready for the upload."""
 
     chunk: int
 
@@ -85,14 +85,14 @@ class PrepareInput(Message, frozen=True):
 
 
 class MaskedInput(Message, frozen=True):
-    """The masked vector, b bits a coordinate, and the token that proves it was uploaded."""
+    """The masked vector, b bits a coordinate, and the token that proves the upload."""
 
     bulk: ClassVar = "vector"
     chunk: int
     vector: bytes
     token: bytes
 
-    __repr__ = hidden
+    __repr__ = redacted_repr
 
 
 class CollectInput(Message, frozen=True):
@@ -111,7 +111,7 @@ class Agreement(Message, frozen=True):
 
 
 class Agree(Message, frozen=True):
-    """Stage 3, per chunk, against a malicious server: this is U3, and a token for each upload; sign it."""
+    """Stage 3, per chunk, in the malicious mode: sign U3; `tokens` prove the uploads of its members."""
 
     reply: ClassVar = Agreement
     chunk: int
@@ -120,18 +120,18 @@ class Agree(Message, frozen=True):
 
 
 class Unmasking(Message, frozen=True):
-    """Shares of the masking keys of U2 without U3, of the self-masks of U3, and the sender's own due seeds."""
+    """Shares of the masking keys of U2 without U3 and of the self-masks of U3, and the sender's due seeds."""
 
     chunk: int
     key_shares: bytes
     mask_shares: bytes
     seeds: Annotated[dict[int, bytes], Meta(max_length=MOST_COMPONENTS)]
 
-    __repr__ = hidden
+    __repr__ = redacted_repr
 
 
 class Unmask(Message, frozen=True):
-    """Stage 4, per chunk: this is U3, and a quorum's signatures on it; disclose what belongs to it."""
+    """Stage 4, per chunk: disclose the shares and seeds that are due under U3, which a quorum signed."""
 
     reply: ClassVar = Unmasking
     discloses: ClassVar = True
@@ -146,11 +146,11 @@ class NoiseShares(Message, frozen=True):
     chunk: int
     shares: bytes
 
-    __repr__ = hidden
+    __repr__ = redacted_repr
 
 
 class RemoveNoise(Message, frozen=True):
-    """Stage 5, per chunk: the due seeds of these survivors are missing; give your shares of them."""
+    """Stage 5, per chunk: disclose your shares of the due seeds of these survivors, which are missing."""
 
     reply: ClassVar = NoiseShares
     chunk: int

@@ -31,11 +31,11 @@ class SecAggPrediction:
         return tuple(self._answering(CollectInput))
 
     def check_before_disclosure(self) -> None:
-        """Raise if too few clients uploaded, or agree on U3."""
+        """Raise if too few clients uploaded, or too few sign U3."""
         self._check_quorums(STAGES[_UPLOAD:_UNMASK])
 
     def check_after_disclosure(self) -> None:
-        """Raise if too few clients, or too few neighbours of one, are left to rebuild its secrets."""
+        """Raise if too few clients, or too few neighbours of a client, remain to rebuild secrets."""
         self._check_quorums(STAGES[_UNMASK:])
         if not self.parameters.degree:
             return
@@ -45,7 +45,7 @@ class SecAggPrediction:
                 raise TooFewClients(Unmask.__name__, holders, self.parameters.threshold)
 
     def unreleased(self, due: Releases) -> Releases:
-        """Return the due secrets whose owner does not disclose them, and of which too few others give shares."""
+        """Return the due secrets that neither their owner discloses nor enough other clients' shares rebuild."""
         telling, helping = (set(self._answering(stage)) for stage in (Unmask, RemoveNoise))
         owing = {u: ks for u, ks in due.items() if ks and u not in telling}
         holders = self.parameters.neighbourhoods
@@ -57,7 +57,7 @@ class SecAggPrediction:
         return [u for u in self.parameters.clients if self.leaving.get(u) not in before]
 
     def _check_quorums(self, stages: Sequence[Stage]) -> None:
-        """Raise what the server raises if too few clients answer a stage, or too many have dropped out."""
+        """Raise TooFewClients or TooManyDropouts for the first of the stages at which the server would."""
         needed = (Agree, Unmask) if self.parameters.is_malicious else (Unmask,)
         for stage in stages:
             there = self._answering(stage)

@@ -1,4 +1,4 @@
-"""Recovery of secrets from the shares that fit their hashes, checked against the commitments of their dealers."""
+"""Recovery of secrets from shares with the right hash, checked against the commitments of their dealers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,19 +18,19 @@ from dordis.protocols.vector_backend import HERE, Vectors
 
 Fits = npt.NDArray[np.bool_]
 IsRight = Callable[[ClientId, int, bytes], bool]
-"""Tells whether a secret, by its dealer and its place among those asked for, is the one that the dealer promised."""
+"""Tells whether a secret is the committed one, from its dealer, its index among the wanted secrets, and its bytes."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """The shares that one client disclosed, of shape (dealers, secrets of each, 9), and which of them fit."""
+class DisclosedShares:
+    """The shares that one client disclosed, of shape (dealers, secrets of each, 9), and which have the right hash."""
 
     dealers: tuple[ClientId, ...]
     shares: Shares = field(repr=False)
     fits: Fits
 
     def select_dealers(self, dealers: Sequence[ClientId]) -> tuple[Shares, Fits]:
-        """Return the entries of some dealers, in their order."""
+        """Return the shares of the given dealers, in this order, and which of them fit."""
         if tuple(dealers) == self.dealers:
             return self.shares, self.fits
         places = {u: i for i, u in enumerate(self.dealers)}
@@ -40,10 +40,10 @@ class Held:
 
 @dataclass(frozen=True)
 class RecoveredSecrets:
-    """The recovered secrets by dealer and place, and the dealers of secrets that could not be recovered.
+    """The recovered secrets by dealer and index, and the dealers of secrets that could not be recovered.
 
-    `false` are dealers whose secret, rebuilt from t fitting shares, contradicts their commitment: they lied.  `short`
-    maps dealers with fewer than t fitting shares to the number that fit.
+    `false` are dealers that lied: their secret, rebuilt from t fitting shares, contradicts their commitment.  `short`
+    maps dealers with fewer than t fitting shares to the number of these shares.
     """
 
     secrets: dict[ClientId, dict[int, bytes]] = field(repr=False)
@@ -54,13 +54,13 @@ class RecoveredSecrets:
 def recover(
     suite: Suite,
     parameters: CohortParameters,
-    held: Mapping[ClientId, Held],
+    held: Mapping[ClientId, DisclosedShares],
     dealers: Sequence[ClientId],
     is_right: IsRight,
 ) -> RecoveredSecrets:
-    """Rebuild secrets from what the neighbourhoods of their dealers disclosed.
+    """Return the dealers' secrets, rebuilt from the shares that their neighbourhoods disclosed.
 
-    A share that does not fit is left out, so that answers - t wrong ones are survived.
+    Shares with a wrong hash are ignored; a secret is recovered if t of its shares fit.
     """
     secrets: dict[ClientId, dict[int, bytes]] = {u: {} for u in dealers}
     false: set[ClientId] = set()
@@ -82,9 +82,9 @@ def recover(
 
 
 def _by_holders(
-    parameters: CohortParameters, held: Mapping[ClientId, Held], dealers: Sequence[ClientId]
+    parameters: CohortParameters, held: Mapping[ClientId, DisclosedShares], dealers: Sequence[ClientId]
 ) -> dict[tuple[ClientId, ...], list[ClientId]]:
-    """Group the dealers whose shares lie with the same clients: on the complete graph that is one group."""
+    """Return dealers grouped by the clients that disclosed their shares; on the complete graph there is one group."""
     groups: dict[tuple[ClientId, ...], list[ClientId]] = defaultdict(list)
     answered = held.keys()
     everyone = tuple(sorted(answered))
@@ -97,7 +97,7 @@ def _by_holders(
 def _by_fitting(
     given: Sequence[tuple[Shares, Fits]], dealers: Sequence[ClientId]
 ) -> Iterator[tuple[list[int], list[tuple[ClientId, int]], Shares]]:
-    """Group secrets by the holders whose shares fit; yield the holders' rows, the secrets and the shares."""
+    """Group secrets by the holders with fitting shares; yield for each group holders, secrets and shares."""
     if not given:
         yield [], [(u, 0) for u in dealers], np.empty(0, np.uint32)
         return
@@ -113,7 +113,7 @@ def _by_fitting(
 
 
 def _combine(interpolation: ShareDecoder, shares: Shares) -> tuple[bytes | None, ...]:
-    """Rebuild secrets from shares of shape (t, secrets, 9); what is no secret at all is None."""
+    """Return secrets rebuilt from shares of shape (t, secrets, 9); None if the shares do not encode a secret."""
     try:
         return interpolation.combine(shares)
     except SharingError:
@@ -133,9 +133,9 @@ def remove_masks(
     survivors: Mapping[ClientId, bytes],
     vectors: Vectors = HERE,
 ) -> None:
-    """Remove the self-masks of U3, and the masks that each of U3 shares with a lost neighbour.
+    """Remove from the sum the self-masks of U3, and the masks that members of U3 share with lost neighbours.
 
-    `survivors` gives the public masking key of each member of U3.
+    `survivors` has the public masking key of each member of U3, `lost_keys` the private keys of lost clients.
     """
     added: list[Any] = []
     subtracted = [masking.self_mask(suite, parameters, chunk, u, seed) for u, seed in self_masks.items()]

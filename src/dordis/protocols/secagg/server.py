@@ -15,8 +15,8 @@ from dordis.protocols.summing import SummingServer
 class SecAggServer(SummingServer):
     """A whole round: set-up, then the chunks one after the other.
 
-    `proofs` shows that the clients were selected; the `registry` lets the server leave out forged signatures, which
-    clients would refuse.  The `suite` is the clients' own.
+    `proofs` are the clients' proofs of selection.  With the `registry` the server detects forged signatures, which
+    clients would refuse.  The `suite` is the same as the clients'.
     """
 
     def __init__(

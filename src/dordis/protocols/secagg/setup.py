@@ -21,7 +21,7 @@ from dordis.protocols.secagg.messages import (
     ShareKeys,
     SharesDelivered,
 )
-from dordis.protocols.secagg.share_hashes import HASH_BYTES, dealt, hashes_length, held, share_hash
+from dordis.protocols.secagg.share_hashes import HASH_BYTES, encode_dealer, encode_holder, hashes_length, share_hash
 from dordis.protocols.secagg.state import shared_count
 from dordis.protocols.secagg.statements import Registry
 from dordis.protocols.summing import SummingSetup
@@ -44,7 +44,7 @@ class SetupServer(SummingSetup):
         self.shares: dict[ClientId, EncryptedShares] = {}
         self._dealt: dict[int, dict[ClientId, bytes]] = {}
         self.liars: set[ClientId] = set()
-        """Who was caught in a lie so far, in the set-up or in any chunk."""
+        """Clients that provably lied so far, in the set-up or in any chunk."""
 
     @property
     def workflow(self) -> Sequence[Step]:
@@ -57,7 +57,7 @@ class SetupServer(SummingSetup):
 
     def advertise_keys(self) -> Flow:
         """Stage 0: collect U1."""
-        if self.parameters.is_malicious:  # whose key is not known would be taken for a liar
+        if self.parameters.is_malicious:  # otherwise a client without a registered key would count as a liar
             checks.check_registered(self.parameters, self.registry)
         proofs = {int(u): proof for u, proof in sorted(self._proofs.items())}
         replies = yield dict.fromkeys(self.parameters.clients, AdvertiseKeys(self.parameters, proofs))
@@ -70,7 +70,7 @@ class SetupServer(SummingSetup):
             checks.check_keys_signed({u: reply}, self.parameters, self.registry, self.suite)
         checks.check_keys_distinct({u: reply}, self.parameters)
         keys = {reply.channel, *split(reply.masking, KEY_BYTES, len(self.parameters.chunks))}
-        if not keys.isdisjoint(self._seen):  # whoever comes second has copied
+        if not keys.isdisjoint(self._seen):  # the later client is taken to have copied the key
             raise ProtocolError("a public key was advertised before by another client")
         self._seen |= keys
         return reply
@@ -119,21 +119,21 @@ class SetupServer(SummingSetup):
     def fits(
         self, chunk: int, holder: ClientId, wanted: Sequence[tuple[ClientId, int]], shares: Sequence[bytes]
     ) -> Fits:
-        """Tell which shares, of secrets by dealer and place, a holder shows as their dealers hashed them."""
+        """Tell for each of a holder's `shares`, of the `wanted` dealers and indices, whether its hash is right."""
         count, sent = shared_count(self.parameters, chunk), self.shares
         ends = range(HASH_BYTES * (chunk * count + 1) - hashes_length(self.parameters), 1, HASH_BYTES)
-        spans = [slice(end - HASH_BYTES, end or None) for end in ends]  # hashes are last in what is sent
+        spans = [slice(end - HASH_BYTES, end or None) for end in ends]  # a dealer's message ends with the hashes
         if chunk not in self._dealt:
-            self._dealt[chunk] = {u: dealt(self.parameters, chunk, u) for u in sent}
-        begun, ended = self._dealt[chunk], [held(holder, place) for place in range(count)]
-        shown = [share_hash(begun[u], ended[place], share) for (u, place), share in zip(wanted, shares, strict=True)]
+            self._dealt[chunk] = {u: encode_dealer(self.parameters, chunk, u) for u in sent}
+        dealers, holders = self._dealt[chunk], [encode_holder(holder, place) for place in range(count)]
+        shown = [share_hash(dealers[u], holders[k], share) for (u, k), share in zip(wanted, shares, strict=True)]
         promised = [
             (sent[u].ciphertexts[holder] if u != holder else sent[u].hashes)[spans[place]] for u, place in wanted
         ]
         return np.fromiter(map(eq, shown, promised), np.bool_, len(wanted))
 
     def holdings(self, v: ClientId) -> tuple[ClientId, ...]:
-        """Return the members of U2 of whose secrets a client holds shares: its neighbourhood, itself included."""
+        """Return the members of U2 whose shares a client holds: its neighbourhood, itself included."""
         return tuple(sorted(self.parameters.neighbourhoods[v] & self.shares.keys()))
 
     def masking_key(self, u: ClientId, chunk: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What a SecAgg client remembers between requests: its own secrets for each chunk, and what it holds of others."""
+"""The state of a SecAgg client: its own secrets for each chunk, and the keys and shares of its peers."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from dordis.protocols.escrow import IssuedSecrets
 from dordis.protocols.secagg.messages import Advertisement
 
 KEY, SELF_MASK, FIRST_DEPOSITED = 0, 1, 2
-"""The places of the secrets that a client shares for a chunk."""
+"""The indices of the secrets that a client shares for a chunk."""
 
 
 def shared_count(parameters: CohortParameters, chunk: int) -> int:
@@ -24,7 +24,7 @@ class Secrets(msgspec.Struct, frozen=True):
     self_mask: bytes
     """b_u: seed of the self-mask; shared."""
     token: bytes
-    """Token sent with the upload; a client that knows it vouches for the upload."""
+    """Token sent with the upload; the server shows it to other clients as proof of the upload."""
     issued: IssuedSecrets
     """Private and deposited secrets of the chunk's escrow; the deposited ones are shared."""
 
@@ -38,7 +38,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
 
 class SecAggState(CohortState):
-    """What a SecAgg client remembers: parameters, its secrets, peers' keys, the shares it holds, and each U3."""
+    """The state of a SecAgg client: parameters, its secrets, peers' keys, the shares it holds, and each U3."""
 
     channel: bytes = b""
     secrets: dict[int, Secrets] = msgspec.field(default_factory=dict)

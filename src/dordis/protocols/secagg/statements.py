@@ -1,4 +1,4 @@
-"""What is signed against a malicious server: each statement has its own tag and names the round and its parameters."""
+"""The statements that clients sign in the malicious mode; each has its own tag and names round and parameters."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from dordis.protocols.cohort import CohortParameters
 from dordis.protocols.secagg.messages import Advertisement, EncryptedShares
 
 Registry = Mapping[ClientId, bytes]
-"""The public signing key of every client that may take part, known before and by other ways than the server."""
+"""The public signing keys of all clients that may take part; clients do not get them from the server."""
 
 
 def keys(parameters: CohortParameters, u: ClientId, advertisement: Advertisement) -> bytes:
-    """State: these are my keys and token hashes."""
+    """Return the statement of client u: these are my keys and token hashes."""
     return _statement(b"keys", parameters, _id(u), advertisement.channel, advertisement.masking, advertisement.tokens)
 
 
 def shares(parameters: CohortParameters, u: ClientId, promised: EncryptedShares) -> bytes:
-    """State: these are my commitments, my ciphertexts and the hashes of all my shares."""
+    """Return the statement of client u: these are my commitments, ciphertexts and hashes of shares."""
     sent = hashlib.sha256()
     for v, ciphertext in sorted(promised.ciphertexts.items()):
         sent.update(_id(v) + hashlib.sha256(ciphertext).digest())
@@ -27,12 +27,12 @@ def shares(parameters: CohortParameters, u: ClientId, promised: EncryptedShares)
 
 
 def survivors(parameters: CohortParameters, chunk: int, bitmap: bytes) -> bytes:
-    """State: I have seen this U3, and will answer for no other."""
+    """Return the statement of a client: I have seen this U3, and will answer for no other."""
     return _statement(b"survivors", parameters, _id(chunk), bitmap)
 
 
 def verify(suite: Suite, registry: Registry, u: ClientId, statement: bytes, signed: bytes) -> None:
-    """Check a client's signature; a client that is not registered can sign nothing."""
+    """Raise unless the signature of a registered client is valid."""
     if u not in registry:
         raise ProtocolError(f"client {u} is not in the registry")
     suite.signature.verify(registry[u], statement, signed)
