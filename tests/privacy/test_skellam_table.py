@@ -127,7 +127,7 @@ WRONG_RESIDUALS = {
     "a mass too large": ("subtract_cells", lambda rows: with_one_more(rows, 5), "does not sum"),
     "the middle too large": ("subtract_cells", lambda rows: with_one_more(rows, 0), "does not sum"),
     "a sum that falls": ("accumulate_masses", with_one_moved_below_zero, "negative mass"),
-    "a last sum too large": ("accumulate_masses", lambda rows: with_one_more(rows, -1), "end at another number"),
+    "a last sum too large": ("accumulate_masses", lambda rows: with_one_more(rows, -1), "do not end at the mass"),
 }
 
 

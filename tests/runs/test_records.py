@@ -316,7 +316,7 @@ def test_parameters_keep_the_terms_of_the_invitation() -> None:
     [
         ("shift", 5, "is not what C_q and k give"),
         ("length", 2**22, "is not what C_q and k give"),
-        ("events", 0, "1 event or more"),
+        ("events", 0, "at least 1 event"),
     ],
 )
 def test_a_client_refuses_records_that_the_accounting_does_not_hold_for(field: str, value: int, why: str) -> None:

@@ -235,7 +235,7 @@ class Authority:
             old = self.newest_certificate(name)
             bound, members = certificates.certified_client(old), self.registry.membership.members
             if bound is not None and members.get(bound.client) != Member.from_identity(name, bound.identity):
-                raise InputError(f"'{name}' is no member with these keys: for revoked keys nothing is issued")
+                raise InputError(f"'{name}' is not a member with these keys: no certificate is issued for revoked keys")
             client, names = None if bound is None else bound.client, list(certificates.alternative_names(old))
             return self._issue(key, name, client, tls_public_key(old), names, days)
 

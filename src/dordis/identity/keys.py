@@ -152,7 +152,7 @@ def _load(path: Path, now: datetime, *, server: bool) -> tuple[PrivateKeys, Cred
     private, file = load_keys(path), path.with_suffix(CERTIFICATE)
     if not file.exists():
         raise InputError(
-            f"there is no {file}: have {path.with_suffix(REQUEST)} approved, and put what comes back there"
+            f"there is no {file}: have {path.with_suffix(REQUEST)} approved, and save the certificate there"
         )
     certificate, authority = read_certificates(file)
     check_same_key(private.tls, certificate, path, file)

@@ -83,7 +83,7 @@ def check_order(run: StoredRun) -> None:
     numbers, indices = [record.number for record in run.rounds], [record.index for record in run.rounds]
     expected = list(range(run.manifest.before + 1, run.manifest.before + 1 + len(numbers)))
     if numbers != expected or indices != sorted(set(indices)):
-        raise LedgerDamaged(f"{ROUNDS} and {MODEL} do not name every round once, in order: restore the right ones")
+        raise LedgerDamaged(f"{ROUNDS} and {MODEL} do not list every round once, in order: restore both from a backup")
 
 
 def check_rounds(rounds: Collection[RoundRecord], receipts: Mapping[int, Receipt], account: Account) -> None:

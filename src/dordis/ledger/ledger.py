@@ -260,7 +260,7 @@ class _LedgerReader:
             self._account = _open_account(entry, number)
             return
         if account is None:
-            raise LedgerDamaged("is not the one that a ledger begins with", number)
+            raise LedgerDamaged("is not the first line of a ledger", number)
         check_chained(entry, self.head, number)
         try:
             match entry:

@@ -292,7 +292,7 @@ class Participant:
             reason = type(error).__name__
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if not isinstance(error, OSError) or error.errno not in DISK_FULL:
-                log.info("a request is left without a reply: %s", describe_error(error))
+                log.info("a request was not answered: %s", describe_error(error))
                 return
             self._rounds.decline(f"the state of this client cannot be written: {describe_error(error)}")
             reason = NO_REASON

@@ -231,8 +231,8 @@ _STATUS_LOCK = threading.Lock()
 class StatusFile:
     """The status of a client in a file; if the file is missing or damaged, counting starts again.
 
-    It is written after every training, failed or not, so that the duration does not tell a server which.  It has no
-    data, and no messages of exceptions, which may quote data.
+    It is written after every training, failed or not, so that the duration does not reveal a failure.  It has no data,
+    and no messages of exceptions, which may quote data.
     """
 
     path: Path

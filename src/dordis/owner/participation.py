@@ -77,9 +77,8 @@ class OwnerBudget(msgspec.Struct, frozen=True):
     def epsilon_spent(self, spent: RoundCost, plans: Sequence[SampledEvents] = ()) -> float:
         """Return the epsilon, at this delta, of rounds that cost `spent` and of the planned events of runs in `plans`.
 
-        A single plan is composed numerically.  Several plans, or a plan and other rounds, are added up as Renyi
-        divergences at one order, which is valid even if later plans depend on earlier results; rounds that protect
-        clients count as events without sampling.
+        A single plan is composed numerically.  Otherwise Renyi divergences are added up at one order, which is valid
+        even if later plans depend on earlier results; rounds that protect clients count as events without sampling.
         """
         left = self.delta - spent.failure
         if math.isinf(spent.theta_squared) or left <= 0:
@@ -196,8 +195,8 @@ class Participation(ABC):
     ) -> None:
         """Count a round before its first upload; beyond a limit raise `ParticipationRefused` or `BudgetRefused`.
 
-        A round is counted for one machine, and another one is refused, because it would upload again at no count.  If
-        the process stops before this returns, the round may be counted, but nothing was uploaded.
+        Another machine of the client is refused, because its upload would not be counted.  If the process stops before
+        this returns, the round may be counted, but nothing was uploaded.
         """
         check_run_id(run)
         check_index(index)
@@ -243,8 +242,7 @@ class FileParticipation(Participation):
     """A participation count in an append-only file with one line for each round; processes and threads may share it.
 
     Every line ends with a hash of itself and of all lines before.  If a line was altered, moved or cut, every use
-    raises `InputError` until the owner restores the file.  An incomplete last line is ignored: the process stopped
-    while writing it, before any upload.
+    raises `InputError` until the file is restored.  An incomplete last line is ignored: nothing was uploaded for it.
     """
 
     def __init__(self, path: Path, cap: int | None = None) -> None:
@@ -288,10 +286,7 @@ def check_budget(spent: RoundCost, budget: OwnerBudget | None, plans: Sequence[S
 
 
 def check_planned(known: SampledEvents | None, index: int, cost: RoundCost) -> SampledEvents:
-    """Return a run's planned events after one more round, at the largest cost of its rounds.
-
-    Raise ParametersRefused if the number of events or their sampling changed, or the index is beyond the plan.
-    """
+    """Return a run's planned events, at their largest cost so far; raise ParametersRefused if the plan has changed."""
     sampling, events = cost.sampled or (WORD, 1)
     if index >= events or (known is not None and (known.sampling, known.events) != (sampling, events)):
         raise ParametersRefused(

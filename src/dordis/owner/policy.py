@@ -98,9 +98,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bounds = (self.cohort, self.colluders, self.coordinates, self.model_bytes, self.pieces)
         counts = (self.participations or 0, self.trainings or 0)
         if min(*bounds, *counts, self.variance or 0, self.noise or 0) < 0:
-            raise InputError("floors and ceilings are 0 or more")
+            raise InputError("the limits in a policy are 0 or more")
         if (self.epsilon is None) != (self.delta is None):
-            raise InputError("a policy's budget is both, epsilon and delta")
+            raise InputError("a policy's budget needs both epsilon and delta")
         _ = self.budget
 
     @property
@@ -175,7 +175,7 @@ def check_quorum(policy: Policy, parameters: Parameters) -> None:
     """Raise ParametersRefused if the round's quorum is too small a fraction of its clients."""
     share = parameters.quorum_fraction
     if share is not None and share < policy.quorum:
-        raise _refused("quorum", f"{share} of the clients are fewer than {policy.quorum} of them")
+        raise _refused("quorum", f"a quorum of {share} of the clients is below {policy.quorum}")
 
 
 def check_helpers(policy: Policy, parameters: Parameters) -> None:

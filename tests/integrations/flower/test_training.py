@@ -100,7 +100,7 @@ def test_the_plan_is_stated_and_nothing_is_counted_from_data(tmp_path):
     stated = verify_ledger(private.path / "ledger.jsonl").stated
     assert stated.basis is Basis.PLAN
     assert 19 < stated.epsilon <= 20
-    assert private._declared == RECORDS
+    assert private._reply_weight == RECORDS
 
 
 class Watched(MemoryGrid):
