@@ -73,6 +73,12 @@ class Total(AppServer):
         np.savez(directory / OUTPUT, **self.sums)
 
 
+class EarlyTotal(Total):
+    """The same; clients of the next round are invited before a round is evaluated."""
+
+    evaluates_beside = True
+
+
 class Evaluated(Total):
     """A server that evaluates each round when the clients of the next one have trained.
 

@@ -1,6 +1,7 @@
 """The exchange: requests and replies, deadlines, reconnections, refusals and announcements of uploads."""
 
 import asyncio
+from concurrent.futures import CancelledError
 
 import aiohttp
 import numpy as np
@@ -163,6 +164,23 @@ def test_a_second_announcement_of_another_size_names_its_author_and_harms_nobody
     lying.result(HANG)
     assert garbled == {LIAR}
     assert np.array_equal(total, np.sum([np.frombuffer(VECTORS[u], "<u4") for u in HONEST], axis=0, dtype=np.uint32))
+
+
+def test_a_round_asks_for_nothing_more_once_the_server_stops(local):
+    """Its next requests would be open when the server has given up all others, until their deadlines."""
+    party = ScriptedParty(1, holds=(Begin,))
+    local.join(1, party)
+    replies = local.send({1: Begin(PARAMETERS)})
+    assert party.reached.wait(HANG)
+
+    async def close():
+        local.server.exchange.close()
+
+    local.server.perform(close())
+    assert list(replies) == []
+    with pytest.raises(CancelledError):
+        local.send({1: Contribute(0)})
+    party.go.set()
 
 
 def test_the_server_says_that_a_client_declined_for_its_owners_budget(local, caplog):

@@ -15,6 +15,11 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 CLIENTS = 4
 KEYS = ["federation.rounds=2", "app.options.dim=100000", "deployment.wait=600", "deployment.deadlines.grace=600"]
 
+either_server = pytest.mark.parametrize(
+    "server", [f"app.server=tests.network.process_roles:{name}" for name in ("Total", "EarlyTotal")]
+)
+"""A server that evaluates a round before clients are invited to the next one, and one that invites them earlier."""
+
 
 @pytest.fixture
 def deploy(processes, tmp_path):
@@ -51,8 +56,9 @@ def check_no_traceback(log):
     assert not [word for word in ("Traceback", "Exception ignored", "Logging error") if word in log]
 
 
-def test_a_terminated_server_exits_with_0_and_clients_stay_until_the_run_is_over(deploy, processes, tmp_path):
-    fleet = deploy(*gate_keys(tmp_path))
+@either_server
+def test_a_terminated_server_exits_with_0_and_clients_stay_until_the_run_is_over(deploy, processes, tmp_path, server):
+    fleet = deploy(*gate_keys(tmp_path), server)
     waiting, go = fleet.pipe("gate.out"), fleet.pipe("gate.in")
     fleet.serve()
     join_all(fleet)
@@ -71,9 +77,10 @@ def test_a_terminated_server_exits_with_0_and_clients_stay_until_the_run_is_over
     check_run(fleet)
 
 
-def test_a_terminated_server_waits_for_no_deadline_of_a_silent_client(deploy, processes, tmp_path):
+@either_server
+def test_a_terminated_server_waits_for_no_deadline_of_a_silent_client(deploy, processes, tmp_path, server):
     """A frozen client would hold up the round for longer than the test waits."""
-    fleet = deploy(*gate_keys(tmp_path), "deployment.deadlines.stage=3600", "deployment.deadlines.least=3600")
+    fleet = deploy(*gate_keys(tmp_path), server, "deployment.deadlines.stage=3600", "deployment.deadlines.least=3600")
     waiting, go = fleet.pipe("gate.out"), fleet.pipe("gate.in")
     fleet.serve()
     join_all(fleet)

@@ -78,6 +78,7 @@ class NetworkExchange(MessageMeter):
         self._last_id = 0
         self._batches: set[RequestBatch] = set()
         self._open: defaultdict[ClientId, dict[int, PendingRequest]] = defaultdict(dict)
+        self._is_closed = False
         self._given_up: defaultdict[ClientId, set[int]] = defaultdict(set)
         self.exclusions: dict[ClientId, str] = {}
         """Clients that are excluded from the round, with the reason: a constant of this module, or an error name."""
@@ -87,7 +88,12 @@ class NetworkExchange(MessageMeter):
         self._parameters: Parameters | None = None
 
     async def __call__(self, requests: Requests) -> Replies:
-        """Send requests; return an iterator over the replies that arrive before their deadlines."""
+        """Send requests; return an iterator over the replies that arrive before their deadlines.
+
+        After `close` nothing is sent any more: the round that asks is cancelled.
+        """
+        if self._is_closed:
+            raise asyncio.CancelledError("the server stops")
         self.prepare(next(iter(requests.values()), None))
         batch, messages = RequestBatch(), {}
         self._batches.add(batch)
@@ -289,7 +295,8 @@ class NetworkExchange(MessageMeter):
             self._give_up(pending)
 
     def close(self) -> None:
-        """Give up all open requests, because the server stops."""
+        """Give up all open requests and send no more, because the server stops."""
+        self._is_closed = True
         for pending in [one for requests in self._open.values() for one in requests.values()]:
             self._give_up(pending)
 
