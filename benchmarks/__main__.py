@@ -12,6 +12,7 @@ pipeline     planned round times beside real ones
 refusals     the cost of refusing hostile messages and of knowing whom to blame
 possible     how often impossible sums are noticed
 network      deployed rounds over loopback
+evaluation   rounds whose clients train while the round before is evaluated
 watching     a scrape with 800 idle clients, the live page's CPU, the verification of 100 rounds
 ray          rounds over a cluster of Ray
 
@@ -29,6 +30,7 @@ from rich.table import Table
 from benchmarks import (
     aggregation,
     assisted,
+    evaluation,
     flower_rounds,
     impossible_sums,
     kernels,
@@ -56,6 +58,7 @@ SUITES: dict[str, Suite] = {
     "refusals": refusals,
     "possible": impossible_sums,
     "network": network,
+    "evaluation": evaluation,
     "watching": watching,
     "ray": ray_rounds,
     "records": records,

@@ -25,6 +25,7 @@ NOT_IN_EVERY_RUN = {  # figures of full runs, and of packages that need not be i
     "refusals": r"",
     "possible": r"",
     "network": r"",
+    "evaluation": r"writers_.*",
     "watching": r"",
     "learning": r"flwr_.*|cnn_(cpu_)?vs_flwr|.*_vs_pfl.*",
     "flower": r".*",
@@ -45,7 +46,7 @@ IN_CI = ("kernels", "privacy", "refusals", "possible")
     [pytest.param(suite, marks=pytest.mark.slow if suite in IN_CI else pytest.mark.evidence) for suite in SUITES],
 )
 def test_a_quick_run_prints_every_figure_as_one_flat_json_object(suite):
-    if suite == "learning":
+    if suite in ("learning", "evaluation"):
         pytest.importorskip("torch", reason="the extra 'torch' is not installed")
     command = [sys.executable, "-m", "benchmarks", suite, "--json", "--quick"]
     run = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=True)
