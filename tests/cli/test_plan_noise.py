@@ -82,6 +82,29 @@ def test_plan_and_run_agree_on_tolerance_threshold_and_noise(protocol: str, n: i
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        (("--selection", "open"), ("federation.arrival=open",)),
+        (("--selection", "open", "--participations", "3"), ("federation.arrival=open", "federation.participations=3")),
+        (("--beacon",), ("deployment.beacon=published.txt",)),
+        (("--selection", "vrf", "--tolerance", "11"), ("federation.selection=vrf", "protocol.tolerance=11")),
+        (("--dropout", "0.25"), ("protocol.tolerance=10",)),
+    ],
+)
+def test_plan_and_run_agree_on_assisted_rounds(options: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    given = ("--clients", "400", "--per-round", "40", "--rounds", "20", "--dim", "650", "--epsilon", "6")
+    assisted = ("--delta", "1e-5", "--protocol", "assisted", "--colluders", "5", "--json")
+    planned = json.loads(run(*given, *assisted, *options).stdout)
+    common = ("federation.clients=400", "federation.per_round=40", "federation.rounds=20", "privacy.delta=1e-5")
+    design = prepare(read_config(keys=[*common, "protocol.use=assisted", "protocol.colluders=5", *keys])).job.design
+    setting = design.setting
+    assert [planned[name] for name in ("tolerance", "threshold", "colluders", "participation_cap", "variance")] == [
+        setting.T, setting.t, setting.colluders, design.cap, str(design.plan.variance)
+    ]  # fmt: skip
+    assert [row["threshold"] for row in planned["dropout"]] == [40 - row["dropped"] for row in planned["dropout"]]
+
+
 def test_folding_saves_bytes_for_little_noise() -> None:
     unfolded, folded, given = (
         json.loads(run(*FEMNIST, "--epsilon", "6", "--projection", rule, "--json").stdout)
@@ -190,6 +213,7 @@ def test_programs_get_the_same_advice() -> None:
         ((*FEMNIST, "--epsilon", "6", "--tolerance", "50"), "dropout tolerance 50"),
         ((*FEMNIST, "--epsilon", "6", "--tolerance", "5", "--dropout", "0.1"), "not both"),
         ((*FEMNIST, "--epsilon", "6", "--accounting", "none"), "accounting"),
+        ((*FEMNIST, "--epsilon", "6", "--selection", "open"), "with 'assisted', 'open'"),
         ((*FEMNIST, "--epsilon", "6", "--clip-share", "1"), "part of the budget"),
     ],
 )

@@ -24,7 +24,7 @@ from dordis.rounds.impossible_sums import plan_margin
 from dordis.runs.dropout_needs import DropoutNeeds, count_dropouts, find_needs
 from dordis.runs.retry import TRIES
 from dordis.runs.threat_model import ThreatModel
-from dordis.selection.colluders import VRF, is_drawn, round_colluders
+from dordis.selection.colluders import OPEN, VRF, is_drawn, round_colluders
 from dordis.selection.vrf_capacity import describe_starvation
 
 SCHEMES = ("orig", "conservative", "xnoise")
@@ -58,6 +58,8 @@ class NoiseQuestion:
     clients_per_person: int = 1
     participations: int | None = None
     """The participation cap; None: that of a balanced schedule."""
+    assisted: bool = False
+    """Whether the protocol is assisted: n_min contributions are enough, and no quorum of clients answers."""
 
     def answer(self) -> Plan:
         """Return the plan: the least noise for the budget, or the epsilon of the given noise."""
@@ -84,6 +86,8 @@ class NoiseQuestion:
 
     def describe_colluders(self, T_C: int) -> str:
         """Say how T_C follows from the colluders of the registry."""
+        if self.selection == OPEN:
+            return f"{T_C}: all of them, because the server decides whom to admit"
         if not self.is_drawn:
             return f"{T_C}: all of them, because without a beacon the server can choose the selection"
         if self.one_draw == T_C:
@@ -92,6 +96,9 @@ class NoiseQuestion:
 
     def needs(self, plan: Plan, dropped: int) -> DropoutNeeds:
         """Return the T and t with which rounds survive a number of dropouts."""
+        if self.assisted:
+            n, least = plan.setting.clients, plan.setting.clients - dropped
+            return DropoutNeeds(n, dropped, least, least)
         return find_needs(plan.setting, self.mode, dropped)
 
     def describe_starvation(self, plan: Plan) -> str:
@@ -108,6 +115,8 @@ class NoiseQuestion:
     def _setting(self, per_round: int, rounds: int) -> Setting:
         kind = ThreatModel(self.mode, sparse=self.sparse, drawn=self.is_drawn)
         tolerance = None if self.tolerance is None else self.tolerance * per_round // self.per_round
+        if self.assisted and tolerance is None:
+            tolerance = per_round // 2 if self.dropout is None else count_dropouts(per_round, self.dropout)
         schedule = ParticipationSchedule(self.clients, per_round, rounds, self.accounting, self.participations)
         setting = Setting(
             schedule,
@@ -116,6 +125,7 @@ class NoiseQuestion:
             delta=self.delta,
             bits=self.bits,
             orders=schedule.orders,
+            threshold=per_round - (tolerance or 0) if self.assisted else None,
             tolerance=tolerance,
             colluders=round_colluders(self.selection, self.beacon, self.clients, per_round, self.colluders, self.mode),
             further=(FurtherValue(CLIPPING_BIT, self.clip_share),) if self.clip_share else (),
@@ -123,7 +133,7 @@ class NoiseQuestion:
             sparse=kind.sparse,
             records=self._record_sampling(rounds),
         )
-        if self.dropout is not None:
+        if self.dropout is not None and not self.assisted:
             setting = tolerate(setting, self.mode, self.dropout)
         if setting.records is not None:
             return setting
@@ -279,7 +289,7 @@ def _dropout_table(plan: Plan, outlook: Iterable[DropoutForecast], question: Noi
             "orig: clients add even shares; conservative: even shares that are enough if "
             f"{plan.setting.T} drop out; XNoise: the same shares, and the excess is removed. "
             "With more dropouts there is no output. tolerance, threshold: what rounds need to survive so much "
-            "dropout before the upload (protocol.tolerance, protocol.threshold)"
+            "dropout before the upload (protocol.tolerance, protocol.threshold; in assisted rounds n_min)"
         ),
     )
 

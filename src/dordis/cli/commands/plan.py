@@ -45,14 +45,14 @@ def plan_noise(
     dropout: Dropout = None,
     tolerance: Tolerance = None,
     colluders: Annotated[int, typer.Option(help="How many of all clients may collude with the server.")] = 1,
-    protocol: Annotated[str, typer.Option(help="secagg, or secagg+ with its sparse graph.")] = "secagg",
-    selection: Annotated[str, typer.Option(help="balanced, uniform, or vrf (verifiable draws).")] = "balanced",
+    protocol: Annotated[str, typer.Option(help="secagg, secagg+ with its sparse graph, or assisted.")] = "secagg",
+    selection: Annotated[str, typer.Option(help="balanced, uniform, vrf (verifiable draws), or open.")] = "balanced",
     beacon: Annotated[
         bool, typer.Option("--beacon", help="With balanced: published randomness decides the selection.")
     ] = False,
     mode: Annotated[str, typer.Option(help="A semi-honest or a malicious server.")] = "malicious",
     participations: Annotated[
-        int | None, typer.Option(help="With vrf: rounds of one client, at most, instead of ceil(R n / N).")
+        int | None, typer.Option(help="With vrf or open: rounds of one client, at most, instead of ceil(R n / N).")
     ] = None,
     unit: Annotated[str, typer.Option(help="What is hidden: a client, or each single record.")] = "client",
     records: Annotated[int, typer.Option(help="With --unit record: the records of each client, at most.")] = 0,
@@ -66,8 +66,12 @@ def plan_noise(
     _check_one_tolerance(dropout, tolerance)
     if (epsilon is None) == (sigma is None):
         raise InputError("plan noise needs either --epsilon, a budget, or --sigma, the noise on the sum")
-    if protocol not in ("secagg", "secagg+") or selection not in ("balanced", "uniform", "vrf"):
-        raise InputError("--protocol is 'secagg' or 'secagg+', --selection 'balanced', 'uniform' or 'vrf'")
+    selections = ("balanced", "uniform", "vrf", *(("open",) if protocol == "assisted" else ()))
+    if protocol not in ("secagg", "secagg+", "assisted") or selection not in selections:
+        raise InputError(
+            "--protocol is 'secagg', 'secagg+' or 'assisted', --selection 'balanced', 'uniform', 'vrf' or, with "
+            "'assisted', 'open'"
+        )
     if unit not in ("client", "record"):
         raise InputError(f"--unit is 'client' or 'record', not '{unit}'")
     if unit == "record" and (epsilon is None or records < 1):
@@ -97,6 +101,7 @@ def plan_noise(
         sampled=(records, sampling) if unit == "record" else None,
         clients_per_person=clients_per_person,
         participations=participations,
+        assisted=protocol == "assisted",
     )
     show_plan(question, as_json)
 

@@ -287,7 +287,8 @@ def _describe_failure(under_way: "Run", error: RoundFailed) -> str:
             f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time "
             f"because {error}; {reasons}; finished rounds are in {under_way.records.path}"
         )
-    remedy = describe_remedy(under_way.job.design.setting, under_way.job.config.protocol.mode, error)
+    setting, mode = under_way.job.design.setting, under_way.job.config.protocol.mode
+    remedy = describe_remedy(setting, mode, error) if under_way.job.protocol.has_cohort else ""
     return (
         f"round {under_way.done + 1} of {federation.rounds} failed {times} (federation.tries), the last time because "
         f"{error}: {remedy or 'start a run with a larger protocol.tolerance'}, or take more clients a round; finished "
