@@ -24,7 +24,7 @@ from dordis.identity.registry import Registry
 from dordis.ledger import ledger
 from dordis.ledger.receipt import FIRST, Receipt, read_receipt_files
 from dordis.ledger.verification import verify_run
-from dordis.owner.receipts import KeptReceipts, Shown
+from dordis.owner.receipts import Attended, KeptReceipts, Shown
 from dordis.privacy.scaling import Sensitivity
 from dordis.privacy.xnoise_components import removal_context
 from dordis.protocols.cohort import CohortParameters
@@ -206,6 +206,18 @@ def rewrite_noise(true: list[Shown]) -> list[Shown]:
     return [first, restate(true[1].receipt, previous=first.digest)]
 
 
+def disown(session: Session) -> str:
+    """Acknowledge a contribution to a round that lists no clients, and show a history of the round without it."""
+    session.trail.stage = "log-in"
+    receipt = read_receipt_files(finished()[0] / RECEIPTS)[0]
+    with TemporaryDirectory() as folder:
+        kept, run = KeptReceipts(Path(folder)), bytes.fromhex(receipt.run)
+        kept._add(run, [Attended(0, receipt.parameters, is_listed=False)])
+        kept.note_acknowledged(run, 0)
+        kept.compare(run, [Shown(0, receipt.digest)], registry_of(job_of()).signing_keys(), complete=True)
+    return "the client takes part again, although the server denies its contribution"
+
+
 row = partial(Attack, **{"graphs": (COMPLETE,), "stage": "verify"})
 
 ATTACKS: tuple[Attack, ...] = (
@@ -283,6 +295,14 @@ ATTACKS: tuple[Attack, ...] = (
             seen=(),
             history=lambda true: [Shown(0, "ab" * 32), restate(true[1].receipt, previous="ab" * 32)],
         ),
+        refused_by="check_history (HistoryContradicted)",
+        stage="log-in",
+        checks=(names.HISTORY_ATTENDED,),
+    ),
+    row(
+        "an acknowledged contribution is left out of its round",
+        "The server acknowledges a contribution to an assisted round, and shows a history of the round without it.",
+        disown,
         refused_by="check_history (HistoryContradicted)",
         stage="log-in",
         checks=(names.HISTORY_ATTENDED,),

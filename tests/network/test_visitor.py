@@ -1,11 +1,12 @@
 """A client that visits: it fetches tasks until the run is over, and the model that a task names."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from dordis.errors import HistoryContradicted, LoginRefused
+from dordis.errors import Aborted, BeaconNotPublished, HistoryContradicted, LoginRefused
 from dordis.identity.keys import load_client_credentials
 from dordis.ledger.receipt import read_receipt_files
 from dordis.network.authentication import LoginCredentials
@@ -14,6 +15,7 @@ from dordis.network.visitor import RunOver, Visitor
 from dordis.owner.receipts import Attended, KeptReceipts, Shown
 from dordis.protocols.plaintext import PLAINTEXT
 from dordis.records.run_records import RECEIPTS, load_run
+from dordis.rounds.app import RoundInfo
 from tests.adversary.receipts import finished, job_of, registry_of
 from tests.network.test_visits import MODEL, Visits, run
 
@@ -105,3 +107,27 @@ def test_a_history_that_contradicts_what_the_client_kept_is_refused(visits, tmp_
     own, id = joined(visits, tmp_path / "other", lie)
     with pytest.raises(HistoryContradicted, match=r"round index [01]"):
         run(visit(own, id))
+
+
+@pytest.mark.parametrize(
+    ("error", "looks_again"),
+    [(BeaconNotPublished("the beacon of round 5 is not published yet"), True), (Aborted("not selected"), False)],
+)
+def test_a_task_whose_beacon_is_not_published_here_yet_is_looked_at_again(visits, monkeypatch, error, looks_again):
+    task = SimpleNamespace(invite=SimpleNamespace(info=RoundInfo(1, 5, bytes(32))))
+    monkeypatch.setattr("dordis.network.visitor.read_task", lambda *_: task)
+
+    async def join(_):
+        return SimpleNamespace(close=lambda: None)
+
+    async def refuse(*_):
+        raise error
+
+    async def visit():
+        visits.open()
+        own = visitor(visits)
+        own._client, own._contribution = join, refuse
+        assert await own._visit() is False
+        return await own._fetch_task()
+
+    assert run(visit()) == ((b"task 5", None) if looks_again else None)
