@@ -350,7 +350,7 @@ def test_a_client_that_follows_waits_for_a_run_that_its_owner_agrees_to(local, f
     staying = asyncio.run_coroutine_threadsafe(made.stay(follow=follow), local.loop)
     local._tasks.append(staying)
     if follow:
-        assert agreed.wait(HANG)
+        wait_until(lambda: agreed.is_set() or staying.done())
         assert "waiting for the next run: the run has another epsilon" in caplog.text
         assert len(pauses) == 1
     else:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from dordis.network import log_lines
 from dordis.owner.directory import ClientDirectory
 from dordis.rounds.app import AppClient
 from dordis.rounds.user_code import LATE
@@ -74,3 +75,14 @@ def test_a_client_says_what_is_missing_against_a_malicious_server(folder):
     done = join(folder)
     assert done.returncode != 0
     assert "deployment.train_seconds must be set" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("join", "https://localhost:1", "--once", "--follow"), ("serve", "missing.toml")])
+@pytest.mark.parametrize(("options", "as_json"), [((), False), (("--log-format", "json"), True)])
+def test_the_format_of_log_lines_is_set_on_both_sides(folder, monkeypatch, command, options, as_json):
+    """Both commands refuse these arguments as soon as their log is set up."""
+    formats = []
+    monkeypatch.setattr(log_lines, "set_up_logging", lambda **settings: formats.append(settings["as_json"]))
+    files = ("--identity", folder / "c1.key", "--registry", folder / "registry.json")
+    assert dordis(*command, *files, *options, cwd=folder).returncode == 2
+    assert formats == [as_json]
