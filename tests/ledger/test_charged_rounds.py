@@ -2,6 +2,7 @@
 
 import gc
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -58,3 +59,16 @@ def test_a_completed_round_takes_little_memory():
     tracemalloc.stop()
     assert account.completed == 60
     assert grown / 40 < BYTES
+
+
+def test_what_owners_counted_is_not_stored_beside_a_completed_round_that_says_the_same():
+    account = Account(RUN, Budget(None, DELTA))
+    for index, asked in ((0, (0, 1, 2, 3, 4, 5)), (1, (0, 1, 2))):
+        known = completed(index, (5,))
+        account.count(index, replace(known.charge.owner_charge, clients=asked))
+        account.reserve(known.charge)
+        before = account.owner_charges()
+        account.complete(index, known.outcomes)
+        assert account.owner_charges() == before
+    assert account.used_indices == [0, 1]
+    assert list(account._counted) == [1]  # fewer clients were asked than are charged

@@ -221,6 +221,8 @@ class Account:
         self.check_completable(index, outcomes)
         charge = self.rounds[index].charge
         self.rounds[index], self.refused = LedgerRound(charge, tuple(outcomes)), None
+        if index in self._counted and self._owner_charge(index) == charge.owner_charge:
+            del self._counted[index]  # the charge says the same, in less memory
         self._add(charge.clients, charge.costs(), -1)
         self._add(self.rounds[index].payers, charge.costs([outcome.charged for outcome in outcomes]), 1)
         self._leader = self.worst_client({*self._changed, *(() if self._leader is None else (self._leader,))})

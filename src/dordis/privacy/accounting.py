@@ -192,7 +192,7 @@ class ReleaseCost(NamedTuple):
     distance: float
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 8)  # a round asks for a few, again and again; later rounds never ask for them
 def epsilon_spent(
     costs: frozenset[tuple[ReleaseCost, int]], delta: float, orders: tuple[int, ...] | None = None
 ) -> float:
